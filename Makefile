@@ -152,10 +152,10 @@ shards: $(READY) ## make what is missing of a data set in STORAGE: make shards P
 ledger: $(READY) ## look at cells and keep the ledger in order: make ledger ARGS="ls"
 	@$(CAPSWEEP) ledger $(value ARGS) $(call flag,LEDGER,--ledger)
 
-attach: $(READY) ## watch a sweep that runs as a job of a cluster: make attach SWEEP=ablation CLUSTER=address
+attach: $(READY) ## print the lines of a sweep that runs as a job: make attach SWEEP=ablation RAY_ADDRESS=head:6379
 	@$(CAPSWEEP) attach $(ATTACHED)
 
-status: $(READY) ## what sweeps of a cluster are doing: make status CLUSTER=address
+status: $(READY) ## what sweeps of a cluster are doing: make status RAY_ADDRESS=head:6379
 	@$(CAPSWEEP) status $(if $(call typed,SWEEP),$(call quoted,$(value SWEEP))) $(CLUSTERED) $(value ARGS)
 
 stop: $(READY) ## end a sweep that runs as a job; what has finished stays

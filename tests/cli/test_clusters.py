@@ -27,7 +27,8 @@ arms: {cnn: {}}
 table: {rows: [arm], columns: [dataset], metric: test/error}
 """
 NAME = "capsweep-ablation-01234567"
-JOB = SweepJob(f"{NAME}-1", NAME, "ablation", 1, "RUNNING", "exec python", "", 0.0, None, None)
+COMMAND = "exec python -m capsweep sweep ablation"
+JOB = SweepJob(f"{NAME}-1", NAME, "ablation", 1, "RUNNING", COMMAND, "", 0.0, None, None)
 
 
 @pytest.fixture
@@ -37,16 +38,51 @@ def sweep_file(tmp_path: Path) -> str:
     return str(file)
 
 
-def make_job(file: str, storage: str) -> SweepJob:
-    words = ["python", "-m", "capsweep", "sweep", file, "--here", f"--storage={storage}"]
-    return replace(JOB, command=f"exec {shlex.join(words)}")
+def make_job(*words: str) -> SweepJob:
+    command = ["python", "-m", "capsweep", "sweep", "how", "--here", *words]
+    return replace(JOB, sweep="how", command=f"exec {shlex.join(command)}")
 
 
 def test_cells_are_counted_where_the_ledger_can_be_read(sweep_file: str, store: S3Server) -> None:
-    job = make_job(sweep_file, store.url("bucket/x"))
-    assert commands.count_cells(job) == {"missing": 1}
+    job = make_job(f"--storage={store.url('bucket/x')}")
+    assert commands.describe_cells(job, sweep_file) == "1 missing"
     store.refuses = 403  # a laptop may watch what only the machines of the cluster may read
-    assert commands.count_cells(job) is None
+    assert commands.describe_cells(job, sweep_file).startswith("not counted: ")
+
+
+def test_why_cells_are_not_counted_is_said(sweep_file: str, tmp_path: Path) -> None:
+    job = make_job(f"--storage={tmp_path}")
+    text = commands.describe_cells(job)
+    assert text.startswith("not counted: sweeps/ has no how.yaml here; name it: SWEEP=")
+    assert "not seen from here" in commands.describe_cells(job, sweep_file)
+    (tmp_path / "ledger").mkdir()
+    text = f"1 missing in {tmp_path}/ledger, as seen from here"
+    assert commands.describe_cells(job, sweep_file) == text
+    job = make_job(f"--storage={tmp_path}", "cluster.node.storage=/scratch")
+    assert "not seen from here" in commands.describe_cells(job, sweep_file)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "lines"),
+    [
+        (
+            2,
+            "logs:\nplan\nerror: no such key\n",
+            ["; cells: not counted: ", "  error: no such key"],
+        ),
+        (1, "logs:\nplan\nNameError: x\n", ["; cells: not counted: ", "  NameError: x"]),
+        (127, "logs:", ["failed (exit status 127)", "  the head has no program python; set "]),
+        (None, "no node", ["failed since", "  it did not start: no node; "]),
+    ],
+)
+def test_status_has_the_cause_of_a_failure(
+    status: int | None, message: str, lines: list[str]
+) -> None:
+    job = replace(make_job(), state="FAILED", status=status, message=message)
+    described = commands._describe_job(job, None)
+    assert len(described) == len(lines)
+    for line, text in zip(described, lines, strict=True):
+        assert text in line
 
 
 class Head:
@@ -97,7 +133,7 @@ def test_status_has_what_the_living_nodes_have(usage: dict[str, Any], text: str)
 def test_status_lists_jobs_of_a_head_that_does_not_tell_its_nodes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(job_server, "open_jobs", lambda *place: Head())
+    monkeypatch.setattr(job_server, "open_jobs", lambda cluster: Head())
     assert cli.main(["status", "--address", Head.address]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first == "cluster: it does not tell its nodes (500: the state API timed out)"
@@ -165,7 +201,14 @@ def test_a_command_that_runs_already_is_named(
             "each of the 8 parts",
         ),
         ("status --address=https://me:secret@head:8265", "set RAY_AUTH_TOKEN"),
-        ("attach ablation --address=10.0.0.1:6379", "must be where Ray takes jobs, a URL"),
+        (
+            "attach ablation --address=127.0.0.1:9",
+            "RAY_ADDRESS=127.0.0.1:9: no head of Ray answers",
+        ),
+        ("status --address=http://127.0.0.1:9", "or name another place: RAY_ADDRESS=http://HOST"),
+        ("status --cluster=slurm", "cluster=slurm has no job server; set CLUSTER=address"),
+        ("sweep ablation --address=http://head:8265", "jobs are taken there; add --detach"),
+        ("plan ablation --cluster=local --address=head:1", "CLUSTER=local with RAY_ADDRESS=head:1"),
     ],
 )
 def test_what_cannot_be_submitted_is_one_line(

@@ -45,6 +45,7 @@ def test_the_cells_and_their_places_are_those_that_were_typed(
 def test_one_choice_is_one_command_however_it_is_typed() -> None:
     inner = make_inner("sweep ablation --seeds 2 --epochs=3 --cluster address")
     assert inner == make_inner("sweep --epochs 3 ablation --cluster=address --seed 2")
+    assert inner == make_inner("sweep ablation --seeds 2 --epochs=3 --address head:6379")
     assert inner != make_inner("sweep ablation --seeds 3 --epochs=3 --cluster address")
 
 

@@ -47,8 +47,12 @@ class JobServer:
     def list_jobs(self) -> list[SweepJob]:
         return self.jobs
 
+    def find_python(self) -> str:
+        return "/opt/env/bin/python"
+
     def submit_job(self, job_id: str, *rest: object) -> None:
         self.submitted.append(job_id)
+        self.command = str(rest[0])
         self.code = str(rest[-1])
 
     def read_job(self, job_id: str) -> SweepJob:
@@ -72,6 +76,7 @@ def test_a_command_that_runs_is_not_doubled_and_its_next_run_has_another_number(
     server = JobServer([other, ended], [""])
     assert submit.submit_sweep(server, file, WORDS)[1]
     assert server.submitted == [f"{NAME}-8"]
+    assert server.command.startswith("exec /opt/env/bin/python -m capsweep sweep ")
 
 
 def test_of_two_submitters_at_one_moment_the_second_attaches(tmp_path: Path) -> None:
@@ -144,10 +149,9 @@ def test_what_a_job_prints_is_printed_once_also_after_a_lost_connection() -> Non
         ("capsweep sweep x --here", None, "it did not start: no runtime env; `capsweep stop` and"),
     ],
 )
-def test_a_job_that_did_not_begin_is_an_error_with_the_cure(
+def test_why_a_job_did_not_begin_is_said_with_the_cure(
     command: str, status: int | None, text: str
 ) -> None:
     job = replace(JOB, state="FAILED", command=command, status=status, message="no runtime\nenv")
-    with pytest.raises(ConfigError, match=re.escape(text)):
-        submit.check_started(job)
-    submit.check_started(replace(job, status=1))
+    assert text in str(submit.find_obstacle(job))
+    assert submit.find_obstacle(replace(job, status=1)) is None

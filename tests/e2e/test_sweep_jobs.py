@@ -3,7 +3,6 @@
 import json
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,9 +64,8 @@ class Laptop:
         """The words that submit a new sweep, where a plain `sweep` does so too."""
         path = self.folder / f"{name}.yaml"
         path.write_text(FILE.format(base=", ".join(json.dumps(text) for text in base)))
-        where = [f"cluster.jobs={self.head.jobs}", f"cluster.python={sys.executable}"]
-        where += ["cluster=address", "cluster.submit=true", f"--storage={self.storage}"]
-        return ["sweep", str(path), *where]
+        where = [*self.address, "--cluster=address", f"--storage={self.storage}"]
+        return ["sweep", str(path), *where, "cluster.submit=true"]
 
     def start(self, *words: str) -> Process:
         return commands.start(*words, env=self.environment, folder=self.folder)
@@ -99,10 +97,12 @@ def test_a_sweep_whose_submitter_is_killed_goes_on_to_its_end(laptop: Laptop) ->
     assert "\x1b" not in output
     assert len(list(laptop.storage.glob("ledger/*/*/result.json"))) == 2
 
-    output = laptop.run("status", "mine", *laptop.address)
+    output = laptop.run("status", submit[1], "--address", laptop.head.address)
     assert "cluster: 1 node, " in output
     assert "2 CPUs" in output
     assert "succeeded since " in output
+    assert "cells: 2 done" in output
+    assert "cells: not counted: sweeps/ has no mine.yaml" in laptop.run("status", *laptop.address)
     assert laptop.head.token.read_text() not in output
 
 
@@ -146,10 +146,10 @@ def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
 
 def test_faults_are_one_line_with_the_cure(laptop: Laptop) -> None:
     submit = laptop.write_sweep("mine", *SMALL, "dataset=digits", "epochs=1", "limit_batches=1")
-    submit.remove(f"cluster.python={sys.executable}")
     output = laptop.run(*submit, "cluster.python=no-such-python", status=2)
     message = "the head has no program no-such-python; set cluster.python"
     assert message in output.splitlines()[-1]
+    assert message in laptop.run("status", *laptop.address)
     nowhere = f"http://127.0.0.1:{ray_nodes.free_port()}"
     faults = {
         "no job of": ["attach", "nothing", *laptop.address],

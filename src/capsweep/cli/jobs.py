@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from capsweep.cli import sweep_options
 from capsweep.cli.parser import parse_arguments
 from capsweep.cluster import job_server
-from capsweep.config import compose, places
+from capsweep.config import compose, package_files, places
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
 
@@ -25,10 +25,8 @@ KILLED = 128  # and the number of the signal, as a shell says it
 
 
 def _open_named_jobs(parsed: argparse.Namespace) -> "Jobs":
-    if parsed.address is not None:
-        return job_server.open_jobs({}, parsed.address)
-    config = compose.cell([f"cluster={parsed.cluster or 'address'}"]).config
-    return job_server.open_jobs(config["cluster"])
+    overrides = sweep_options.choose_cluster(parsed) or ["cluster=address"]
+    return job_server.open_jobs(compose.cell(overrides).config["cluster"])
 
 
 def run_attach(parsed: argparse.Namespace) -> int:
@@ -74,12 +72,13 @@ def watch_job(jobs: "Jobs", job: "SweepJob", sweep: Path | None = None) -> int:
         print_other_code(jobs, job, sweep)
         ended = submit.follow_job(jobs, job, partial(print, end="", flush=True), say)
     except KeyboardInterrupt:
-        say(f"detached; the sweep goes on: capsweep attach | status | stop {job.sweep}")
+        say("detached; the sweep goes on: make attach, status or stop")
         return DETACHED
     if ended.state == "STOPPED":
         say("it was stopped; the same command goes on")
         return STOPPED
-    submit.check_started(ended)
+    if (obstacle := submit.find_obstacle(ended)) is not None:
+        raise ConfigError(f"{ended.id}: {obstacle}")
     status = ended.status or 0
     if status < 0:
         say(f"its driver was killed (signal {-status}); the same command goes on")
@@ -101,46 +100,71 @@ def run_status(parsed: argparse.Namespace) -> None:
     except ConfigError as error:
         print(f"cluster: it does not tell its nodes ({error})")
     for job in chosen:
-        print(_describe_job(job))
+        print(*_describe_job(job, parsed.sweep), sep="\n")
     if not chosen:
         print(f"no sweep runs or ran as a job of {jobs.address}")
 
 
 def _describe_nodes(nodes: dict[str, Any]) -> str:
-    texts = [f"{nodes['nodes']} node{'' if nodes['nodes'] == 1 else 's'}"]
-    for key, name in (("gpus", "GPUs"), ("cpus", "CPUs")):
+    texts = [_format_count(nodes["nodes"], "node")]
+    for key, name in (("gpus", "GPU"), ("cpus", "CPU")):
         total, in_use = nodes[key]["total"], nodes[key]["in_use"]
-        texts.append(f"{total:g} {name}" + (f", {in_use:g} in use" if in_use is not None else ""))
+        texts.append(
+            _format_count(total, name) + (f", {in_use:g} in use" if in_use is not None else "")
+        )
     return ", ".join(texts)
 
 
-def _describe_job(job: "SweepJob") -> str:
+def _format_count(count: float, name: str) -> str:
+    return f"{count:g} {name}{'' if count == 1 else 's'}"
+
+
+def _describe_job(job: "SweepJob", typed: str | None) -> list[str]:
+    """A line for a job, and one for the cause of its failure. typed: its sweep, as named."""
+    from capsweep.cluster import submit
+
     when = ""
     if job.since is not None:
         when = time.strftime(" since %Y-%m-%d %H:%M", time.localtime(job.since))
     state = job.state.lower() + (f" (exit status {job.status})" if job.status else "")
-    counts = count_cells(job)
-    cells = f"its ledger cannot be read here; capsweep attach {job.sweep} shows its lines"
-    if counts is not None:
-        cells = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-    return f"{job.id}: {state}{when}; cells: {cells}"
+    line = f"{job.id}: {state}{when}"
+    if (obstacle := submit.find_obstacle(job)) is not None:
+        return [line, f"  {obstacle}"]
+    line += f"; cells: {describe_cells(job, typed)}"
+    return [line, f"  {_find_last_words(job)}"] if job.state == "FAILED" else [line]
 
 
-def count_cells(job: "SweepJob") -> Counter[str] | None:
-    """How many cells the ledger has in each status; None where it cannot be read from here, also
-    for a search, and for a sweep that this checkout does not have.
+def _find_last_words(job: "SweepJob") -> str:
+    """What a failed job said last, which Ray keeps: its error, else its last line."""
+    lines = [line.strip() for line in job.message.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error: ")]
+    return (errors or lines or ["Ray does not say why"])[-1][:300]
+
+
+def describe_cells(job: "SweepJob", typed: str | None = None) -> str:
+    """How many cells the ledger has in each status, or why they are not counted.
+
+    typed: the job's sweep as it was named: a file of elsewhere counts if it is named so.
     """
-    words = shlex.split(job.command)
+    words = shlex.split(job.command.partition(" capsweep ")[2])
+    if typed is not None and typed.endswith(".yaml"):
+        words[1] = typed
+    elif not (package_files.find_folder("sweeps") / f"{job.sweep}.yaml").is_file():
+        return f"not counted: sweeps/ has no {job.sweep}.yaml here; name it: SWEEP=path/to/it.yaml"
     try:
         with redirect_stderr(None):  # what a parser says of the options of another version
-            parsed = parse_arguments(words[words.index("sweep") :])
+            parsed = parse_arguments(words)
         _, points = sweep_options.load_points(parsed)
-        ledger = points[0].cell.config["places"]["ledger"]
-        # A folder without any cell of them is another machine's, of the same name.
-        if not places.is_url(ledger) and not Path(ledger).is_dir():
-            return None
+        config = points[0].cell.config
+        ledger = config["places"]["ledger"]
+        is_url = places.is_url(ledger)
+        if any(config["cluster"]["node"].values()) or not (is_url or Path(ledger).is_dir()):
+            return f"its ledger is not seen from here ({ledger}); make attach shows its lines"
         entries = Ledger(ledger).entries(point.cell.signature for point in points)
-    except (OSError, ValueError, SystemExit):
-        return None
+    except (OSError, ValueError, SystemExit) as error:
+        return f"not counted: {' '.join(str(error).split())[:200]}"
     counts = Counter(entry.status for entry in entries.values())
-    return None if set(counts) == {"missing"} and not places.is_url(ledger) else counts
+    text = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+    # A folder without any cell of them may be another machine's, of the same name.
+    is_empty = set(counts) == {"missing"} and not is_url
+    return f"{text} in {ledger}, as seen from here" if is_empty else text

@@ -74,7 +74,7 @@ def _switch(name: str, text: str) -> Option:
     return _option(name, text, action="store_true")
 
 
-ADDRESS = _option("--address", "a running Ray cluster; default: a local one")
+ADDRESS = _option("--address", "a running Ray: head:6379; of jobs also http://head:8265")
 CELLS = (
     _option("--storage", "where results are; default: outputs"),
     _option("--ledger", "a folder or URL; default: STORAGE/ledger"),
@@ -85,10 +85,7 @@ DEVICE = _option("--device", "auto (default): a GPU if any; cpu, ...", default="
 DRY_RUN = _switch("--dry-run", "say what would be done, and do nothing")
 EXECUTOR = _option("--executor", "ray (default), local, or array of sweep", default="ray")
 FILE = _option("file", "a tar file", type=Path)
-JOBS = (
-    _option("--cluster", "a file of conf/cluster: address"),
-    _option("--address", "where Ray takes jobs; default: cluster.jobs, http://127.0.0.1:8265"),
-)
+JOBS = (CLUSTER, ADDRESS)
 JOB = (_option("sweep", "a sweep's name, or the id of its job"), *JOBS)
 JSON = _switch("--json", "for programs")
 OVERRIDES = _option("overrides", "Hydra overrides, as of capsweep train", nargs="*")
@@ -109,7 +106,7 @@ SWEEP = (
     _option("--exclude", "'a=1 b=2': leave these places out", action="append", default=[]),
 )
 RUN = (
-    *(CLUSTER, ADDRESS, EXECUTOR, DRY_RUN),
+    *(*JOBS, EXECUTOR, DRY_RUN),
     _option("--shard", "with --executor array: this job's part, such as 2/8"),
     _option("--budget", "start only cells that end within it: 90s, 9m, 2h"),
     _option("--max-hours", "of this command: then what runs leaves, 8 or 0.5"),
@@ -145,7 +142,7 @@ BENCH = (
     _option("--publish", "renew their sections of this page", metavar="PAGE"),
     _option("--storage", "results go to STORAGE/bench; default: outputs"),
 )
-PLAN = (CLUSTER, _switch("--calibrate", "time 20 steps of unknown shapes"), JSON)
+PLAN = (*JOBS, _switch("--calibrate", "time 20 steps of unknown shapes"), JSON)
 REPORT = (
     _switch("--publish", "renew NAME.md beside NAME.yaml"),
     _option("--evals", "first draw missing figures: reconstructions,couplings, or all"),

@@ -95,6 +95,11 @@ def _submit_sweep(
         raise ConfigError("--dry-run: nothing is submitted; `capsweep plan` prints the cells")
     if not parsed.here and (parsed.detach or cluster["submit"]):
         return _submit_job(parsed, sweep, config)
+    if job_server.is_url(parsed.address):
+        raise ConfigError(
+            f"--address {parsed.address}: jobs are taken there; add --detach (DETACH=1 of make), "
+            "or give the address of Ray itself, such as head:6379"
+        )
     return None
 
 
@@ -112,7 +117,8 @@ def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, A
         return jobs.watch_job(server, job, sweep.path)
     if not is_new:
         jobs.print_other_code(server, job, sweep.path)
-    print(f"capsweep attach | status | stop {job.sweep} --address {server.address}")
+    place = f"SWEEP={job.sweep} RAY_ADDRESS={server.address}"
+    print(f"make attach {place}  (its lines; status and stop likewise)")
     return 0
 
 

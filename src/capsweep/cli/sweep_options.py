@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from capsweep.cli.parser import KEYS, PLACES
+from capsweep.cluster import job_server
 from capsweep.config.overrides import parse, render
+from capsweep.errors import ConfigError
 from capsweep.sweep import choices, expand
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -42,14 +44,27 @@ def _read_overrides(parsed: argparse.Namespace) -> list[str]:
         value = getattr(parsed, name.removeprefix("--").replace("-", "_"))
         if value is not None:
             overrides.append(f"{key}={value}" if name in KEYS else render(key, value))
-    if getattr(parsed, "cluster", None) is not None:
-        overrides.append(f"cluster={parsed.cluster}")
-    if getattr(parsed, "address", None) is not None:
-        overrides += ["cluster=address", render("cluster.address", parsed.address)]
+    overrides += choose_cluster(parsed) if hasattr(parsed, "cluster") else []
     if getattr(parsed, "here", False):
         # Ray tells its jobs where they are; elsewhere on a node Ray finds it.
         overrides.append(render("cluster.address", os.environ.get("RAY_ADDRESS", "auto")))
     return overrides
+
+
+def choose_cluster(parsed: argparse.Namespace) -> list[str]:
+    """The options of a cluster as overrides: an address is that of `cluster=address`, or of a file
+    like it. Raises ConfigError for the address of a cluster that has none.
+    """
+    name, address = parsed.cluster, parsed.address
+    if address is None:
+        return [] if name is None else [f"cluster={name}"]
+    if name in ("local", "slurm"):
+        raise ConfigError(
+            f"CLUSTER={name} with RAY_ADDRESS={address}: an address is that of CLUSTER=address; "
+            "leave one of them out"
+        )
+    key = "cluster.jobs" if job_server.is_url(address) else "cluster.address"
+    return [f"cluster={name or 'address'}", render(key, address)]
 
 
 def _format_make_command(parsed: argparse.Namespace) -> str:

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,15 +18,19 @@ from typing import Any
 from capsweep import ray_start  # before Ray: it sets what Ray reads when it is imported
 
 # isort: split
+from ray._private import ray_constants
+from ray._raylet import GcsClient
 from ray.job_submission import JobSubmissionClient
 
 from capsweep.cluster.job_server import NO_SERVER
 from capsweep.errors import ConfigError
 
-logging.getLogger("ray").setLevel(logging.WARNING)
+for _name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # the second sets its own
+    logging.getLogger(_name).setLevel(logging.WARNING)
 
 ANSWER_SECONDS = 5.0, 60.0  # to connect, and between two pieces of an answer
 MOST_NODES = 10_000  # lost ones included; Ray lists no more, and a hundred unless it is asked
+WORKER_COMMAND = "--python_worker_command="  # of a raylet
 CODE = "capsweep_code"  # in a job's metadata
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 JOB_ID = re.compile(r"(?P<name>capsweep-(?P<sweep>.+)-[0-9a-f]{8})-(?P<number>[0-9]+)")
@@ -67,14 +72,14 @@ class Jobs:
     def __init__(self, address: str) -> None:
         self.address = address
         os.environ["RAY_API_SERVER_ADDRESS"] = address  # Ray prefers it to the argument
-        with self._named_faults():
+        with _named_faults(self.address):
             self._client = _Client(address)
 
     def submit_job(
         self, job_id: str, command: str, runtime_env: Mapping[str, Any], code: str
     ) -> None:
         """Start a job."""
-        with self._named_faults():
+        with _named_faults(self.address):
             self._client.submit_job(
                 entrypoint=command,
                 submission_id=job_id,
@@ -84,26 +89,26 @@ class Jobs:
 
     def list_jobs(self) -> list[SweepJob]:
         """Every sweep's job that the cluster knows, the newest last."""
-        with self._named_faults():
+        with _named_faults(self.address):
             jobs = [_read_job(details) for details in self._client.list_jobs()]
         return sorted((job for job in jobs if job), key=lambda job: (job.since or 0, job.id))
 
     def read_job(self, job_id: str) -> SweepJob:
         """One job as it is now."""
-        with self._named_faults():
+        with _named_faults(self.address):
             job = _read_job(self._client.get_job_info(job_id))
         assert job is not None
         return job
 
     def stop_job(self, job_id: str) -> None:
         """Ask a job to end: SIGTERM, and after a while SIGKILL."""
-        with self._named_faults():
+        with _named_faults(self.address):
             self._client.stop_job(job_id)
 
     def read_log(self, job_id: str) -> str:
         """All that the job has printed; nothing where its node is gone, or it never had one."""
         try:
-            with self._named_faults():
+            with _named_faults(self.address):
                 return self._client.get_job_logs(job_id)
         except UnreachableError:
             raise
@@ -114,7 +119,7 @@ class Jobs:
         """The count of nodes, and of GPUs and CPUs the total and, where the head tells it, what is
         in use, some seconds old at most.
         """
-        with self._named_faults():
+        with _named_faults(self.address):
             answer = self._client.read_json(f"/api/v0/nodes?detail=1&limit={MOST_NODES}")
             status = self._client.read_json("/api/cluster_status")
         try:
@@ -123,17 +128,49 @@ class Jobs:
             text = f"{self.address}: its nodes cannot be read ({type(error).__name__}: {error})"
             raise ConfigError(f"{text}; use the cluster's Ray here") from error
 
-    @contextmanager
-    def _named_faults(self) -> Iterator[None]:
-        """Faults of Ray's client in our words."""
+    def find_python(self) -> str:
+        """The program that Ray runs its workers with on the head; `python` where it is not told."""
+        with _named_faults(self.address):
+            answer = self._client.read_json("/nodes?view=summary")
         try:
-            yield
-        except ray_start.exceptions.AuthenticationError as error:
-            raise ConfigError(f"{self.address}: {ray_start.REFUSED_TOKEN}") from error
-        except OSError as error:  # of sockets and `requests` alike
-            raise UnreachableError(NO_SERVER.format(address=self.address)) from error
-        except (RuntimeError, ValueError) as error:
-            raise ConfigError(f"{self.address}: {_choose_line(error)}") from error
+            nodes = answer["data"]["summary"]
+            (head,) = (node for node in nodes if node["raylet"].get("isHeadNode"))
+            (text,) = (word for word in head["cmdline"] if word.startswith(WORKER_COMMAND))
+            return shlex.split(text.removeprefix(WORKER_COMMAND))[0]
+        except (LookupError, TypeError, AttributeError, ValueError):
+            return "python"
+
+
+def find_server(address: str) -> str:
+    """Where the cluster of a head takes jobs, as the head says. address: host:port.
+
+    Raises ConfigError where it takes none.
+    """
+    with _named_faults(address):
+        place = GcsClient(address=address).internal_kv_get(
+            ray_constants.DASHBOARD_ADDRESS.encode(),
+            ray_constants.KV_NAMESPACE_DASHBOARD,
+            timeout=ANSWER_SECONDS[0],
+        )
+    if place is None:
+        raise ConfigError(
+            f"RAY_ADDRESS={address}: this cluster takes no jobs; start its head with ray[default] "
+            "and its dashboard"
+        )
+    return f"http://{place.decode()}"
+
+
+@contextmanager
+def _named_faults(address: str) -> Iterator[None]:
+    """Faults of Ray's clients in our words."""
+    try:
+        yield
+    except ray_start.exceptions.AuthenticationError as error:
+        raise ConfigError(f"{address}: {ray_start.REFUSED_TOKEN}") from error
+    except OSError as error:  # of sockets and `requests` alike
+        raise UnreachableError(NO_SERVER.format(address=address)) from error
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"{address}: {_choose_line(error)}") from error
 
 
 class _Client(JobSubmissionClient):

@@ -69,12 +69,12 @@ def make_inner_command(
     """
     from capsweep.config.overrides import render
 
+    if parsed.address is not None and parsed.cluster is None:
+        parsed = argparse.Namespace(**{**vars(parsed), "cluster": "address"})
     sweep = parsed.sweep
     if sweep.endswith(".yaml"):
         sweep = Path(sweep).stem if staged else os.path.abspath(sweep)
     words = ["sweep", sweep, "--here", *_list_options(parsed)]
-    if parsed.address is not None:
-        words.append("--cluster=address")
     words += [text for text in parsed.overrides if not _is_replaced(text)]
     return [
         *words,

@@ -12,49 +12,81 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 5.0
 PORTS = {"http": 80, "https": 443}
+LOCAL_SERVER = "http://127.0.0.1:8265"  # Ray's own choice; a tunnel ends there too
 NO_SERVER = (
-    "cluster.jobs: no job server of Ray answers at {address}; open the tunnel (ray dashboard "
-    "FILE), or start the head with ray[default] and its dashboard"
+    "no job server of Ray answers at {address}; start the head with ray[default] and its "
+    "dashboard, open the tunnel (ssh -L 8265:127.0.0.1:8265 HEAD), or name another place: "
+    "RAY_ADDRESS=http://HOST:PORT of make, --address, RAY_API_SERVER_ADDRESS or cluster.jobs"
 )
 
 
-def open_jobs(cluster: Mapping[str, Any], address: str | None = None) -> "Jobs":
-    """The jobs at an address, or of a cluster as configured.
+def is_url(address: str | None) -> bool:
+    """Whether an address is where jobs are taken, and not that of Ray itself."""
+    return address is not None and address.startswith(("http://", "https://"))
+
+
+def open_jobs(cluster: Mapping[str, Any]) -> "Jobs":
+    """The jobs of a cluster: at `cluster.jobs`, else where its head says that it takes them.
 
     Raises ConfigError where there is no job server, the URL is none, or Ray is not installed.
     """
-    key, url = ("cluster.jobs", cluster["jobs"]) if address is None else ("--address", address)
-    if url is None:
+    url, head = cluster["jobs"], cluster["address"]
+    if cluster.get("launcher") is not None or url is head is None:
         raise ConfigError(
-            f"cluster={cluster['name']} has no job server; set CLUSTER to a file of conf/cluster "
-            "that has one, or cluster.jobs=http://127.0.0.1:8265"
+            f"cluster={cluster['name']} has no job server; set CLUSTER=address, or RAY_ADDRESS to "
+            "that of a cluster"
         )
-    _check_server(key, url)
+    if url is None and head == "auto":
+        url = LOCAL_SERVER
+    if url is None:
+        _check_head(head)
+        url = _import_client().find_server(head)
+    _check_server(url)
+    return _import_client().Jobs(url)
+
+
+def _import_client() -> Any:
     try:
-        from capsweep.cluster.client import Jobs
+        from capsweep.cluster import client
     except ImportError as error:
         raise ConfigError(f"jobs of a cluster: {error}; install 'capsweep[ray]'") from error
-    return Jobs(url)
+    return client
 
 
-def _check_server(key: str, url: str) -> None:
+def _check_head(address: str) -> None:
+    """Ray itself would try again for long."""
+    try:
+        parts = urlsplit(f"//{address}")
+        _connect(parts.hostname, parts.port or 0)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"RAY_ADDRESS={address}: no head of Ray answers there ({error}); correct it, or give "
+            "where it takes jobs, such as RAY_ADDRESS=http://127.0.0.1:8265"
+        ) from error
+
+
+def _check_server(url: str) -> None:
     try:
         parts = urlsplit(url)
         port = parts.port or PORTS[parts.scheme]
     except (ValueError, KeyError) as error:  # half of an IPv6 address, or no URL at all
         raise ConfigError(
-            f"{key} {url}: must be where Ray takes jobs, a URL such as http://127.0.0.1:8265"
+            f"cluster.jobs={url}: must be where Ray takes jobs, a URL such as http://127.0.0.1:8265"
         ) from error
     if parts.username or parts.password:
         raise ConfigError(
-            f"{key}: credentials in the URL of {parts.hostname} would be printed and recorded; "
-            "leave them out, and set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+            f"cluster.jobs: credentials in the URL of {parts.hostname} would be printed and "
+            "recorded; leave them out, and set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         )
     from urllib.request import getproxies  # slow to load, and not used by most commands
 
     if parts.scheme in getproxies():  # the proxy knows whether somebody listens there
         return
     try:
-        socket.create_connection((parts.hostname or "", port), timeout=CONNECT_SECONDS).close()
+        _connect(parts.hostname, port)
     except OSError as error:
         raise ConfigError(NO_SERVER.format(address=url)) from error
+
+
+def _connect(host: str | None, port: int) -> None:
+    socket.create_connection((host or "", port), timeout=CONNECT_SECONDS).close()

@@ -18,21 +18,22 @@ NOT_FOUND, NOT_RUNNABLE = 127, 126  # what a shell says of a program
 
 
 def submit_sweep(
-    jobs: Jobs, sweep: Path, words: Sequence[str], python: str = "python"
+    jobs: Jobs, sweep: Path, words: Sequence[str], python: str | None = None
 ) -> tuple[SweepJob, bool]:
     """The job that runs these words, and whether it is new: one that runs already is not doubled.
 
-    sweep: its file, which goes along. words: after `capsweep`. python: of the head.
+    sweep: its file, which goes along. words: after `capsweep`. python: of the head; None: that of
+    its Ray.
     """
     name = name_command(sweep.stem, words)
-    # `exec`: the driver takes the shell's place, so that it gets the signal that stops the job.
-    command = f"exec {shlex.join([python, '-m', 'capsweep', *words])}"
     known = [job for job in jobs.list_jobs() if job.name == name]
     for job in known:
         if not job.has_ended:
             return job, False
     # Ray takes no id twice, not even when the first job is over.
     job_id = f"{name}-{max((job.number for job in known), default=0) + 1}"
+    # `exec`: the driver takes the shell's place, so that it gets the signal that stops the job.
+    command = f"exec {shlex.join([python or jobs.find_python(), '-m', 'capsweep', *words])}"
     try:
         _send_job(jobs, job_id, command, sweep)
     except ConfigError:  # a submitter at the same moment may have been first
@@ -100,17 +101,15 @@ def follow_job(
         time.sleep(LOOK_SECONDS)
 
 
-def check_started(job: SweepJob) -> None:
-    """Raise ConfigError, with the cure, for a job whose driver could not start."""
-    if job.state != "FAILED":
-        return
-    program = shlex.split(job.command.removeprefix("exec "))[0]
-    text, cure = f"the head has no program {program}", "set cluster.python to that of its Ray"
+def find_obstacle(job: SweepJob) -> str | None:
+    """Why a job's driver could not start, with the cure; None where it could."""
+    if job.state != "FAILED" or job.status not in (None, NOT_FOUND, NOT_RUNNABLE):
+        return None
     if job.status is None:
-        text = f"it did not start: {' '.join(job.message.split())[:500] or 'Ray does not say why'}"
-        cure = "`capsweep stop` and the same command start it anew"
-    if job.status in (None, NOT_FOUND, NOT_RUNNABLE):
-        raise ConfigError(f"{job.id}: {text}; {cure}")
+        why = " ".join(job.message.split())[:500] or "Ray does not say why"
+        return f"it did not start: {why}; `capsweep stop` and the same command start it anew"
+    program = shlex.split(job.command.removeprefix("exec "))[0]
+    return f"the head has no program {program}; set cluster.python to that of its Ray, a path there"
 
 
 def has_other_code(jobs: Jobs, job: SweepJob, sweep: Path | None = None) -> bool:

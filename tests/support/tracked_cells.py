@@ -23,7 +23,9 @@ def find_folder(storage: Path, number: int) -> Path:
     return storage / "ledger" / folder_of(signature_of(number))
 
 
-def write(storage: Path, number: int, epochs: int = 3, **changes: Any) -> str:
+def write(
+    storage: Path, number: int, epochs: int = 3, points: bool = False, **changes: Any
+) -> str:
     """A finished cell, whose rows, logger or labels `changes` may replace; its signature."""
     place, signature = find_folder(storage, number), signature_of(number)
     logger = {"name": "wandb", "project": PROJECT, "entity": None, "mode": "offline"}
@@ -33,17 +35,22 @@ def write(storage: Path, number: int, epochs: int = 3, **changes: Any) -> str:
     provenance = {"logistics": {"logger": logger}, "tracking": tracking | changes}
     write_text(place / "config.yaml", f"seed: {number}\nrouting: {{num_iters: 3}}\n")
     write_json(place / "provenance.json", provenance)
-    write_rows(place, epochs)
+    write_rows(place, epochs, points)
     finish_cell(place, epochs)
     return signature
 
 
-def write_rows(place: Path, epochs: int) -> None:
-    """metrics.jsonl with so many epochs."""
+def write_rows(place: Path, epochs: int, points: bool = False) -> None:
+    """metrics.jsonl with so many epochs of ten steps; with points, steps.jsonl of two an epoch."""
     rows = [
-        {"epoch": e, "train/loss": 1 / (e + 1), "val/error": 0.5 / (e + 1)} for e in range(epochs)
+        {"epoch": e, "step": 10 * e + 10, "train/loss": 1 / (e + 1), "val/error": 0.5 / (e + 1)}
+        for e in range(epochs)
     ]
-    write_text(place / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    inside = [
+        {"step": s, "epoch": s / 10, "train/loss_step": 1 / s} for s in range(5, 10 * epochs + 1, 5)
+    ]
+    for name, lines in (("metrics.jsonl", rows), ("steps.jsonl", inside if points else [])):
+        write_text(place / name, "".join(json.dumps(row) + "\n" for row in lines))
 
 
 def finish_cell(place: Path, epochs: int) -> None:

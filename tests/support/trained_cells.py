@@ -45,9 +45,9 @@ def find_folder(cell: Cell) -> Path:
     return Path(places.resolve(cell.config["places"]).ledger) / folder_of(cell.signature)
 
 
-def read_rows(cell: Cell) -> list[dict[str, Any]]:
-    """A row for each epoch, without its duration."""
-    lines = (find_folder(cell) / "metrics.jsonl").read_text().splitlines()
+def read_rows(cell: Cell, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    """A row for each epoch, or each point of steps.jsonl, without its duration."""
+    lines = (find_folder(cell) / name).read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
 
 
@@ -60,7 +60,8 @@ def read_outputs(cell: Cell) -> Outputs:
 
 def assert_equal(broken: Cell, unbroken: Cell) -> None:
     """Two cells left the same, to the last bit."""
-    assert read_rows(broken) == read_rows(unbroken)
+    for name in ("metrics.jsonl", "steps.jsonl"):
+        assert read_rows(broken, name) == read_rows(unbroken, name)
     for found, expected in zip(read_outputs(broken), read_outputs(unbroken), strict=True):
         assert found.keys() == expected.keys()
         assert all(np.array_equal(found[name], expected[name]) for name in expected)

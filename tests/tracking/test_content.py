@@ -22,6 +22,10 @@ def test_everything_of_a_finished_cell_is_in_the_ledger(
     assert (cell.status, cell.cause, cell.mode) == ("finished", None, "none")
     assert (cell.run["group"], cell.run["tags"]) == ("ablation", ["ablation", "digits"])
     assert cell.rows[-1]["train/loss"] == cell.summary["train/loss"]
+    assert [(row["step"], "train/loss_step" in row) for row in cell.rows] == [
+        *((1, True), (2, True), (2, False)),
+        *((3, True), (4, True), (4, False)),
+    ]
     assert cell.summary["params"] > 0
     assert {"test/error", "images_per_second", "gpu_hours"} <= set(cell.summary)
     assert cell.run["config"]["routing.num_iters"] == 3

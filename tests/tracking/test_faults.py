@@ -35,7 +35,7 @@ def train_lost(train: Train, storage: Path) -> Train:
         result = train(*overrides, patience=MAX_SECONDS, **hooks)
         cell = content.read_content(Ledger(storage / "ledger"), result["signature"])
         assert result["status"] == cell.status == "finished"
-        assert [row["epoch"] for row in cell.rows] == [0, 1]
+        assert [row["epoch"] for row in cell.rows if "train/loss" in row] == [0, 1]
         assert "test/error" in cell.summary
         assert result["tracking_fault"].endswith("capsweep wandb sync uploads it")
         assert result["tracking_seconds"] <= MAX_SECONDS + SLACK_SECONDS

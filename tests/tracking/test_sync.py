@@ -73,6 +73,38 @@ def test_a_cell_is_a_run_and_only_what_is_new_goes_up_again(
 
 
 @slow
+def test_points_inside_epochs_have_a_curve_of_their_own(
+    storage: Path, server: WandbServer
+) -> None:
+    signature = tracked_cells.write(storage, 0, points=True)
+    place = tracked_cells.find_folder(storage, 0)
+    tracked_cells.fail_cell(place, "RuntimeError: out of memory")
+    assert sync(storage) == 0
+    tracked_cells.write_rows(place, epochs=4, points=True)
+    tracked_cells.write_predictions(place, mistakes=2)
+    tracked_cells.finish_cell(place, epochs=4)
+    assert sync(storage) == 0
+    run = server.cloud.run(signature)
+    assert steps(run) == [*range(5, 41, 5), 41]
+    assert all(row["train/loss_step"] == 1 / row["step"] for row in run.rows[:-1])
+    # At the end of an epoch both share a row; no other has an epoch, which would be its place.
+    assert [row.get("epoch") for row in run.rows] == [None, 0, None, 1, None, 2, None, 3, 3]
+    assert "confusion_table" in run.rows[-1]
+
+
+@slow
+def test_a_run_of_before_there_were_points_keeps_its_curve(
+    storage: Path, server: WandbServer
+) -> None:
+    signature, place = tracked_cells.write(storage, 0), tracked_cells.find_folder(storage, 0)
+    assert sync(storage) == 0
+    tracked_cells.write_rows(place, epochs=5, points=True)
+    tracked_cells.finish_cell(place, epochs=5)
+    assert sync(storage) == 0
+    assert [row["epoch"] for row in server.cloud.run(signature).rows] == [0, 1, 2, 3, 4]
+
+
+@slow
 def test_a_cell_that_failed_and_was_retried_is_one_run_with_one_curve(
     storage: Path, server: WandbServer
 ) -> None:
@@ -153,7 +185,7 @@ def test_what_the_server_lost_is_no_success(
     signature = tracked_cells.write(storage, 0)
     server.loses = "file_stream"
     assert sync(storage, "--timeout", "6") == 1
-    assert "the server does not show epochs after -1" in capsys.readouterr().out
+    assert "the server does not show rows after -1" in capsys.readouterr().out
     assert not content.mark_file(storage, signature).exists()
 
 

@@ -116,11 +116,12 @@ def test_a_cell_that_was_cut_short_is_one_run_with_one_curve(
         run = server.cloud.run(result["signature"])
         assert run.sessions == 2
         assert [row["epoch"] for row in run.rows if "train/loss" in row] == [0, 1, 2]
+        assert [row["step"] for row in run.rows if "train/loss_step" in row] == [1, 2, 3, 4, 5, 6]
         return
     (run,) = read_runs(storage).values()
     rows = [row for row in run["rows"] if "train/loss" in row]
     steps = {row["_step"]: row["epoch"] for row in rows}
-    assert steps == {0: 0, 1: 1, 2: 2}  # what `wandb sync` goes by
+    assert steps == {2: 0, 4: 1, 6: 2}  # what `wandb sync` goes by
 
 
 KILLED = """

@@ -19,6 +19,7 @@ from capsweep.data.batches import Batch, TrainLoader
 from capsweep.errors import NonFiniteLossError
 from capsweep.ledger import causes
 from capsweep.training import build
+from capsweep.training.callbacks import choose_interval
 from capsweep.training.module import CapsuleTask
 from capsweep.training.objective import Losses
 from capsweep.training.run_hooks import RunHooks, StopFlag
@@ -35,10 +36,10 @@ def test_the_cell_directory_holds_what_the_design_promises(
     ran: tuple[Cell, dict, Path],
 ) -> None:
     cell, result, path = ran
-    names = "config.yaml evals metrics.csv metrics.jsonl predictions.npz provenance.json"
+    names = "config.yaml evals metrics.csv metrics.jsonl predictions.npz provenance.json result.json"
     assert sorted(file.name for file in path.iterdir()) == [
         *names.split(),
-        "result.json",
+        "steps.jsonl",
         "weights.ckpt",
     ]
     written = yaml.safe_load((path / "config.yaml").read_text())
@@ -48,6 +49,31 @@ def test_the_cell_directory_holds_what_the_design_promises(
     known = {key: value for key, value in last.items() if key.startswith(("train/", "val/"))}
     assert known.items() <= result["metrics"].items()
     assert first["train/loss"] != last["train/loss"]
+
+
+def test_points_inside_an_epoch_are_the_mean_losses_of_the_steps_between_them(
+    small_cell: Callable[..., Cell],
+) -> None:
+    cell = small_cell("logger.every_n_steps=2", "limit_batches=3")
+    received: list[dict] = []
+    train(cell, RunHooks(on_point=received.append))
+    points, rows = read_rows(cell, "steps.jsonl"), read_rows(cell)
+    assert received == points
+    assert [point["step"] for point in points] == [2, 3, 5, 6]
+    assert [point["epoch"] for point in points] == pytest.approx([2 / 3, 1, 5 / 3, 2])
+    losses = [point["train/loss_step"] for point in points]
+    means = [(2 * first + last) / 3 for first, last in (losses[:2], losses[2:])]
+    assert means == pytest.approx([row["train/loss"] for row in rows])
+    assert points[-1]["lr"] == rows[-1]["lr"]
+
+
+@pytest.mark.parametrize(
+    ("batches", "epochs", "every"), [(3, 1, 1), (12, 20, 2), (468, 20, 47), (430, 1000, 430)]
+)
+def test_small_and_large_cells_have_points_and_not_too_many(
+    batches: int, epochs: int, every: int
+) -> None:
+    assert choose_interval(batches, epochs * batches) == every
 
 
 def test_the_weights_load_without_pickle_and_give_the_predictions_and_their_error(
@@ -140,11 +166,10 @@ def test_a_cell_that_is_told_to_end_while_it_is_tested_is_finished(
 def test_the_first_bad_step_since_the_last_check_is_named(bad: float) -> None:
     task = CapsuleTask(torch.nn.Identity(), None, None, {}, seed=0)
     task.losses = [torch.tensor(1e30), torch.tensor(0.5)]
-    task._check_losses(102)
-    task._check_losses(102)  # nothing new
+    assert task.average_losses(102) == pytest.approx(5e29)
     task.losses = [torch.tensor(loss) for loss in (1.0, bad, 0.5, bad)]
     with pytest.raises(NonFiniteLossError, match=r"step 103 \(epoch 0\)"):
-        task._check_losses(106)
+        task.average_losses(106)
 
 
 def test_a_metric_that_is_no_number_is_named_with_its_epoch() -> None:

@@ -12,7 +12,7 @@ from capsweep.config.cell import flat, get
 from capsweep.errors import ConfigError
 
 # Keys that take text or a number, so that their rule below is their type.
-UNTYPED = ("resources.gpu", "trainer.devices")
+UNTYPED = ("resources.gpu", "trainer.devices", "logger.every_n_steps")
 REAL_OR_NULL = (  # or null: 0 is 0.0
     "stop_accuracy",
     "model.initial.bias",
@@ -81,6 +81,10 @@ def _or_null(rule: Rule, kind: type) -> Rule:
 
 POSITIVE: Rule = "> 0", lambda value: is_real(value) and value > 0
 FINITE: Rule = "a finite number", is_real
+AUTO_OR_COUNT: Rule = (
+    "auto or a whole number >= 1",
+    lambda value: value == "auto" or (type(value) is int and value >= 1),
+)
 SIZES: Rule = "whole numbers >= 1", _are_sizes
 TEXT = _or_null(("a text", bool), str)
 BETAS: Rule = (
@@ -172,15 +176,16 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
     },
     "trainer": {
         "accelerator": _one_of("auto", "cpu", "gpu"),
-        "devices": (
-            "auto or a whole number >= 1",
-            lambda value: value == "auto" or (type(value) is int and value >= 1),
-        ),
+        "devices": AUTO_OR_COUNT,
         "threads": _in_interval("[1, 1024]"),
         "compile": _or_null(_one_of("default", "reduce-overhead", "max-autotune"), str),
         "checkpoint_interval": _at_least(0),
     },
-    "logger": {"mode": _one_of("auto", "online", "offline"), "max_seconds": POSITIVE},
+    "logger": {
+        "mode": _one_of("auto", "online", "offline"),
+        "max_seconds": POSITIVE,
+        "every_n_steps": AUTO_OR_COUNT,
+    },
     "cluster": {  # keys before what is drawn from them, so that the typed key is named
         "address jobs partition account qos constraint memory setup": TEXT,
         "launcher": _one_of("sbatch"),

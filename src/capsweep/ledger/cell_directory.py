@@ -15,7 +15,7 @@ import yaml
 
 from capsweep.config.cell import Cell
 from capsweep.ledger import causes, stored_files
-from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.ledger.ledger import METRICS, POINTS, Ledger, folder_of
 from capsweep.ledger.stored_files import RESULT
 from capsweep.storage.files import hash_file, remove_path, write_atomically, write_json, write_text
 from capsweep.storage.stores import Bucket
@@ -54,14 +54,13 @@ class CellDirectory:
         path = self.path / "provenance.json"
         return json.loads(path.read_bytes()) if path.exists() else {}
 
-    def write_metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """metrics.jsonl anew, one line per epoch."""
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        write_text(self.path / "metrics.jsonl", lines)
+    def write_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """metrics.jsonl or steps.jsonl anew, one line per row."""
+        write_text(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
 
-    def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """One more epoch."""
-        with (self.path / "metrics.jsonl").open("a") as file:
+    def append_row(self, name: str, row: Mapping[str, Any]) -> None:
+        """One more line of such a file."""
+        with (self.path / name).open("a") as file:
             file.write(json.dumps(row) + "\n")
 
     def write_metrics_csv(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -178,7 +177,7 @@ class StagedDirectory(CellDirectory):
     def write_failure(self, error: BaseException) -> None:
         """See CellDirectory."""
         super().write_failure(error)
-        self._show_files("error.txt", "metrics.jsonl")
+        self._show_files("error.txt", METRICS, POINTS)
 
     def close(self) -> None:
         """See CellDirectory. The checkpoint is in the store, where alone the next run looks."""

@@ -27,6 +27,8 @@ Predictions: TypeAlias = "tuple[np.ndarray, np.ndarray]"
 
 READERS = 32  # an object store answers slowly, but many at once
 FEW = 8  # cells; for more, an object store is listed as a whole, 1,000 names a request
+METRICS, POINTS = "metrics.jsonl", "steps.jsonl"  # of a cell: rows of epochs, points inside them
+POINT_LOSS = "train/loss_step"  # of a point: the mean of the steps since the last one
 EVALUATIONS = "evals"  # the folder of a cell for what was asked of it later
 # Of files below evals/, in the order in which they are shown; a file's name begins with its kind.
 EVALUATION_KINDS = (
@@ -182,21 +184,24 @@ class Ledger:
         where = f"{self.locate_files(signature)}/provenance.json"
         return stored_files.parse_json(content, where, REMOVE)
 
-    def read_rows(self, signature: str) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl, one per epoch in order; the last of an epoch counts.
+    def read_rows(
+        self, signature: str, name: str = METRICS, key: str = "epoch"
+    ) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl, one per epoch in order; the last of an epoch counts. Of
+        steps.jsonl the key is `step`.
 
         A torn line, of a process that was killed while it wrote, is left out. Raises DamageError
         for the file of a finished cell.
         """
         rows: dict[int, dict[str, Any]] = {}
-        for line in (self.read(signature, "metrics.jsonl") or b"").splitlines():
+        for line in (self.read(signature, name) or b"").splitlines():
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 continue
-            if isinstance(row, dict) and "epoch" in row:
-                rows[row["epoch"]] = row
-        return [rows[epoch] for epoch in sorted(rows)]
+            if isinstance(row, dict) and key in row:
+                rows[row[key]] = row
+        return [rows[place] for place in sorted(rows)]
 
     def list_files(self, signature: str, below: str = "") -> list[str]:
         """Names of the files of a cell, or of those in its folder `below`, sorted; see `read`."""

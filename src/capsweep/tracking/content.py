@@ -6,7 +6,7 @@ Shape letters: M test examples, N classes.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 from capsweep.config.cell import Cell, flat
 from capsweep.errors import DamageError
 from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import EVALUATIONS, Ledger
+from capsweep.ledger.ledger import EVALUATIONS, POINTS, Ledger
 from capsweep.storage.files import hash_bytes, write_json
 from capsweep.tracking.labels import Labels
 
@@ -32,8 +32,8 @@ CODE = ("numerics", "commit", "dirty")
 class RunContent:
     """Everything that W&B should have of one cell.
 
-    mode: "online", "offline", or "none" for a cell without W&B. run: see `run_arguments`. rows: one
-    per epoch, in order. images: whether pictures are sent. pictures: names below evals/, with the
+    mode: "online", "offline", or "none" for a cell without W&B. run: see `run_arguments`. rows: of
+    epochs and of points inside them, see `merge_rows`. images: whether pictures are sent. pictures: names below evals/, with the
     sha256 of each.
     """
 
@@ -57,7 +57,8 @@ class RunContent:
 def read_content(ledger: Ledger, signature: str) -> RunContent:
     """What W&B should have of a cell, as the ledger has it now. Raises DamageError."""
     entry, provenance = ledger.entry(signature), ledger.read_provenance(signature)
-    rows = tuple(ledger.read_rows(signature))
+    rows = ledger.read_rows(signature)
+    points = ledger.read_rows(signature, POINTS, "step")
     tracking = UNTRACKED | provenance.get("tracking", {})
     last = {key: value for row in rows[-1:] for key, value in row.items() if "/" in key}
     images = tracking.get("images", True)  # cells from before there was a choice have pictures
@@ -67,11 +68,18 @@ def read_content(ledger: Ledger, signature: str) -> RunContent:
         cause=entry.cause,
         mode=tracking["mode"],
         run=run_arguments(signature, provenance, ledger.read_science(signature) or {}),
-        rows=rows,
+        rows=tuple(merge_rows(rows, points)),
         summary=summarise_result(entry.result) if entry.result else last,
         images=images,
         pictures=_hash_pictures(ledger, signature) if images else {},
     )
+
+
+def merge_rows(rows: Sequence[Row], points: Sequence[Row]) -> list[Row]:
+    """Rows of epochs and points inside them in the order of training; where both are at the same
+    step, the point comes first. Cells of before there were points have none.
+    """
+    return sorted([*points, *rows], key=lambda row: row["step"]) if points else list(rows)
 
 
 def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Only processes that may wait for W&B import this: `handle_run` carries out the requests of a
 `Tracker`, `handle_upload` those of a sync. A cell that is sent twice is there once: a run that is
-opened again says what it has. Rows have their epoch as their step; a matrix or picture is sent if
+opened again says what it has. Rows have their step of training as W&B's; a matrix or picture is sent if
 the run's was made of something else.
 """
 
@@ -22,7 +22,7 @@ from typing import Any, Literal
 import wandb
 from PIL import Image
 
-from capsweep.ledger.ledger import EVALUATIONS, Ledger
+from capsweep.ledger.ledger import EVALUATIONS, POINT_LOSS, Ledger
 from capsweep.storage.files import hash_bytes
 from capsweep.tracking import content as contents
 from capsweep.tracking import mode as modes
@@ -43,6 +43,7 @@ class RunWriter:
 
     def __init__(self) -> None:
         self.run: Any = None
+        self.key = "step"
         self.epoch: int | None = None
 
     def handle_request(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -51,9 +52,11 @@ class RunWriter:
             case {"do": "open", **values}:
                 use_storage(values["storage"])
                 self.run, self.epoch = open_run(**values), None
+                self.key = name_step(self.run)
             case {"do": "log", "row": row}:
-                self.epoch = row["epoch"]
-                self.run.log(row, step=row["epoch"], commit=True)
+                if POINT_LOSS not in row:
+                    self.epoch = row["epoch"]
+                log_row(self.run, row, self.key)
             case {"do": "finish"}:
                 return self._finish_run(request)
             case _ if self.run is not None:  # the parent is gone
@@ -125,7 +128,25 @@ def open_run(
     # A resumed run starts its own step count at 0 again; the epoch is what rows share.
     opened.define_metric("epoch")
     opened.define_metric("*", step_metric="epoch")
+    opened.define_metric("step")
+    opened.define_metric(POINT_LOSS, step_metric="step")
     return opened
+
+
+def name_step(run: wandb.Run) -> str:
+    """The key of rows that is W&B's step: `epoch` in a run that began before there were points."""
+    is_earlier = run.starting_step > 0 and run.summary.get(POINT_LOSS) is None
+    return "epoch" if is_earlier else "step"
+
+
+def log_row(run: wandb.Run, row: Mapping[str, Any], key: str) -> None:
+    """Log the row of an epoch, or a point inside it, unless the run has it; `key`: its step."""
+    is_point = POINT_LOSS in row
+    if row[key] < run.starting_step or (is_point and key == "epoch"):
+        return
+    # The epoch of a point is a fraction: metrics of epochs would get it as their place.
+    values = {name: row[name] for name in ("step", POINT_LOSS)} if is_point else dict(row)
+    run.log(values, step=row[key], commit=not is_point)  # at an epoch's end, its row joins a point
 
 
 def log_files(
@@ -152,7 +173,7 @@ def log_files(
     if logged:
         logged |= {} if epoch is None else {"epoch": epoch}
         # A resumed run drops a row at a step that it has, without a word.
-        step = max(run.starting_step, 0 if epoch is None else epoch + 1)
+        step = max(run.starting_step, run.step)
         run.log(logged, step=step, commit=True)
         run.summary.update({DIGESTS: run_digests | digests})
     return digests
@@ -207,18 +228,22 @@ def upload_cell(content: RunContent, ledger: Ledger, seconds: float) -> None:
     folder = tempfile.gettempdir()  # of this process alone
     use_storage(folder)
     run = open_run(content.run, folder, "online", seconds, of_process=None)
+    epochs = [row for row in content.rows if POINT_LOSS not in row]
+    key = name_step(run) if len(epochs) < len(content.rows) else "epoch"
     for row in content.rows:
-        if row["epoch"] >= run.starting_step:
-            run.log(dict(row), step=row["epoch"], commit=True)
-    epoch = content.rows[-1]["epoch"] if content.rows else None
+        log_row(run, row, key)
+    epoch = epochs[-1]["epoch"] if epochs else None
     read = partial(ledger.read, content.signature)
     digests = log_files(run, read, content.pictures, epoch)
     run.summary.update(dict(content.summary))
     run.finish(exit_code=0 if content.status in ("finished", "stopped") else 1)
-    _read_back(f"{run.entity}/{run.project}/{run.id}", content, digests, seconds)
+    last = epochs[-1][key] if epochs else -1
+    _read_back(f"{run.entity}/{run.project}/{run.id}", content, digests, last, seconds)
 
 
-def _read_back(path: str, content: RunContent, digests: Mapping[str, str], seconds: float) -> None:
+def _read_back(
+    path: str, content: RunContent, digests: Mapping[str, str], last: int, seconds: float
+) -> None:
     """W&B's client ends quietly when it could not send: only the server knows what it has."""
     api = _open_api(seconds)
     deadline = time.monotonic() + min(seconds / 4, READ_BACK_SECONDS)
@@ -228,8 +253,8 @@ def _read_back(path: str, content: RunContent, digests: Mapping[str, str], secon
         run_digests = read_digests(run.summary)
         missing = [k for k, v in content.summary.items() if not _is_same(run.summary.get(k), v)]
         missing += [key for key, digest in digests.items() if run_digests.get(key) != digest]
-        if content.rows and run.lastHistoryStep < content.rows[-1]["epoch"]:
-            missing.insert(0, f"epochs after {run.lastHistoryStep}")
+        if run.lastHistoryStep < last:
+            missing.insert(0, f"rows after {run.lastHistoryStep}")
         if not missing:
             return
         if time.monotonic() > deadline:

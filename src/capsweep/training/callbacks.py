@@ -1,11 +1,12 @@
-"""Lightning callbacks of a cell: rows and checkpoints of epochs, the end at an accuracy, and the
-first activations; and the checks of a checkpoint that a run continues from.
+"""Lightning callbacks of a cell: rows and checkpoints of epochs, points inside them, the end at an
+accuracy, and the first activations; and the checks of a checkpoint that a run continues from.
 
 Those of the end of an epoch are Lightning `Checkpoint`s because these, alone among callbacks, are
 called after the module has collected the epoch's metrics.
 """
 
 import errno
+import math
 import os
 import sys
 import time
@@ -25,6 +26,7 @@ from capsweep.errors import AccuracyNotReachedError
 from capsweep.ledger import causes
 from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.cell_directory import CellDirectory
+from capsweep.ledger.ledger import POINT_LOSS
 from capsweep.lightning import Callback, Checkpoint, LightningModule, Trainer
 from capsweep.model.capsules import PrimaryCapsules
 from capsweep.model.routing import Routed
@@ -36,14 +38,18 @@ from capsweep.training.run_hooks import Row, RunHooks
 ROUNDING = 1e-9  # of 1 - error; far less than one example is of any data set
 ANEW = "begun_anew"  # key of what says that, in provenance and result
 CIRCUMSTANCES = ("code", "versions", "hardware", "implementations")
+AUTO_STEPS, POINTS_OF_EPOCH, MOST_POINTS = 50, 10, 1000
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 class EpochRecorder(Checkpoint):
-    """One row per epoch. Every device keeps the rows; the first one's go to the hooks.
+    """One row per epoch, and points inside it. Every device keeps them; the first one's go to the
+    hooks.
 
-    The rows travel in the checkpoint, with the provenance of what trained them, so a resumed run
-    continues the same file without doubles.
+    They travel in the checkpoint, with the provenance of what trained them, so a resumed run
+    continues the same files without doubles.
+
+    every_n_steps: between two points of an epoch; the last is at its end. See `choose_interval`.
 
     accuracy: training ends after the first epoch whose validation accuracy reaches it, so that
     networks are compared where they are equally good; None: it does not. "Dynamic Routing Between
@@ -56,20 +62,27 @@ class EpochRecorder(Checkpoint):
     """
 
     def __init__(
-        self, task: CapsuleTask, directory: CellDirectory, hooks: RunHooks, accuracy: float | None
+        self,
+        task: CapsuleTask,
+        directory: CellDirectory,
+        hooks: RunHooks,
+        accuracy: float | None,
+        every_n_steps: int | str = "auto",
     ) -> None:
         self.task, self.directory, self.hooks = task, directory, hooks
-        self.accuracy = accuracy
+        self.accuracy, self.every_n_steps = accuracy, every_n_steps
         self.rows: list[Row] = []
+        self.points: list[Row] = []
         self.earlier_seconds = 0.0
         self.ends_early = False
         self.started = 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows": self.rows, "provenance": self.directory.read_provenance()}
+        provenance = self.directory.read_provenance()
+        return {"rows": self.rows, "points": self.points, "provenance": provenance}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        self.rows = list(state_dict["rows"])
+        self.rows, self.points = list(state_dict["rows"]), list(state_dict["points"])
         self.earlier_seconds = sum(row["seconds"] for row in self.rows)
         # A run cut short after its last epoch measures nothing of it again.
         last = self.rows[-1] if self.rows else {}
@@ -81,6 +94,26 @@ class EpochRecorder(Checkpoint):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.started = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        batches, done = int(trainer.num_training_batches), batch_idx + 1
+        every = self.every_n_steps
+        if isinstance(every, str):
+            every = choose_interval(batches, self.task.steps)
+        if done % every and done != batches:
+            return
+        step = trainer.global_step
+        point: Row = {
+            "step": step,
+            "epoch": trainer.current_epoch + done / batches,
+            POINT_LOSS: self.task.average_losses(step),
+            "lr": trainer.optimizers[0].param_groups[0]["lr"],
+        }
+        self.points.append(point)
+        if trainer.is_global_zero:
+            self.hooks.record_point(point)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # The margin that the loss has reached, where it grows with training.
@@ -98,6 +131,13 @@ class EpochRecorder(Checkpoint):
         if trainer.is_global_zero:
             self.ends_early = self.hooks.record_epoch(row)
         trainer.should_stop |= is_reached(self.accuracy, row)
+
+
+def choose_interval(batches: int, steps: int) -> int:
+    """Steps between two points where the configuration says auto: 50, fewer where an epoch would
+    have less than ten points, more where all its `steps` would have more than a thousand.
+    """
+    return math.ceil(max(min(AUTO_STEPS, batches / POINTS_OF_EPOCH), steps / MOST_POINTS))
 
 
 class ResumeCheckpoint(Checkpoint):
@@ -147,25 +187,26 @@ class ResumeCheckpoint(Checkpoint):
 
 def check_resumable(
     directory: CellDirectory, provenance: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[Row]]:
-    """What the checkpoint of a cell adds to its provenance, and the rows of its epochs.
+) -> tuple[dict[str, Any], list[Row], list[Row]]:
+    """What the checkpoint of a cell adds to its provenance, the rows of its epochs, and the points
+    inside them.
 
     `earlier`: other versions and hardware, and other code with the same numerics, that trained
     epochs of it. A checkpoint that cannot be used is removed, with a line: `begun_anew`.
     """
     path = directory.resume_checkpoint
     if not path.exists():
-        return {}, []
+        return {}, [], []
     stored, fault = _read_recorder(path, provenance["code"]["numerics"])
     if fault is not None:
         path.unlink()
         line = f"{path} is dropped, and the cell begins anew: {fault}"
         print(line, file=sys.stderr, flush=True)
-        return {ANEW: line}, []
+        return {ANEW: line}, [], []
     made = stored["provenance"]
     today, last = ({name: run.get(name) for name in CIRCUMSTANCES} for run in (provenance, made))
     earlier = [run for run in (*made.get("earlier", []), last) if run != today]
-    return {"earlier": earlier}, stored["rows"]
+    return {"earlier": earlier}, stored["rows"], stored["points"]
 
 
 def _read_recorder(path: Path, code: str) -> tuple[dict[str, Any], str | None]:

@@ -38,7 +38,7 @@ LOOK_SECONDS = 0.5  # who else has failed, once one has
 # All are on one machine, whatever its name leads to.
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
-HOOKS = ("record_epoch", "on_checkpoint")
+HOOKS = ("record_epoch", "record_point", "on_checkpoint")
 
 Ask = Callable[..., bool]  # ask(hook, *values): the holder calls a hook; whether training shall end
 
@@ -206,7 +206,12 @@ def take_part(number: int, shared: SharedCell, ask: Ask) -> dict[str, Any]:
     # SIGTERM is left to the holder, since Slurm sends it to all. Lightning's handler would call the
     # other ranks from inside, which then wait for ever.
     stop_flag = StopFlag(signal.SIG_IGN)
-    hooks = RunHooks(partial(ask, "record_epoch"), stop_flag, partial(ask, "on_checkpoint"))
+    hooks = RunHooks(
+        partial(ask, "record_epoch"),
+        stop_flag,
+        partial(ask, "on_checkpoint"),
+        partial(ask, "record_point"),
+    )
     cell, places, directory = shared.cell, shared.places, CellDirectory(shared.folder)
     result = fit.fit(cell, places, directory, hooks, shared.gpus, shared.count, strategy)
     distributed.destroy_process_group()

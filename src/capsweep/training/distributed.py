@@ -21,9 +21,15 @@ WHOLE_BATCH = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
 
 def all_reduce(tensor: Tensor, operation: Any = distributed.ReduceOp.SUM) -> Tensor:
     """In place: the sum, or what else, over all ranks."""
-    if distributed.is_available() and distributed.is_initialized():
+    if count_ranks() > 1:
         distributed.all_reduce(tensor, operation)
     return tensor
+
+
+def count_ranks() -> int:
+    """The processes that train the cell together."""
+    has_group = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if has_group else 1
 
 
 def gather_rows(parts: Sequence[tuple[Tensor, RankShare, slice]]) -> Tensor:

@@ -91,7 +91,8 @@ def fit(
     load = partial(build.load_splits, cell.config, str(places.data))
     data = ImageDataModule(load, cell.config["batch_size"], cell.config["seed"])
     accuracy, first = cell.config["stop_accuracy"], FirstActivations()
-    recorder = EpochRecorder(task, directory, hooks, accuracy)
+    every_n_steps = cell.config["logger"].get("every_n_steps", "auto")  # older cells lack it
+    recorder = EpochRecorder(task, directory, hooks, accuracy, every_n_steps)
     keeper = ResumeCheckpoint(directory, cell.config["trainer"]["checkpoint_interval"], recorder)
     trainer = _make_trainer(cell.config, [recorder, keeper, first], strategy)
     _fit_and_test(trainer, task, data, keeper)

@@ -6,11 +6,11 @@ Shape letters: B batch, N classes.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import ReduceOp
 
 from capsweep.data.batches import Batch, RankShare, seed_of
 from capsweep.errors import NonFiniteLossError
@@ -19,7 +19,6 @@ from capsweep.training import build, distributed
 from capsweep.training.distributed import SharedDropout
 from capsweep.training.objective import Losses, Objective, Progress, SplitMetrics
 
-CHECK_EVERY = 100  # steps between two synchronisations that look for losses not finite
 ALIKE = 0  # once a rank: all draw the same numbers, and take their own share of them
 
 
@@ -47,7 +46,7 @@ class CapsuleTask(LightningModule):
         self.train_metrics = SplitMetrics()
         self.val_metrics = SplitMetrics()
         self.test_metrics = SplitMetrics()
-        self.losses: list[Tensor] = []  # of the steps since they were checked, on the device
+        self.losses: list[Tensor] = []  # of the steps since the last point, on the device
         self.steps = 0  # of the whole training, once it has begun
         self.epoch_metrics: dict[str, float] = {}
         self.test_outputs: list[tuple[Tensor, Tensor, RankShare | None]] = []
@@ -89,14 +88,28 @@ class CapsuleTask(LightningModule):
             module.dealt = batch.share
         progress = Progress(self.global_step, self.steps)
         losses = self._compute_losses(self.train_metrics, batch, progress)
-        self.losses.append(losses.total.detach())
-        if batch_idx % CHECK_EVERY == CHECK_EVERY - 1:
-            self._check_losses(self.global_step + 1)
-        return losses.total if batch.share is None else batch.share.weight * losses.total
+        loss = losses.total if batch.share is None else batch.share.weight * losses.total
+        self.losses.append(loss.detach())
+        return loss
+
+    def average_losses(self, step: int) -> float:
+        """The mean loss of the steps before `step` since the last call, over all ranks.
+
+        Raises NonFiniteLossError naming the first bad step, on all ranks alike, so that none waits
+        for another. Synchronises.
+        """
+        losses = distributed.all_reduce(torch.stack(self.losses)).tolist()
+        self.losses.clear()
+        for number, loss in enumerate(losses, step - len(losses)):
+            if not math.isfinite(loss):
+                raise NonFiniteLossError(
+                    f"the loss was not finite at step {number} (epoch {self.current_epoch}); lower "
+                    "optim.optimizer.lr, or look at that step's data"
+                )
+        return fmean(losses) / distributed.count_ranks()
 
     def on_train_epoch_end(self) -> None:
-        """Check the losses and collect the epoch's metrics."""
-        self._check_losses(self.global_step)
+        """Collect the epoch's metrics."""
         self._collect_metrics(self.train_metrics, "train")
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -129,28 +142,11 @@ class CapsuleTask(LightningModule):
         measured = metrics.compute(split, self.device)
         for name, value in measured.items():
             if not math.isfinite(value):
-                self._check_losses(self.global_step)  # where training came to it earlier
                 raise NonFiniteLossError(
                     f"{name} was {value} in epoch {self.current_epoch}; lower optim.optimizer.lr, "
                     f"or look at the {split} examples"
                 )
         self.epoch_metrics |= measured
-
-    def _check_losses(self, step: int) -> None:
-        """Raise NonFiniteLossError naming the first bad step before `step`, on all ranks alike, so
-        that none waits for another. Synchronises.
-        """
-        if not self.losses:
-            return
-        finite = torch.stack(self.losses).isfinite().int()
-        finite_on_all = distributed.all_reduce(finite, ReduceOp.MIN).tolist()
-        self.losses.clear()
-        if 0 in finite_on_all:
-            first = step - len(finite_on_all) + finite_on_all.index(0)
-            raise NonFiniteLossError(
-                f"the loss was not finite at step {first} (epoch {self.current_epoch}); lower "
-                "optim.optimizer.lr, or look at that step's data"
-            )
 
     def _compute_losses(
         self, metrics: SplitMetrics, batch: Batch, progress: Progress | None = None

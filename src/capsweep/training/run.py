@@ -13,7 +13,7 @@ from capsweep.errors import CodeChangedError, LeftEarlyError, WorkerLostError
 from capsweep.ledger import cell_directory
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.lease import ClaimLostError, hold_lease
-from capsweep.ledger.ledger import Ledger
+from capsweep.ledger.ledger import METRICS, POINTS, Ledger
 from capsweep.tracking import content
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
@@ -54,7 +54,7 @@ def run(
         with closing(cell_directory.open_directory(ledger, cell.signature, scratch)) as directory:
             described = provenance.describe_run(cell, labels)
             directory.start(cell, described)
-            earlier, rows = callbacks.check_resumable(directory, described)
+            earlier, rows, points = callbacks.check_resumable(directory, described)
             if earlier:
                 directory.update_provenance(described | earlier)
             anew = {key: line for key, line in earlier.items() if key == callbacks.ANEW}
@@ -62,8 +62,9 @@ def run(
                 _recording_failures(directory, hooks),
                 closing(Tracker(cell, places.storage, described)) as tracker,
             ):
-                directory.write_metrics(rows)
-                for row in rows:  # again: W&B may have lost them
+                directory.write_rows(METRICS, rows)
+                directory.write_rows(POINTS, points)
+                for row in content.merge_rows(rows, points):  # again: W&B may have lost them
                     tracker.log(row)
                 hooks = replace(
                     hooks,

@@ -1,4 +1,6 @@
-"""The way of an epoch's row, and how a run is asked to stop. Drivers import this: no torch."""
+"""The way of an epoch's row and of a point inside it, and how a run is asked to stop. Drivers import
+this: no torch.
+"""
 
 import signal
 import threading
@@ -7,12 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from capsweep.ledger.ledger import METRICS, POINTS
+
 if TYPE_CHECKING:
     from capsweep.ledger.cell_directory import CellDirectory
     from capsweep.ledger.lease import Lease
     from capsweep.tracking.tracker import Tracker
 
-Row = dict[str, Any]  # of metrics.jsonl: one epoch
+Row = dict[str, Any]  # of metrics.jsonl: one epoch; of steps.jsonl: a point inside it
 
 
 class StopFlag:
@@ -57,10 +61,11 @@ def _ignore(*_: object) -> None:
 
 @dataclass(frozen=True)
 class RunHooks:
-    """Takes each epoch's row to the ledger, to W&B and to the caller, in the process that holds the
-    cell.
+    """Takes each epoch's row, and points inside it, to the ledger, to W&B and to the caller, in the
+    process that holds the cell.
 
     on_epoch: the caller's; it returns True to end the run after that epoch, with a checkpoint.
+    on_point: the caller's too.
     stop_flag: SIGTERM ends the run as on_epoch can. The others are the cell's, once it runs;
     on_checkpoint: stores a renewed checkpoint where the ledger is.
     """
@@ -68,6 +73,7 @@ class RunHooks:
     on_epoch: Callable[[Row], object] = _ignore
     stop_flag: StopFlag | None = None
     on_checkpoint: Callable[[], object] = _ignore
+    on_point: Callable[[Row], object] = _ignore
     directory: "CellDirectory | None" = None
     tracker: "Tracker | None" = None
     lease: "Lease | None" = None
@@ -86,9 +92,17 @@ class RunHooks:
         """Whether the caller ends the run after this epoch. The lease is checked before anything is
         written.
         """
+        self._record_row(METRICS, row)
+        return self.on_epoch(row) is True
+
+    def record_point(self, point: Row) -> None:
+        """As `record_epoch`; a point ends no run."""
+        self._record_row(POINTS, point)
+        self.on_point(point)
+
+    def _record_row(self, name: str, row: Row) -> None:
         self.check_lease()
         if self.directory is not None:
-            self.directory.append_metrics(row)
+            self.directory.append_row(name, row)
         if self.tracker is not None:
             self.tracker.log(row)
-        return self.on_epoch(row) is True

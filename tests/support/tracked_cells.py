@@ -23,9 +23,7 @@ def find_folder(storage: Path, number: int) -> Path:
     return storage / "ledger" / folder_of(signature_of(number))
 
 
-def write(
-    storage: Path, number: int, epochs: int = 3, points: bool = False, **changes: Any
-) -> str:
+def write(storage: Path, number: int, epochs: int = 3, points: bool = False, **changes: Any) -> str:
     """A finished cell, whose rows, logger or labels `changes` may replace; its signature."""
     place, signature = find_folder(storage, number), signature_of(number)
     logger = {"name": "wandb", "project": PROJECT, "entity": None, "mode": "offline"}

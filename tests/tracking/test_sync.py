@@ -73,9 +73,7 @@ def test_a_cell_is_a_run_and_only_what_is_new_goes_up_again(
 
 
 @slow
-def test_points_inside_epochs_have_a_curve_of_their_own(
-    storage: Path, server: WandbServer
-) -> None:
+def test_points_inside_epochs_have_a_curve_of_their_own(storage: Path, server: WandbServer) -> None:
     signature = tracked_cells.write(storage, 0, points=True)
     place = tracked_cells.find_folder(storage, 0)
     tracked_cells.fail_cell(place, "RuntimeError: out of memory")

@@ -86,7 +86,13 @@ CELLS = {
 def test_no_step_waits_for_the_device(
     overrides: tuple[str, ...], storage: Path, waits: Waits
 ) -> None:
-    short = ["epochs=1", "logger.every_n_steps=100", f"limit_batches={STEPS}", "batch_size=4", "logger=csv"]
+    short = [
+        "epochs=1",
+        "logger.every_n_steps=100",
+        f"limit_batches={STEPS}",
+        "batch_size=4",
+        "logger=csv",
+    ]
     here = [f"places.storage={storage}", "trainer.accelerator=cpu"]
     cell = compose.cell([*overrides, *short, *here])
     run(cell, places.resolve(cell.config["places"]))

@@ -53,8 +53,8 @@ def _by_mask(func: Any, args: Any) -> bool:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
-    """Watches every step but the first and the last from its batch to its end: forward, loss, metrics, backward,
-    clipping, optimiser, schedule, callbacks.
+    """Watches every step but the first and the last from its batch to its end: forward, loss,
+    metrics, backward, clipping, optimiser, schedule, callbacks.
 
     Not the first: its activations are noted in the ledger. Nor the last, which has a point.
     """

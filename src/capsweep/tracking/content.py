@@ -33,8 +33,8 @@ class RunContent:
     """Everything that W&B should have of one cell.
 
     mode: "online", "offline", or "none" for a cell without W&B. run: see `run_arguments`. rows: of
-    epochs and of points inside them, see `merge_rows`. images: whether pictures are sent. pictures: names below evals/, with the
-    sha256 of each.
+    epochs and of points inside them, see `merge_rows`. images: whether pictures are sent. pictures:
+    names below evals/, with the sha256 of each.
     """
 
     signature: str

@@ -2,8 +2,8 @@
 
 Only processes that may wait for W&B import this: `handle_run` carries out the requests of a
 `Tracker`, `handle_upload` those of a sync. A cell that is sent twice is there once: a run that is
-opened again says what it has. Rows have their step of training as W&B's; a matrix or picture is sent if
-the run's was made of something else.
+opened again says what it has. Rows have their step of training as W&B's; a matrix or picture is
+sent if the run's was made of something else.
 """
 
 import io

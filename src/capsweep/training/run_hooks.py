@@ -1,5 +1,5 @@
-"""The way of an epoch's row and of a point inside it, and how a run is asked to stop. Drivers import
-this: no torch.
+"""The way of an epoch's row and of points inside it, and how a run is asked to stop. Drivers
+import this: no torch.
 """
 
 import signal

@@ -4,11 +4,13 @@ Causes, names and versions come from files and other machines. What of them a te
 or could not show, is printed as its escape (`\\x1b`), by print() and by rich alike.
 """
 
+import io
 import os
 import re
+import select
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
@@ -57,6 +59,35 @@ class _Escaped:
         return getattr(self.rich_proxied_file, name)
 
 
+class _Unbroken(io.FileIO):
+    """A file descriptor that drops what nobody reads."""
+
+    def write(self, data: Any) -> int | None:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return len(data)
+
+
+def outlive_readers() -> None:
+    """From now on, what is printed is dropped where its reader is gone, and the program goes on."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError):  # no stream, or one without a descriptor
+            old = stream.rich_proxied_file  # pyright: ignore
+            file = io.BufferedWriter(_Unbroken(old.fileno(), "w", closefd=False))
+            settings = {"line_buffering": old.line_buffering, "write_through": old.write_through}
+            new = io.TextIOWrapper(file, old.encoding, old.errors, **settings)
+            stream.rich_proxied_file = new  # pyright: ignore
+
+
+def is_unread() -> bool:
+    """Whether the reader of the standard output or error is gone."""
+    poll = select.poll()
+    for descriptor in (1, 2):
+        poll.register(descriptor, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
 def make_console(stderr: bool = False) -> "Console":
     """A console that prints text as it stands: no markup, no names of emoji, no colours of its own.
 
@@ -91,6 +122,10 @@ def _console_class() -> "type[Console]":
         @file.setter
         def file(self, new_file: IO[str]) -> None:
             self._file = new_file
+
+        def on_broken_pipe(self) -> None:
+            """As print() does; rich itself would end the program."""
+            raise BrokenPipeError
 
         def render_str(self, text: str, **how: Any) -> Any:
             """Before it is measured."""

@@ -57,7 +57,7 @@ def test_faults_are_lines_and_status_1(whole: Path, tmp_path: Path, capsys: Capt
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{NAME}: missing: no such file"
     assert lines[1].startswith("missing: run the same `make shards` again")
-    assert f"{folder}: 1 faults in 1 files" in lines[-1]
+    assert f"{folder}: 1 fault in 1 file" in lines[-1]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from capsweep import terminal
 from capsweep.cli.parser import parse_arguments
 from capsweep.errors import UserError
 
-# Exit statuses: as argparse and shells have them, and EX_SOFTWARE and EX_IOERR of sysexits.h.
-BAD_INPUT, INTERRUPTED, UNEXPECTED, REFUSED = 2, 130, 70, 74
+# Exit statuses: as argparse and shells have them (141: SIGPIPE), EX_SOFTWARE and EX_IOERR.
+BAD_INPUT, INTERRUPTED, UNEXPECTED, REFUSED, UNREAD = 2, 130, 70, 74, 141
 LONGEST = 300  # characters of what an exception says
 VARIABLES = ("WANDB_", "RAY_", "CAPSWEEP_", "AWS_", "STORAGE", "DATA_DIR")  # that are read
 
@@ -20,20 +20,31 @@ VARIABLES = ("WANDB_", "RAY_", "CAPSWEEP_", "AWS_", "STORAGE", "DATA_DIR")  # th
 @terminal.escaped_streams()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns 0, 1 (a cell failed), 2 (bad input), 130 (Ctrl-C), 70 (a fault of
-    ours) or 74 (a disk, or who reads the output, refuses).
+    ours), 74 (a disk refuses) or 141 (nobody reads the output).
     """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] in (["sweep"], ["train"]):
+        terminal.outlive_readers()  # `| head` ends no training
     try:
-        exit_status = _run_command(list(sys.argv[1:] if argv is None else argv))
-        if sys.stdout is not None:
-            sys.stdout.flush()
-        return exit_status
+        try:
+            return _run_reported(arguments)
+        finally:  # also after --help; what Python itself writes as it ends nobody could catch
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:
+        return _report_refusal(error)
+
+
+def _run_reported(arguments: list[str]) -> int:
+    try:
+        return _run_command(arguments)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED
-    except OSError as error:
-        return _report_refusal(error)
+    except OSError:
+        raise
     except Exception as error:  # whatever it is, it is one line for the person
         name = f"unexpected {type(error).__name__}"
         message = " ".join(str(error).split())[:LONGEST] or "it says nothing"
@@ -45,16 +56,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report_refusal(error: OSError) -> int:
-    """The exit status for a place that cannot be used, or an output that nobody takes, as where
-    `head` closed the pipe.
+    """The exit status for a place that cannot be used, or an output that nobody takes: where `head`
+    closed the pipe, in silence, as of a program that SIGPIPE ends.
     """
     if error.filename is not None:
         name = error.filename2 or error.filename  # of a rename, the name that was asked for
         print(f"error: {name}: {error.strerror}", file=sys.stderr)
         return BAD_INPUT
+    is_unread = isinstance(error, BrokenPipeError) and terminal.is_unread()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes out what is left when it ends
-    if not isinstance(error, BrokenPipeError):
-        print(f"error: {error}", file=sys.stderr)
+    if is_unread:
+        return UNREAD
+    print(f"error: {error}", file=sys.stderr)
     return REFUSED
 
 

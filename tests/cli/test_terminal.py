@@ -68,11 +68,12 @@ def test_the_ablation_fits_a_terminal_of_eighty_columns(command: str, begun: Pat
 
 def test_a_log_has_whole_lines_and_no_escape_codes(begun: Path) -> None:
     command = [sys.executable, "-m", "capsweep", "report", "ablation", "--storage", str(begun)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    known = dict(os.environ)  # readline has put COLUMNS where only a child sees it
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, env=known).stdout
     assert ESCAPE not in printed
     rows = [line for line in printed.splitlines() if line.lstrip().startswith("capsnet")]
     assert len(rows) == 4
-    assert all("seeds" in row and "(mnist)" in row for row in rows)
+    assert all("seeds" in row and "≠ capsnet, mnist, 640 epochs" in row for row in rows)
     note = next(line for line in printed.splitlines() if line.startswith("published"))
     assert note.endswith("baseline CNN of 35.4 M parameters.")
 

@@ -49,7 +49,9 @@ def test_a_new_page_has_the_answer_and_a_place_for_the_verdict(
     path = write_page()
     text = path.read_text()
     assert text.startswith(f"# ablation\n\n{BEGIN}\n\nDo routing iterations")
-    assert "| cnn | – | 0 | **1.00 ± 1.00 % (3) [-1.48, 3.48]** | – | 0.39 % (mnist) |" in text
+    assert (
+        "| cnn | – | 0 | **1.00 ± 1.00 % (3) [0.00, 3.48]** | – | *0.39 % ≠ baseline_mnist" in text
+    )
     assert "0/3 seeds; failed: storage" in text
     assert text.endswith(f"{END}\n\n## Verdict\n\n{publish.VERDICT}\n")
     assert (

@@ -96,7 +96,13 @@ def test_a_row_of_the_csv_is_a_field_of_the_table_in_full_precision(answer: Resu
     assert equal["interval_low"] == equal["interval_high"] == ""  # equal values have none
     assert first["difference"] == first["p"] == ""  # the baseline
     assert (partial["causes"], partial["mean"], partial["std"]) == (OUT_OF_MEMORY, "", "")
-    assert first["published"] == "value=0.0039 dataset=mnist"
+    assert first["published"] == (
+        "value=0.0039 model=baseline_mnist loss=cross_entropy dataset=mnist epochs=640 "
+        "differs=model,dataset,epochs"
+    )
+    trained = [first[key] for key in ("dataset", "model", "epochs", "batch_size", "seeds")]
+    assert trained == ["digits", "cnn_small", "12", "32", "0 1 2"]
+    assert first["limit_batches"] == ""
 
 
 def test_json_has_the_same_records_and_what_they_are_about(answer: ResultTable) -> None:

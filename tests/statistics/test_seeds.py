@@ -1,5 +1,6 @@
 """What numbers of several seeds say: summaries, paired differences, Holm, and looking again."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from capsweep.statistics import metric_format
 from capsweep.statistics.seeds import (
     Summary,
     adjust_holm,
@@ -43,6 +45,29 @@ def test_one_pair_and_equal_differences_have_no_interval(n: int) -> None:
     assert (difference.n, difference.interval, difference.t_test) == (n, None, None)
 
 
+def test_two_seeds_have_a_spread_and_no_interval() -> None:
+    assert summarise_values([0.1, 0.3]).interval is None
+    assert summarise_values([0.1, 0.3]).std == pytest.approx(0.02**0.5)
+    difference = paired_difference({0: 0.1, 1: 0.3}, {0: 0.0, 1: 0.0})
+    assert (difference.interval, difference.t_test) == (None, pytest.approx(0.295, abs=1e-3))
+
+
+@pytest.mark.parametrize("values", [[0.0, 0.01, 0.02], [0.98, 0.99, 1.0], [0.0, 0.5, 1.0]])
+@pytest.mark.parametrize(
+    ("metric", "most"), [("test/error", 1), ("test/loss", math.inf), ("val/mine", math.inf)]
+)
+def test_an_interval_is_inside_of_what_the_metric_can_be(
+    values: list[float], metric: str, most: float
+) -> None:
+    low, high = summarise_values(values).interval
+    measure = metric_format.measure_of(metric)
+    least = -math.inf if metric == "val/mine" else 0
+    clipped = summarise_values(values, measure.low, measure.high).interval
+    assert clipped == (max(low, least), min(high, most))
+    far = paired_difference({0: 1.0, 1: 1.0, 2: 0.0}, {0: 0.0, 1: 0.0, 2: 0.5}, most=1)
+    assert far.interval == (-1, 1)
+
+
 @given(ours=DIFFERENCES)
 def test_p_and_interval_are_those_of_scipy(ours: list[int]) -> None:
     if len(set(ours)) == 1:
@@ -51,7 +76,8 @@ def test_p_and_interval_are_those_of_scipy(ours: list[int]) -> None:
     difference = paired_difference(dict(enumerate(map(float, ours))), zeros)
     expected = stats.ttest_1samp(ours, 0.0)
     assert difference.t_test == pytest.approx(expected.pvalue, abs=1e-12)
-    assert difference.interval == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    if len(ours) > 2:
+        assert difference.interval == pytest.approx(tuple(expected.confidence_interval(0.95)))
 
 
 def test_the_smallest_p_is_that_of_flipped_signs_that_all_agree() -> None:

@@ -48,10 +48,10 @@ def test_numbers_of_the_larger_network_stand_in_its_rows_alone(
     for sweep, published in zip((small, larger), numbers, strict=True):
         rows = table.build_table(sweep, expand.expand_sweep(sweep), Ledger(str(tmp_path))).rows
         beside = {
-            text.split()[0]
+            f"{100 * number.value:.2f}"
             for row in rows
             if "cnn" not in row.coordinates
-            for text in row.published
+            for number in row.published
         }
         assert beside == published
 

@@ -3,7 +3,7 @@
 import argparse
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -23,6 +23,8 @@ from capsweep.report.evaluation_tables import (
     make_ensemble_table,
     make_seeds_table,
 )
+from capsweep.report.published import find_published
+from capsweep.report.trained import describe_trained, warn_of_cuts
 from capsweep.storage.files import write_text
 from capsweep.sweep import more_seeds
 from capsweep.sweep.expand import Point
@@ -33,8 +35,8 @@ if TYPE_CHECKING:  # it imports torch, which an ensemble does not need
     from capsweep.evaluation.attack import AttackOptions
 
 Value = TypeVar("Value")
-# The row of a sweep's table, values of its finished cells, and fields of an evaluation's row.
-Group: TypeAlias = tuple[tuple[Any, ...], list[Value], dict[str, Any]]
+# Cells of a field of a sweep's table, values of those finished, and fields of an evaluation's row.
+Group: TypeAlias = tuple[list[Point], list[Value], dict[str, Any]]
 Content: TypeAlias = dict[str, Any]  # of a file in the evals/ of a cell
 # Takes a trained cell and its stored predictions; gives names and contents of files.
 EvaluateNetwork: TypeAlias = Callable[..., Iterable[tuple[str, Content]]]
@@ -76,7 +78,7 @@ class SweepCells:
                     "stale": sum(entry.status == "stale" for entry in of_seeds.values()),
                     "footnotes": table.dataset_notes(points),
                 }
-                groups.append((row, [values[p.cell.signature] for p in finished], fields))
+                groups.append((points, [values[p.cell.signature] for p in finished], fields))
         if not values:
             raise UserError(f"no cell of {self.sweep.name} is finished; run the sweep first")
         return groups
@@ -104,6 +106,8 @@ class SweepCells:
 
     def publish_table(self, name: str, answer: EvaluationTable) -> None:
         """Print a table and its notes, and write them to the reports of the sweep."""
+        trained = [*warn_of_cuts(self.points), describe_trained(self.sweep, self.points)]
+        answer = replace(answer, notes=[*trained, *answer.notes])
         console = terminal.make_console()
         terminal.print_table(console, answer.as_terminal())
         for note in answer.notes:
@@ -126,7 +130,7 @@ def _load_cells(parsed: argparse.Namespace) -> SweepCells:
 def run_ensemble(parsed: argparse.Namespace) -> None:
     """The seeds of each row as one network, from stored predictions."""
     cells, rows = _load_cells(parsed), []
-    for place, names, fields in cells.evaluate_points(lambda point: point.cell.signature):
+    for points, names, fields in cells.evaluate_points(lambda point: point.cell.signature):
         members = {name: load_predictions(cells.ledger, name) for name in names}
         single = tuple(averaged_scores.measure_error(*member) for member in members.items())
         wrong_M = averaged_scores.find_wrong_together(members) if len(members) > 1 else None
@@ -134,7 +138,7 @@ def run_ensemble(parsed: argparse.Namespace) -> None:
             single=single,
             wrong=None if wrong_M is None else int(wrong_M.sum()),
             total=0 if wrong_M is None else len(wrong_M),
-            published=table.format_published(cells.sweep, place),
+            published=find_published(cells.sweep, points[:1], members=len(single)),
             **fields,
         )
         rows.append(row)

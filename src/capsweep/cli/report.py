@@ -89,9 +89,9 @@ def _make_report(sweep: Sweep, points: Sequence[Point]) -> SweepReport:
 
 def _print_report(report: SweepReport, console: Console) -> None:
     sweep = report.table.sweep
-    terminal.print_paragraph(console, sweep.question)
-    groups = [group for row in report.table.rows for group in row.values if group is not None]
-    if not any(group.by_seed or group.causes or group.unmeasured for group in groups):
+    for text in (sweep.question, *report.formatted.warnings):
+        terminal.print_paragraph(console, text)
+    if not any(g.by_seed or g.causes or g.unmeasured for g in report.table.groups):
         terminal.print_line(console, f"no cell of {sweep.report_name} is finished")
         for line in _describe_finished(sweep.name, report.ledger):
             terminal.print_line(console, line)

@@ -15,6 +15,7 @@ from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import grid
 from capsweep.report.grid import MISSING, format_value
+from capsweep.report.published import PublishedNumber, format_published, note_published
 from capsweep.statistics import examples
 from capsweep.statistics.examples import (
     Disagreement,
@@ -60,7 +61,7 @@ class EnsembleRow(PlaceRow):
     single: tuple[float, ...]
     wrong: int | None
     total: int
-    published: tuple[str, ...]
+    published: tuple[PublishedNumber, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,15 +99,14 @@ def make_ensemble_table(sweep: Sweep, rows: Sequence[EnsembleRow]) -> Evaluation
     """The seeds of a row, one by one and together."""
     header = [*sweep.rows, *sweep.columns, "members", "single", "ensemble", "published"]
     notes = [ENSEMBLE_NOTE, *_notes_on_rows(rows)]
-    if any(row.published for row in rows):
-        notes.append(f"published: {sweep.published.source}.")
+    notes += note_published(sweep, [number for row in rows for number in row.published])
     fields = [
         [
             *map(format_value, row.coordinates),
             f"{len(row.single)}/{row.wanted}",
             f"{100 * fmean(row.single):.2f} %" if row.single else MISSING,
             MISSING if row.wrong is None else _format_error(row.wrong, row.total),
-            ", ".join(row.published) or MISSING,
+            format_published(sweep, row.published),
         ]
         for row in rows
     ]

@@ -8,13 +8,14 @@ from capsweep.ledger import causes
 from capsweep.ledger.causes import CauseKind
 from capsweep.report import grid
 from capsweep.report.grid import MISSING, describe_row, format_value
+from capsweep.report.published import DIFFERS, format_published, note_published
 from capsweep.report.table import CellGroup, ResultTable, TableRow
+from capsweep.report.trained import describe_trained, warn_of_cuts
 from capsweep.statistics import metric_format
 from capsweep.statistics.metric_format import Measure
-from capsweep.statistics.seeds import LEVEL, Summary, smallest_p, summarise_values
+from capsweep.statistics.seeds import LEAST_SEEDS, LEVEL, Summary, smallest_p, summarise_values
 from capsweep.sweep.expand import MATCHED_METRIC
 
-BESIDE = "to baseline"
 PUBLISHED = "published"
 ACCURACY = "validation accuracy"
 
@@ -32,22 +33,30 @@ class FormattedField:
 
     @property
     def halves(self) -> tuple[str, str]:
-        """The number, and what may stand smaller below it: interval and p, or of which data."""
-        if self.kind == "coordinate" or (self.kind == "published" and "," in self.text):
+        """The number, and what may stand smaller below it: interval and p, or of what it is."""
+        if self.kind == "coordinate" or (self.kind == "published" and ";" in self.text):
             return self.text, ""
-        number, bracket, beside = self.text.partition(" (" if self.kind == "published" else " [")
-        return number, bracket.strip() + beside
+        bracket = "[" if self.kind != "published" else DIFFERS if DIFFERS in self.text else "("
+        number, found, beside = self.text.partition(f" {bracket}")
+        return number, found.strip() + beside
 
 
 @dataclass(frozen=True)
 class FormattedTable:
     """rows: in the order of `ResultTable.rows`, their fields in the order of the header; notes:
-    what the numbers are, why some are missing, and what they cannot show.
+    what was trained, what the numbers are, why some are missing, who published others; warnings:
+    what nobody may overlook, printed above the table.
     """
 
     header: Sequence[str]
     rows: Sequence[Sequence[FormattedField]]
     notes: Sequence[str]
+    warnings: Sequence[str] = ()
+
+    @property
+    def has_published(self) -> bool:
+        """Whether its last column is of published numbers."""
+        return self.rows[0][-1].kind == "published"
 
 
 def format_table(table: ResultTable, cause: Callable[[str], str] = str) -> FormattedTable:
@@ -57,59 +66,74 @@ def format_table(table: ResultTable, cause: Callable[[str], str] = str) -> Forma
     """
     best = _best_means(table)
     rows = [_format_row(table, row, best) for row in table.rows]
-    return FormattedTable(_table_header(table), rows, table_notes(table, cause))
+    notes = table_notes(table, cause)
+    return FormattedTable(_table_header(table), rows, notes, warn_of_cuts(table.points))
 
 
 def table_notes(table: ResultTable, cause: Callable[[str], str] = str) -> list[str]:
-    """What the numbers are, why some are missing, and what they cannot show."""
-    sweep, groups = table.sweep, [group for row in table.rows for group in row.values if group]
-    notes = [
-        f"{sweep.metric} of the last epoch: mean ± standard deviation (seeds), 95 % t "
-        "interval of the mean, none where all seeds are equal."
-    ]
+    """What was trained, what the numbers are, why some are missing, and who published others."""
+    sweep, notes = table.sweep, [describe_trained(table.sweep, table.points)]
     if sweep.variation:
         notes.append(f"{sweep.path.name} with {', '.join(sweep.variation)}.")
+    notes += [f"{note}." for note in sweep.notes]
     notes += [f"{name}: {footnote}." for name, footnote in table.footnotes.items()]
+    notes += _notes_on_numbers(table)
     for row in table.rows:
         causes_of_row = [cause(why) for group in row.values if group for why in group.causes]
         name = describe_row(row.coordinates)
         notes += [f"failed: {name}: {why}" for why in dict.fromkeys(causes_of_row)]
-    if any(group.unmeasured for group in groups):
-        notes.append(f"{MISSING}: {sweep.metric} is not measured there.")
-    notes += _notes_on_differences(table, groups)
+    if any(group.unmeasured for group in table.groups):
+        notes.append(f"{MISSING}: {table.sweep.metric} is not measured there.")
+    stale = {row.coordinates: sum(g.stale for g in row.values if g) for row in table.rows}
+    notes += grid.note_stale(stale, sum(len(group.by_seed) for group in table.groups))
+    numbers = [number for row in table.rows for number in row.published]
+    return notes + note_published(table.sweep, numbers)
+
+
+def _notes_on_numbers(table: ResultTable) -> list[str]:
+    summaries = [group.full_summary for group in table.groups if group.full_summary]
+    number = f"{table.sweep.metric} of the last epoch: mean over (n) seeds"
+    if any(summary.std is not None for summary in summaries):
+        number += "; ± is their standard deviation; [a, b] is the 95 % interval of the mean, given "
+        number += f"from {LEAST_SEEDS} seeds on that are not all equal"
+    notes = [f"{number}."]
+    notes += _notes_on_differences(table)
     if table.is_matched:
-        arms = ", ".join(arm.name for arm in sweep.arms if arm.matched)
+        arms = ", ".join(arm.name for arm in table.sweep.arms if arm.matched)
         notes.append(
-            f"{ACCURACY}: of the last epoch. {arms}: trained until it is that of "
-            f"{sweep.baseline}'s cell of the same data and seed, or above."
+            f"{ACCURACY} is that of the last epoch; {arms} trained until it was that of "
+            f"{table.sweep.baseline}'s cell of the same data and seed."
         )
     if table.stopping:
         notes.append(
             f"{table.stopping}. Intervals and p values are not adjusted for having looked."
         )
-    stale = {row.coordinates: sum(g.stale for g in row.values if g) for row in table.rows}
-    notes += grid.note_stale(stale, sum(len(group.by_seed) for group in groups))
-    if any(row.published for row in table.rows):
-        notes.append(f"{PUBLISHED}: {sweep.published.source}.")
-    return [*notes, *(f"{note}." for note in sweep.notes)]
+    return notes
 
 
-def _notes_on_differences(table: ResultTable, groups: Sequence[CellGroup]) -> list[str]:
-    differences = [group.difference for group in groups if group.difference]
+def _notes_on_differences(table: ResultTable) -> list[str]:
+    differences = [group.difference for group in table.groups if group.difference]
     if not differences or table.baseline is None:
         return []
+    baseline = describe_row(table.rows[table.baseline].coordinates)
+    points, tests = table.measure.points, ""
+    if any(difference.t_test is not None for difference in differences):
+        tests = "; p is of the paired t test, Holm-adjusted over the rows"
     notes = [
-        f"{BESIDE}: mean difference to {describe_row(table.rows[table.baseline].coordinates)}"
-        f"{table.measure.points} over common seeds, 95 % t interval; p of the paired t test, Holm "
-        "over the rows; neither where all differences are equal."
+        f"{_name_differences(table)}: mean difference to the row {baseline} over the same seeds"
+        f"{points}{tests}."
     ]
     fewest = min(difference.n for difference in differences)
     if smallest_p(fewest) > LEVEL:
         notes.append(
-            f"n = {fewest} cannot show a difference without assuming that differences are normal: "
-            f"flipping signs gives p >= {smallest_p(fewest):g}."
+            f"n = {fewest} shows a difference only if differences are normally distributed: a test "
+            f"that does not assume it cannot give p below {smallest_p(fewest):g}."
         )
     return notes
+
+
+def _name_differences(table: ResultTable) -> str:
+    return f"to {table.sweep.baseline}"
 
 
 def shorten_cause(cause: str) -> str:
@@ -124,8 +148,9 @@ def _table_header(table: ResultTable) -> list[str]:
     columns = [", ".join(map(format_value, column)) for column in table.columns]
     prefixes = [""] if len(columns) == 1 else [f"{name} " for name in columns]
     accuracies = [f"{prefix}{ACCURACY}" for prefix in prefixes] if table.is_matched else []
-    differences = [f"{prefix}{BESIDE}" for prefix in prefixes]
-    return [*table.sweep.rows, *columns, *accuracies, *differences, PUBLISHED]
+    differences = [f"{prefix}{_name_differences(table)}" for prefix in prefixes]
+    published = [PUBLISHED] if table.has_published else []
+    return [*table.sweep.rows, *columns, *accuracies, *differences, *published]
 
 
 def _format_row(
@@ -141,8 +166,10 @@ def _format_row(
         text = _format_difference(group, table.measure)
         differences.append(FormattedField(text, "difference", column=column))
     coordinates = [FormattedField(format_value(value), "coordinate") for value in row.coordinates]
-    published = FormattedField(", ".join(row.published) or MISSING, "published")
-    return [*coordinates, *values, *accuracies, *differences, published]
+    fields = [*coordinates, *values, *accuracies, *differences]
+    if table.has_published:
+        fields.append(FormattedField(format_published(table.sweep, row.published), "published"))
+    return fields
 
 
 def _best_means(table: ResultTable) -> list[float | None]:

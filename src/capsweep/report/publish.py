@@ -55,9 +55,9 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None
     path, command = table.sweep.path.with_suffix(".md"), table.sweep.command
     markers = "\n".join(section_markers(NAME))
     formatted = formatted_table.format_table(table, cause=formatted_table.shorten_cause)
-    grid_text = grid.pipe_table(formatted.header, render.markdown_rows(formatted))
     training = describe_training(table, ledger)
-    paragraphs = [table.sweep.question, grid_text, *formatted.notes, f"`{command}` {training}."]
+    parts = render.list_paragraphs(formatted)
+    paragraphs = [table.sweep.question, *parts, f"`{command}` {training}."]
     new = f"# {table.sweep.name}\n\n{markers}\n\n## Verdict\n\n{VERDICT}\n"
     text = renew_section(path, NAME, "\n" + "\n\n".join(paragraphs) + "\n\n", new)
     before = re.search(COMMAND, text)
@@ -71,7 +71,7 @@ def describe_training(table: ResultTable, ledger: Ledger) -> str:
 
     Raises DamageError for a cell whose file of that is damaged.
     """
-    groups = [group for row in table.rows for group in row.values if group is not None]
+    groups = table.groups
     cells = list(dict.fromkeys(group.cells[seed] for group in groups for seed in group.by_seed))
     if not cells:
         return "printed this; no cell was finished"

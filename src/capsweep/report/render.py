@@ -17,9 +17,11 @@ from rich.text import Text
 
 from capsweep.report import grid
 from capsweep.report.formatted_table import FormattedField, FormattedTable, format_table
-from capsweep.report.table import CellGroup, ResultTable, published_numbers
+from capsweep.report.published import PublishedNumber
+from capsweep.report.table import CellGroup, ResultTable
 
 Record = dict[str, Any]
+TRAINED = ("dataset", "model", "epochs", "batch_size", "limit_batches")
 SWEEP_KEYS = ("question", "metric", "rows", "columns")
 TEMPLATE = Path(__file__).with_name("templates") / "table.tex"
 # What LaTeX does not set as it stands. [ and * in braces: after \\ and \midrule LaTeX would take
@@ -30,10 +32,12 @@ SPECIAL = str.maketrans(
         **{letter: f"{{{letter}}}" for letter in "[]*`"},
         **{letter: f"${letter}$" for letter in "<>|"},
         **{"≤": r"$\leq$", "≥": r"$\geq$", "±": r"$\pm$", "·": r"$\cdot$"},
+        "≠": r"$\neq$",
         **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
         '"': r"\char34{}",
     }
 )
+RULE = "│ "  # between ours and published numbers
 DASH = re.compile("-(?=-)")  # LaTeX makes a dash of two hyphens
 MINUS = re.compile(r"(?<![\w.)-])-(?=\.?\d)")  # before a number; a hyphen is between words
 
@@ -43,33 +47,55 @@ def render_markdown(table: ResultTable, formatted: FormattedTable | None = None)
 
     One table, however wide: who reads Markdown can scroll, and a row stays one line of a diff.
     """
-    formatted = formatted or format_table(table)
-    rows, sweep = markdown_rows(formatted), table.sweep
-    notes = [*formatted.notes, *([f"`{sweep.command}` prints this."] if sweep.command else [])]
-    return grid.grid_markdown(sweep.name, sweep.question, formatted.header, rows, notes)
+    sweep = table.sweep
+    parts = list_paragraphs(formatted or format_table(table))
+    parts += [f"`{sweep.command}` prints this."] if sweep.command else []
+    return "\n\n".join([f"# {sweep.name}", sweep.question, *parts]) + "\n"
 
 
-def markdown_rows(formatted: FormattedTable) -> Iterable[Sequence[str]]:
-    """The rows of a Markdown table."""
-    return (
-        [f"**{field.text}**" if field.best else field.text for field in row]
-        for row in formatted.rows
-    )
+def list_paragraphs(formatted: FormattedTable) -> list[str]:
+    """Warnings, table and notes in Markdown; published numbers are slanted, they are not ours."""
+    header = [*formatted.header]
+    if formatted.has_published:
+        header[-1] = f"*{header[-1]}*"
+    rows = [[_mark_field(field) for field in row] for row in formatted.rows]
+    warnings = [f"**{warning}**" for warning in formatted.warnings]
+    return [*warnings, grid.pipe_table(header, rows), *formatted.notes]
+
+
+def _mark_field(field: FormattedField) -> str:
+    mark = "**" if field.best else "*" if field.kind == "published" else ""
+    return f"{mark}{field.text}{mark}"
 
 
 def render_terminal(formatted: FormattedTable, console: Console) -> RichTable:
-    """The same without question and notes. Where that is wider than the console, the coordinates
-    of a row are one column: keys are often wider than what stands below them.
+    """The same without question and notes, published numbers behind a rule. Where that is wider
+    than the console, the coordinates of a row are one column: keys are often wider than what stands
+    below them.
     """
-    header = formatted.header
-    rows = [[Text(f.text, "bold" if f.best else "") for f in row] for row in formatted.rows]
+    header = list(formatted.header)
+    rows = [[_style_field(field) for field in row] for row in formatted.rows]
     table = grid.grid_terminal(None, header, rows)
     unbounded = console.options.update(max_width=sys.maxsize)
-    if Measurement.get(console, unbounded, table).maximum <= console.width:
-        return table
-    count = [field.kind for field in formatted.rows[0]].count("coordinate")
-    joined = [[Text(" · ").join(row[:count]), *row[count:]] for row in rows]
-    return grid.grid_terminal(None, [" · ".join(header[:count]), *header[count:]], joined)
+    if Measurement.get(console, unbounded, table).maximum > console.width:
+        count = [field.kind for field in formatted.rows[0]].count("coordinate")
+        rows = [
+            [Text(" · ").join(row[:count]), *(_style_field(f, narrow=True) for f in fields[count:])]
+            for row, fields in zip(rows, formatted.rows, strict=True)
+        ]
+        table = grid.grid_terminal(None, [" · ".join(header[:count]), *header[count:]], rows)
+    if formatted.has_published:
+        table.columns[-1].header = Text(f"{RULE}{header[-1]}")
+        table.columns[-1].no_wrap = True
+    return table
+
+
+def _style_field(field: FormattedField, narrow: bool = False) -> Text:
+    """narrow: a published number has a line for each thing that it is of."""
+    if field.kind != "published":
+        return Text(field.text, "bold" if field.best else "")
+    lines = re.split(r"(?<=[,;]) | (?=[≠(])", field.text) if narrow else [field.text]
+    return Text("\n".join(f"{RULE}{line}" for line in lines), "dim")
 
 
 def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
@@ -77,12 +103,18 @@ def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
 
     Best means are bold, ± and minus signs are set as mathematics.
     """
-    sweep = table.sweep
+    sweep, width = table.sweep, len(formatted.header)
+    header = [_latex_line(map(escape_latex, formatted.header))]
+    if formatted.has_published:
+        ours = rf"\multicolumn{{{width - 1}}}{{@{{}}l}}{{trained here}}"
+        rules = rf"    \cmidrule(r){{1-{width - 1}}}\cmidrule(l){{{width}-{width}}}"
+        header[:0] = [_latex_line([ours, "by others"]), rules]
+    warnings = [rf"\textbf{{{escape_latex(warning)}}}" for warning in formatted.warnings]
     return Template(TEMPLATE.read_text()).substitute(
-        caption=escape_latex(sweep.question),
+        caption=" ".join([*warnings, escape_latex(sweep.question)]),
         label=re.sub("[^A-Za-z0-9]+", "-", sweep.report_name),
-        columns="l" * len(formatted.header),
-        header=_latex_line(map(escape_latex, formatted.header)),
+        columns="l" * width,
+        header="\n".join(header),
         body="\n".join(_latex_line(map(_latex_field, row)) for row in formatted.rows),
         notes="\n".join(rf"  \par\smallskip {escape_latex(note)}" for note in formatted.notes),
     )
@@ -115,7 +147,7 @@ def table_records(table: ResultTable, formatted: FormattedTable) -> list[Record]
         {
             **dict(zip(table.sweep.rows, row.coordinates, strict=True)),
             **dict(zip(table.sweep.columns, table.columns[field.column], strict=True)),
-            **_group_record(group, field.best, published_numbers(table.sweep, row.coordinates)),
+            **_group_record(group, field.best, row.published),
         }
         for row, fields in zip(table.rows, formatted.rows, strict=True)
         for field in fields
@@ -124,11 +156,13 @@ def table_records(table: ResultTable, formatted: FormattedTable) -> list[Record]
     ]
 
 
-def _group_record(group: CellGroup, best: bool, published: list[Record]) -> Record:
+def _group_record(group: CellGroup, best: bool, published: Sequence[PublishedNumber]) -> Record:
     summary, difference = group.full_summary, group.difference
     low, high = (summary and summary.interval) or (None, None)
     difference_low, difference_high = (difference and difference.interval) or (None, None)
     return {
+        **{key: group.points[0].coordinate(key) for key in TRAINED},
+        "seeds": sorted(group.cells),
         "n": len(group.by_seed),
         "wanted": len(group.cells),
         "mean": summary and summary.mean,
@@ -141,7 +175,10 @@ def _group_record(group: CellGroup, best: bool, published: list[Record]) -> Reco
         "difference_high": difference_high,
         "p": group.p,
         "best": best,
-        "published": published,
+        "published": [
+            {"value": number.value, **number.of, "differs": list(number.differs)}
+            for number in published
+        ],
         "values": dict(group.by_seed),
         "causes": list(group.causes),
         "stale": group.stale,
@@ -171,10 +208,17 @@ def _csv_word(key: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return " ".join(f"{name}={number!r}" for name, number in value.items())
     if key == "published":
-        return "; ".join(" ".join(f"{k}={v}" for k, v in number.items()) for number in value)
+        return "; ".join(" ".join(map(_csv_setting, number.items())) for number in value)
+    if key == "seeds":
+        return " ".join(map(str, value))
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "; ".join(value)
     return value
+
+
+def _csv_setting(setting: tuple[str, Any]) -> str:
+    key, value = setting
+    return f"{key}={','.join(value) if isinstance(value, list) else value}"
 
 
 def render_json(table: ResultTable, formatted: FormattedTable) -> str:
@@ -187,6 +231,7 @@ def render_json(table: ResultTable, formatted: FormattedTable) -> str:
         "higher_is_better": table.measure.higher_is_better,
         "baseline": baseline and dict(zip(sweep.rows, baseline, strict=True)),
         "published_source": sweep.published.source or None,
+        "warnings": formatted.warnings,
         "notes": formatted.notes,
         "fields": table_records(table, formatted),
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger
+from capsweep.report.published import PublishedNumber, find_published
 from capsweep.statistics import metric_format
 from capsweep.statistics.metric_format import Measure
 from capsweep.statistics.seeds import (
@@ -17,7 +18,7 @@ from capsweep.statistics.seeds import (
     paired_difference,
     summarise_values,
 )
-from capsweep.sweep.expand import MATCHED_METRIC, Point, as_coordinate, check_distinct_fields
+from capsweep.sweep.expand import MATCHED_METRIC, Point, check_distinct_fields
 from capsweep.sweep.spec import Sweep
 
 COUNTED = ("done", "stale")  # a cell that a search stopped early is never averaged
@@ -25,15 +26,16 @@ COUNTED = ("done", "stale")  # a cell that a search stopped early is never avera
 
 @dataclass(frozen=True)
 class CellGroup:
-    """One field. cells: signatures by seed, of those that are not there too; by_seed: the metric of
-    those that are; causes: of failures; stale: how many other code made.
+    """One field. points: its cells, one of each seed, which differ in that alone; by_seed: the
+    metric of those that are there; causes: of failures; stale: how many other code made.
 
     unmeasured: its cells are finished, and have no such metric. accuracies: of the validation
     examples. difference: to the baseline over common seeds; p: of its t test, adjusted over the
-    rows.
+    rows. measure: of the metric.
     """
 
-    cells: Mapping[int, str]
+    points: Sequence[Point]
+    measure: Measure
     by_seed: Mapping[int, float]
     causes: Sequence[str]
     stale: int
@@ -43,14 +45,20 @@ class CellGroup:
     p: float | None = None
 
     @cached_property
+    def cells(self) -> dict[int, str]:
+        """Signatures by seed, of those that are not there too."""
+        return {point.seed: point.cell.signature for point in self.points}
+
+    @cached_property
     def summary(self) -> Summary | None:
         """n, mean, deviation and interval; None when nothing is there."""
-        return summarise_values(list(self.by_seed.values())) if self.by_seed else None
+        bounds = self.measure.low, self.measure.high
+        return summarise_values(list(self.by_seed.values()), *bounds) if self.by_seed else None
 
     @property
     def full_summary(self) -> Summary | None:
         """The summary where every seed is there; a table shows no mean of some of them."""
-        return self.summary if len(self.by_seed) == len(self.cells) else None
+        return self.summary if len(self.by_seed) == len(self.points) else None
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ class TableRow:
 
     coordinates: tuple[Any, ...]
     values: tuple[CellGroup | None, ...]
-    published: tuple[str, ...]
+    published: tuple[PublishedNumber, ...]
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,21 @@ class ResultTable:
     def is_matched(self) -> bool:
         """Whether some arm stops at the accuracy of the baseline; then accuracies are shown."""
         return any(arm.matched for arm in self.sweep.arms)
+
+    @property
+    def groups(self) -> list[CellGroup]:
+        """The fields that have cells, row by row."""
+        return [group for row in self.rows for group in row.values if group is not None]
+
+    @property
+    def points(self) -> list[Point]:
+        """The cells behind it; one that stands in two rows twice."""
+        return [point for group in self.groups for point in group.points]
+
+    @property
+    def has_published(self) -> bool:
+        """Whether any row has published numbers beside it."""
+        return any(row.published for row in self.rows)
 
     @property
     def measure(self) -> Measure:
@@ -108,7 +131,9 @@ def build_table(
         compared = (_compare_column(each, baseline) for each in zip(*groups, strict=True))
         groups = zip(*compared, strict=True)
     rows = tuple(
-        TableRow(row, tuple(values), format_published(sweep, row))
+        TableRow(
+            row, tuple(values), find_published(sweep, [each[0] for each in grid[row].values()])
+        )
         for row, values in zip(grid, groups, strict=True)
     )
     notes = dataset_notes(points) | _composed_test_sets(points, entries)
@@ -152,7 +177,8 @@ def _collect_group(
     """The cells of one field, one of each seed; places that mean the same run share it."""
     if not points:
         return None
-    cells = {point.seed: point.cell.signature for point in points}
+    places = {point.seed: point for point in points}
+    cells = {seed: point.cell.signature for seed, point in places.items()}
     entry_of = {seed: entries[signature] for seed, signature in cells.items()}
     counted = {seed: entry.result for seed, entry in entry_of.items() if entry.status in COUNTED}
     finished = {seed: result["metrics"] for seed, result in counted.items() if result}
@@ -164,7 +190,8 @@ def _collect_group(
     causes = (entry.cause for seed, entry in entry_of.items() if seed not in finished)
     errors = (metrics.get(MATCHED_METRIC) for metrics in finished.values())
     return CellGroup(
-        cells,
+        list(places.values()),
+        metric_format.measure_of(sweep.metric),
         by_seed,
         causes=[cause for cause in dict.fromkeys(causes) if cause is not None],
         stale=sum(entry_of[seed].status == "stale" for seed in by_seed),
@@ -180,12 +207,13 @@ def _compare_column(
     base = groups[baseline]
     if base is None:
         return groups
+    most = base.measure.high - base.measure.low
     differences = {
         row: difference
         for row, group in enumerate(groups)
         if row != baseline
         and group is not None
-        and (difference := paired_difference(group.by_seed, base.by_seed)) is not None
+        and (difference := paired_difference(group.by_seed, base.by_seed, most)) is not None
     }
     tested = {row: d.t_test for row, d in differences.items() if d.t_test is not None}
     p_values = dict(zip(tested, adjust_holm(list(tested.values())), strict=True))
@@ -199,23 +227,3 @@ def _check_finite(metric: str, signature: str, value: Any) -> float:
     if not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ConfigError(f"cell {signature}: {metric} is {value}; remove it and run it again")
     return value
-
-
-def format_published(sweep: Sweep, coordinates: tuple[Any, ...]) -> tuple[str, ...]:
-    """Published values of a row, as they are printed: `0.39 % (mnist)`."""
-    measure = metric_format.measure_of(sweep.metric)
-    texts = []
-    for number in published_numbers(sweep, coordinates):
-        places = ", ".join(str(place) for key, place in number.items() if key != "value")
-        texts.append(f"{measure.format_number(number['value'])}{measure.unit} ({places})")
-    return tuple(texts)
-
-
-def published_numbers(sweep: Sweep, coordinates: tuple[Any, ...]) -> list[dict[str, Any]]:
-    """Those that do not contradict the row's coordinates: `value`, and the columns they name."""
-    row = dict(zip(sweep.rows, coordinates, strict=True))
-    return [
-        {"value": number["value"]} | {key: number[key] for key in sweep.columns if key in number}
-        for number in sweep.published.values
-        if all(as_coordinate(number.get(key, value)) == value for key, value in row.items())
-    ]

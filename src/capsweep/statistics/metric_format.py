@@ -1,15 +1,17 @@
 """How a metric is written and which way is better, from its name: `test/error`, `test/loss`."""
 
+import math
 from dataclasses import dataclass
 
 FRACTIONS = {"error", "at_least_one", "segmentation"}
+POSITIVE = {"loss", "reconstruction"}
 HIGHER_IS_BETTER = {"at_least_one", "segmentation"}
 
 
 @dataclass(frozen=True)
 class Measure:
     """factor: on the measured number; form: of it, as in a format string; unit: after it; points:
-    what a difference is in.
+    what a difference is in; low, high: the least and the most that it can be.
     """
 
     factor: float
@@ -17,6 +19,8 @@ class Measure:
     unit: str
     points: str
     higher_is_better: bool
+    low: float = -math.inf
+    high: float = math.inf
 
     def format_number(self, value: float, sign: str = "") -> str:
         """A value without its unit; sign "+": with its sign."""
@@ -28,5 +32,6 @@ def measure_of(metric: str) -> Measure:
     name = metric.rpartition("/")[2]
     higher = name in HIGHER_IS_BETTER
     if name in FRACTIONS:
-        return Measure(100, ".2f", " %", " in points of a percent", higher)
-    return Measure(1, ".4g", "", "", higher)
+        return Measure(100, ".2f", " %", ", in percentage points", higher, 0, 1)
+    low = 0 if name in POSITIVE else -math.inf
+    return Measure(1, ".4g", "", "", higher, low)

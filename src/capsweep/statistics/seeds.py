@@ -6,6 +6,9 @@ therefore divided equally over all planned looks (Bonferroni), and within a look
 guards the pairs of neighbours: over all looks and pairs of one column, the chance that any order
 is called decided by noise stays below the level, whatever the stopping. Who ranks several columns
 divides the level over them.
+
+Intervals are Student's. They are given from three seeds on, since those of two reach nine standard
+deviations to either side, and are clipped to what the metric can be: no error rate is below 0.
 """
 
 import math
@@ -18,6 +21,7 @@ import numpy as np
 from scipy import special  # scipy.stats takes half a second to import
 
 CONFIDENCE = 0.95  # of intervals
+LEAST_SEEDS = 3  # of an interval
 LEVEL = 0.05  # of decisions
 SAME = 1e-9  # of the largest: below it differences differ by rounding alone
 CORRECTION = (
@@ -31,8 +35,9 @@ CORRECTION = (
 class Summary:
     """n, mean, sample standard deviation, and the interval of the mean.
 
-    std and interval are None for a single value. The interval is None too where all values are
-    equal: error rates come in steps of one example, so no spread seen is not no spread.
+    std is None for a single value, the interval for fewer than LEAST_SEEDS. The interval is None
+    too where all values are equal: error rates come in steps of one example, so no spread seen is
+    not no spread.
     """
 
     n: int
@@ -41,8 +46,11 @@ class Summary:
     interval: tuple[float, float] | None
 
 
-def summarise_values(values: Sequence[float]) -> Summary:
-    """Summary of at least one value, with Student's t interval of the mean.
+def summarise_values(
+    values: Sequence[float], low: float = -math.inf, high: float = math.inf
+) -> Summary:
+    """Summary of at least one value, with Student's t interval of the mean; low, high: the least
+    and the most that a value can be.
 
     Raises ValueError for none. Source: Student, "The probable error of a mean", 1908.
     """
@@ -53,14 +61,17 @@ def summarise_values(values: Sequence[float]) -> Summary:
         return Summary(1, float(array[0]), None, None)
     if array.min() == array.max():  # the mean of equal values may round
         return Summary(len(array), float(array[0]), 0.0, None)
-    return Summary(len(array), float(array.mean()), float(array.std(ddof=1)), _t_interval(array))
+    interval = _t_interval(array, low, high)
+    return Summary(len(array), float(array.mean()), float(array.std(ddof=1)), interval)
 
 
-def _t_interval(array: np.ndarray) -> tuple[float, float]:
+def _t_interval(array: np.ndarray, low: float, high: float) -> tuple[float, float] | None:
+    if len(array) < LEAST_SEEDS:
+        return None
     quantile = float(special.stdtrit(len(array) - 1, (1 + CONFIDENCE) / 2))
     half = quantile * float(array.std(ddof=1)) / math.sqrt(len(array))
     mean = float(array.mean())
-    return mean - half, mean + half
+    return max(mean - half, low), min(mean + half, high)
 
 
 def list_common_places(series: Sequence[Mapping[int, float]]) -> list[int]:
@@ -86,7 +97,7 @@ def adjust_holm(p_values: Sequence[float]) -> list[float]:
 class PairedDifference:
     """Mean difference over n common seeds, its t interval, and the p value of "no difference".
 
-    interval and t_test are None for one pair, and when nothing varies.
+    t_test is None for one pair, and when nothing varies; so is the interval, and of two pairs.
     """
 
     n: int
@@ -96,9 +107,10 @@ class PairedDifference:
 
 
 def paired_difference(
-    ours: Mapping[int, float], theirs: Mapping[int, float]
+    ours: Mapping[int, float], theirs: Mapping[int, float], most: float = math.inf
 ) -> PairedDifference | None:
-    """ours - theirs over the seeds both have; None when they have none in common.
+    """ours - theirs over the seeds both have; None when they have none in common. most: the largest
+    that a difference can be.
 
     Source: Student 1908.
     """
@@ -107,7 +119,7 @@ def paired_difference(
         return None
     differences = np.array([ours[seed] - theirs[seed] for seed in seeds], dtype=np.float64)
     p = t_test(differences) if len(seeds) > 1 else None
-    interval = None if p is None else _t_interval(differences)
+    interval = None if p is None else _t_interval(differences, -most, most)
     return PairedDifference(len(seeds), float(differences.mean()), interval, p)
 
 

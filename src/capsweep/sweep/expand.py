@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from capsweep.config import compose, places, validation
-from capsweep.config.cell import Cell, get
+from capsweep.config.cell import Cell, get, signature, without
 from capsweep.config.overrides import Override, render
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
@@ -99,7 +99,8 @@ def check_file(sweep: Sweep) -> None:
     """
     points = compose_points(replace(sweep, seeds=sweep.seeds[:1]))
     where = sweep.path.name
-    published = {key for numbers in sweep.published.values for key in numbers} - {"value"}
+    published = {key for numbers in sweep.published.values for key in numbers}
+    published -= {"value", "members"}  # members: of an ensemble
     for section, keys in {"table": {*sweep.rows, *sweep.columns}, "published": published}.items():
         for key in sorted(keys):
             if all(point.coordinate(key) is None for point in points):
@@ -134,13 +135,16 @@ def _keep_variants(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
 
 
 def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
-    """Raise ConfigError for two cells of one seed in one field of the table, before they are run:
-    what is typed may make two arms alike in all that the table shows.
+    """Raise ConfigError for cells of one field of the table that differ in more than seed and
+    matched accuracy, before they are run: what is typed may make two arms alike in all that the
+    table shows.
     """
-    cells: dict[tuple[Any, ...], str] = {}
+    cells: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     for point in points:
-        field = (*map(point.coordinate, (*sweep.rows, *sweep.columns)), point.seed)
-        if cells.setdefault(field, point.cell.signature) != point.cell.signature:
+        field = tuple(map(point.coordinate, (*sweep.rows, *sweep.columns)))
+        science = without(without(point.cell.science, "seed"), ACCURACY)
+        known = cells.setdefault(field, science)
+        if known != science and signature(known) != signature(science):
             raise ConfigError(
                 f"{sweep.path.name}: table: {point.title} and another setting fall into one field; "
                 "add the key in which they differ to table.rows or table.columns"

@@ -23,7 +23,7 @@ MOST_LETTERS = 80  # of a variation in the name of a folder
 
 @dataclass(frozen=True)
 class Published:
-    """Numbers from elsewhere, printed beside ours: coordinates and `value`."""
+    """Numbers from elsewhere, printed beside ours: `value`, and what it is of."""
 
     source: str
     values: tuple[Mapping[str, Any], ...]
@@ -273,14 +273,21 @@ def _read_search(content: Any) -> Search:
 def _read_published(content: Any, arms: Sequence[str]) -> Published:
     if content is None:
         return Published("", ())
-    _check_keys("published", content, required=("source", "values"))
-    values = content["values"]
-    for value in values if isinstance(values, list) else [values]:
+    _check_keys("published", content, required=("source", "values"), optional=("of",))
+    shared, values = content.get("of", {}), content["values"]
+    if not isinstance(shared, Mapping):
+        raise ConfigError("published.of must be what the numbers are of, such as {model: capsnet}")
+    values = values if isinstance(values, list) else [values]
+    for value in values:
         if not isinstance(value, Mapping) or not isinstance(value.get("value"), float):
             raise ConfigError(f"published.values: {value} needs a `value` such as 0.0025")
+    values = [{**shared, **value} for value in values]
+    for value in values:
         for key, name in value.items():
             known = arms if key == "arm" else [name]
             known = grammar.list_options(key) if grammar.is_group(str(key)) else known
+            if key in ("epochs", "members") and (type(name) is not int or name < 1):
+                raise ConfigError(f"published: {key} must be a whole number >= 1, got {name}")
             if name not in known:
                 have = ", ".join(known)
                 raise ConfigError(f"published.values: {key}: {name}: no such one; have {have}")

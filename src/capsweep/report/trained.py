@@ -1,0 +1,83 @@
+"""What was trained: read from the configurations of the cells behind a table, never from what was
+typed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from capsweep.report.grid import describe_row
+from capsweep.sweep.expand import ACCURACY, Point
+from capsweep.sweep.spec import Sweep
+
+FACTS = {
+    **{"dataset": "data set", "model": "network", "epochs": "epochs"},
+    **{"batch_size": "batch size", "seed": "seeds"},
+}
+
+
+def describe_trained(sweep: Sweep, points: Sequence[Point]) -> str:
+    """`trained: data set digits; network cnn_small (cnn), capsnet_small (capsnet); ...`: of what is
+    not the same everywhere, which arms it is of, or which rows.
+    """
+    keys = (*sweep.rows, *sweep.columns)
+    places: dict[tuple[Any, ...], list[Point]] = {}
+    for point in points:
+        places.setdefault((point.arm, *map(point.coordinate, keys)), []).append(point)
+    facts = []
+    for key, name in FACTS.items():
+        values = {place: _describe_fact(key, each) for place, each in places.items()}
+        is_plain = key in keys or len(set(values.values())) == 1
+        texts = dict.fromkeys(values.values()) if is_plain else _name_places(values)
+        facts.append(f"{name} {', '.join(texts)}")
+    return f"trained: {'; '.join(facts)}."
+
+
+def _describe_fact(key: str, points: Sequence[Point]) -> str:
+    """Of the cells of one field, which differ in nothing but the seed."""
+    if key == "seed":
+        return list_seeds([point.seed for point in points])
+    stops = key == "epochs" and points[0].coordinate(ACCURACY) is not None
+    return f"{'at most ' if stops else ''}{points[0].coordinate(key)}"
+
+
+def list_seeds(seeds: Iterable[int]) -> str:
+    """`0 to 4`, or `0, 2, 3`."""
+    ordered = sorted(seeds)
+    is_range = len(ordered) > 2 and ordered[-1] - ordered[0] == len(ordered) - 1
+    return f"{ordered[0]} to {ordered[-1]}" if is_range else ", ".join(map(str, ordered))
+
+
+def _name_places(values: Mapping[tuple[Any, ...], str]) -> list[str]:
+    """`12 (cnn)`, `20 (em, control)`: by arm, or the first coordinate, that decides the value; else
+    by all of those that are not the same everywhere.
+    """
+    several = [index for index, each in enumerate(zip(*values, strict=True)) if len(set(each)) > 1]
+    for indices in (*([index] for index in several), several):
+        names = {tuple(place[i] for i in indices): value for place, value in values.items()}
+        if all(names[tuple(place[i] for i in indices)] == v for place, v in values.items()):
+            break
+    return [
+        f"{value} ({', '.join(describe_row(name) for name, of in names.items() if of == value)})"
+        for value in dict.fromkeys(names.values())
+    ]
+
+
+def warn_of_cuts(points: Sequence[Point]) -> list[str]:
+    """A line for each way in which cells were trained on less than their data, in letters that
+    nobody overlooks; which arms, unless all.
+    """
+    arms: dict[str, dict[str, None]] = {}
+    for point in points:
+        if (limit := point.coordinate("limit_batches")) is not None:
+            batches = f"{limit} BATCH{'' if limit == 1 else 'ES'} AN EPOCH"
+            why = f"TRAINED AND TESTED ON {batches} (limit_batches={limit})"
+        elif any(text.startswith("debug=") for text in point.cell.overrides):
+            why = "TRAINED WITH DEBUG SETTINGS (debug=...)"
+        else:
+            continue
+        arms.setdefault(why, {})[point.arm] = None
+    every = {point.arm for point in points}
+    return [
+        f"NO RESULT: {why}{'' if set(of) == every else ': ' + ', '.join(of)}."
+        for why, of in arms.items()
+    ]

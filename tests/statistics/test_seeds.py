@@ -59,7 +59,9 @@ def test_two_seeds_have_a_spread_and_no_interval() -> None:
 def test_an_interval_is_inside_of_what_the_metric_can_be(
     values: list[float], metric: str, most: float
 ) -> None:
-    low, high = summarise_values(values).interval
+    unbounded = summarise_values(values).interval
+    assert unbounded is not None
+    low, high = unbounded
     measure = metric_format.measure_of(metric)
     least = -math.inf if metric == "val/mine" else 0
     clipped = summarise_values(values, measure.low, measure.high).interval

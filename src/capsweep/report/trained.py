@@ -52,6 +52,7 @@ def _name_places(values: Mapping[tuple[Any, ...], str]) -> list[str]:
     by all of those that are not the same everywhere.
     """
     several = [index for index, each in enumerate(zip(*values, strict=True)) if len(set(each)) > 1]
+    names: dict[tuple[Any, ...], str] = {}
     for indices in (*([index] for index in several), several):
         names = {tuple(place[i] for i in indices): value for place, value in values.items()}
         if all(names[tuple(place[i] for i in indices)] == v for place, v in values.items()):

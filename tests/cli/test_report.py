@@ -125,8 +125,8 @@ def test_where_nothing_is_finished_a_report_says_which_choices_are(
     capsys.readouterr()
     assert report(finished, "--epochs", "5") == 0
     printed = capsys.readouterr().out
-    assert "no cell of ablation-epochs-5-routing-3 is finished\n" in printed
-    assert "finished: digits, epochs 1, batch size 8, seeds 0,1" in printed
+    assert "ablation-epochs-5-routing-3: no cell is finished\n" in printed
+    assert "finished: digits, 1 epoch, batch size 8, seeds 0,1" in printed
     assert "make report SWEEP=ablation ARMS=cnn SEEDS=2" in printed
     assert "0/3 seeds" not in printed
 

@@ -92,7 +92,7 @@ def _print_report(report: SweepReport, console: Console) -> None:
     for text in (sweep.question, *report.formatted.warnings):
         terminal.print_paragraph(console, text)
     if not any(g.by_seed or g.causes or g.unmeasured for g in report.table.groups):
-        terminal.print_line(console, f"no cell of {sweep.report_name} is finished")
+        terminal.print_line(console, f"{sweep.report_name}: no cell is finished")
         for line in _describe_finished(sweep.name, report.ledger):
             terminal.print_line(console, line)
         return
@@ -107,13 +107,12 @@ def _describe_finished(name: str, ledger: Ledger) -> Iterator[str]:
     for signature, entry in ledger.entries(ledger.list_signatures()).items():
         with suppress(DamageError):
             tracking = ledger.read_provenance(signature).get("tracking", {}) if entry.result else {}
-            if tracking.get("group") == name:
-                science = ledger.read_science(signature) or {}
+            if tracking.get("group") == name and (science := ledger.read_science(signature)):
                 trained = (get(science, key) for key in ("dataset.name", "epochs", "batch_size"))
                 group = (*trained, tracking.get("report", ""))
-                seeds.setdefault(group, set()).add(science.get("seed", 0))
+                seeds.setdefault(group, set()).add(science["seed"])
     for (dataset, epochs, batch_size, command), numbers in seeds.items():
-        trained = f"{dataset}, epochs {epochs}, batch size {batch_size}"
+        trained = f"{dataset}, {terminal.count_of(epochs, 'epoch')}, batch size {batch_size}"
         yield f"finished: {trained}, seeds {','.join(map(str, sorted(numbers)))}"
         yield f"    {command or 'capsweep ledger ls lists them'}"
 

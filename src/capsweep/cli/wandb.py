@@ -12,7 +12,7 @@ from capsweep.config import places
 from capsweep.config.cell import get
 from capsweep.errors import UserError
 from capsweep.terminal import count_of
-from capsweep.tracking import dashboard, mode, sync
+from capsweep.tracking import dashboard, labels, mode, sync
 from capsweep.tracking.dashboard import SweepView
 from capsweep.tracking.sync import Sync, SyncResult
 
@@ -55,7 +55,7 @@ def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
         sweep=sweep.name,
         title=sweep.report_name,
         arms=list(dict.fromkeys(point.arm for point in points)),
-        tags=sweep.variation,
+        tags=[word[: labels.LONGEST_TAG] for word in sweep.variation],
         cells=cells if is_known else (),
         axes=[f"{key}.name" if key in groups else key for key in differing],
         metric=sweep.metric,

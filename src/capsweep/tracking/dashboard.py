@@ -95,16 +95,20 @@ def _make_sections(view: SweepView) -> "list[Section]":
 
 
 def _plot_axes(view: SweepView) -> "wr.ParallelCoordinatesPlot":
+    """A line for each group of runs. Of keys in columns wandb-workspaces always takes the first dot
+    for a nesting.
+    """
     import wandb_workspaces.reports.v2 as wr
+    from wandb_workspaces.reports.v2.interface import ParallelCoordinatesPlotColumn as Column
 
-    class ConfigColumn(wr.ParallelCoordinatesPlotColumn):
+    class ConfigColumn(Column):
         def _to_model(self) -> Any:
             model = super()._to_model()
             model.accessor = f"config:{self.display_name}.value"
             return model
 
     columns = [ConfigColumn(metric=wr.Config(key), display_name=key) for key in view.axes]
-    metric = wr.ParallelCoordinatesPlotColumn(metric=wr.SummaryMetric(view.metric))
+    metric = Column(metric=wr.SummaryMetric(view.metric))
     return wr.ParallelCoordinatesPlot(title=f"axes and {view.metric}", columns=[*columns, metric])
 
 

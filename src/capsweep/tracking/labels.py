@@ -7,7 +7,7 @@ from typing import Any
 from capsweep.config.cell import SCIENCE, Cell, get
 
 SEPARATOR = " · "
-LONGEST = 128  # characters of a name, at W&B
+LONGEST, LONGEST_TAG = 128, 64  # characters of a name and of a tag, at W&B
 ITERATIONS, WEIGHT = "routing.num_iters", "loss.reconstruction.weight"
 
 
@@ -81,7 +81,7 @@ def run_tags(config: Mapping[str, Any], *further: str) -> tuple[str, ...]:
     variant = [] if routing is None else [routing["name"]]
     limited = [] if config["limit_batches"] is None else ["limited"]
     tags = [*further, *limited, config["dataset"]["name"], config["model"]["name"], *variant]
-    return tuple(dict.fromkeys(tag[:64] for tag in tags))
+    return tuple(dict.fromkeys(tag[:LONGEST_TAG] for tag in tags))
 
 
 def reconstruction_weight(config: Mapping[str, Any]) -> float:

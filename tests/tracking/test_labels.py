@@ -35,7 +35,7 @@ def test_a_name_says_arm_iterations_reconstruction_and_seed() -> None:
     assert tags == ("ablation", "digits", "capsnet_small", "dynamic")
 
 
-def test_what_the_command_line_changed_is_in_the_tags() -> None:
+def test_what_the_command_line_changed_is_in_names_and_tags() -> None:
     typed = choices.Choices(
         seeds="1", overrides=["epochs=1", "limit_batches=2", "trainer.threads=2"]
     )
@@ -43,6 +43,7 @@ def test_what_the_command_line_changed_is_in_the_tags() -> None:
     for one in expand.make_labels(sweep, expand.expand_sweep(sweep)).values():
         assert one.tags[:5] == ("ablation", "epochs 1", "limit_batches 2", "seeds 1", "limited")
         assert one.report == "make report SEEDS=1"
+        assert one.name.endswith(" · epochs=1 · limit_batches=2 · seed 0")
 
 
 def test_axes_are_in_the_name(tmp_path: Path) -> None:

@@ -256,9 +256,16 @@ def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
     runs: dict[str, Labels] = {}
     for point in points:
         config, signature = point.cell.config, point.cell.signature
-        place = point.title.split(labels.SEPARATOR)[1:]
+        typed = [word.replace(" ", "=", 1) for word in sweep.variation if _is_setting(config, word)]
+        place = [*point.title.split(labels.SEPARATOR)[1:], *typed]
         name = labels.run_name(config, point.arm, place, weights, signature)
         tags = labels.run_tags(config, sweep.name, *sweep.variation)
         run = Labels(sweep.name, point.arm, name, sweep.question, tags, sweep.command)
         runs.setdefault(signature, run)
     return runs
+
+
+def _is_setting(config: Mapping[str, Any], word: str) -> bool:
+    """Whether a word of a variation is one value of a key, which is in no coordinate of a cell."""
+    is_value = isinstance(get(config, word.partition(" ")[0]), bool | int | float | str)
+    return is_value and "," not in word

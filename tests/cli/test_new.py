@@ -105,7 +105,8 @@ def test_it_names_what_it_wrote_and_three_commands(
 ) -> None:
     assert checkout.write_new(kind) == 0
     wrote, _, commands = capsys.readouterr().out.partition(f"next, in {checkout.folder}:\n")
-    assert wrote == "".join(f"wrote {name}\n" for name in WRITTEN[kind])
+    told = "40 + 10 images of [2, 20, 24], 3 classes\n" if kind == "dataset" else ""
+    assert wrote == "".join(f"wrote {name}\n" for name in WRITTEN[kind]) + told
     texts = [(checkout.folder / name).read_text() for name in WRITTEN[kind]]
     assert not any("mine" in text or "Mine" in text for text in texts)
     choice = f"{kind}={NAME}"
@@ -177,15 +178,32 @@ def test_an_installed_package_is_no_place_for_new_files(
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "message"),
+    ("kind", "file", "message"),
     [
-        ("dataset", [], "a data set is made of --file X.npz"),
-        ("loss", ["--file", "x.npz"], "a data set is made of --file X.npz"),
-        ("dataset", ["--file", "a.b.npz"], "--file: a.b.npz must be of letters"),
+        ("dataset", None, "--file X.npz: a data set is made of one"),
+        ("loss", "x.npz", "--file is for a data set alone"),
+        ("dataset", "a.b.npz", "--file: a.b.npz must be of letters"),
     ],
 )
 def test_a_data_set_alone_is_made_of_a_file(
-    kind: str, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    kind: str, file: str | None, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["new", kind, NAME, *options]) == 2
+    assert cli.main(["new", kind, NAME, *(["--file", file] if file else [])]) == 2
     assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"test_images": np.zeros((10, 2, 20, 20), np.uint8)}, "images of train are [2, 20, 24]"),
+        ({"train_labels": np.arange(40) % 3 + 1}, "no training example of class 0"),
+        ({"test_labels": np.arange(10)}, "no training example of class 3"),
+        ({"test_labels": None}, "'test_labels is not a file"),
+    ],
+)
+def test_arrays_that_are_no_data_set_are_refused(
+    changed: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save_arrays(tmp_path / "own.npz", **changed)
+    assert cli.main(["new", "dataset", NAME, "--file", str(path)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {path}: {message}")

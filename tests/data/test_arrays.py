@@ -42,6 +42,7 @@ def test_images_without_channels_have_one(tmp_path: Path) -> None:
         ({"train_labels": None}, "train_labels is not a file in the archive"),
         ({"train_images": IMAGES / 255}, r"float64 \(6, 2, 5, 4\)"),
         ({"test_images": IMAGES[:2].reshape(2, -1)}, r"test has images \(2, 40\)"),
+        ({"test_images": IMAGES[:2].transpose(0, 2, 3, 1)}, "have channels last"),
         ({"test_labels": LABELS[:1]}, "with 1 labels"),
         ({"train_labels": LABELS + 1}, r"labels 1\.\.3, not 0\.\.2"),
         ({"train_labels": LABELS / 2}, "labels 0.0"),

@@ -52,15 +52,17 @@ def run_new(parsed: argparse.Namespace) -> None:
             "`capsweep new` writes source files, and this is an installed package; run it in a "
             "clone of the repository, after make setup"
         )
-    if (kind == "dataset") != (parsed.file is not None):
-        raise UserError("a data set is made of --file X.npz, and the other kinds of no file")
     words = name_words(parsed.name)
-    if parsed.file is not None:
+    if kind == "dataset":
         words |= describe_file(parsed.file)
+    elif parsed.file is not None:
+        raise UserError("--file is for a data set alone")
     texts = fill_examples(checkout, kind, words)
     for path, text in texts.items():
         write_text(path, text)
         print(f"wrote {path.relative_to(checkout)}")
+    if kind == "dataset":
+        print("{TRAIN} + {TEST} images of {IMAGE_SHAPE}, {NUM_CLASSES} classes".format_map(words))
     print(f"next, in {checkout}:")
     for command in COMMANDS[kind]:
         print(f"  make {replace_words(command, {'NAME': parsed.name, **words})}")
@@ -77,10 +79,14 @@ def name_words(name: str) -> dict[str, str]:
     return {"mine": name, "Mine": "".join(part.capitalize() for part in name.split("_"))}
 
 
-def describe_file(path: Path) -> dict[str, str]:
-    """What stands for the words of a data set. Raises DataError where the file has other arrays."""
+def describe_file(path: Path | None) -> dict[str, str]:
+    """What stands for the words of a data set. Raises UserError for no file, or other arrays."""
     from capsweep.data.arrays import decode_arrays
 
+    if path is None:
+        raise UserError(
+            "--file X.npz: a data set is made of one; see docs/how-to/add-a-data-set.md"
+        )
     if not re.fullmatch(r"[A-Za-z][\w-]*\.npz", path.name, re.ASCII):
         raise UserError(f"--file: {path.name} must be of letters, digits, _ and -, and end in .npz")
     data = path.read_bytes()
@@ -88,7 +94,9 @@ def describe_file(path: Path) -> dict[str, str]:
     shapes = [list(split.images_NCHW.shape[1:]) for split in (train, test)]
     if shapes[0] != shapes[1]:
         raise UserError(f"{path}: images of train are {shapes[0]}, those of test {shapes[1]}")
-    classes = int(max(train.labels_N.max(), test.labels_N.max())) + 1
+    classes = max(*train.labels_N.tolist(), *test.labels_N.tolist()) + 1
+    if unseen := {*range(classes)} - {*train.labels_N.tolist()}:
+        raise UserError(f"{path}: no training example of class {min(unseen)}; classes count from 0")
     return {
         "FILE": path.stem,
         "FOLDER": shlex.quote(os.path.abspath(path.parent)),

@@ -53,4 +53,6 @@ def _decode_split(arrays: Mapping[str, np.ndarray], split: str, classes: int) ->
     images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
     if images.ndim not in (3, 4) or labels.ndim != 1:
         raise ValueError(f"{split} has images {images.shape} and labels {labels.shape}")
+    if images.ndim == 4 and images.shape[3] <= 4 < images.shape[1]:
+        raise ValueError(f"{split}_images {images.shape} have channels last: transpose(0, 3, 1, 2)")
     return label_images(images[:, None] if images.ndim == 3 else images, labels, classes)

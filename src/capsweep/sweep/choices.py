@@ -54,11 +54,7 @@ def describe_choices(sweep: Sweep, choices: Choices) -> tuple[str, ...]:
     cells run and what they are stored in is none of it.
     """
     texts = {name: getattr(choices, name) for name in ("routing", "recon", "model", "arms")}
-    words = [
-        f"{name} {','.join(map(str.strip, text.split(',')))}"
-        for name, text in texts.items()
-        if text
-    ]
+    words = [f"{name} {text.replace(' ', '')}" for name, text in texts.items() if text]
     for override in map(grammar.parse, choices.overrides):
         if not is_logistics(override.key) and override not in sweep.base:
             values = (render(override.key, value).partition("=")[2] for value in override.values)
@@ -69,9 +65,8 @@ def describe_choices(sweep: Sweep, choices: Choices) -> tuple[str, ...]:
         words.append(f"seeds {len(seeds) if is_count else ','.join(map(str, seeds))}")
     if choices.metric not in (None, sweep.metric):
         words.append(f"metric {choices.metric}")
-    words += [
-        f"{name} {text}" for name in ("zip", "exclude") for text in getattr(choices, f"{name}s")
-    ]
+    words += [f"zip {text}" for text in choices.zips]
+    words += [f"exclude {text}" for text in choices.excludes]
     return tuple(sorted(words))
 
 

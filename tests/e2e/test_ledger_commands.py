@@ -38,10 +38,13 @@ def test_cells_are_listed_shown_and_compared_as_text_and_json(swept: Path, capsy
         return capsys.readouterr().out
 
     first, second, *_ = list_signatures(swept)
-    lines = read("ls").splitlines()
+    header, *lines = read("ls", "--since", "1d").splitlines()
+    assert header.split()[:7] == ["signature", "state", "error", "data", "epochs", "seed", "date"]
     assert len(lines) == 10
-    assert all("done" in line and line.endswith("%") for line in lines)
-    assert {row["status"] for row in json.loads(read("ls", "--json"))} == {"done"}
+    assert all(" done " in line and " digits 2 " in line and " % " in line for line in lines)
+    rows = json.loads(read("ls", "--json", "--sweep", "small", "seed=1"))
+    assert {(row["status"], row["dataset"], row["seed"]) for row in rows} == {("done", "digits", 1)}
+    assert {row["arm"] for row in rows} == {"cnn", "capsnet"}
     assert read("ls", "--status", "failed") == ""
     text = read("show", first[:5])
     for part in ("science", "routing", "metrics.test/error", "versions.torch", "Wilson"):
@@ -122,7 +125,7 @@ def test_a_ledger_of_whole_cells_has_no_fault_and_no_garbage(
     assert call_ledger(swept, "verify") == 0
     assert "of them finished: 0 faults" in capsys.readouterr().out
     assert call_ledger(swept, "gc") == 0
-    assert "0 files or folders" in capsys.readouterr().out
+    assert "0 leftovers" in capsys.readouterr().out
     assert sorted(swept.rglob("ledger/*/*/*")) == before
 
 

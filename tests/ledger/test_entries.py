@@ -12,14 +12,6 @@ from capsweep.ledger.ledger import Ledger, fails_again, folder_of
 from capsweep.ledger.upkeep import find_garbage
 
 
-def test_a_signature_is_found_by_its_first_letters(ledger: Ledger, finish) -> None:
-    cell = finish(ledger, "seed=1")
-    assert ledger.find_signature(cell.signature[:6]) == cell.signature
-    assert ledger.list_signatures() == [cell.signature]
-    with pytest.raises(UserError, match="ffffff: no cell of"):
-        ledger.find_signature("ffffff")
-
-
 def test_evaluations_stand_beside_the_result_that_was_evaluated(ledger: Ledger, finish) -> None:
     cell = finish(ledger, "seed=1")
     signature, folder = cell.signature, f"{ledger.store.root}/{folder_of(cell.signature)}"

@@ -15,6 +15,7 @@ from capsweep.config.places import Places
 from capsweep.errors import UserError
 from capsweep.evaluation import averaged_scores, figures
 from capsweep.ledger.ledger import Ledger, load_predictions
+from capsweep.ledger.listing import find_signature
 from capsweep.report import table
 from capsweep.report.evaluation_tables import (
     EnsembleRow,
@@ -231,5 +232,5 @@ def run_figure(parsed: argparse.Namespace) -> None:
     texts = [render(f"places.{key}", value) for key, value in given.items() if value is not None]
     resolved = places.resolve(compose.cell(texts).config["places"])
     loader = CellLoader(Ledger(resolved.ledger), resolved.data, find_device(parsed.device))
-    signature = loader.ledger.find_signature(parsed.signature)
+    signature = find_signature(loader.ledger, parsed.signature)
     figures.draw_figure(parsed.figure, loader, signature, parsed)

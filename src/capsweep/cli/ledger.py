@@ -6,6 +6,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -13,11 +14,16 @@ from capsweep.config import places
 from capsweep.config.cell import flat
 from capsweep.config.cell import signature as signature_of
 from capsweep.errors import DamageError, UserError
-from capsweep.ledger import lease, stored_files, upkeep
+from capsweep.ledger import lease, listing, stored_files, upkeep
 from capsweep.ledger.causes import find_nearest
 from capsweep.ledger.ledger import EVALUATIONS, Entry, Ledger, folder_of, load_predictions
+from capsweep.ledger.listing import ListedCell, find_signature
 from capsweep.ledger.stored_files import DIGESTS, REMOVE, RESULT
 from capsweep.storage.stores import join
+from capsweep.terminal import count_of
+
+LISTED = ("signature", "state", "error", "data", "epochs", "seed", "date", "sweep", "arm and place")
+KEYS = ("dataset", "epochs", "seed")
 
 
 def find_storage(parsed: argparse.Namespace) -> str:
@@ -32,7 +38,7 @@ def open_ledger(parsed: argparse.Namespace) -> Ledger:
 
 def _select_cells(ledger: Ledger, prefixes: list[str]) -> list[str]:
     """The signatures that begin so; all where none is given."""
-    return [ledger.find_signature(prefix) for prefix in prefixes] or ledger.list_signatures()
+    return [find_signature(ledger, prefix) for prefix in prefixes] or ledger.list_signatures()
 
 
 def _describe_state(signature: str, entry: Entry) -> str:
@@ -45,26 +51,59 @@ def _as_json(signature: str, entry: Entry) -> dict[str, Any]:
 
 
 def run_ls(parsed: argparse.Namespace) -> None:
-    """A line per cell, or a list of them."""
+    """A line per cell, the newest last, or a list of them."""
     ledger = open_ledger(parsed)
-    entries = {
-        signature: entry
-        for signature, entry in ledger.entries(ledger.list_signatures()).items()
-        if parsed.status is None or entry.status == parsed.status
-    }
+    cells = listing.list_cells(ledger, ledger.list_signatures())
+    if parsed.overrides:
+        cells = listing.select_cells(cells, parsed.overrides)
+    cells = [
+        cell
+        for cell in cells
+        if parsed.status in (None, cell.entry.status)
+        and parsed.sweep in (None, cell.sweep)
+        and (parsed.since is None or (cell.date is not None and cell.date >= parsed.since))
+    ]
     if parsed.json:
-        print(json.dumps([_as_json(*pair) for pair in entries.items()], indent=1))
+        print(json.dumps([_cell_as_json(cell) for cell in cells], indent=1))
         return
-    for signature, entry in entries.items():
-        error = None if entry.result is None else entry.result["metrics"].get("test/error")
-        remark = entry.cause or entry.owner or ("" if error is None else f"{100 * error:.2f} %")
-        print(f"{signature}  {entry.status:8}{remark}")
+    if not cells:
+        print(f"no such cell in {ledger.store.root}", file=sys.stderr)
+        return
+    cells.sort(key=lambda cell: cell.date.timestamp() if cell.date else 0)
+    # One line each, however narrow a terminal is: they are searched, and cut by `head`.
+    rows = [LISTED, *map(_list_fields, cells)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        fields = (field.ljust(width) for field, width in zip(row, widths, strict=True))
+        print(" ".join(fields).rstrip())
+
+
+def _cell_as_json(cell: ListedCell) -> dict[str, Any]:
+    date = None if cell.date is None else cell.date.isoformat()
+    more = {"sweep": cell.sweep, "arm": cell.arm, "place": cell.place, "date": date}
+    return _as_json(cell.signature, cell.entry) | more | {key: cell.value_of(key) for key in KEYS}
+
+
+def _list_fields(cell: ListedCell) -> tuple[str, ...]:
+    """The fields of a cell's line, as LISTED names them."""
+    entry, date = cell.entry, None if cell.date is None else cell.date.astimezone()
+    error = None if entry.result is None else entry.result["metrics"].get("test/error")
+    is_recent = date is not None and date.year == datetime.now(UTC).astimezone().year
+    remark = entry.cause or entry.owner
+    return (
+        *(cell.signature, entry.status),
+        "-" if error is None else f"{100 * error:.2f} %",
+        *("-" if (v := cell.value_of(k)) is None else str(v) for k in KEYS),
+        "-" if date is None else date.strftime("%m-%d %H:%M" if is_recent else "%Y-%m-%d"),
+        cell.sweep or "-",
+        (cell.place or "-") + (f"  {remark}" if remark else ""),
+    )
 
 
 def run_show(parsed: argparse.Namespace) -> None:
     """All that is known of a cell."""
     ledger = open_ledger(parsed)
-    signature = ledger.find_signature(parsed.signature)
+    signature = find_signature(ledger, parsed.signature)
     entry = ledger.entry(signature)
     provenance, science = ledger.read_provenance(signature), ledger.read_science(signature)
     if parsed.json:
@@ -72,7 +111,8 @@ def run_show(parsed: argparse.Namespace) -> None:
         print(json.dumps(_as_json(signature, entry) | more, indent=1))
         return
     print(_describe_state(signature, entry))
-    sections = {"science": science, "result": entry.result, "made": provenance}
+    made = {key: value for key, value in provenance.items() if key != "science"}
+    sections = {"science": science, "result": entry.result, "made": made}
     for title, section in sections.items():
         print(f"\n{title}")
         for key, value in flat(section or {}).items():
@@ -89,7 +129,7 @@ def run_why(parsed: argparse.Namespace) -> None:
 
     ledger = open_ledger(parsed)
     if len(parsed.cell) == 1 and "=" not in parsed.cell[0]:
-        signature = ledger.find_signature(parsed.cell[0])
+        signature = find_signature(ledger, parsed.cell[0])
         science = ledger.read_science(signature) or {}
     else:
         cell = compose.cell(parsed.cell)
@@ -114,7 +154,7 @@ def run_compare(parsed: argparse.Namespace) -> None:
     from capsweep.report import evaluation_tables
 
     ledger = open_ledger(parsed)
-    first, second = (ledger.find_signature(prefix) for prefix in parsed.signature)
+    first, second = (find_signature(ledger, prefix) for prefix in parsed.signature)
     evaluation_tables.check_same_examples(ledger, first, second)
     compared = evaluation_tables.compare_predictions(
         *load_predictions(ledger, first), *load_predictions(ledger, second)
@@ -131,7 +171,7 @@ def run_failures(parsed: argparse.Namespace) -> None:
     ledger = Ledger(places.resolve(points[0].cell.config["places"]).ledger)
     groups = plan.group_failures(plan.make_plan(points, ledger), ledger)
     for group in groups:
-        print(f"{group['kind']}: {len(group['cells'])} cells: {group['cause']}")
+        print(f"{group['kind']}: {count_of(len(group['cells']), 'cell')}: {group['cause']}")
         print(f"  last line: {group['last_line']}")
         print(f"  cells: {' '.join(group['cells'])}\n  again: {group['command']}")
     if not groups:
@@ -147,7 +187,8 @@ def run_verify(parsed: argparse.Namespace) -> int:
     finished = sum(ledger.read_result(cell) is not None for cell in cells)
     for fault in faults:
         print(fault)
-    print(f"{len(cells)} cells, {finished} of them finished: {len(faults)} faults")
+    counts = count_of(len(cells), "cell"), count_of(len(faults), "fault")
+    print(f"{counts[0]}, {finished} of them finished: {counts[1]}")
     return 1 if faults else 0
 
 
@@ -190,7 +231,7 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
     from capsweep.sweep import reproduce
 
     ledger, storage = open_ledger(parsed), find_storage(parsed)
-    signature = ledger.find_signature(parsed.signature)
+    signature = find_signature(ledger, parsed.signature)
     recipe = reproduce.find_recipe(ledger, signature)
     for remark in recipe.remarks:
         print(f"# {' '.join(remark.split())}")  # a second line would be a command
@@ -237,12 +278,12 @@ def run_rm(parsed: argparse.Namespace) -> None:
 def run_release(parsed: argparse.Namespace) -> None:
     """Forget a claim whose machine is gone."""
     ledger = open_ledger(parsed)
-    claims = {s: c for s, c in ledger.read_claims().items() if s.startswith(parsed.signature)}
-    if len(claims) != 1 or ledger.disk is None:
-        raise UserError(f"{parsed.signature}: {len(claims)} claimed cells of {ledger.store.root}")
-    ((signature, claim),) = claims.items()
+    claims = ledger.read_claims()  # none in an object store
+    signature = find_signature(ledger, parsed.signature, claims)
+    claim = claims[signature]
     if claim.owner.is_alive:
         raise UserError(f"{signature} is being run by {claim.owner}; end it first")
+    assert ledger.disk is not None
     lease.forget_claims(ledger.disk, signature)
     print(f"released {signature} from {claim.owner}")
 
@@ -256,7 +297,8 @@ def run_gc(parsed: argparse.Namespace) -> None:
         if not parsed.dry_run:
             ledger.store.remove(item.name)
     size = sum(item.size for item in items)
-    print(f"{len(items)} files or folders, {size:,} bytes{' (dry run)' if parsed.dry_run else ''}")
+    dry = " (dry run)" if parsed.dry_run else ""
+    print(f"{count_of(len(items), 'leftover')}, {size:,} bytes{dry}")
 
 
 def run_export(parsed: argparse.Namespace) -> None:
@@ -270,11 +312,11 @@ def run_export(parsed: argparse.Namespace) -> None:
         cause = entries[signature].cause or entries[signature].status
         print(f"left out: {signature}: {cause}", file=sys.stderr)
     size = upkeep.export_cells(ledger, finished, parsed.file, not parsed.without_weights)
-    print(f"{len(finished)} cells, {size:,} bytes: {parsed.file}")
+    print(f"{count_of(len(finished), 'cell')}, {size:,} bytes: {parsed.file}")
 
 
 def run_import(parsed: argparse.Namespace) -> None:
     """Merge a file that export wrote."""
     ledger = open_ledger(parsed)
     new, known = upkeep.import_cells(ledger, parsed.file)
-    print(f"{new} cells merged, {known} were there already")
+    print(f"{count_of(new, 'cell')} merged, {known} were there already")

@@ -7,6 +7,7 @@ module is imported when the command is typed, so that `--help` is instant.
 import argparse
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, get_args
 
@@ -64,6 +65,15 @@ def _parse_methods(text: str) -> tuple[str, ...]:
     if not {*methods} <= {"fgsm", "bim", "pgd"}:
         raise argparse.ArgumentTypeError(f"must be of fgsm, bim, pgd, got {text}")
     return methods
+
+
+def _parse_since(text: str) -> datetime:
+    units = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+    with suppress(ValueError, OverflowError):
+        if text[-1:] in units:
+            return datetime.now(UTC) - timedelta(**{units[text[-1]]: float(text[:-1])})
+        return datetime.fromisoformat(text).astimezone()
+    raise argparse.ArgumentTypeError(f"must be such as 2h, 1d or 2026-11-24, got {text}")
 
 
 def _option(name: str, text: str | None = None, **settings: Any) -> Option:
@@ -150,6 +160,9 @@ REPORT = (
 )
 ANY_JOB = _option("sweep", "a sweep's name, or the id of its job; default: all", nargs="?")
 STATUS = _option("--status", "only these cells", choices=get_args(Status))
+FILTERS = _option("overrides", "only cells with these settings: dataset=digits seed=0", nargs="*")
+OF_SWEEP = _option("--sweep", "only cells that this sweep trained; train: those run alone")
+SINCE = _option("--since", "only cells since then: 2h, 1d or 2026-11-24", type=_parse_since)
 CELL = _option("cell", "a signature, or overrides: routing.num_iters=2", nargs="+")
 PAIR = _option("signature", "two cells", nargs=2)
 REMOVABLE = _option("signature", "cells, by their first letters", nargs="+")
@@ -186,7 +199,7 @@ EVAL: dict[str, Command] = {
 for _name, _text in figures.FIGURES.items():
     EVAL[_name] = (_text, [SIGNATURE, DEVICE, DATA_DIR, *CELLS])
 LEDGER = {
-    "ls": ("a line per cell", [STATUS, *CELLS, JSON]),
+    "ls": ("a line per cell, the newest last", [FILTERS, STATUS, OF_SWEEP, SINCE, *CELLS, JSON]),
     "show": ("all that is known of a cell", [SIGNATURE, *CELLS, JSON]),
     "why": ("the keys that differ from the nearest finished cell", [CELL, *CELLS]),
     "compare": ("two cells on the same test examples", [PAIR, *CELLS]),

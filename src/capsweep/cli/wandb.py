@@ -11,6 +11,7 @@ from capsweep.cli.ledger import find_storage, open_ledger
 from capsweep.config import places
 from capsweep.config.cell import get
 from capsweep.errors import UserError
+from capsweep.ledger.listing import find_signature
 from capsweep.terminal import count_of
 from capsweep.tracking import dashboard, labels, mode, sync
 from capsweep.tracking.dashboard import SweepView
@@ -67,7 +68,7 @@ def run_sync(parsed: argparse.Namespace) -> int:
     storage, ledger = places.folder_of(find_storage(parsed)), open_ledger(parsed)
     server, console = mode.server_url(), terminal.make_console(stderr=parsed.json)
     started = time.monotonic()
-    cells = [ledger.find_signature(prefix) for prefix in parsed.signature]
+    cells = [find_signature(ledger, prefix) for prefix in parsed.signature]
     result = sync.find_unsynced(ledger, storage, server, cells or ledger.list_signatures())
     if result.waiting:
 

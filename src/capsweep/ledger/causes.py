@@ -141,15 +141,15 @@ def find_differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[
     ours, theirs = flat(here), flat(there)
     differences = []
     for key in sorted(ours.keys() | theirs.keys()):
-        our, their = _value_of(ours, key), _value_of(theirs, key)
+        our, their = value_of(ours, key), value_of(theirs, key)
         if our != their:
             values = (None if value is ABSENT else value for value in (our, their))
             differences.append(Difference(key, *values))
     return differences
 
 
-def _value_of(leaves: Mapping[str, Any], key: str) -> Any:
-    """The value of a leaf; neutral where its group stands and does not have it."""
+def value_of(leaves: Mapping[str, Any], key: str) -> Any:
+    """The value of a leaf; neutral where its group stands and does not have it, else ABSENT."""
     if key in leaves or key not in NEUTRAL:
         return leaves.get(key, ABSENT)
     group, _, inside = key.partition(".")

@@ -98,31 +98,25 @@ class Ledger:
         """The newest claim of every claimed cell, dead or alive."""
         return {} if self.disk is None else lease.read_claims(self.disk)
 
-    def list_signatures(self) -> list[str]:
-        """Every cell that has a folder, sorted."""
-        starts = [name for name in self.store.list_names("") if len(name) == 2]
+    def list_signatures(self, prefix: str = "") -> list[str]:
+        """Every cell that has a folder and begins so, sorted."""
+        start, names = prefix[:2], self.store.list_names("")
+        starts = [name for name in names if len(name) == 2 and name.startswith(start)]
         return [
             signature
             for start in starts
             for signature in self.store.list_names(start)
-            if signature.startswith(start)
+            if signature.startswith(start) and signature.startswith(prefix)
         ]
 
-    def find_signature(self, prefix: str) -> str:
-        """The one signature that starts with `prefix`. Raises UserError for none or several."""
-        names = self.store.list_names(prefix[:2]) if len(prefix) >= 2 else []
-        fitting = [name for name in names if name.startswith(prefix)]
-        if len(fitting) != 1:
-            count = f"{len(fitting)} cells" if fitting else "no cell"
-            raise UserError(f"{prefix}: {count} of {self.store.root}; see `capsweep ledger ls`")
-        return fitting[0]
-
-    def read(self, signature: str, name: str) -> bytes | None:
-        """A file of a cell; None when it is absent.
+    def read(
+        self, signature: str, name: str, result: Mapping[str, Any] | None = None
+    ) -> bytes | None:
+        """A file of a cell; None when it is absent. result: of the cell, where it was read already.
 
         Raises DamageError for one that is not as it was when the cell was finished.
         """
-        result = self.read_result(signature) or {}
+        result = result or self.read_result(signature) or {}
         # A result has a digest of itself, which `result` has compared.
         known = None if name == RESULT else result.get(DIGESTS, {}).get(name)
         for path in (f"{folder}/{name}" for folder in self._candidate_folders(signature, result)):
@@ -176,9 +170,11 @@ class Ledger:
             where = f"{self.locate_files(signature)}/config.yaml"
             raise stored_files.damage_error(where, error, REMOVE) from error
 
-    def read_provenance(self, signature: str) -> dict[str, Any]:
+    def read_provenance(
+        self, signature: str, result: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Where a cell's numbers come from; empty when nothing was written. Raises DamageError."""
-        content = self.read(signature, "provenance.json")
+        content = self.read(signature, "provenance.json", result)
         if content is None:
             return {}
         where = f"{self.locate_files(signature)}/provenance.json"

@@ -25,6 +25,7 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
     dataset, routing, trainer = config["dataset"], config["routing"], config["trainer"]
     return {
         "signature": cell.signature,
+        "science": cell.science,
         "command": cell.command,
         "overrides": list(cell.overrides),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -4,6 +4,7 @@ import gc
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from capsweep.config import code_identity
@@ -82,7 +83,8 @@ def run(
                 for name in ("fault", "seconds", "url"):
                     result[f"tracking_{name}"] = getattr(tracker, name)
                 hooks.check_lease()
-                result = directory.finish({**result, **anew, **(facts or {})})
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                result = directory.finish({**result, **anew, **(facts or {}), "finished": now})
                 tracker.mark_synced(ledger, places.storage, cell.signature)
                 return result
 

@@ -1,0 +1,134 @@
+"""Cells as a person knows them: what was trained, by which sweep, when; and by the first letters of
+a signature.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from capsweep.config.cell import Cell, flat
+from capsweep.errors import ConfigError, DamageError, UserError
+from capsweep.ledger import causes, stored_files
+from capsweep.ledger.ledger import READERS, Entry, Ledger, mark_stale
+from capsweep.terminal import count_of
+
+CANDIDATES = 5  # cells that are named where a prefix is that of several
+UNSAID = ("places.", "logger", "rerun=", "seed=")  # beginnings of overrides that are no place
+
+
+@dataclass(frozen=True)
+class ListedCell:
+    """What a cell is. None, or no science: nobody recorded it.
+
+    sweep: that trained it; `train`: it was run by itself. place: in that sweep, without the seed.
+    leaves: dotted keys of its science, and the source of its data set. date: when it was finished,
+    else begun.
+    """
+
+    signature: str
+    entry: Entry
+    science: Mapping[str, Any]
+    leaves: Mapping[str, Any]
+    sweep: str | None
+    arm: str | None
+    place: str | None
+    date: datetime | None
+
+    def value_of(self, key: str) -> Any:
+        """The value of a key, the name of a group; None where the cell has none."""
+        value = causes.value_of(self.leaves, key)
+        return self.leaves.get(f"{key}.name") if value is causes.ABSENT else value
+
+    def __str__(self) -> str:
+        seed = f"seed {self.value_of('seed')}"
+        return f"{self.place or 'not recorded'} · {seed} ({self.sweep or 'no sweep'})"
+
+
+def list_cells(ledger: Ledger, signatures: Iterable[str]) -> list[ListedCell]:
+    """What some cells are. A damaged provenance is printed, and counts as none."""
+    entries = ledger.entries(signatures)
+    with ThreadPoolExecutor(1 if ledger.disk is not None else READERS) as pool:
+        return list(pool.map(lambda item: _read_cell(ledger, *item), entries.items()))
+
+
+def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
+    try:
+        made = ledger.read_provenance(signature, entry.result)
+        # The provenance of cells of earlier code has no science; YAML is slow to read.
+        science = made.get("science") or ledger.read_science(signature) or {}
+    except DamageError as error:
+        stored_files.print_damage(error)
+        made, science = {}, {}
+    tracking = made.get("tracking", {})
+    date = (entry.result or {}).get("finished") or made.get("started")
+    return ListedCell(
+        signature=signature,
+        entry=mark_stale(entry, Cell(science, ())) if "dataset" in science else entry,
+        science=science,
+        leaves=flat(science) | tracking.get("columns", {}),
+        sweep=tracking.get("group"),
+        arm=tracking.get("job_type"),
+        place=_describe_place(signature, made, science),
+        date=None if date is None else datetime.fromisoformat(date),
+    )
+
+
+def _describe_place(
+    signature: str, made: Mapping[str, Any], science: Mapping[str, Any]
+) -> str | None:
+    """The name of its W&B run, or how it was asked for; and whether its data were cut."""
+    name = made.get("tracking", {}).get("name", signature)
+    if name == signature:  # it was given none
+        overrides = made.get("overrides", [])
+        name = " ".join(text for text in overrides if not text.startswith(UNSAID))
+    place = name.removesuffix(f" · seed {science.get('seed')}")
+    if (limit := science.get("limit_batches")) is not None and "limit_batches" not in place:
+        place += f" · limit_batches={limit}"
+    return place or None
+
+
+def _as_text(value: Any) -> str:
+    """Equal for 0 and 0.0, and for the precision 32, which is stored as a text."""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def select_cells(cells: Sequence[ListedCell], texts: Iterable[str]) -> list[ListedCell]:
+    """The cells that have one of the values at the key of each override. Raises ConfigError for a
+    key or a value that no cell has, naming those that there are.
+    """
+    from capsweep.config import overrides  # it imports Hydra
+
+    selected = list(cells)
+    for override in map(overrides.parse, texts):
+        key, wanted = override.key, set(map(_as_text, override.values))
+        values = {cell.signature: _as_text(cell.value_of(key)) for cell in cells}
+        if cells and not wanted & {*values.values()}:
+            have = sorted({*values.values()} - {"None"})
+            leaves = {leaf: None for cell in cells for leaf in cell.leaves}
+            raise ConfigError(
+                f"{key}={','.join(sorted(wanted))}: no cell has that; have {', '.join(have[:9])}"
+                if have
+                else overrides.describe_unknown_key(key, leaves)
+            )
+        selected = [cell for cell in selected if values[cell.signature] in wanted]
+    return selected
+
+
+def find_signature(ledger: Ledger, prefix: str, among: Collection[str] | None = None) -> str:
+    """The one signature that begins so. among: signatures; None: of all cells of the ledger.
+
+    Raises UserError for none, and for several, of which it names the first.
+    """
+    known = ledger.list_signatures(prefix) if among is None else among
+    names = sorted(name for name in known if prefix and name.startswith(prefix))
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        kind = "no cell" if among is None else "no claimed cell"
+        raise UserError(f"{prefix!r}: {kind} of {ledger.store.root}; see `capsweep ledger ls`")
+    lines = [f"  {cell.signature}  {cell}" for cell in list_cells(ledger, names[:CANDIDATES])]
+    more = ["  ..."] if len(names) > CANDIDATES else []
+    text = f"{prefix}: {count_of(len(names), 'cell')} begin so; type more letters of one"
+    raise UserError("\n".join([text, *lines, *more]))

@@ -1,0 +1,95 @@
+"""Cells as a person knows them: listed, chosen by their settings, found by the first letters."""
+
+import json
+
+import pytest
+
+from capsweep.config.cell import Cell
+from capsweep.errors import ConfigError, UserError
+from capsweep.ledger import listing
+from capsweep.ledger.ledger import Ledger, folder_of
+
+SWEPT = {"tracking": {"group": "ablation", "job_type": "cnn", "name": "cnn · seed 7"}}
+
+
+def write_provenance(ledger: Ledger, cell: Cell, **made: object) -> None:
+    content = json.dumps({"started": "2026-01-02T03:04:05+00:00", **made}).encode()
+    ledger.store.write(f"{folder_of(cell.signature)}/provenance.json", content)
+
+
+def test_a_cell_says_its_sweep_its_place_and_whether_its_data_were_cut(
+    ledger: Ledger, finish
+) -> None:
+    cell = finish(ledger, "model=cnn_small", "limit_batches=2", "seed=7")
+    write_provenance(ledger, cell, **SWEPT, science=cell.science)
+    ledger.store.remove(f"{folder_of(cell.signature)}/config.yaml")  # it need not be read
+    (listed,) = listing.list_cells(ledger, [cell.signature])
+    assert (listed.sweep, listed.arm) == ("ablation", "cnn")
+    assert listed.place == "cnn · limit_batches=2"
+    assert listed.date is not None
+    assert listed.date.isoformat() == "2026-01-02T03:04:05+00:00"
+    assert [listed.value_of(key) for key in ("model", "seed", "dataset")] == [
+        "cnn_small",
+        7,
+        cell.config["dataset"]["name"],
+    ]
+    assert listed.entry.status == "stale"  # nobody recorded its code
+
+
+def test_a_cell_of_earlier_code_says_how_it_was_asked_for(ledger: Ledger, finish) -> None:
+    cell = finish(ledger, "model=cnn_small", "logger=csv", "seed=1")
+    (listed,) = listing.list_cells(ledger, [cell.signature])
+    assert (listed.sweep, listed.arm, listed.date) == (None, None, None)
+    assert listed.place == "model=cnn_small"
+    assert listed.value_of("seed") == 1
+
+
+def test_a_damaged_provenance_is_a_line_and_hides_no_other_cell(
+    ledger: Ledger, finish, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = [finish(ledger, f"seed={seed}") for seed in (1, 2)]
+    ledger.store.write(f"{folder_of(cells[0].signature)}/provenance.json", b"{")
+    names = [cell.signature for cell in cells]
+    assert [cell.signature for cell in listing.list_cells(ledger, names)] == names
+    assert capsys.readouterr().err.count("provenance.json is damaged") == 1
+
+
+def test_cells_are_chosen_by_their_settings(ledger: Ledger, finish) -> None:
+    words = [["seed=1"], ["seed=2", "model=cnn_small"], ["seed=3", "loss.reconstruction.weight=0"]]
+    cells = [finish(ledger, *overrides) for overrides in words]
+    listed = listing.list_cells(ledger, [cell.signature for cell in cells])
+
+    def choose(*texts: str) -> list[int]:
+        return [cell.value_of("seed") for cell in listing.select_cells(listed, texts)]
+
+    assert choose("seed=1,2") == [1, 2]
+    assert choose("model=cnn_small") == choose("routing=null") == [2]
+    assert choose("seed=1,3", "loss.reconstruction.weight=0") == [3]
+    assert choose("limit_batches=null", "seed=3") == [3]
+    with pytest.raises(ConfigError, match="seed=9: no cell has that; have 1, 2, 3"):
+        choose("seed=9")
+    with pytest.raises(ConfigError, match=r"did you mean loss\.reconstruction\.weight"):
+        choose("weight=0")
+
+
+def test_a_signature_is_found_by_its_first_letters(ledger: Ledger, finish) -> None:
+    cell = finish(ledger, "seed=1")
+    name = cell.signature
+    assert ledger.list_signatures() == [name]
+    for letters in (1, 2, 6, 16):
+        assert listing.find_signature(ledger, name[:letters]) == name
+    for absent in ("ffffff", "", f"{name}0"):
+        with pytest.raises(UserError, match=f"'{absent}': no cell of"):
+            listing.find_signature(ledger, absent)
+
+
+def test_an_ambiguous_prefix_names_cells_and_what_they_are(ledger: Ledger, finish) -> None:
+    cells = [finish(ledger, f"seed={seed}") for seed in range(40)]
+    letter = cells[0].signature[0]
+    same = sorted(cell.signature for cell in cells if cell.signature[0] == letter)
+    with pytest.raises(UserError) as raised:
+        listing.find_signature(ledger, letter)
+    first, *lines = str(raised.value).splitlines()
+    assert first == f"{letter}: {len(same)} cells begin so; type more letters of one"
+    assert lines[0].startswith(f"  {same[0]}  not recorded · seed ")
+    assert len(lines) == min(len(same), 6)

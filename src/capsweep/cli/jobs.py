@@ -155,16 +155,12 @@ def describe_cells(job: "SweepJob", typed: str | None = None) -> str:
         with redirect_stderr(None):  # what a parser says of the options of another version
             parsed = parse_arguments(words)
         _, points = sweep_options.load_points(parsed)
-        config = points[0].cell.config
-        ledger = config["places"]["ledger"]
-        is_url = places.is_url(ledger)
-        if any(config["cluster"]["node"].values()) or not (is_url or Path(ledger).is_dir()):
-            return f"its ledger is not seen from here ({ledger}); make attach shows its lines"
+        ledger = points[0].cell.config["places"]["ledger"]
         entries = Ledger(ledger).entries(point.cell.signature for point in points)
     except (OSError, ValueError, SystemExit) as error:
         return f"not counted: {' '.join(str(error).split())[:200]}"
     counts = Counter(entry.status for entry in entries.values())
     text = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-    # A folder without any cell of them may be another machine's, of the same name.
-    is_empty = set(counts) == {"missing"} and not is_url
-    return f"{text} in {ledger}, as seen from here" if is_empty else text
+    if set(counts) == {"missing"} and not places.is_url(ledger):  # it may be another machine's
+        return f"{text}, as {ledger} is seen from here; make attach shows its lines"
+    return text

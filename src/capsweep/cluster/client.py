@@ -19,7 +19,7 @@ from capsweep import ray_start  # before Ray: it sets what Ray reads when it is 
 
 # isort: split
 from ray._private import ray_constants
-from ray._raylet import GcsClient
+from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 from ray.job_submission import JobSubmissionClient
 
 from capsweep.cluster.job_server import NO_SERVER

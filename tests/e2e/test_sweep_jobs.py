@@ -164,3 +164,5 @@ def test_faults_are_one_line_with_the_cure(laptop: Laptop) -> None:
         assert output.startswith("error: ")
         assert message in output
         assert output.count("\n") == 1
+    output = laptop.run("status", "--address", laptop.head.address, status=2)
+    assert "the cluster refuses the token of RAY_AUTH_TOKEN" in output

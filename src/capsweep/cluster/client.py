@@ -15,14 +15,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+os.environ.setdefault("RAY_py_gcs_connect_timeout_s", "5")  # Ray's own 30 are long
+
 from capsweep import ray_start  # before Ray: it sets what Ray reads when it is imported
 
 # isort: split
 from ray._private import ray_constants
+from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
 from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 from ray.job_submission import JobSubmissionClient
 
-from capsweep.cluster.job_server import NO_SERVER
+from capsweep.cluster.job_server import NO_HEAD, NO_SERVER
 from capsweep.errors import ConfigError
 
 for _name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # the second sets its own
@@ -146,12 +149,16 @@ def find_server(address: str) -> str:
 
     Raises ConfigError where it takes none.
     """
-    with _named_faults(address):
-        place = GcsClient(address=address).internal_kv_get(
-            ray_constants.DASHBOARD_ADDRESS.encode(),
-            ray_constants.KV_NAMESPACE_DASHBOARD,
-            timeout=ANSWER_SECONDS[0],
-        )
+    try:
+        with _named_faults(address):
+            ensure_token_if_auth_enabled(create_token_if_missing=False)  # Ray's core would abort
+            place = GcsClient(address=address).internal_kv_get(
+                ray_constants.DASHBOARD_ADDRESS.encode(),
+                ray_constants.KV_NAMESPACE_DASHBOARD,
+                timeout=ANSWER_SECONDS[0],
+            )
+    except ray_start.exceptions.RpcError as error:
+        raise ConfigError(NO_HEAD.format(address=address, error=error)) from error
     if place is None:
         raise ConfigError(
             f"RAY_ADDRESS={address}: this cluster takes no jobs; start its head with ray[default] "

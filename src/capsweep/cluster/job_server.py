@@ -18,6 +18,10 @@ NO_SERVER = (
     "dashboard, open the tunnel (ssh -L 8265:127.0.0.1:8265 HEAD), or name another place: "
     "RAY_ADDRESS=http://HOST:PORT of make, --address, RAY_API_SERVER_ADDRESS or cluster.jobs"
 )
+NO_HEAD = (
+    "RAY_ADDRESS={address}: no head of Ray answers there ({error}); correct it, or give where it "
+    "takes jobs, such as RAY_ADDRESS=http://127.0.0.1:8265"
+)
 
 
 def is_url(address: str | None) -> bool:
@@ -59,10 +63,7 @@ def _check_head(address: str) -> None:
         parts = urlsplit(f"//{address}")
         _connect(parts.hostname, parts.port or 0)
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"RAY_ADDRESS={address}: no head of Ray answers there ({error}); correct it, or give "
-            "where it takes jobs, such as RAY_ADDRESS=http://127.0.0.1:8265"
-        ) from error
+        raise ConfigError(NO_HEAD.format(address=address, error=error)) from error
 
 
 def _check_server(url: str) -> None:

@@ -29,7 +29,7 @@ published: {source: a paper, values: [{arm: capsnet, dataset: mnist, value: 0.00
 """
 LABELS = np.array([0, 1, 2, 0])
 RIGHT = [0, 1, 2, 0]
-PUBLISHED = "0.25 % ≠ mnist (network unknown, length unknown)"
+PUBLISHED = "0.25 % ≠ mnist (network unknown, epochs unknown)"
 Output = pytest.CaptureFixture[str]
 
 

@@ -66,16 +66,16 @@ def test_every_form_warns_of_cut_data_and_says_what_was_trained(choose: Callable
     assert r"\caption{\textbf{NO RESULT: TRAINED AND TESTED ON 2 BATCHES" in latex
     assert r"\multicolumn{5}{@{}l}{trained here} & by others" in latex
     assert f'"{warning}"' in render.render_json(built, formatted)
-    assert ",cnn_small,12,32,2,0 1 2," in render.render_csv(built, formatted)
+    assert ",cnn_small,12,32,2,0; 1; 2," in render.render_csv(built, formatted)
     for text in (markdown, latex.replace(r"\_", "_")):
         assert "network cnn_small (cnn), capsnet_small (capsnet); epochs 12;" in text
 
 
-def test_cut_arms_are_named_and_so_are_debug_settings(choose: Callable) -> None:
+def test_arms_of_cut_data_are_named(choose: Callable) -> None:
     cut = choose("ablation", routing="3", overrides=["limit_batches=1"]).points
     whole = choose("ablation", routing="3").points
     (warning,) = trained.warn_of_cuts([*whole[:3], *cut[3:]])
-    assert warning.endswith("ON 1 BATCH AN EPOCH (limit_batches=1): capsnet.")
+    assert warning.startswith("NO RESULT OF capsnet: TRAINED AND TESTED ON 1 BATCH AN EPOCH")
     assert trained.warn_of_cuts(whole) == []
 
 
@@ -106,12 +106,12 @@ def test_cells_of_one_field_that_differ_in_more_than_the_seed_are_refused(ablati
             ["–", "≠ unchanged capsnet"],
         ),
         ("full_mnist", {"overrides": ["loss=spread"]}, ["–", "≠ loss margin, 640 epochs"]),
-        ("smallnorb", {}, ["–", "2.70 % (length unknown)"]),
+        ("smallnorb", {}, ["–", "2.70 % (epochs unknown)"]),
         ("cifar10_ensemble", {}, ["10.60 % ≠ ensemble of 7"]),
         (
             "em_ablation",
             {"model": "matrix_capsnet_big", "arms": "no_coordinates"},
-            ["1.80 % (length unknown)", "2.60 % (length unknown)"],
+            ["1.80 % (epochs unknown)", "2.60 % (epochs unknown)"],
         ),
         (
             "full_mnist",

@@ -120,7 +120,7 @@ def _notes_on_differences(table: ResultTable) -> list[str]:
     if any(difference.t_test is not None for difference in differences):
         tests = "; p is of the paired t test, Holm-adjusted over the rows"
     notes = [
-        f"{_name_differences(table)}: mean difference to the row {baseline} over the same seeds"
+        f"to {table.sweep.baseline}: mean difference to the row {baseline} over the same seeds"
         f"{points}{tests}."
     ]
     fewest = min(difference.n for difference in differences)
@@ -130,10 +130,6 @@ def _notes_on_differences(table: ResultTable) -> list[str]:
             f"that does not assume it cannot give p below {smallest_p(fewest):g}."
         )
     return notes
-
-
-def _name_differences(table: ResultTable) -> str:
-    return f"to {table.sweep.baseline}"
 
 
 def shorten_cause(cause: str) -> str:
@@ -148,7 +144,7 @@ def _table_header(table: ResultTable) -> list[str]:
     columns = [", ".join(map(format_value, column)) for column in table.columns]
     prefixes = [""] if len(columns) == 1 else [f"{name} " for name in columns]
     accuracies = [f"{prefix}{ACCURACY}" for prefix in prefixes] if table.is_matched else []
-    differences = [f"{prefix}{_name_differences(table)}" for prefix in prefixes]
+    differences = [f"{prefix}to {table.sweep.baseline}" for prefix in prefixes]
     published = [PUBLISHED] if table.has_published else []
     return [*table.sweep.rows, *columns, *accuracies, *differences, *published]
 

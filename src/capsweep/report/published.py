@@ -12,8 +12,8 @@ from capsweep.sweep.expand import Point, as_coordinate
 from capsweep.sweep.spec import Sweep
 
 DIFFERS = "≠"
-DECLARED = {"model": "network", "dataset": "data", "epochs": "length"}
-INITIAL = "model.initial"  # first weights are no part of a network
+DECLARED = {"model": "network", "dataset": "data set", "epochs": "epochs"}
+WORDS = {"model": "{}", "dataset": "{}", "epochs": "{} epochs", "members": "ensemble of {}"}
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,12 @@ def format_published(sweep: Sweep, numbers: Sequence[PublishedNumber]) -> str:
 
 
 def note_published(sweep: Sweep, numbers: Sequence[PublishedNumber]) -> list[str]:
-    """Whose published numbers are, and what the marks beside them mean."""
-    notes = []
-    if any(number.differs for number in numbers):
-        text = "of what is named after the sign (network, data set, length), and its row is not"
-        notes.append(f"{DIFFERS}: not comparable, because the published number is {text}.")
-    if any("length" in number.unknown for number in numbers):
-        notes.append("length unknown: no source says for how long that network was trained.")
-    return [*notes, f"published: {sweep.published.source}."] if numbers else []
+    """Whose published numbers are, and what the mark beside them means."""
+    text = "the published number is of what is named after the sign, and its row is not"
+    marks = (
+        [f"{DIFFERS}: not comparable, because {text}."] if any(n.differs for n in numbers) else []
+    )
+    return [*marks, f"published: {sweep.published.source}."] if numbers else []
 
 
 def find_published(
@@ -60,41 +58,34 @@ def find_published(
     points: one of each of its columns; members: of an ensemble.
     """
     row = {key: points[0].coordinate(key) for key in sweep.rows if key != "epochs"}
-    columns = {point.coordinate(key) for point in points for key in sweep.columns}
     numbers = []
     for number in sweep.published.values:
         if any(v is not None and as_coordinate(number.get(k, v)) != v for k, v in row.items()):
             continue
         own = {key: as_coordinate(number[key]) for key in sweep.columns if key in number}
-        in_column = (p for p in points if all(p.coordinate(k) == v for k, v in own.items()))
-        point = next(in_column, points[0])
-        place = [str(v) for v in own.values() if len(points) > 1 and v in columns]
-        known = {key for key in number if point.coordinate(key) is not None} | {"members"}
-        of = {key: value for key, value in number.items() if key in known - {"arm"}}
+        in_column = [p for p in points if all(p.coordinate(k) == v for k, v in own.items())]
+        place = list(map(str, own.values())) if in_column and len(points) > 1 else []
+        of = {key: number[key] for key in (*DECLARED, *own) if key in number}
         unknown = [word for key, word in DECLARED.items() if key not in number]
-        differs = _list_differences(number, point, members)
+        differs = _list_differences(number, (in_column or points)[0], members)
         numbers.append(PublishedNumber(number["value"], of, place, differs, unknown))
     return tuple(numbers)
 
 
 def _list_differences(number: Mapping[str, Any], point: Point, members: int) -> dict[str, str]:
     """What a number is of and a cell is not. A cell that has no such setting does not differ, one
-    that trains for longer neither.
+    that trains for longer neither. First weights are no part of a network.
     """
-    keys = {text.partition("=")[0] for text in point.cell.overrides}
-    changed = {k for k in keys - number.keys() if k.startswith("model.") and INITIAL not in k}
+    keys = {text.partition("=")[0] for text in point.cell.overrides} - number.keys()
+    changed = {
+        "model": any(k.startswith("model.") and not k.startswith("model.initial.") for k in keys),
+        "dataset": point.coordinate("limit_batches") is not None,
+    }
     differs = {}
     for key, theirs in number.items():
-        ours = point.coordinate(key)
-        is_same = ours is None or ours == as_coordinate(theirs)
-        if key == "epochs" and ours < theirs:
-            differs[key] = f"{theirs} epochs"
-        elif key == "members" and theirs != members:
-            differs[key] = f"ensemble of {theirs}"
-        elif key in ("model", "dataset"):
-            is_part = changed if key == "model" else point.coordinate("limit_batches") is not None
-            if not is_same or is_part:
-                differs[key] = f"unchanged {theirs}" if is_same else str(theirs)
-        elif key not in ("arm", "value", "epochs") and not is_same:
-            differs[key] = f"{key} {theirs}"
+        ours = members if key == "members" else point.coordinate(key)
+        is_same = ours in (None, as_coordinate(theirs)) or (key == "epochs" and ours > theirs)
+        if key not in ("arm", "value") and (changed.get(key) or not is_same):
+            text = f"unchanged {theirs}" if changed.get(key) else theirs
+            differs[key] = WORDS.get(key, f"{key} {{}}").format(text)
     return differs

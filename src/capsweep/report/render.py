@@ -176,7 +176,7 @@ def _group_record(group: CellGroup, best: bool, published: Sequence[PublishedNum
         "p": group.p,
         "best": best,
         "published": [
-            {"value": number.value, **number.of, "differs": list(number.differs)}
+            {"value": number.value, **number.of, "differs": ",".join(number.differs)}
             for number in published
         ],
         "values": dict(group.by_seed),
@@ -208,17 +208,10 @@ def _csv_word(key: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return " ".join(f"{name}={number!r}" for name, number in value.items())
     if key == "published":
-        return "; ".join(" ".join(map(_csv_setting, number.items())) for number in value)
-    if key == "seeds":
-        return " ".join(map(str, value))
+        return "; ".join(" ".join(f"{k}={v}" for k, v in number.items()) for number in value)
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return "; ".join(value)
+        return "; ".join(map(str, value))
     return value
-
-
-def _csv_setting(setting: tuple[str, Any]) -> str:
-    key, value = setting
-    return f"{key}={','.join(value) if isinstance(value, list) else value}"
 
 
 def render_json(table: ResultTable, formatted: FormattedTable) -> str:

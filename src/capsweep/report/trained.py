@@ -2,29 +2,27 @@
 typed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from capsweep.report.grid import describe_row
 from capsweep.sweep.expand import ACCURACY, Point
 from capsweep.sweep.spec import Sweep
 
-FACTS = {
-    **{"dataset": "data set", "model": "network", "epochs": "epochs"},
-    **{"batch_size": "batch size", "seed": "seeds"},
-}
+FACTS = ("dataset", "model", "epochs", "batch_size", "seed")
+NAMES = ("data set", "network", "epochs", "batch size", "seeds")
 
 
 def describe_trained(sweep: Sweep, points: Sequence[Point]) -> str:
     """`trained: data set digits; network cnn_small (cnn), capsnet_small (capsnet); ...`: of what is
     not the same everywhere, which arms it is of, or which rows.
     """
-    keys = (*sweep.rows, *sweep.columns)
+    keys = ("arm", *sweep.rows, *sweep.columns)
     places: dict[tuple[Any, ...], list[Point]] = {}
     for point in points:
-        places.setdefault((point.arm, *map(point.coordinate, keys)), []).append(point)
+        places.setdefault(tuple(map(point.coordinate, keys)), []).append(point)
     facts = []
-    for key, name in FACTS.items():
+    for key, name in zip(FACTS, NAMES, strict=True):
         values = {place: _describe_fact(key, each) for place, each in places.items()}
         is_plain = key in keys or len(set(values.values())) == 1
         texts = dict.fromkeys(values.values()) if is_plain else _name_places(values)
@@ -33,18 +31,13 @@ def describe_trained(sweep: Sweep, points: Sequence[Point]) -> str:
 
 
 def _describe_fact(key: str, points: Sequence[Point]) -> str:
-    """Of the cells of one field, which differ in nothing but the seed."""
+    """Of the cells of one field, which differ in nothing but the seed: `0 to 4`, or `0, 2, 3`."""
     if key == "seed":
-        return list_seeds([point.seed for point in points])
+        seeds = sorted(point.seed for point in points)
+        is_range = len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1))
+        return f"{seeds[0]} to {seeds[-1]}" if is_range else ", ".join(map(str, seeds))
     stops = key == "epochs" and points[0].coordinate(ACCURACY) is not None
     return f"{'at most ' if stops else ''}{points[0].coordinate(key)}"
-
-
-def list_seeds(seeds: Iterable[int]) -> str:
-    """`0 to 4`, or `0, 2, 3`."""
-    ordered = sorted(seeds)
-    is_range = len(ordered) > 2 and ordered[-1] - ordered[0] == len(ordered) - 1
-    return f"{ordered[0]} to {ordered[-1]}" if is_range else ", ".join(map(str, ordered))
 
 
 def _name_places(values: Mapping[tuple[Any, ...], str]) -> list[str]:
@@ -64,21 +57,16 @@ def _name_places(values: Mapping[tuple[Any, ...], str]) -> list[str]:
 
 
 def warn_of_cuts(points: Sequence[Point]) -> list[str]:
-    """A line for each way in which cells were trained on less than their data, in letters that
-    nobody overlooks; which arms, unless all.
+    """A line, in letters that nobody overlooks, for each number of batches that cut the data of
+    cells; of which arms, unless of all. Debug settings cut them too.
     """
-    arms: dict[str, dict[str, None]] = {}
+    arms: dict[int | None, dict[str, None]] = {}
     for point in points:
-        if (limit := point.coordinate("limit_batches")) is not None:
-            batches = f"{limit} BATCH{'' if limit == 1 else 'ES'} AN EPOCH"
-            why = f"TRAINED AND TESTED ON {batches} (limit_batches={limit})"
-        elif any(text.startswith("debug=") for text in point.cell.overrides):
-            why = "TRAINED WITH DEBUG SETTINGS (debug=...)"
-        else:
-            continue
-        arms.setdefault(why, {})[point.arm] = None
-    every = {point.arm for point in points}
-    return [
-        f"NO RESULT: {why}{'' if set(of) == every else ': ' + ', '.join(of)}."
-        for why, of in arms.items()
-    ]
+        arms.setdefault(point.coordinate("limit_batches"), {})[point.arm] = None
+    lines = []
+    for limit, of in arms.items():
+        if limit is not None:
+            batches = f"{limit} BATCH{'' if limit == 1 else 'ES'} AN EPOCH (limit_batches={limit})"
+            cells = f" OF {', '.join(of)}" if len(arms) > 1 else ""
+            lines.append(f"NO RESULT{cells}: TRAINED AND TESTED ON {batches}.")
+    return lines

@@ -86,6 +86,6 @@ def _list_differences(number: Mapping[str, Any], point: Point, members: int) -> 
         ours = members if key == "members" else point.coordinate(key)
         is_same = ours in (None, as_coordinate(theirs)) or (key == "epochs" and ours > theirs)
         if key not in ("arm", "value") and (changed.get(key) or not is_same):
-            text = f"unchanged {theirs}" if changed.get(key) else theirs
+            text = f"unchanged {theirs}" if is_same else theirs
             differs[key] = WORDS.get(key, f"{key} {{}}").format(text)
     return differs

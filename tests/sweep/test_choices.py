@@ -165,7 +165,7 @@ def test_a_report_is_called_after_what_was_typed(
     assert name == (folder or "-".join(["ablation", *words]).replace(" ", "-"))
 
 
-def test_the_name_of_a_report_is_a_short_safe_and_its_own(ablation: Sweep) -> None:
+def test_the_name_of_a_report_is_short_safe_and_its_own(ablation: Sweep) -> None:
     def name(*words: str) -> str:
         return replace(ablation, variation=words).report_name
 

@@ -132,18 +132,18 @@ def test_sizes_that_do_not_fit_are_refused_by_key(line: str, message: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("kind", "refused", "allowed"),
+    ("kind", "name", "refused", "allowed"),
     [
-        (Votes, "model=matrix_capsnet_tiny", "model=capsnet_tiny"),
-        (ConvolutionalVotes, "model=capsnet_tiny", "model=matrix_capsnet_tiny"),
+        (Votes, "vector", "model=matrix_capsnet_tiny", "model=capsnet_tiny"),
+        (ConvolutionalVotes, "matrix", "model=capsnet_tiny", "model=matrix_capsnet_tiny"),
     ],
 )
 def test_a_routing_of_one_kind_of_votes_is_refused_in_a_network_of_the_other(
-    kind: type, refused: str, allowed: str, monkeypatch: pytest.MonkeyPatch
+    kind: type, name: str, refused: str, allowed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DynamicRouting, "votes_kind", kind, raising=False)
     measure_layers(compose_line(f"{allowed} routing=dynamic"))
-    with pytest.raises(ConfigError, match=f"^routing=dynamic takes {kind.__name__} alone"):
+    with pytest.raises(ConfigError, match=f"is for {name} capsules alone, and {refused} has"):
         measure_layers(compose_line(f"{refused} routing=dynamic"))
 
 

@@ -13,7 +13,8 @@ from capsweep.errors import ConfigError
 from capsweep.storage import disk_cache
 
 LABELS = "labels_per_image"
-KINDS = "Votes are those of CapsNet (model=capsnet), ConvolutionalVotes of MatrixCapsNet"
+# What a routing's `votes_kind` means.
+KINDS = {"Votes": "vector capsules", "ConvolutionalVotes": "matrix capsules"}
 
 
 @dataclass(frozen=True)
@@ -132,12 +133,7 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
         names = {module: name for name, module in network.named_modules()}
 
         def enter_module(module: Any, inputs: Any) -> None:
-            kind = getattr(module, "votes_kind", None)
-            if kind is not None and not isinstance(inputs[0], kind):
-                raise ConfigError(
-                    f"routing={config['routing']['name']} takes {kind.__name__} alone, and "
-                    f"model={config['model']['name']} has {type(inputs[0]).__name__}; {KINDS}"
-                )
+            _check_votes(config, module, inputs[0])
             flops[running[-1]] += counter.get_total_flops() - flops.total()
             running.append(names[module])
 
@@ -158,6 +154,16 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
             reason = " ".join(str(error).split())
             raise ConfigError(f"model={config['model']['name']}: {reason}") from error
     return network, flops, shapes
+
+
+def _check_votes(config: Mapping[str, Any], module: Any, votes: Any) -> None:
+    """Raise ConfigError where a routing is for votes of another kind than its network has."""
+    kind = getattr(module, "votes_kind", None)
+    if kind is not None and not isinstance(votes, kind):
+        raise ConfigError(
+            f"routing={config['routing']['name']} is for {KINDS[kind.__name__]} alone, and "
+            f"model={config['model']['name']} has {KINDS[type(votes).__name__]}"
+        )
 
 
 def _cache_key(config: Mapping[str, Any]) -> str:

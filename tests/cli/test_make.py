@@ -135,7 +135,8 @@ def test_a_name_that_its_targets_do_not_take_is_refused(words: str, message: str
 
 def test_a_make_within_a_make_has_names_of_the_outer_one(tmp_path: Path) -> None:
     outer = tmp_path / "Makefile"
-    outer.write_text(f"all: ; @$(MAKE) --no-print-directory -C {REPOSITORY} sweep ARMS=cnn $(MORE)")
+    inner = f"--no-print-directory --assume-old=.venv/.ready -C {REPOSITORY} sweep ARMS=cnn"
+    outer.write_text(f"all: ; @$(MAKE) {inner} $(MORE)")
     words = ["-f", str(outer), "CAPSWEEP=echo", "FOO=1", "EVALS=all"]
     assert make(*words) == "sweep ablation --arms cnn\n"
     ended = run_make(*words, "MORE=ROUTNG=3")

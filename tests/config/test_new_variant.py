@@ -1,12 +1,16 @@
-"""A file put into conf/routing is a variant that a sweep can name, and add with an optional arm."""
+"""A file put into conf/routing is a variant that a sweep can name, add with an optional arm, or put
+in the place of the routing of its arms.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from capsweep.sweep import choices, expand
+from capsweep.errors import ConfigError
+from capsweep.sweep import choices, expand, variants
 from capsweep.sweep.choices import Choices
+from capsweep.sweep.spec import Sweep
 
 SWEEP = """\
 question: Does the new variant beat dynamic routing?
@@ -50,3 +54,147 @@ def test_naming_a_variant_keeps_its_arms_or_adds_an_optional_one(
     arms = [point.arm for point in points]
     assert {arm: arms.count(arm) for arm in arms} == expected
     assert list(dict.fromkeys(arms)) == list(expected)
+
+
+UNAWARE = """\
+question: Routing iterations?
+base: [experiment=digits]
+seeds: [0]
+baseline: cnn
+arms:
+  cnn: {fixed: [model=cnn_small]}
+  capsnet: {space: {routing.num_iters: [1, 3], loss.reconstruction.weight: [0, 0.0005]}}
+  control: {optional: true, fixed: [model=matrix_capsnet_tiny, routing=em, routing.num_iters=1]}
+  em: {optional: true, fixed: [model=matrix_capsnet_tiny, routing=em, routing.norm=types]}
+table:
+  rows: [arm, routing.num_iters, loss.reconstruction.weight]
+  columns: [dataset]
+  metric: test/error
+published:
+  source: a page
+  values:
+    - {arm: cnn, value: 0.1}
+    - {arm: capsnet, value: 0.2}
+    - {arm: control, value: 0.3}
+    - {value: 0.4}
+"""
+TAKES = "routing=new takes the place of dynamic in arm capsnet"
+BESIDE = "routing=new stands beside dynamic in arm capsnet"
+OF_CAPSNET = "arm control is capsnet with one iteration: equal couplings"
+
+
+@pytest.fixture
+def load_unaware(conf_tree: Callable[[], Path], tmp_path: Path) -> Callable[..., Sweep]:
+    """A sweep of which no arm names `new`; edits: of dynamic routing's file, to be that of new."""
+
+    def load(edits: dict[str, str], **typed: str) -> Sweep:
+        routing = conf_tree() / "routing"
+        text = (routing / "dynamic.yaml").read_text()
+        for old, new in edits.items():
+            assert old in text
+            text = text.replace(old, new)
+        (routing / "new.yaml").write_text(text)
+        path = tmp_path / "unaware.yaml"
+        path.write_text(UNAWARE)
+        return choices.load_sweep(str(path), Choices(**typed))
+
+    return load
+
+
+NAMED = {"name: dynamic": "name: new"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected", "notes"),
+    [
+        ({"routing": "new"}, {"cnn": 1, "control": 2, "new": 4}, [TAKES, OF_CAPSNET]),
+        ({"routing": "new,control"}, {"cnn": 1, "control": 2, "new": 4}, [TAKES, OF_CAPSNET]),
+        ({"routing": "new,3"}, {"cnn": 1, "control": 2, "new": 2}, [TAKES, OF_CAPSNET]),
+        (
+            {"routing": "new", "recon": "off"},
+            {"cnn": 1, "control": 1, "new": 2},
+            [TAKES, OF_CAPSNET],
+        ),
+        (
+            {"routing": "new", "arms": "capsnet"},
+            {"cnn": 1, "control": 2, "new": 4},
+            [TAKES, OF_CAPSNET],
+        ),
+        (
+            {"routing": "new,dynamic"},
+            {"cnn": 1, "capsnet": 4, "control": 2, "new": 4},
+            [BESIDE, OF_CAPSNET],
+        ),
+        (
+            {"routing": "new,em"},
+            {"cnn": 1, "control_capsnet": 2, "new": 4, "control": 1, "em": 1},
+            [TAKES, OF_CAPSNET.replace("control", "control_capsnet")],
+        ),
+        (
+            {"routing": "new", "arms": "em"},
+            {"cnn": 1, "control": 1, "new": 1},
+            ["routing=new takes the place of em in arm em"],
+        ),
+    ],
+)
+def test_a_variant_that_no_arm_names_takes_the_place_of_the_routing_of_arms(
+    typed: dict[str, str],
+    expected: dict[str, int],
+    notes: list[str],
+    load_unaware: Callable[..., Sweep],
+) -> None:
+    sweep = load_unaware(NAMED, **typed)
+    points = expand.expand_sweep(sweep)
+    expand.check_distinct_fields(sweep, points)
+    arms = [point.arm for point in points]
+    assert {arm: arms.count(arm) for arm in arms} == expected
+    assert [arm for arm in dict.fromkeys(arms) if arm != "control"] == [
+        arm for arm in expected if arm != "control"
+    ]
+    assert list(sweep.notes) == notes
+    networks = {arm: {p.coordinate("model") for p in points if p.arm == arm} for arm in arms}
+    controls = [p for p in points if p.arm.startswith("control")]
+    assert networks["new"] <= {p.coordinate("model") for p in controls}
+    assert {p.coordinate("routing.num_iters") for p in controls} == {1}
+    assert "new" not in {p.coordinate("routing") for p in controls}
+
+
+def test_published_numbers_stay_beside_the_arms_that_they_are_of(
+    load_unaware: Callable[..., Sweep],
+) -> None:
+    values = load_unaware(NAMED, routing="new").published.values
+    numbers = {(value["arm"], value["value"]) for value in values}
+    assert numbers == {("cnn", 0.1), ("cnn", 0.4), ("em", 0.4)}
+
+
+def test_axes_that_a_variant_does_not_know_go_with_the_routing_that_had_them(
+    load_unaware: Callable[..., Sweep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(variants, "network_size", lambda config: None)  # no such class is there
+    points = expand.expand_sweep(load_unaware(NAMED | {"num_iters: 3": ""}, routing="new"))
+    new = [p.title for p in points if p.arm == "new"]
+    assert new == [f"new · loss.reconstruction.weight={weight}" for weight in ("0", "0.0005")]
+
+
+IDENTITY = {
+    "_target_: capsweep.model.routing.dynamic.DynamicRouting": "_target_: torch.nn.Identity"
+}
+
+
+@pytest.mark.parametrize(
+    ("edits", "message"),
+    [
+        (
+            NAMED | IDENTITY,
+            r"^ROUTING=new: no arm of unaware\.yaml can take it: cnn: model=cnn_small does not "
+            r"route; capsnet: TypeError: Identity\.forward.*; em: ",
+        ),
+        ({"DynamicRouting": "NewRouting", **NAMED}, "capsnet: .*NewRouting cannot be found; em: "),
+        ({"impl: fast": "impl: fast"}, r"^conf/routing/new\.yaml: name must be new, got dynamic$"),
+    ],
+)
+def test_a_variant_that_no_arm_can_take_is_refused_with_the_reason_of_each(
+    edits: dict[str, str], message: str, load_unaware: Callable[..., Sweep]
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_unaware(edits, routing="new")

@@ -138,7 +138,7 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
     del config["hydra"]
     schema = flat(_resolve_config(config if plain is None else plain))
     written: Any = OmegaConf.to_container(config, resolve=False)
-    written = reduce(without, _list_inapplicable(schema, choices.get("recipe")), written)
+    written = reduce(without, _list_inapplicable(written, schema, choices.get("recipe")), written)
     for key in flat(_resolve_config(DictConfig(written))):
         if key not in schema:
             where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
@@ -158,15 +158,18 @@ def _run_hydra(groups: Sequence[str], return_hydra_config: bool = False) -> Dict
         raise ConfigError(f"conf/: {text}") from error
 
 
-def _list_inapplicable(schema: Mapping[str, Any], recipe: str | None) -> list[str]:
-    """Keys of a recipe that another network lacks: recipes are written for capsule networks.
+def _list_inapplicable(
+    written: Mapping[str, Any], schema: Mapping[str, Any], recipe: str | None
+) -> list[str]:
+    """Keys of a recipe that another network lacks, and of any preset that another routing lacks:
+    recipes are written for capsule networks, presets for one routing.
 
     A key that no file of conf/ has is not among them, and is refused.
     """
-    if recipe is None:
-        return []
-    file = package_files.find_folder("conf") / "recipe" / f"{recipe}.yaml"
-    keys = flat(yaml.safe_load(file.read_text()))
+    keys = [*flat(written.get("routing") or {}, "routing")]
+    if recipe is not None:
+        file = package_files.find_folder("conf") / "recipe" / f"{recipe}.yaml"
+        keys += flat(yaml.safe_load(file.read_text()))
     return [key for key in keys if key not in schema and key in grammar.list_known_keys()]
 
 

@@ -11,7 +11,7 @@ from capsweep.config import overrides as grammar
 from capsweep.config.cell import LOGISTICS, LOGISTICS_INSIDE, get
 from capsweep.config.overrides import Override, render, with_dots
 from capsweep.errors import ConfigError
-from capsweep.sweep import expand, spec
+from capsweep.sweep import expand, spec, variants
 from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm
 from capsweep.sweep.spec import Published, Sweep, check_axis, check_seeds
 
@@ -82,20 +82,25 @@ def apply_choices(sweep: Sweep, choices: Choices) -> Sweep:
     An override replaces the axis or value of its key where an arm has one, and is added where it
     has not; of a part of the network, to the arms that can take it.
     """
-    iterations, variants = _read_routing(choices.routing)
-    of_grids = variants, choices.zips, choices.excludes, choices.metric
+    iterations, names = _read_routing(choices.routing)
+    of_grids = names, choices.zips, choices.excludes, choices.metric
     if sweep.search is not None and any(of_grids):
         raise ConfigError(
             f"{sweep.path.name} is a search: without a grid and a table it takes no ZIP, EXCLUDE, "
             "METRIC or variant as ROUTING"
         )
-    sweep = _keep_arms(sweep, choices, variants)
+    new = variants.list_new_variants(sweep, names)
+    names -= {CONTROL} if new else set()  # it is always beside these
+    sweep = _keep_arms(sweep, choices, names, bool(new))
+    if choices.model is not None:
+        sweep = _set_model(sweep, grammar.parse(f"model={choices.model}"))
+    if new:
+        sweep = variants.place_variants(sweep, new, names, choices.arms is not None)
+    sweep = variants.keep_arms(replace(sweep, variants=names))
     if iterations is not None:
         sweep = _set_axis(sweep, "ROUTING", iterations)
     if choices.recon is not None:
         sweep = _set_axis(sweep, "RECON", _read_reconstruction(choices.recon))
-    if choices.model is not None:
-        sweep = _set_model(sweep, grammar.parse(f"model={choices.model}"))
     typed = [check_axis(text, grammar.parse(text)) for text in choices.overrides]
     if len({override.key for override in typed}) < len(typed):
         raise ConfigError(f"{' '.join(choices.overrides)}: a key is overridden twice; keep one")
@@ -111,7 +116,7 @@ def apply_choices(sweep: Sweep, choices: Choices) -> Sweep:
     if not all(places):
         raise ConfigError("EXCLUDE is empty; write settings such as EXCLUDE='a=1 b=2'")
     excluded = tuple({override.key: override.value for override in place} for place in places)
-    return replace(sweep, variants=variants, excluded=excluded)
+    return replace(sweep, excluded=excluded)
 
 
 def _read_routing(text: str | None) -> tuple[Override | None, frozenset[str]]:
@@ -143,15 +148,19 @@ def _read_reconstruction(text: str) -> Override:
     return check_axis(f"RECON={text}", Override(RECONSTRUCTION, tuple(weights)))
 
 
-def _keep_arms(sweep: Sweep, choices: Choices, variants: frozenset[str]) -> Sweep:
-    """The arms that are named; without a name, those that are not optional."""
+def _keep_arms(sweep: Sweep, choices: Choices, variants: frozenset[str], has_new: bool) -> Sweep:
+    """The arms that are named; without a name, those that are not optional.
+
+    has_new: one of the variants is new to the file, and needs a control.
+    """
     arms = sweep.arms
     if choices.arms is not None:
         names = {word.strip() for word in choices.arms.split(",")}
         known = [arm.name for arm in arms]
         for name in sorted(names - set(known)):
             raise ConfigError(f"ARMS={choices.arms}: {name!r} is no arm; have {', '.join(known)}")
-        arms = tuple(arm for arm in arms if arm.name in {*names, sweep.baseline})
+        names |= {sweep.baseline, CONTROL} if has_new else {sweep.baseline}
+        arms = tuple(arm for arm in arms if arm.name in names)
     elif not variants:
         arms = tuple(arm for arm in arms if not arm.optional)
     kept = [arm.name for arm in arms]

@@ -76,7 +76,7 @@ def expand_sweep(sweep: Sweep) -> list[Point]:
     points = compose_points(sweep)
     _check_places("EXCLUDE", sweep, sweep.excluded, points)
     if sweep.variants:
-        points = _keep_variants(sweep, points)
+        points = keep_variants(sweep, points)
     places = (*sweep.exclude, *sweep.excluded)
     kept = [p for p in points if not any(_is_at(p, place) for place in places)]
     for arm in sorted({point.arm for point in points} - {point.arm for point in kept}):
@@ -112,7 +112,7 @@ def _is_at(point: Point, place: Mapping[str, Any]) -> bool:
     return all(point.coordinate(key) == as_coordinate(value) for key, value in place.items())
 
 
-def _keep_variants(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
+def keep_variants(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
     """Cells of the named variants, of the baseline and of the control; `control` alone: of those
     two.
 

@@ -77,7 +77,9 @@ def connected(
                 stack.callback(os.environ.pop, PRELOAD, None)
             watch = stack.enter_context(_RayWatch())
         stack.callback(ray.shutdown)
-        _start_or_join(address, cpus, gpus, package)
+        dashboard = _start_or_join(address, cpus, gpus, package).dashboard_url
+        if dashboard:
+            terminal.print_aside(f"Ray's dashboard: http://{dashboard}")
         if callable(before):  # Ray has put its own in the place of the caller's
             signal.signal(signal.SIGTERM, before)
         if watch is not None:
@@ -172,7 +174,7 @@ def _adopt_orphans(is_on: bool) -> None:
 
 def _start_or_join(
     address: str | None, cpus: int | None, gpus: int | None, package: Path | None
-) -> None:
+) -> Any:
     runtime_env = None  # a driver that is a job came with its package, which its workers get
     if package is not None and "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:
         runtime_env = {"py_modules": [str(package), str(package.with_name("data_prep"))]}
@@ -181,7 +183,7 @@ def _start_or_join(
             _check_listening(address)
             # Seconds for which Ray tries again, whatever went wrong, a wrong token as well.
             os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
-        ray.init(
+        return ray.init(
             # Without an address Ray would join whatever cluster this machine, or RAY_ADDRESS, last
             # had, and wait for it when it is gone; the caller decides.
             address=address or "local",

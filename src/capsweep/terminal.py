@@ -149,6 +149,11 @@ def print_line(console: "Console", text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+def announce(step: str) -> None:
+    """Print at once what a command begins, which may take seconds."""
+    print(f"{step} ...", flush=True)
+
+
 def print_aside(text: str) -> None:
     """Print a line to the standard error; a live bar that is drawn meanwhile stays below it."""
     print(text, file=sys.stderr, flush=True)  # rich's own console would write through the bar

@@ -194,6 +194,19 @@ def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirecto
     return RepeatedDirectory(ledger.disk, signature)
 
 
+def read_trained_epochs(ledger: Ledger, signature: str) -> float | None:
+    """The epochs of a running cell's newest point, with a fraction; None where it has none yet, or
+    is not made on a disk that this process sees.
+    """
+    if ledger.disk is None:
+        return None
+    repeated = RepeatedDirectory(ledger.disk, signature)
+    folder = repeated.path if (repeated.place / RESULT).exists() else repeated.place
+    with suppress(OSError, ValueError, LookupError, TypeError):  # a line may be half written
+        return float(json.loads((folder / POINTS).read_bytes().splitlines()[-1])["epoch"])
+    return None
+
+
 def recover_cell(ledger: Ledger, signature: str) -> None:
     """Put a cell in its place that was finished anew when its process was killed."""
     if ledger.disk is not None:

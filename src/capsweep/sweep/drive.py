@@ -3,19 +3,23 @@
 import importlib.util
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.spinner import Spinner
 
 from capsweep import terminal
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import ConfigError, UserError
+from capsweep.ledger.cell_directory import read_trained_epochs
 from capsweep.ledger.ledger import Ledger
 from capsweep.statistics import metric_format
 from capsweep.storage import stores
@@ -68,6 +72,9 @@ def _count_flops(planned: PlannedCell) -> float:
     return float(planned.size.flops) * config["epochs"] * limited
 
 
+ReadEpochs = Callable[[str], float | None]
+
+
 @dataclass(frozen=True)
 class CellWork:
     """Epochs of a cell; an epoch's seconds, or any measure that is the same for all cells."""
@@ -90,12 +97,56 @@ def estimate_works(cells: Sequence[Cell], costs: Estimates) -> dict[str, CellWor
     return {s: CellWork(count, known.get(s, usual)) for s, count in epochs.items()}
 
 
+class CellBars(Progress):
+    """How a sweep stands, in a line, and a bar for each running cell, which moves inside an epoch.
+
+    read_epochs: the epochs that a cell has trained, with a fraction; None where nothing tells.
+    """
+
+    def __init__(self, console: Console, text: str, read_epochs: ReadEpochs) -> None:
+        self.line, self.read_epochs = Spinner("dots", text), read_epochs
+        self._bars: dict[str, TaskID] = {}
+        self._last_look = time.monotonic()
+        columns = (
+            TextColumn("  {task.description}", markup=False),
+            BarColumn(20),
+            TextColumn("{task.fields[at]}"),
+        )
+        super().__init__(*columns, console=console, transient=True, refresh_per_second=4)
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """What is drawn, several times a second; running cells are looked at once a second."""
+        if time.monotonic() - self._last_look > 1.0:
+            self._last_look = time.monotonic()
+            for signature in list(self._bars):
+                if (epochs := self.read_epochs(signature)) is not None:
+                    self.move_bar(signature, epochs)
+        yield self.line
+        yield self.make_tasks_table(self.tasks)
+
+    def add_bar(self, signature: str, name: str, epochs: int) -> None:
+        """The bar of a cell that starts, at its beginning."""
+        self.remove_bar(signature)
+        self._bars[signature] = self.add_task(name, total=epochs, at="starts")
+
+    def move_bar(self, signature: str, epochs: float) -> None:
+        """So many epochs are trained."""
+        if (bar := self._bars.get(signature)) is not None:
+            at = f"epoch {epochs:.1f} of {self._tasks[bar].total:.0f}"
+            self.update(bar, completed=epochs, at=at)
+
+    def remove_bar(self, signature: str) -> None:
+        """The cell ended."""
+        if signature in self._bars:
+            self.remove_task(self._bars.pop(signature))
+
+
 class SweepProgress:
     """A line per finished cell; below them, on a terminal that can redraw, how the sweep stands,
-    elsewhere a line of the same at most every minute.
+    with a bar for each running cell; elsewhere a line of the same at most every minute.
 
     names: of cells, by their signatures; those of a search come one by one. total: of cells.
-    works: of cells by their signatures; of every other cell it is `usual`.
+    works: of cells by their signatures; of every other cell it is `usual`. read_epochs: of bars.
     """
 
     def __init__(
@@ -106,6 +157,7 @@ class SweepProgress:
         metric: str,
         works: Mapping[str, CellWork],
         usual: CellWork | None = None,
+        read_epochs: ReadEpochs = lambda signature: None,
     ) -> None:
         self.console, self.names, self.total, self.metric = console, names, total, metric
         self.works, self.usual = works, usual or CellWork(1)
@@ -116,19 +168,21 @@ class SweepProgress:
         self._new_work = 0.0
         self._running: dict[str, float] = {}  # since when
         self._last_line = self._begun = time.monotonic()
-        self._status = console.status(self.describe())
+        self._bars = CellBars(console, self.describe(), read_epochs)
 
     def __enter__(self) -> "SweepProgress":
         if self.console.is_interactive:
-            self._status.start()
+            self._bars.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._status.stop()
+        self._bars.stop()
 
     def on_start(self, signature: str) -> None:
         """A worker has the cell (again, after its first worker was lost)."""
         self._running[signature] = time.monotonic()
+        epochs = self.works.get(signature, self.usual).epochs
+        self._bars.add_bar(signature, self.names[signature], epochs)
         self._update()
 
     def on_epoch(self, signature: str, row: dict[str, Any]) -> None:
@@ -136,11 +190,13 @@ class SweepProgress:
         work = self.works.get(signature, self.usual)
         self._work_done[signature] = (row["epoch"] + 1) * work.per_epoch
         self._new_work += work.per_epoch
+        self._bars.move_bar(signature, row["epoch"] + 1)
         self._update()
 
     def on_end(self, signature: str, outcome: Outcome) -> None:
         """A cell ended, well or not."""
         seconds = time.monotonic() - self._running.pop(signature, self._begun)
+        self._bars.remove_bar(signature)
         if not outcome.paused:
             self._work_done[signature] = self.works.get(signature, self.usual).total
         self.stopped += outcome.stopped
@@ -188,7 +244,7 @@ class SweepProgress:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _update(self) -> None:
-        self._status.update(self.describe())
+        self._bars.line.update(text=self.describe())
         if not self.console.is_interactive and time.monotonic() - self._last_line > LOG_SECONDS:
             self._print_line(f"[{self.describe()}]")
 
@@ -207,6 +263,9 @@ def choose_executor(name: str) -> Executor:
 
 
 def _execute_on_ray(queue: JobQueue, scratch: Path, cluster: Cluster) -> None:
+    terminal.announce(
+        "starting Ray on this machine" if cluster.address is None else f"joining {cluster.address}"
+    )
     from capsweep.sweep.executors import ray_tune
 
     ray_tune.execute(queue, scratch, cluster)
@@ -248,8 +307,8 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     cells = planned.cells if options.part is None else options.part.select_cells(planned.cells)
     ready = Plan(tuple(cell for cell in cells if not cell.points[0].waits))
     due = [cell for cell in ready.cells if cell.is_due(options.retry_failed)]
-    plan.check_data(due, node)
     terminal.print_line(console, plan.describe_plan(sweep, ready))
+    plan.check_data(due, node)
     repeats = sum(cell.fails_again and cell not in due for cell in ready.cells)
     if not due:
         lines = _describe_repeats(repeats) or ["nothing to run: every cell is finished"]
@@ -265,7 +324,10 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     for line in limits.describe():
         terminal.print_line(console, line)
     works = estimate_works([planned.cell for planned in due], costs)
-    with SweepProgress(console, names, len(due), sweep.metric, works) as progress:
+    read_epochs = partial(read_trained_epochs, ledger)
+    with SweepProgress(
+        console, names, len(due), sweep.metric, works, read_epochs=read_epochs
+    ) as progress:
         queue = JobQueue(jobs, ledger, progress, costs, limits)
         execute(queue, node.storage / "ray", Cluster.from_config(config))
     finished = len(ready.cells) - len(due) - repeats + progress.done

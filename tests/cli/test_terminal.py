@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from capsweep import terminal
+from capsweep import cli, terminal
+from capsweep.cli import program
 from capsweep.ledger.ledger import folder_of
 from capsweep.report import grid
 from capsweep.storage.files import write_json
@@ -111,3 +112,14 @@ def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(
     assert printed.out.count(SHOWN.partition(r"\x07")[0]) == 7  # rich drops bells of its own accord
     assert printed.err == f"{SHOWN}\n"
     assert not terminal.OBEYED.search(printed.out)
+
+
+def test_a_sweep_says_what_it_does_before_it_imports(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program.importlib, "import_module", interrupt)
+    assert cli.main(["sweep", "ablation"]) == program.INTERRUPTED
+    assert capsys.readouterr().out == "ablation: composing its cells ...\n"

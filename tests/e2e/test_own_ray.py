@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import commands
 import processes
@@ -44,6 +45,17 @@ def test_no_cluster_at_an_address(address: str) -> None:
         ray_start.connected(address),
     ):
         pass
+
+
+def test_where_there_is_a_dashboard_its_address_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for url in ("10.0.0.1:8265", ""):  # "": of a Ray without one
+        context = SimpleNamespace(dashboard_url=url)
+        monkeypatch.setattr(ray_start, "_start_or_join", lambda *_, context=context: context)
+        with ray_start.connected("head:6379"):
+            pass
+    assert capsys.readouterr().err == "Ray's dashboard: http://10.0.0.1:8265\n"
 
 
 @pytest.mark.parametrize("folder", ["file/below", "long" * 25])

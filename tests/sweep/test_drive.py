@@ -53,6 +53,33 @@ def test_a_log_gets_a_line_a_minute(output: io.StringIO) -> None:
     assert "\x1b" not in output.getvalue()
 
 
+@pytest.mark.parametrize("width", [100, 40])
+def test_the_bar_of_a_running_cell_moves_inside_an_epoch(output: io.StringIO, width: int) -> None:
+    console, epochs = Console(file=output, width=width, force_terminal=True), {"a": None}
+    names = {"a": "cnn · seed 0", "b": "cnn · seed 1"}
+    usual = CellWork(4)
+    progress = SweepProgress(console, names, 2, "test/error", {}, usual, epochs.get)
+
+    def look() -> str:
+        output.truncate(output.seek(0))
+        progress._bars._last_look -= 1.1
+        progress._bars.refresh()
+        return output.getvalue()
+
+    with progress:
+        progress.on_start("a")
+        assert "starts" in look()
+        epochs["a"] = 0.5
+        assert "epoch 0.5 of 4" in look()
+        epochs["a"] = None  # as in an object store, where the driver hears of whole epochs alone
+        progress.on_epoch("a", ROW)
+        assert "epoch 1.0 of 4" in look()
+        progress.on_start("a")  # again, after its worker was lost
+        assert "epoch" not in look()
+        progress.on_end("a", Outcome(stopped=True))
+        assert "seed 0" not in look()
+
+
 @pytest.mark.parametrize("epochs", [range(3), [2]], ids=["reported again", "not reported"])
 def test_the_time_left_is_that_of_the_epochs_left(
     epochs: range, output: io.StringIO, monkeypatch: pytest.MonkeyPatch

@@ -7,10 +7,10 @@ from clock import Clock
 from rich.console import Console
 
 from capsweep.config import compose
-from capsweep.sweep import drive
-from capsweep.sweep.drive import CellWork, SweepProgress
+from capsweep.sweep import progress as progresses
 from capsweep.sweep.job import Outcome
 from capsweep.sweep.plan import Estimates
+from capsweep.sweep.progress import CellWork, SweepProgress
 
 ROW = {"epoch": 0}
 
@@ -84,7 +84,7 @@ def test_the_bar_of_a_running_cell_moves_inside_an_epoch(output: io.StringIO, wi
 def test_the_time_left_is_that_of_the_epochs_left(
     epochs: range, output: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drive.time, "monotonic", clock := Clock())
+    monkeypatch.setattr(progresses.time, "monotonic", clock := Clock())
     progress = make_progress(output)
     progress.on_start("a")
     assert progress.describe().endswith("of 3, time left: unknown")
@@ -99,7 +99,7 @@ def test_the_time_left_is_that_of_the_epochs_left(
 def test_the_time_left_weighs_cells_by_their_epochs_and_estimates(
     output: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drive.time, "monotonic", clock := Clock())
+    monkeypatch.setattr(progresses.time, "monotonic", clock := Clock())
     progress = make_progress(output, a=CellWork(1), b=CellWork(50), c=CellWork(50, 3.0))
     for epoch in range(50):
         progress.on_epoch("b", {"epoch": epoch})
@@ -113,5 +113,5 @@ def test_the_time_left_weighs_cells_by_their_epochs_and_estimates(
 def test_epochs_without_an_estimate_are_as_long_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
     costs, known = Estimates(None), {2: 8.0, 3: 24.0}
     monkeypatch.setattr(costs, "seconds", lambda cell: known.get(cell.config["epochs"]))
-    works = drive.estimate_works([compose.cell([f"epochs={n}"]) for n in (2, 3, 5)], costs)
+    works = progresses.estimate_works([compose.cell([f"epochs={n}"]) for n in (2, 3, 5)], costs)
     assert [work.total for work in works.values()] == [8.0, 24.0, 30.0]

@@ -129,7 +129,7 @@ def readers(whole: Path) -> Readers:
 
     def report(ledger: Ledger) -> None:
         answer = table.build_table(sweep, points, ledger)
-        cells.read_fields(answer, points, ledger)
+        cells.read_fields(answer, ledger)
         publish.describe_training(answer, ledger)
 
     def list_unsynced(ledger: Ledger) -> None:

@@ -52,9 +52,7 @@ def written(folder: Path, text: str = SWEEP) -> Parsed:
     """The page of the small sweep, with the ledger in the same folder."""
     sweep, points = small_sweep(folder, text)
     ledger = Ledger(folder)
-    paths = page.write_page(
-        table.build_table(sweep, points, ledger), points, ledger, folder / "report"
-    )
+    paths = page.write_page(table.build_table(sweep, points, ledger), ledger, folder / "report")
     assert all(path.is_file() for path in paths)
     return Parsed(paths[0].read_text())
 

@@ -62,7 +62,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     ledger = Ledger(folder)
     ledger.note_failure(points[5].cell.signature, f"ValueError: {'unbroken' * 40}")
     answer = table.build_table(sweep, points, ledger)
-    return page.write_page(answer, points, ledger, folder / "report")[0].as_uri()
+    return page.write_page(answer, ledger, folder / "report")[0].as_uri()
 
 
 def show(browser: Any, address: str, size: tuple[int, int] = WIDE) -> None:

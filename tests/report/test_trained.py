@@ -105,6 +105,11 @@ def test_cells_of_one_field_that_differ_in_more_than_the_seed_are_refused(ablati
             {"overrides": ["epochs=640", "model.primary.types=8"]},
             ["–", "≠ unchanged capsnet"],
         ),
+        (
+            "full_mnist",
+            {"overrides": ["routing=em", "epochs=640"]},
+            ["–", "0.25 % ≠ routing dynamic"],
+        ),
         ("full_mnist", {"overrides": ["loss=spread"]}, ["–", "≠ loss margin, 640 epochs"]),
         ("smallnorb", {}, ["–", "2.70 % (epochs unknown)"]),
         ("cifar10_ensemble", {}, ["10.60 % ≠ ensemble of 7"]),

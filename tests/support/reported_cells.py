@@ -54,7 +54,7 @@ def read_fields(folder: Path, text: str = SWEEP) -> tuple[ResultTable, list[Fiel
     sweep, points = small_sweep(folder, text)
     ledger = Ledger(folder)
     answer = table.build_table(sweep, points, ledger)
-    return answer, cells.read_fields(answer, points, ledger)
+    return answer, cells.read_fields(answer, ledger)
 
 
 def rows(losses: Sequence[float], split: str = "val", **others: float) -> list[dict[str, Any]]:

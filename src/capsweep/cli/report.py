@@ -36,7 +36,6 @@ class SweepReport:
 
     table: ResultTable
     formatted: FormattedTable
-    points: Sequence[Point]
     ledger: Ledger
     places: Places
 
@@ -84,7 +83,7 @@ def _make_report(sweep: Sweep, points: Sequence[Point]) -> SweepReport:
     ledger, added = Ledger(resolved.ledger), more_seeds.load(resolved, sweep)
     points = expand.set_accuracies(sweep, added.add_points(points))
     built = table.build_table(sweep, points, ledger, added.correction)
-    return SweepReport(built, formatted_table.format_table(built), points, ledger, resolved)
+    return SweepReport(built, formatted_table.format_table(built), ledger, resolved)
 
 
 def _print_report(report: SweepReport, console: Console) -> None:
@@ -127,7 +126,7 @@ def _write_files(report: SweepReport, console: Console) -> bool:
         write_text(folder / "table.md", render.render_markdown(built, formatted))
         write_text(folder / "table.tex", render.render_latex(built, short))
         write_text(folder / "table.csv", render.render_csv(built, formatted))
-        page.write_page(built, report.points, report.ledger, folder)
+        page.write_page(built, report.ledger, folder)
 
     return _write(folder / "index.html", write_all, console)
 
@@ -176,7 +175,7 @@ def _draw_missing(report: SweepReport, names: str, console: Console) -> bool:
 
 def _list_missing(report: SweepReport, names: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Signature and name of the figures that are to be drawn."""
-    for group in (group for row in report.table.rows for group in row.values if group is not None):
+    for group in report.table.groups:
         cells = [group.cells[seed] for seed in sorted(group.by_seed)]
         present = {
             kind_of_evaluation(file)

@@ -75,11 +75,11 @@ class FieldCells:
         return [cell for _, cell in sorted(self.cells.items()) if cell.is_counted]
 
 
-def read_fields(table: ResultTable, points: Sequence[Point], ledger: Ledger) -> list[FieldCells]:
-    """The cells behind every field that has any, in the order of the table. points: those that the
-    table was built from; places that mean the same run share a cell.
+def read_fields(table: ResultTable, ledger: Ledger) -> list[FieldCells]:
+    """The cells behind every field that has any, in the order of the table; places that mean the
+    same run share a cell.
     """
-    firsts = {point.cell.signature: point for point in reversed(points)}
+    firsts = {point.cell.signature: point for point in reversed(table.points)}
     entries = ledger.entries_of(point.cell for point in firsts.values())
 
     def read_cell(signature: str) -> KnownCell:

@@ -23,7 +23,6 @@ from capsweep.report.figures import ReportFigure
 from capsweep.report.formatted_table import FormattedTable
 from capsweep.report.table import ResultTable
 from capsweep.storage.files import hash_bytes, write_atomically, write_json, write_text
-from capsweep.sweep.expand import Point
 
 TEMPLATES = Path(__file__).with_name("templates")
 PAGE, NUMBERS, FIGURES = "index.html", "provenance.json", "figures"
@@ -39,15 +38,11 @@ COPIED_OF_RESULT = (
 )
 
 
-def write_page(
-    table: ResultTable, points: Sequence[Point], ledger: Ledger, folder: Path
-) -> list[Path]:
+def write_page(table: ResultTable, ledger: Ledger, folder: Path) -> list[Path]:
     """Write index.html, figures/ and provenance.json into a report's folder; all that was written,
     the page first.
-
-    points: those that the table was built from.
     """
-    fields = cells.read_fields(table, points, ledger)
+    fields = cells.read_fields(table, ledger)
     charts = list(figures.make_figures(table, fields))
     code = {**package_files.describe_code(), "package": code_identity.hash_package()}
     making = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "code": code}

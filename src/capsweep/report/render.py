@@ -64,7 +64,8 @@ def list_paragraphs(formatted: FormattedTable) -> list[str]:
 
 
 def _mark_field(field: FormattedField) -> str:
-    mark = "**" if field.best else "*" if field.kind == "published" else ""
+    is_published = field.kind == "published" and field.text != grid.MISSING
+    mark = "**" if field.best else "*" if is_published else ""
     return f"{mark}{field.text}{mark}"
 
 

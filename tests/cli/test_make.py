@@ -160,7 +160,8 @@ def test_every_command_of_the_documentation_is_accepted() -> None:
     commands = list_commands()
     assert len(commands) > 80
     for command in commands:
-        assert "nothing was run" not in run_make("-n", *shlex.split(command)).stderr, command
+        ended = run_make("-n", "--assume-old=.venv/.ready", *shlex.split(command))
+        assert "nothing was run" not in ended.stderr, command
 
 
 def test_arguments_are_words_of_the_shell() -> None:

@@ -58,8 +58,8 @@ def test_the_row_with_the_fewest_seeds_decides_what_the_report_warns_of(ablation
     ablation.points = kept
     ablation.fill(*(0.01 + 0.001 * point.seed for point in kept))
     text = ablation.render()
-    assert "n = 3 shows a difference only if differences are normally distributed" in text
-    assert "cannot give p below 0.25" in text
+    assert "n = 3 cannot show a difference unless" in text
+    assert "normally distributed: else p >= 0.25." in text
 
 
 def test_how_seeds_were_added_is_told(ablation) -> None:

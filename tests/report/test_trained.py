@@ -38,7 +38,7 @@ def describe(chosen) -> str:
             "affnist",
             {"overrides": ["dataset=affnist,affnist_like"], "seeds": "1"},
             "trained: data set affnist, affnist_like; network baseline_affnist (baseline), capsnet "
-            "(capsnet); epochs at most 100; batch size 128; seeds 0.",
+            "(capsnet); epochs at most 100; batch size 128; seed 0.",
         ),
         (
             "precision",
@@ -97,7 +97,7 @@ def test_cells_of_one_field_that_differ_in_more_than_the_seed_are_refused(ablati
         (
             "table1_mnist",
             {"overrides": ["limit_batches=9"], "arms": "cnn_matched"},
-            ["≠ unchanged mnist"],
+            ["≠ all of mnist"],
         ),
         ("full_mnist", {"overrides": ["epochs=640"]}, ["–", "0.25 %"]),
         (

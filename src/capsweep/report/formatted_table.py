@@ -125,10 +125,8 @@ def _notes_on_differences(table: ResultTable) -> list[str]:
     ]
     fewest = min(difference.n for difference in differences)
     if smallest_p(fewest) > LEVEL:
-        notes.append(
-            f"n = {fewest} shows a difference only if differences are normally distributed: a test "
-            f"that does not assume it cannot give p below {smallest_p(fewest):g}."
-        )
+        unless = f" unless differences are normally distributed: else p >= {smallest_p(fewest):g}"
+        notes.append(f"n = {fewest} cannot show a difference{unless if fewest > 1 else ''}.")
     return notes
 
 

@@ -14,6 +14,7 @@ from capsweep.sweep.spec import Sweep
 DIFFERS = "≠"
 DECLARED = {"model": "network", "dataset": "data set", "epochs": "epochs"}
 WORDS = {"model": "{}", "dataset": "{}", "epochs": "{} epochs", "members": "ensemble of {}"}
+WHOLE = {"model": "unchanged {}", "dataset": "all of {}"}
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,6 @@ def _list_differences(number: Mapping[str, Any], point: Point, members: int) -> 
         ours = members if key == "members" else point.coordinate(key)
         is_same = ours in (None, as_coordinate(theirs)) or (key == "epochs" and ours > theirs)
         if key not in ("arm", "value") and (changed.get(key) or not is_same):
-            text = f"unchanged {theirs}" if is_same else theirs
-            differs[key] = WORDS.get(key, f"{key} {{}}").format(text)
+            form = WORDS.get(key, f"{key} {{}}")
+            differs[key] = (WHOLE[key] if is_same else form).format(theirs)
     return differs

@@ -9,8 +9,10 @@ from capsweep.report.grid import describe_row
 from capsweep.sweep.expand import ACCURACY, Point
 from capsweep.sweep.spec import Sweep
 
-FACTS = ("dataset", "model", "epochs", "batch_size", "seed")
-NAMES = ("data set", "network", "epochs", "batch size", "seeds")
+FACTS = {
+    **{"dataset": "data set", "model": "network", "epochs": "epochs"},
+    **{"batch_size": "batch size", "seed": "seeds"},
+}
 
 
 def describe_trained(sweep: Sweep, points: Sequence[Point]) -> str:
@@ -22,11 +24,12 @@ def describe_trained(sweep: Sweep, points: Sequence[Point]) -> str:
     for point in points:
         places.setdefault(tuple(map(point.coordinate, keys)), []).append(point)
     facts = []
-    for key, name in zip(FACTS, NAMES, strict=True):
+    for key, name in FACTS.items():
         values = {place: _describe_fact(key, each) for place, each in places.items()}
         is_plain = key in keys or len(set(values.values())) == 1
         texts = dict.fromkeys(values.values()) if is_plain else _name_places(values)
-        facts.append(f"{name} {', '.join(texts)}")
+        noun = "seed" if key == "seed" and len(sweep.seeds) == 1 else name
+        facts.append(f"{noun} {', '.join(texts)}")
     return f"trained: {'; '.join(facts)}."
 
 

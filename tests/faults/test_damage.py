@@ -53,7 +53,7 @@ def test_a_cell_that_exceeds_memory_is_tried_once_with_a_larger_share(
     assert "1 of 3 cells failed" in output
     cli.main(["ledger", "failures", *disturbed.list_words()[1:]])
     output = capsys.readouterr().out
-    assert "out of memory: 1 cells" in output
+    assert "out of memory: 1 cell:" in output
     assert "model.hidden=100000000" in output
 
 

@@ -26,8 +26,8 @@ from capsweep.ledger import lease, upkeep
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of, load_predictions
 from capsweep.report import cells, publish, table
 from capsweep.sweep import plan
+from capsweep.sweep.estimates import Costs
 from capsweep.sweep.expand import Point
-from capsweep.sweep.plan import Costs
 from capsweep.tracking import content, sync
 from capsweep.training.size import Measurement
 

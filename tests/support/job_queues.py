@@ -6,8 +6,8 @@ from typing import Any
 
 from capsweep.config.cell import Cell, hash_shape
 from capsweep.ledger import causes
+from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.job import Job, Outcome
-from capsweep.sweep.plan import Estimates
 from capsweep.sweep.queue import JobQueue
 from capsweep.training.size import Measurement
 

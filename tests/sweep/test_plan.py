@@ -1,6 +1,7 @@
 """The plan of a sweep: what is due, what cells will take, parts of an array."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,14 @@ from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger, folder_of
 from capsweep.sweep import choices, drive, expand, plan
 from capsweep.sweep.choices import Choices
+from capsweep.sweep.estimates import (
+    Costs,
+    Estimate,
+    Estimates,
+    describe_costs,
+    describe_origin,
+)
 from capsweep.sweep.expand import Point
-from capsweep.sweep.plan import Costs, Estimates
 from capsweep.training import calibrate, provenance
 from capsweep.training.run import run
 from capsweep.training.size import Measurement, Size
@@ -134,6 +141,36 @@ def test_results_count_before_calibrations_and_this_hardware_before_others() -> 
     assert estimates.seconds(cell) == 5.0
     estimates.add({"seconds": {"fit": 1.0, "total": 1.0}, "steps": 1})  # of an older ledger
     assert estimates.seconds(cell) == 5.0
+
+
+def test_an_estimate_is_a_range_and_says_what_it_comes_from() -> None:
+    cell = compose.cell(["epochs=1", "dataset.validation=0", "batch_size=1437"])
+    base = {"shape": hash_shape(cell), "steps": 10, "epochs": 10, "hardware": "node"}
+    estimates = Estimates("node")
+    jittery = Measurement(hash_shape(cell), "node", 100.0, 0.0, 0.0, {}, None, None, 20, 0.5)
+    for measured, low, high in ((replace(jittery, spread=0.0), 80, 120), (jittery, 50, 150)):
+        estimates.add_measurement(measured)
+        assert estimates.estimate(cell) == Estimate(100.0, low, high, steps=20, cells=0)
+    for fit in (10.0, 20.0, 20.0, 20.0, 90.0):  # one machine slept
+        estimates.add({**base, "seconds": {"fit": fit, "total": fit + 3}})
+    known = estimates.estimate(cell)
+    assert known == Estimate(5.0, 4.0, 6.0, steps=50, cells=5)
+    both = describe_origin([known, Estimate(100.0, 80.0, 120.0, steps=20, cells=0)])
+    assert both == "50 steps of 5 finished cells and 20 steps of 1 calibration"
+
+
+def test_the_time_of_a_plan_is_a_range_with_its_origin(tmp_path: Path) -> None:
+    words = ["epochs=1", "dataset.validation=0", "batch_size=1437", f"places.storage={tmp_path}"]
+    cells = [compose.cell([*words, f"seed={seed}"]) for seed in range(3)]
+    ledger, where = Ledger(tmp_path), places.resolve(cells[0].config["places"])
+    planned = plan.Plan(tuple(_planned(cell, Entry("missing")) for cell in cells))
+    costs = Costs(ledger, where, planned.cells)
+    assert "3 cells of unknown shape; --calibrate" in describe_costs(planned, costs)[0]
+    base = {"shape": hash_shape(cells[0]), "steps": 1, "hardware": provenance.name_hardware()}
+    costs.add({**base, "seconds": {"fit": 3600.0, "total": 3600.0}})
+    (line,) = describe_costs(planned, costs)
+    assert re.match(r"time: [\d.]+ to [\d.]+ (min|h) on \d+ [CG]PU slots? here, ", line)
+    assert line.endswith("from 1 step of 1 finished cell")
 
 
 def test_cells_of_a_cluster_are_estimated_by_its_hardware_and_not_the_drivers(

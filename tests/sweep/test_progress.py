@@ -8,8 +8,8 @@ from rich.console import Console
 
 from capsweep.config import compose
 from capsweep.sweep import progress as progresses
+from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.job import Outcome
-from capsweep.sweep.plan import Estimates
 from capsweep.sweep.progress import CellWork, SweepProgress
 
 ROW = {"epoch": 0}

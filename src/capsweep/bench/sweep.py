@@ -17,8 +17,8 @@ from capsweep.config import compose
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import choices, executors, expand, plan
 from capsweep.sweep.choices import Choices
+from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.job import Capacity, Job, Outcome
-from capsweep.sweep.plan import Estimates
 from capsweep.sweep.queue import JobQueue
 from capsweep.tracking.labels import Labels
 

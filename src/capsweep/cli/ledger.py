@@ -6,7 +6,6 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -17,13 +16,10 @@ from capsweep.errors import DamageError, UserError
 from capsweep.ledger import lease, listing, stored_files, upkeep
 from capsweep.ledger.causes import find_nearest
 from capsweep.ledger.ledger import EVALUATIONS, Entry, Ledger, folder_of, load_predictions
-from capsweep.ledger.listing import ListedCell, find_signature
+from capsweep.ledger.listing import find_signature
 from capsweep.ledger.stored_files import DIGESTS, REMOVE, RESULT
 from capsweep.storage.stores import join
 from capsweep.terminal import count_of
-
-LISTED = ("signature", "state", "error", "data", "epochs", "seed", "date", "sweep", "arm and place")
-KEYS = ("dataset", "epochs", "seed")
 
 
 def find_storage(parsed: argparse.Namespace) -> str:
@@ -64,40 +60,19 @@ def run_ls(parsed: argparse.Namespace) -> None:
         and (parsed.since is None or (cell.date is not None and cell.date >= parsed.since))
     ]
     if parsed.json:
-        print(json.dumps([_cell_as_json(cell) for cell in cells], indent=1))
+        content = [_as_json(cell.signature, cell.entry) | cell.to_plain() for cell in cells]
+        print(json.dumps(content, indent=1))
         return
     if not cells:
         print(f"no such cell in {ledger.store.root}", file=sys.stderr)
         return
     cells.sort(key=lambda cell: cell.date.timestamp() if cell.date else 0)
     # One line each, however narrow a terminal is: they are searched, and cut by `head`.
-    rows = [LISTED, *map(_list_fields, cells)]
+    rows = [listing.COLUMNS, *(cell.fields for cell in cells)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         fields = (field.ljust(width) for field, width in zip(row, widths, strict=True))
         print(" ".join(fields).rstrip())
-
-
-def _cell_as_json(cell: ListedCell) -> dict[str, Any]:
-    date = None if cell.date is None else cell.date.isoformat()
-    more = {"sweep": cell.sweep, "arm": cell.arm, "place": cell.place, "date": date}
-    return _as_json(cell.signature, cell.entry) | more | {key: cell.value_of(key) for key in KEYS}
-
-
-def _list_fields(cell: ListedCell) -> tuple[str, ...]:
-    """The fields of a cell's line, as LISTED names them."""
-    entry, date = cell.entry, None if cell.date is None else cell.date.astimezone()
-    error = None if entry.result is None else entry.result["metrics"].get("test/error")
-    is_recent = date is not None and date.year == datetime.now(UTC).astimezone().year
-    remark = entry.cause or entry.owner
-    return (
-        *(cell.signature, entry.status),
-        "-" if error is None else f"{100 * error:.2f} %",
-        *("-" if (v := cell.value_of(k)) is None else str(v) for k in KEYS),
-        "-" if date is None else date.strftime("%m-%d %H:%M" if is_recent else "%Y-%m-%d"),
-        cell.sweep or "-",
-        (cell.place or "-") + (f"  {remark}" if remark else ""),
-    )
 
 
 def run_show(parsed: argparse.Namespace) -> None:

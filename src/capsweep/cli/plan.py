@@ -7,7 +7,7 @@ from capsweep.cli import sweep_options
 from capsweep.config import places
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import expand, plan
-from capsweep.sweep.plan import Costs
+from capsweep.sweep.estimates import Costs, describe_costs
 
 
 def run_plan(parsed: argparse.Namespace) -> None:
@@ -25,6 +25,6 @@ def run_plan(parsed: argparse.Namespace) -> None:
         print(plan.as_json(sweep, planned, costs))
         return
     terminal.print_table(console, plan.make_table(planned, costs))
-    described = plan.describe_plan(sweep, planned), *plan.describe_costs(planned, costs)
+    described = plan.describe_plan(sweep, planned), *describe_costs(planned, costs)
     for line in (*sweep.notes, *described):
         terminal.print_paragraph(console, line)

@@ -14,6 +14,8 @@ from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import READERS, Entry, Ledger, mark_stale
 from capsweep.terminal import count_of
 
+COLUMNS = ("signature", "state", "error", "data", "epochs", "seed", "date", "sweep", "arm, place")
+KEYS = ("dataset", "epochs", "seed")
 CANDIDATES = 5  # cells that are named where a prefix is that of several
 UNSAID = ("places.", "logger", "rerun=", "seed=")  # beginnings of overrides that are no place
 
@@ -40,6 +42,29 @@ class ListedCell:
         """The value of a key, the name of a group; None where the cell has none."""
         value = causes.value_of(self.leaves, key)
         return self.leaves.get(f"{key}.name") if value is causes.ABSENT else value
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """What COLUMNS names, and why it failed or who runs it; `-` where nobody knows."""
+        entry, date = self.entry, None if self.date is None else self.date.astimezone()
+        error = None if entry.result is None else entry.result["metrics"].get("test/error")
+        is_recent = date is not None and date.year == datetime.now().astimezone().year
+        settings = [self.value_of(key) for key in KEYS]
+        remark = entry.cause or entry.owner
+        return (
+            *(self.signature, entry.status),
+            "-" if error is None else f"{100 * error:.2f} %",
+            *("-" if value is None else str(value) for value in settings),
+            "-" if date is None else date.strftime("%m-%d %H:%M" if is_recent else "%Y-%m-%d"),
+            self.sweep or "-",
+            (self.place or "-") + (f"  {remark}" if remark else ""),
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """What is recorded, as JSON has it."""
+        date = None if self.date is None else self.date.isoformat()
+        plain = {"sweep": self.sweep, "arm": self.arm, "place": self.place, "date": date}
+        return plain | {key: self.value_of(key) for key in KEYS}
 
     def __str__(self) -> str:
         seed = f"seed {self.value_of('seed')}"

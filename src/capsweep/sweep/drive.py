@@ -18,11 +18,12 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.storage import stores
 from capsweep.storage.stores import is_url
 from capsweep.sweep import executors, expand, more_seeds, plan
+from capsweep.sweep.estimates import Costs
 from capsweep.sweep.executors import Cluster, Executor
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job
 from capsweep.sweep.limits import Limits
-from capsweep.sweep.plan import Costs, Plan, PlannedCell
+from capsweep.sweep.plan import Plan, PlannedCell
 from capsweep.sweep.progress import SweepProgress, estimate_works
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.spec import Sweep
@@ -127,7 +128,9 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     plan.check_data(due, node)
     repeats = sum(cell.fails_again and cell not in due for cell in ready.cells)
     if not due:
-        lines = _describe_repeats(repeats) or ["nothing to run: every cell is finished"]
+        lines = _describe_repeats(repeats) or [
+            f"nothing to run: every cell is finished{_describe_stale(ready, due)}"
+        ]
         return SweepEnd(FAILED if repeats else FINISHED, tuple(lines))
     mode, reason = modes.decide_mode(config)
     costs = Costs(ledger, node, ready.cells)
@@ -147,7 +150,8 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
         queue = JobQueue(jobs, ledger, progress, costs, limits)
         execute(queue, node.storage / "ray", Cluster.from_config(config))
     finished = len(ready.cells) - len(due) - repeats + progress.done
-    return describe_end(queue, finished, len(ready.cells), "cells", repeats)
+    stale = _describe_stale(ready, due)
+    return describe_end(queue, finished, len(ready.cells), "cells", repeats, stale)
 
 
 def run_in_order(
@@ -231,9 +235,11 @@ def _make_jobs(
 
 
 def describe_end(
-    queue: JobQueue, finished: int, total: int, noun: str, repeats: int = 0
+    queue: JobQueue, finished: int, total: int, noun: str, repeats: int = 0, stale: str = ""
 ) -> SweepEnd:
-    """Exit status and last lines: a failure outweighs cells that a bound left."""
+    """Exit status and last lines: a failure outweighs cells that a bound left. stale: what is said
+    of cells that other code finished.
+    """
     lines = _describe_repeats(repeats)
     so_far = f"{finished} of {total} {noun} are finished; the same command goes on"
     if not queue.is_exhausted:
@@ -246,7 +252,12 @@ def describe_end(
         return SweepEnd(FAILED, tuple(lines))
     if queue.count_left:
         return SweepEnd(UNFINISHED, tuple(lines))
-    return SweepEnd(FINISHED, (*lines, f"all {total} {noun} are finished"))
+    return SweepEnd(FINISHED, (*lines, f"all {total} {noun} are finished{stale}"))
+
+
+def _describe_stale(plan: Plan, due: Sequence[PlannedCell]) -> str:
+    count = sum(cell.entry.status == "stale" and cell not in due for cell in plan.cells)
+    return f", {count} of them by other code; RERUN=stale runs those again" if count else ""
 
 
 def _describe_repeats(count: int) -> list[str]:

@@ -1,36 +1,34 @@
-"""The plan: what a sweep would run, proven to be runnable before anything is taken, and how long it
-will take; as a table for a person and as JSON for programs. Of what ran, the failures by cause.
+"""The plan: what a sweep would run, proven to be runnable before anything is taken; as a table for
+a person and as JSON for programs. Of what ran, the failures by cause.
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from statistics import median
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich import box
 from rich.table import Table as RichTable
 
-from capsweep.config.cell import Cell, count_steps, get, hash_shape
+from capsweep.config.cell import Cell
 from capsweep.config.places import Places
-from capsweep.config.validation import count_validation_examples
 from capsweep.errors import ConfigError, DamageError
-from capsweep.ledger import causes, stored_files
+from capsweep.ledger import causes
 from capsweep.ledger import ledger as ledgers
 from capsweep.ledger.ledger import Entry, Ledger
-from capsweep.storage.stores import join
+from capsweep.sweep.estimates import Costs, Estimate, describe_origin
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
-from capsweep.training import provenance
-from capsweep.training.size import Measurement, Size, network_size
+from capsweep.terminal import count_of
+from capsweep.training.size import Size, network_size
 
 STATUSES = ("done", "stale", "running", "stopped", "missing", "failed")
 COMMON = ("done", "missing", "failed")  # named also where there is none
+NAMES = {"stale": "stale (finished by other code; RERUN=stale runs these again)"}
 NUMBERS = ("parameters", "MFLOPs", "s/cell")
 COLUMNS = ("cells", "seeds", *NUMBERS, "state")
-UNKNOWN = "unknown hardware"
 
 
 @dataclass(frozen=True)
@@ -116,118 +114,15 @@ def check_data(cells: Iterable[PlannedCell], places: Places) -> None:
         build.build_source(config).check(str(places.data))
 
 
-class Estimates:
-    """Seconds of cells: from finished cells of the same shape, else from a calibration.
-
-    Results of the same hardware count before others. hardware: where cells run, None: that is not
-    known.
-    """
-
-    def __init__(self, hardware: str | None) -> None:
-        self.hardware = hardware
-        # Seconds of a training step, and of all else of a cell, by shape and hardware.
-        self._paces: dict[str, dict[str, list[tuple[float, float]]]] = {}
-        self._measured: dict[str, dict[str, Measurement]] = {}
-
-    def add(self, result: Mapping[str, Any]) -> None:
-        """A finished cell; one that does not say its shape is skipped, not guessed."""
-        seconds, key = result.get("seconds"), result.get("shape")
-        if key is not None and seconds and result.get("steps"):
-            pace = seconds["fit"] / result["steps"], seconds["total"] - seconds["fit"]
-            paces = self._paces.setdefault(key, {})
-            paces.setdefault(result.get("hardware") or UNKNOWN, []).append(pace)
-
-    def add_measurement(self, measurement: Measurement) -> None:
-        """A calibration."""
-        self._measured.setdefault(measurement.shape, {})[measurement.hardware] = measurement
-
-    def seconds(self, cell: Cell) -> float | None:
-        """The whole run of a cell, from start to result; None when its shape is unknown."""
-        key, hardware = hash_shape(cell), self.hardware or UNKNOWN
-        if known := self._paces.get(key):
-            paces = known.get(hardware) or [pace for some in known.values() for pace in some]
-            steps = count_steps(cell, get(cell.config, "dataset.examples.train"))
-            return median(p for p, _ in paces) * steps + median(rest for _, rest in paces)
-        if measured := self._measured.get(key):
-            return _apply_calibration(cell, measured.get(hardware) or [*measured.values()][-1])
-        return None
-
-
-def _apply_calibration(cell: Cell, measured: Measurement) -> float:
-    """A calibration's seconds, evaluation of validation and test examples included."""
-    examples, epochs = get(cell.config, "dataset.examples"), cell.config["epochs"]
-    images = examples["test"] + count_validation_examples(cell.config["dataset"]) * epochs
-    limit = cell.config["limit_batches"]
-    if limit is not None:
-        images = min(images, limit * 500 * (1 + epochs))
-    trained = count_steps(cell, examples["train"]) * measured.seconds_per_step
-    return measured.startup_seconds + trained + images * measured.evaluation_seconds_per_image
-
-
-class Costs(Estimates):
-    """Estimates of one ledger. Cells of the plan are looked at first; the rest of the ledger is
-    scanned only for a shape that they do not know.
-    """
-
-    def __init__(self, ledger: Ledger, places: Places, cells: Sequence[PlannedCell]) -> None:
-        self.ledger, self.places = ledger, places
-        # The nodes of a cluster are other machines: what they have is seen by what finishes there.
-        self.address = next((c.cell.config["cluster"]["address"] for c in cells), None)
-        super().__init__(provenance.name_hardware() if self.address is None else None)
-        for cell in cells:
-            super().add(cell.entry.result or {})
-        if any(self.seconds(cell.cell) is None for cell in cells):
-            self._add_measurements()
-        if any(self.seconds(cell.cell) is None for cell in cells):
-            known = {cell.cell.signature for cell in cells}
-            others = [s for s in ledger.list_signatures() if s not in known]
-            for entry in ledger.entries(others).values():
-                super().add(entry.result or {})
-
-    def add(self, result: Mapping[str, Any]) -> None:
-        """A cell finished, and where it ran others will."""
-        if self.address is not None:
-            self.hardware = result.get("hardware")
-        super().add(result)
-
-    def _add_measurements(self) -> None:
-        store, cure = self.ledger.store, "remove it; plan --calibrate makes it anew"
-        names = [field.name for field in fields(Measurement)]
-        for path in (f"measurements/{name}" for name in store.list_names("measurements")):
-            try:
-                if (content := store.read(path)) is not None:
-                    where = join(store.root, path)
-                    plain = stored_files.parse_json(content, where, cure, *names)
-                    self.add_measurement(Measurement(**{name: plain[name] for name in names}))
-            except DamageError as error:
-                stored_files.print_damage(error)
-
-    def calibrate_cells(self, cells: Sequence[Cell], print_line: Callable[[str], object]) -> None:
-        """Time a few steps of every shape that has no estimate, here, and keep what was measured;
-        not of cells that run on other machines.
-        """
-        from capsweep.training.calibrate import calibrate
-
-        if self.address is not None:
-            if unknown := sum(self.seconds(cell) is None for cell in cells):
-                where = f"{unknown} cells run on {self.address}, whose nodes are not this one"
-                print_line(f"not calibrated: {where}")
-            return
-        for cell in cells:
-            if self.seconds(cell) is None:
-                name = cell.config["model"]["name"]
-                print_line(f"calibrating: 20 steps of {name} ({hash_shape(cell)})")
-                measured = calibrate(cell, self.places)
-                self.ledger.store.write(measured.name, json.dumps(asdict(measured)).encode())
-                self.add_measurement(measured)
-
-
 def describe_plan(sweep: Sweep, plan: Plan) -> str:
     """The plan in a few words."""
-    counts = [f"{n} {s}" for s in STATUSES if (n := plan.count_status(s)) or s in COMMON]
+    counts = [
+        f"{n} {NAMES.get(s, s)}" for s in STATUSES if (n := plan.count_status(s)) or s in COMMON
+    ]
     if equivalent := plan.count_equivalent():
         counts.append(f"{equivalent} equivalent")
-    text = f"{sweep.name}: {sweep.question}\n{len(plan.cells)} cells: {', '.join(counts)}"
+    cells = count_of(len(plan.cells), "cell")
+    text = f"{sweep.name}: {sweep.question}\n{cells}: {', '.join(counts)}"
     damaged = [f"{cell.entry.cause}" for cell in plan.cells if ledgers.is_damaged(cell.entry)]
     return "\n".join([text, *damaged])
 
@@ -249,13 +144,13 @@ def make_table(plan: Plan, costs: Costs) -> RichTable:
             each.entry.status if point is each.points[0] else f"same as {each.points[0].title}"
             for each, point in cells
         )
-        seconds = costs.seconds(cell.cell)
+        estimate = costs.estimate(cell.cell)
         table.add_row(
             title,
             ",".join(str(point.seed) for _, point in cells),
             f"{cell.size.parameters:,}",
             f"{cell.size.flops / 1e6:,.1f}",
-            "?" if seconds is None else f"{seconds:,.0f}",
+            "?" if estimate is None else estimate.text,
             ", ".join(f"{count} {state}" for state, count in states.items()),
         )
     return table
@@ -271,7 +166,7 @@ def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
             "cause": planned.entry.cause,
             "due": planned.is_due(),
             **asdict(planned.size),
-            "estimated_seconds": costs.seconds(planned.cell),
+            **_estimate_as_json(costs.estimate(planned.cell)),
             "command": planned.cell.command,
         }
         for planned in plan.cells
@@ -288,21 +183,9 @@ def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False)
 
 
-def describe_costs(plan: Plan, costs: Costs) -> list[str]:
-    """A line on what the due cells will take here; none where no cell is due."""
-    from capsweep.sweep.job import count_slots
-
-    due = [cell.cell for cell in plan.cells if cell.is_due()]
-    seconds = [s for cell in due if (s := costs.seconds(cell)) is not None]
-    if not due:
-        return []
-    if unknown := len(due) - len(seconds):
-        return [f"time: unknown for {unknown} cells of unknown shape; --calibrate measures them"]
-    count, kind, share = count_slots(due[0].config)
-    makespan, hours = max(max(seconds), sum(seconds) / count), sum(seconds) * share / 3600
-    time = f"{makespan:.0f} s" if makespan < 120 else f"{makespan / 60:.0f} min"
-    time = time if makespan < 7200 else f"{makespan / 3600:.1f} h"
-    return [f"time: about {time} on {count} {kind} slots here, {hours:.2f} {kind}-hours"]
+def _estimate_as_json(estimate: Estimate | None) -> dict[str, Any]:
+    values = {f"estimated_{n}": getattr(estimate, n, None) for n in ("seconds", "low", "high")}
+    return values | {"estimated_from": estimate and describe_origin([estimate])}
 
 
 def group_failures(plan: Plan, ledger: Ledger) -> list[dict[str, Any]]:

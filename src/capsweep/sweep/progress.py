@@ -12,8 +12,8 @@ from rich.spinner import Spinner
 
 from capsweep.config.cell import Cell
 from capsweep.statistics import metric_format
+from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.job import Outcome
-from capsweep.sweep.plan import Estimates
 
 LOG_SECONDS = 60.0  # between two lines of a log that say how a sweep stands
 ReadEpochs = Callable[[str], float | None]

@@ -22,11 +22,11 @@ from capsweep.ledger.ledger import Entry, Ledger, folder_of
 from capsweep.statistics import metric_format
 from capsweep.sweep import drive, expand
 from capsweep.sweep.drive import RunOptions, SweepEnd
+from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.executors import Cluster, Executor
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import AUTO, Capacity, Job, Outcome
 from capsweep.sweep.limits import Limits
-from capsweep.sweep.plan import Estimates
 from capsweep.sweep.progress import CellWork, SweepProgress
 from capsweep.sweep.queue import JobQueue, SweepListener
 from capsweep.sweep.spec import Sweep

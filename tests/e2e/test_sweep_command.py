@@ -118,10 +118,8 @@ def test_a_result_of_other_code_is_renewed_when_asked_and_stands_until_then(
     capsys.readouterr()
     assert call_sweep(small_sweep, storage, *few) == 0
     output = capsys.readouterr().out
-    assert (
-        "2 done, 1 stale (finished by other code; RERUN=stale runs these again), 0 missing"
-        in output
-    )
+    assert "2 done, 1 stale (finished by other code; RERUN=stale runs these again), 0" in output
+    assert "every cell is finished, 1 of them by other code" in output
     assert "1 cell made by other code than today's" in output
     assert read_times(storage) == before
     assert call_sweep(small_sweep, storage, *few, "--rerun", "stale") == 0

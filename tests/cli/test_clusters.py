@@ -204,7 +204,7 @@ def test_a_command_that_runs_already_is_named(
         ),
         ("status --address=http://127.0.0.1:9", "or name another place: RAY_ADDRESS=http://HOST"),
         ("status --cluster=slurm", "cluster=slurm has no job server; set CLUSTER=address"),
-        ("sweep ablation --address=http://head:8265", "jobs are taken there; add --detach"),
+        ("sweep ablation --address=http://head:8265", "jobs are taken there; add DETACH=1"),
         ("plan ablation --cluster=local --address=head:1", "CLUSTER=local with RAY_ADDRESS=head:1"),
     ],
 )

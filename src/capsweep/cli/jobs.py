@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from capsweep import terminal
 from capsweep.cli import sweep_options
 from capsweep.cli.parser import parse_arguments
 from capsweep.cluster import job_server
@@ -106,17 +107,12 @@ def run_status(parsed: argparse.Namespace) -> None:
 
 
 def _describe_nodes(nodes: dict[str, Any]) -> str:
-    texts = [_format_count(nodes["nodes"], "node")]
+    texts = [terminal.count_of(nodes["nodes"], "node")]
     for key, name in (("gpus", "GPU"), ("cpus", "CPU")):
         total, in_use = nodes[key]["total"], nodes[key]["in_use"]
-        texts.append(
-            _format_count(total, name) + (f", {in_use:g} in use" if in_use is not None else "")
-        )
+        text = terminal.count_of(round(total), name)
+        texts.append(text if in_use is None else f"{text}, {in_use:g} in use")
     return ", ".join(texts)
-
-
-def _format_count(count: float, name: str) -> str:
-    return f"{count:g} {name}{'' if count == 1 else 's'}"
 
 
 def _describe_job(job: "SweepJob", typed: str | None) -> list[str]:
@@ -146,11 +142,10 @@ def describe_cells(job: "SweepJob", typed: str | None = None) -> str:
 
     typed: the job's sweep as it was named: a file of elsewhere counts if it is named so.
     """
-    words = shlex.split(job.command.partition(" capsweep ")[2])
-    if typed is not None and typed.endswith(".yaml"):
-        words[1] = typed
-    elif not (package_files.find_folder("sweeps") / f"{job.sweep}.yaml").is_file():
-        return f"not counted: sweeps/ has no {job.sweep}.yaml here; name it: SWEEP=path/to/it.yaml"
+    name = typed if typed is not None and typed.endswith(".yaml") else job.sweep
+    if name == job.sweep and not (package_files.find_folder("sweeps") / f"{name}.yaml").is_file():
+        return f"not counted: sweeps/ has no {name}.yaml here; name it: SWEEP=path/to/it.yaml"
+    words = ["sweep", name, *shlex.split(job.command.partition(" capsweep ")[2])[2:]]
     try:
         with redirect_stderr(None):  # what a parser says of the options of another version
             parsed = parse_arguments(words)

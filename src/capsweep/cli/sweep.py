@@ -95,10 +95,10 @@ def _submit_sweep(
         raise ConfigError("--dry-run: nothing is submitted; `capsweep plan` prints the cells")
     if not parsed.here and (parsed.detach or cluster["submit"]):
         return _submit_job(parsed, sweep, config)
-    if job_server.is_url(parsed.address):
+    if job_server.is_url(cluster["address"]):
         raise ConfigError(
-            f"--address {parsed.address}: jobs are taken there; add --detach (DETACH=1 of make), "
-            "or give the address of Ray itself, such as head:6379"
+            f"RAY_ADDRESS={cluster['address']}: jobs are taken there; add DETACH=1 (--detach), or "
+            "give the address of Ray itself, such as head:6379"
         )
     return None
 

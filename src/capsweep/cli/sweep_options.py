@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from capsweep.cli.parser import KEYS, PLACES
-from capsweep.cluster import job_server
 from capsweep.config.overrides import parse, render
 from capsweep.errors import ConfigError
 from capsweep.sweep import choices, expand
@@ -63,8 +62,7 @@ def choose_cluster(parsed: argparse.Namespace) -> list[str]:
             f"CLUSTER={name} with RAY_ADDRESS={address}: an address is that of CLUSTER=address; "
             "leave one of them out"
         )
-    key = "cluster.jobs" if job_server.is_url(address) else "cluster.address"
-    return [f"cluster={name or 'address'}", render(key, address)]
+    return [f"cluster={name or 'address'}", render("cluster.address", address)]
 
 
 def _format_make_command(parsed: argparse.Namespace) -> str:

@@ -40,9 +40,11 @@ def open_jobs(cluster: Mapping[str, Any]) -> "Jobs":
             f"cluster={cluster['name']} has no job server; set CLUSTER=address, or RAY_ADDRESS to "
             "that of a cluster"
         )
-    if url is None and head == "auto":
+    if is_url(head):
+        url = head
+    elif url is None and head == "auto":
         url = LOCAL_SERVER
-    if url is None:
+    elif url is None:
         _check_head(head)
         url = _import_client().find_server(head)
     _check_server(url)

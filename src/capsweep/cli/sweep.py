@@ -22,7 +22,7 @@ from capsweep.terminal import count_of
 def run_sweep(parsed: argparse.Namespace) -> int:
     """Hand the sweep to its cluster, or run it here."""
     sweep, points, config = _load(parsed)
-    for note in sweep.notes:
+    for note in () if parsed.here else sweep.notes:  # once: where it was typed
         print(note, flush=True)
     if parsed.here and (on_node := driver.with_node_places(parsed, config)) is not None:
         parsed, (sweep, points, config) = on_node, _load(on_node)

@@ -226,12 +226,7 @@ def flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return columns
 
 
-def find_nearest(name: str, known: Iterable[str]) -> str | None:
-    """The nearest of some names; None where none is near."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)), None)
-
-
 def name_nearest(name: str, known: Iterable[str]) -> str:
     """A question whether the nearest of some names was meant; empty where none is near."""
-    nearest = find_nearest(name, known)
-    return f"did you mean {nearest}?" if nearest else ""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else ""

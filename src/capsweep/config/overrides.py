@@ -8,6 +8,7 @@ options of the group around it, such as `experiment=paper/mnist`. Inside, groups
 are, with dots; Hydra's overrides write them with slashes.
 """
 
+import difflib
 import json
 import math
 import re
@@ -25,7 +26,7 @@ from hydra.core.override_parser.types import Override as HydraOverride
 from hydra.errors import HydraException
 
 from capsweep.config import package_files
-from capsweep.config.cell import find_nearest, flat
+from capsweep.config.cell import flat
 from capsweep.errors import ConfigError
 
 PLAIN = re.compile(r"([A-Za-z_/]|\.{1,2}/)[A-Za-z0-9_/.\-]*")
@@ -249,6 +250,7 @@ def describe_unknown_key(key: str, schema: Mapping[str, Any]) -> str:
             for name in {known, known.rpartition(".")[2]}:
                 names.setdefault(name, []).append(known)
     last = key.rpartition(".")[2]
-    nearest = last if last in names else find_nearest(key, names)
-    hint = f"did you mean {' or '.join(names[nearest][:MOST_HINTS])}?" if nearest else HELP_HINT
+    nearest = [last] if last in names else difflib.get_close_matches(key, names, 1, cutoff=0.5)
+    keys = [known for name in nearest for known in names[name]]
+    hint = f"did you mean {' or '.join(keys[:MOST_HINTS])}?" if keys else HELP_HINT
     return f"{key}: no such key; {hint}"

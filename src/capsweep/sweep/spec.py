@@ -3,7 +3,6 @@
 Sections of the file are read strictly: no key is unknown, and none is missing.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,6 +11,7 @@ from typing import Any
 
 from capsweep.config import bounded_yaml, package_files
 from capsweep.config import overrides as grammar
+from capsweep.config.cell import name_nearest
 from capsweep.config.overrides import Interval, Override
 from capsweep.errors import ConfigError
 from capsweep.storage.files import hash_bytes
@@ -303,8 +303,7 @@ def _check_keys(
         raise ConfigError(f"{where} must be a mapping with the keys {', '.join(known)}")
     for key in section:
         if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"have {', '.join(known)}"
+            hint = name_nearest(str(key), known) or f"have {', '.join(known)}"
             raise ConfigError(f"{where}: {key}: no such key; {hint}")
     for key in required:
         if key not in section:

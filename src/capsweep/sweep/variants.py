@@ -128,11 +128,9 @@ def _find_fault(sweep: Sweep, arm: Arm) -> str | None:
 def _insert_arms(
     sweep: Sweep, places: Mapping[str, Sequence[Arm]], stays: set[str], points: Sequence[Point]
 ) -> Sweep:
-    """New arms in the places of others, each network with a control; numbers that were published
-    stand beside the arms that they are of alone.
-    """
+    """New arms in the places of others, each network with a control."""
     models = {arm.name: _list_names(points, "model", arm.name) for arm in sweep.arms}
-    own = models.pop(CONTROL, set())  # of the file
+    own = models.pop(CONTROL, set())  # of the control of the file, where that stays
     if CONTROL not in stays and not any(models[name] <= own for name in places):
         own = set()
     controlled, arms, notes = set(own), [], []
@@ -142,24 +140,27 @@ def _insert_arms(
         if arm.name in places and not models[arm.name] <= controlled:
             controlled |= models[arm.name]
             if any(p.arm == arm.name and p.coordinate(ITERATIONS) is None for p in points):
-                notes.append(f"arm {arm.name} has no control: without {ITERATIONS}, none is 1")
+                notes.append(f"arm {arm.name} has no control: its routing has no {ITERATIONS}")
             else:
                 is_first = not own and all(other.name != CONTROL for other in arms)
                 name = CONTROL if is_first else f"{CONTROL}_{arm.name}"
                 arms.append(_make_control(arm, name))
                 notes.append(f"arm {name} is {arm.name} with one iteration: equal couplings")
         arms += places.get(arm.name, ())
-    originals = [arm.name for arm in arms if arm in sweep.arms]
+    sweep = _keep_published(sweep, [arm.name for arm in arms if arm in sweep.arms])
+    return replace(sweep, arms=tuple(arms), notes=(*sweep.notes, *notes))
+
+
+def _keep_published(sweep: Sweep, arms: Sequence[str]) -> Sweep:
+    """The sweep, what was published beside the arms of its file alone: the table names arms."""
     values = tuple(
-        {**value, "arm": name}
+        {**value, "arm": arm}
         for value in sweep.published.values
-        for name in originals
-        if value.get("arm", name) == name
+        for arm in arms
+        if value.get("arm", arm) == arm
     )
     rows = sweep.rows if "arm" in (*sweep.rows, *sweep.columns) else ("arm", *sweep.rows)
-    published = replace(sweep.published, values=values)
-    notes = (*sweep.notes, *notes)
-    return replace(sweep, arms=tuple(arms), rows=rows, published=published, notes=notes)
+    return replace(sweep, rows=rows, published=replace(sweep.published, values=values))
 
 
 def _make_control(arm: Arm, name: str) -> Arm:

@@ -39,7 +39,9 @@ PLAN_AND_IDENTIFY = """
 import sys
 from capsweep import cli
 from capsweep.config import code_identity, compose
-cli.main(["plan", "ablation", "--dataset", sys.argv[1], "--model", sys.argv[1]])
+name = sys.argv[1]
+chosen = [f"--{kind}={name}" for kind in ("routing", "dataset", "model")]
+cli.main(["plan", "ablation", *chosen, f"loss=margin,{name}"])
 print(code_identity.hash_numerics(compose.cell([]).config))
 """
 
@@ -128,7 +130,9 @@ def test_all_kinds_run_together_and_other_cells_keep_their_code(checkout: Checko
     printed = checkout.run("-m", "capsweep", "train", *chosen, places, "debug=fast")
     assert "test/error" in printed
     planned, _, code = checkout.run("-c", PLAN_AND_IDENTIFY, NAME).strip().rpartition("\n")
-    assert "15 cells: 0 done, 15 missing" in planned
+    assert f"routing={NAME} takes the place of dynamic in arm capsnet" in planned
+    row = f"{NAME} · routing.num_iters=3 · loss.reconstruction.weight=0 · loss={NAME} "
+    assert row in planned
     assert code == code_identity.hash_numerics(compose.cell([]).config)
 
 

@@ -55,6 +55,13 @@ def test_a_sweep_file_is_read_as_it_is_written(load: Load) -> None:
     assert sweep.published.values == ({"arm": "cnn", "value": 0.5},)
 
 
+def test_what_all_published_numbers_are_of_gives_way_to_what_one_is_of(load: Load) -> None:
+    of = "of: {model: capsnet, epochs: 9}, values: [{arm: capsnet, value: 0.1}, {model: cnn_tiny, "
+    first, second = load("values: [{", of).published.values
+    assert first == {"model": "capsnet", "epochs": 9, "arm": "capsnet", "value": 0.1}
+    assert second == {"model": "cnn_tiny", "epochs": 9, "arm": "cnn", "value": 0.5}
+
+
 AXIS = "      routing.num_iters: [1, 3]\n"
 FIXED = "fixed: [model=capsnet_small]"
 CONTROL = "  control: {fixed: [routing=dynamic], space: {routing.num_iters: [1]}}\ntable:"
@@ -84,6 +91,8 @@ REFUSED = [
     ("[experiment=digits]", '["epochs=1,2"]', r"one run takes one value of epochs"),
     ("routing.num_iters: [1, 3]", "seed: [1, 3]", r"arms\.capsnet: seed is not an axis"),
     ("value: 0.5", "error: 0.5", r"published\.values: .* needs a `value` such as"),
+    ("values:", "of: capsnet, values:", r"published\.of must be what the numbers are of"),
+    ("arm: cnn, v", "arm: cnn, epochs: many, v", r"epochs must be a whole number >= 1, got many"),
     (TEXT, "", r"must be a mapping with the keys question, base"),
     ("Does it help?", "!!python/name:os.system", r"a tag \(!\) or an alias"),
     ("Does it help?", "3", r"question must be text, got 3"),

@@ -178,12 +178,11 @@ def _collect_group(
     if not points:
         return None
     places = {point.seed: point for point in points}
-    cells = {seed: point.cell.signature for seed, point in places.items()}
-    entry_of = {seed: entries[signature] for seed, signature in cells.items()}
+    entry_of = {seed: entries[point.cell.signature] for seed, point in places.items()}
     counted = {seed: entry.result for seed, entry in entry_of.items() if entry.status in COUNTED}
     finished = {seed: result["metrics"] for seed, result in counted.items() if result}
     by_seed = {
-        seed: _check_finite(sweep.metric, cells[seed], metrics[sweep.metric])
+        seed: _check_finite(sweep.metric, places[seed].cell.signature, metrics[sweep.metric])
         for seed, metrics in finished.items()
         if sweep.metric in metrics
     }

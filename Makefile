@@ -113,7 +113,7 @@ help: ## show this list
 #: sweep plan report train shards doctor | DATA_DIR=path | where the data sets are; default STORAGE/data
 #: sweep plan report train shards ledger doctor wandb-sync bench | STORAGE=path | where results go; default outputs
 #: sweep plan report ledger wandb-sync | LEDGER=path | where finished cells are: a folder or s3://bucket/folder; default STORAGE/ledger
-#: sweep plan report train shards ledger attach status stop wandb-sync test test-all bench soak | ARGS="a=1 b=2,3" | further Hydra overrides and options; of a sweep a list is an axis
+#: sweep plan report train shards ledger attach status stop wandb-sync test test-all bench soak | ARGS="a=1 b=2,3" | Hydra overrides and options; a list is an axis
 #: sweep shards | EXECUTOR=local | ray (default), local: in this process, without Ray, or array: with SHARD
 #: sweep | SHARD=2/8 | with EXECUTOR=array: this job's part of the cells
 #: sweep | BUDGET=9m | start only cells that the estimate says will end in time (90s, 9m, 2h)

@@ -127,6 +127,31 @@ def test_status_has_what_the_living_nodes_have(usage: dict[str, Any], text: str)
     assert commands._describe_nodes(server.read_nodes()) == text
 
 
+@pytest.mark.parametrize(
+    ("worker", "python"),
+    [
+        ('--python_worker_command="/my env/bin/python" /ray/setup_worker.py', "/my env/bin/python"),
+        ("--head", "python"),
+    ],
+)
+def test_a_job_runs_with_the_python_of_the_heads_workers(worker: str, python: str) -> None:
+    nodes = [{"raylet": {"isHeadNode": is_head}, "cmdline": ["raylet"]} for is_head in (0, 1)]
+    nodes[1]["cmdline"] = ["raylet", worker]
+    server = Jobs.__new__(Jobs)
+    answers: Any = Head(nodes={"data": {"summary": nodes}})
+    server.address, server._client = "", answers
+    assert server.find_python() == python
+
+
+def test_the_environment_may_name_where_jobs_are_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{len(name)}")
+        assert cli.main(["status"]) == 2
+        assert f"answers at http://127.0.0.1:{len(name)}; start" in capsys.readouterr().err
+
+
 def test_status_lists_jobs_of_a_head_that_does_not_tell_its_nodes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

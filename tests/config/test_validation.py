@@ -68,6 +68,7 @@ REFUSED = {
     "dataset=smallnorb_azimuth dataset.reader.viewpoint=light": r"viewpoint must be one of elev",
     # devices
     "trainer.devices=0": r"trainer\.devices must be auto or a whole number >= 1, got 0",
+    "logger.every_n_steps=0": r"logger\.every_n_steps must be auto or a whole number >= 1, got 0",
     "trainer.devices=2 resources.gpu=1": r"trainer\.devices=2 needs as many GPUs, and",
     "trainer.devices=2 trainer.accelerator=gpu": r"resources\.gpu=auto; set",
     "trainer.devices=9 batch_size=8": r"^batch_size=8 is too small for 9 .*devices=8",

@@ -56,7 +56,7 @@ def test_the_cells_of_the_sweep_are_grouped_by_arm_and_axes(
     curves = panels(built, "Run History Line Plot")
     assert [curve["metrics"] for curve in curves] == [[key] for key in dashboard.CURVES]
     axes = {(c["xAxis"], c["groupAgg"], c["groupArea"], c["limit"]) for c in curves}
-    assert axes == {("epoch", "mean", "minmax", 1000)}
+    assert axes == {(axis, "mean", "minmax", 1000) for axis in ("epoch", "step")}
     (bars,) = panels(built, "Bar Chart")
     assert (bars["metrics"], bars["groupBy"]) == (["test/error"], "jobType")
     (lines,) = panels(built, "Parallel Coordinates Plot")

@@ -12,13 +12,15 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from capsweep.errors import UserError
+from capsweep.ledger.ledger import POINT_LOSS
 from capsweep.tracking.tracker import Child, TrackingError
 
 if TYPE_CHECKING:
     import wandb_workspaces.reports.v2 as wr
     from wandb_workspaces.workspaces import Section, Workspace
 
-CURVES = ("train/loss", "val/loss", "train/error", "val/error")
+OF_EPOCHS = ("train/loss", "val/loss", "train/error", "val/error")
+CURVES = {POINT_LOSS: "step"} | dict.fromkeys(OF_EPOCHS, "epoch")  # by their axes
 SEND_SECONDS = 30.0
 MOST_RUNS = 1000  # in a panel; W&B's own 10 would leave seeds out of a mean
 
@@ -77,10 +79,8 @@ def _make_sections(view: SweepView) -> "list[Section]":
     mean = {"groupby_aggfunc": "mean", "max_runs_to_show": MOST_RUNS}
     title = "mean, least and greatest of the seeds"
     curves = [
-        wr.LinePlot(
-            title=f"{key} ({title})", x="epoch", y=[key], groupby_rangefunc="minmax", **mean
-        )
-        for key in CURVES
+        wr.LinePlot(title=f"{key} ({title})", x=axis, y=[key], groupby_rangefunc="minmax", **mean)
+        for key, axis in CURVES.items()
     ]
     bars = wr.BarPlot(
         title=f"{view.metric} by arm (mean, standard deviation)",

@@ -26,17 +26,19 @@ def make_progress(output: io.StringIO, **works: CellWork) -> SweepProgress:
     return SweepProgress(console, names, 3, "test/error", works, CellWork(4))
 
 
-def test_it_counts_what_happens(output: io.StringIO) -> None:
+def test_it_counts_what_happens(output: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
     with make_progress(output) as progress:
         progress.on_start("a")
         progress.on_epoch("a", ROW)
         progress.on_start("b")
         progress.on_end("a", Outcome({"metrics": {"test/error": 0.0125}, "tracking_fault": "x"}))
+        progress.on_end("c", Outcome({"metrics": {"test/error": 0.5}, "tracking_fault": "x"}))
         progress.on_end("b", Outcome(cause="NonFiniteLossError: step 3"))
         progress.on_start("c")
         progress.on_start("c")  # again, after its worker was lost
-    assert progress.describe().startswith("1 done, 1 running, 1 failed of 3, about ")
-    assert "cnn · seed 0: test/error 1.25 %, W&B lost: x" in output.getvalue()
+    assert progress.describe().startswith("2 done, 1 running, 1 failed of 3, about ")
+    assert "cnn · seed 0: test/error 1.25 % (" in output.getvalue()
+    assert capsys.readouterr().err == "W&B: x\n"  # once
     assert "cnn · seed 1: FAILED: NonFiniteLossError: step 3" in output.getvalue()
 
 

@@ -7,6 +7,7 @@ import pytest
 import wandb_server
 from wandb_server import WandbServer
 
+from capsweep import terminal
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.tracking import tracker
@@ -24,6 +25,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Child]]:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
+    terminal.print_once.cache_clear()
     own: list[Child] = []
     monkeypatch.setattr(tracker, "IDLE", own)
     monkeypatch.setattr(tracker, "FAULTS", {"online": [], "offline": []})

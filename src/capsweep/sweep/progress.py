@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.spinner import Spinner
 
+from capsweep import terminal
 from capsweep.config.cell import Cell
 from capsweep.statistics import metric_format
 from capsweep.sweep.estimates import Estimates
@@ -147,6 +148,8 @@ class SweepProgress:
         self.failed += outcome.cause is not None
         if outcome.result is not None:
             self.done += 1
+            if (fault := outcome.result.get("tracking_fault")) is not None:
+                terminal.print_once(f"W&B: {fault}")  # of many cells, as of one
             if (anew := outcome.result.get("begun_anew")) is not None:
                 self.on_message(signature, anew)
         text = self._describe_outcome(outcome)
@@ -180,8 +183,7 @@ class SweepProgress:
         if value is not None:
             measure = metric_format.measure_of(self.metric)
             text = f"{self.metric} {measure.format_number(value)}{measure.unit}"
-        fault = outcome.result.get("tracking_fault")
-        return f"{text}, W&B lost: {fault}" if fault else text
+        return text
 
     def _print_line(self, text: str) -> None:
         self._last_line = time.monotonic()

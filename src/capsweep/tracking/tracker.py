@@ -32,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from capsweep import terminal
 from capsweep.config import package_files
 from capsweep.config.cell import Cell
 from capsweep.errors import UserError
@@ -197,7 +198,7 @@ class Tracker:
             return
         self._mode = provenance["tracking"]["mode"]
         if self._mode == "online" and _is_resting("online"):
-            print("W&B: failed before: offline for a while", file=sys.stderr, flush=True)
+            terminal.print_once("W&B: failed before: offline for a while")
             self._mode = "offline"
         if _is_resting(self._mode):
             self._print_fault("W&B failed before, and is tried again later")
@@ -277,7 +278,7 @@ class Tracker:
 
     def _print_fault(self, fault: str) -> None:
         self.fault = f"{fault}; capsweep wandb sync uploads it"
-        print(f"W&B: {self.fault}", file=sys.stderr, flush=True)
+        terminal.print_once(f"W&B: {self.fault}")
 
 
 def main() -> None:

@@ -160,7 +160,7 @@ def _draw_missing(report: SweepReport, names: str, console: Console) -> bool:
         have = ", ".join(figures.FIGURES)
         raise UserError(f"EVALS: {', '.join(unknown)}: no such figure; have {have}, or all")
     loader = CellLoader(report.ledger, report.places.data, find_device("auto"))
-    is_complete = True
+    faults: set[str] = set()
     for signature, name in dict.fromkeys(_list_missing(report, named)):
         try:
             with redirect_stdout(sys.stderr if console.stderr else sys.stdout):
@@ -168,9 +168,11 @@ def _draw_missing(report: SweepReport, names: str, console: Console) -> bool:
         except NotApplicableError as error:
             terminal.print_line(console, f"{name}: {error}")
         except DRAWING_FAULTS as error:
-            print(f"error: {name}: {signature}: {type(error).__name__}: {error}", file=sys.stderr)
-            is_complete = False
-    return is_complete
+            fault = f"{type(error).__name__}: {error}"
+            if fault not in faults:  # absent data is one fault of all figures
+                print(f"error: {name}: {signature}: {fault}", file=sys.stderr)
+            faults.add(fault)
+    return not faults
 
 
 def _list_missing(report: SweepReport, names: Sequence[str]) -> Iterator[tuple[str, str]]:

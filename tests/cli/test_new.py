@@ -113,7 +113,7 @@ def test_it_names_what_it_wrote_and_three_commands(
     assert not any("mine" in text or "Mine" in text for text in texts)
     choice = f"{kind}={NAME}"
     usual = {
-        "routing": [f'"-k {NAME} tests/model/routing tests/config"', f"sweep ROUTING={NAME}"],
+        "routing": [f'"-k {NAME} tests/model tests/config"', f"sweep ROUTING={NAME}"],
         "loss": [f'"-k {NAME} tests/model tests/config"', f'sweep ARGS="loss=margin,{NAME}"'],
         "model": [f'"-k {NAME} tests/model tests/config"', f"sweep MODEL={NAME}"],
         "dataset": [f"plan DATASET={NAME}", f"sweep DATASET={NAME} DATA_DIR={checkout.folder}"],

@@ -19,23 +19,12 @@ EXAMPLES = Path("docs", "examples", "new")
 # What a command line or a YAML file reads as another thing than a name.
 RESERVED = ("control", "false", "inf", "nan", "no", "none", "null", "off", "on", "true", "yes")
 LONGEST = 24  # characters, so that lines stay below 100
-# What to type next, by kind: test it, train it for a moment, sweep it.
+# What to type next: test it, train it for a moment, sweep it.
+TEST, TRAIN = 'test ARGS="-k NAME tests/model tests/config"', 'train ARGS="KIND=NAME debug=fast"'
 COMMANDS = {
-    "routing": (
-        'test ARGS="-k NAME tests/model/routing tests/config"',
-        'train ARGS="routing=NAME debug=fast"',
-        "sweep ROUTING=NAME",
-    ),
-    "loss": (
-        'test ARGS="-k NAME tests/model tests/config"',
-        'train ARGS="loss=NAME debug=fast"',
-        'sweep ARGS="loss=margin,NAME"',
-    ),
-    "model": (
-        'test ARGS="-k NAME tests/model tests/config"',
-        'train ARGS="model=NAME debug=fast"',
-        "sweep MODEL=NAME",
-    ),
+    "routing": (TEST, TRAIN, "sweep ROUTING=NAME"),
+    "loss": (TEST, TRAIN, 'sweep ARGS="loss=margin,NAME"'),
+    "model": (TEST, TRAIN, "sweep MODEL=NAME"),
     "dataset": (
         "plan DATASET=NAME",
         'train ARGS="dataset=NAME debug=fast places.data=FOLDER"',
@@ -65,7 +54,7 @@ def run_new(parsed: argparse.Namespace) -> None:
         print("{TRAIN} + {TEST} images of {IMAGE_SHAPE}, {NUM_CLASSES} classes".format_map(words))
     print(f"next, in {checkout}:")
     for command in COMMANDS[kind]:
-        print(f"  make {replace_words(command, {'NAME': parsed.name, **words})}")
+        print(f"  make {replace_words(command, {**words, 'KIND': kind, 'NAME': parsed.name})}")
 
 
 def name_words(name: str) -> dict[str, str]:

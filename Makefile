@@ -90,7 +90,7 @@ SHARDING = $(if $(strip $(value DATASET)),$(call quoted,$(value DATASET)),multim
 REPORTING = $(call flag,EVALS,--evals) $(if $(strip $(value PUBLISH)),$(if \
             $(filter-out 1,$(value PUBLISH)),$(error PUBLISH=1 renews sweeps/NAME.md; it takes no other value),--publish))
 
-.PHONY: help setup sweep plan report train shards ledger attach status stop doctor wandb-sync test test-all bench soak check format lock clean
+.PHONY: help setup sweep plan report train new shards ledger attach status stop doctor wandb-sync test test-all bench soak check format lock clean
 
 help: ## show this list
 	@echo "usage: make TARGET [NAME=value ...]"
@@ -113,7 +113,7 @@ help: ## show this list
 #: sweep plan report train shards doctor | DATA_DIR=path | where the data sets are; default STORAGE/data
 #: sweep plan report train shards ledger doctor wandb-sync bench | STORAGE=path | where results go; default outputs
 #: sweep plan report ledger wandb-sync | LEDGER=path | where finished cells are: a folder or s3://bucket/folder; default STORAGE/ledger
-#: sweep plan report train shards ledger attach status stop wandb-sync test test-all bench soak | ARGS="a=1 b=2,3" | Hydra overrides and options; a list is an axis
+#: sweep plan report train new shards ledger attach status stop wandb-sync test test-all bench soak | ARGS="a=1 b=2,3" | Hydra overrides and options; a list is an axis
 #: sweep shards | EXECUTOR=local | ray (default), local: in this process, without Ray, or array: with SHARD
 #: sweep | SHARD=2/8 | with EXECUTOR=array: this job's part of the cells
 #: sweep | BUDGET=9m | start only cells that the estimate says will end in time (90s, 9m, 2h)
@@ -145,6 +145,9 @@ report: $(READY) ## the table of a sweep from finished cells, and its files in S
 
 train: $(READY) ## run one cell: make train ARGS="routing.num_iters=1 seed=4"
 	@$(CAPSWEEP) train $(value ARGS)
+
+new: $(READY) ## write the files of a routing, loss, model or data set of your own: make new ARGS="routing NAME"
+	@$(CAPSWEEP) new $(value ARGS)
 
 shards: $(READY) ## make what is missing of a data set in STORAGE: make shards PAIRS=1000 SHARDS=600
 	@$(CAPSWEEP) data make $(SHARDING) $(value ARGS)

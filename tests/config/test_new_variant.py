@@ -198,3 +198,22 @@ def test_a_variant_that_no_arm_can_take_is_refused_with_the_reason_of_each(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         load_unaware(edits, routing="new")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", {("cnn", "binary_cross_entropy"), ("capsnet", "margin"), ("capsnet", "new")}),
+        ("on_logits: true", {("cnn", "new"), ("capsnet", "margin"), ("capsnet", "new")}),
+    ],
+)
+def test_a_file_put_into_conf_loss_is_compared_in_the_arms_that_can_take_it(
+    line: str, expected: set[tuple[str, str]], conf_tree: Callable[[], Path]
+) -> None:
+    (conf_tree() / "loss" / "new.yaml").write_text(
+        f"{line}\nname: new\nclassification: {{_target_: capsweep.model.new_loss.new_loss}}\n"
+        "reconstruction: {weight: 0.0}\n"
+    )
+    sweep = choices.load_sweep("overlap", Choices(overrides=["loss=margin,new"], seeds="1"))
+    points = expand.expand_sweep(sweep)
+    assert {(point.arm, point.coordinate("loss")) for point in points} == expected

@@ -17,7 +17,7 @@ from capsweep.sweep.spec import Published, Sweep, check_axis, check_seeds
 
 RECONSTRUCTION = "loss.reconstruction.weight"
 # Groups whose keys are parts of a network, which the network of another arm may not have.
-PARTS = ("model", "routing", "loss", "optim", "recipe")
+PARTS = ("model", "routing", "loss")
 
 
 @dataclass(frozen=True)

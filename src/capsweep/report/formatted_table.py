@@ -15,6 +15,7 @@ from capsweep.statistics import metric_format
 from capsweep.statistics.metric_format import Measure
 from capsweep.statistics.seeds import LEAST_SEEDS, LEVEL, Summary, smallest_p, summarise_values
 from capsweep.sweep.expand import MATCHED_METRIC
+from capsweep.terminal import count_of
 
 PUBLISHED = "published"
 ACCURACY = "validation accuracy"
@@ -184,7 +185,7 @@ def _format_mean(group: CellGroup | None, measure: Measure) -> str:
         return MISSING
     if group.full_summary is None:
         kinds = ", ".join(dict.fromkeys(map(shorten_cause, group.causes)))
-        seeds = f"{len(group.by_seed)}/{len(group.cells)} seeds"
+        seeds = f"{len(group.by_seed)}/{count_of(len(group.cells), 'seed')}"
         return f"{seeds}; failed: {kinds}" if kinds else seeds
     interval = _format_interval(group.full_summary.interval, measure)
     return f"{_format_summary(group.full_summary, measure)}{interval}"

@@ -151,7 +151,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
         execute(queue, node.storage / "ray", Cluster.from_config(config))
     finished = len(ready.cells) - len(due) - repeats + progress.done
     stale = _describe_stale(ready, due)
-    return describe_end(queue, finished, len(ready.cells), "cells", repeats, stale)
+    return describe_end(queue, finished, len(ready.cells), "cell", repeats, stale)
 
 
 def run_in_order(
@@ -240,19 +240,22 @@ def describe_end(
     """Exit status and last lines: a failure outweighs cells that a bound left. stale: what is said
     of cells that other code finished.
     """
-    lines = _describe_repeats(repeats)
-    so_far = f"{finished} of {total} {noun} are finished; the same command goes on"
+    lines, every = _describe_repeats(repeats), count_of(total, noun)
+    are = "is" if total == 1 else "are"
+    so_far = f"{finished} of {every} {are} finished; the same command goes on"
     if not queue.is_exhausted:
         return SweepEnd(INTERRUPTED, (*lines, f"stopped: {so_far}"))
     if queue.count_left:
         lines.append(f"{queue.limits.stop_reason}: {so_far}")
     if queue.failed:
-        lines.append(f"{len(queue.failed)} of {total} {noun} failed; the table says why")
+        lines.append(f"{len(queue.failed)} of {every} failed; the table says why")
     if queue.failed or repeats:
         return SweepEnd(FAILED, tuple(lines))
     if queue.count_left:
         return SweepEnd(UNFINISHED, tuple(lines))
-    return SweepEnd(FINISHED, (*lines, f"all {total} {noun} are finished{stale}"))
+    return SweepEnd(
+        FINISHED, (*lines, f"{'the' if total == 1 else 'all'} {every} {are} finished{stale}")
+    )
 
 
 def _describe_stale(plan: Plan, due: Sequence[PlannedCell]) -> str:

@@ -225,7 +225,7 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     with progress:
         execute(queue, node.storage / "ray", Cluster.from_config(config))
     ended = search.trials - queue.count_left - len(queue.failed)
-    return drive.describe_end(queue, ended, search.trials, "trials")
+    return drive.describe_end(queue, ended, search.trials, "trial")
 
 
 def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from capsweep.config import compose
 from capsweep.errors import ConfigError
 from capsweep.sweep import choices, expand, variants
 from capsweep.sweep.choices import Choices
@@ -217,3 +218,14 @@ def test_a_file_put_into_conf_loss_is_compared_in_the_arms_that_can_take_it(
     sweep = choices.load_sweep("overlap", Choices(overrides=["loss=margin,new"], seeds="1"))
     points = expand.expand_sweep(sweep)
     assert {(point.arm, point.coordinate("loss")) for point in points} == expected
+
+
+def test_a_preset_sets_no_key_that_another_routing_does_not_have(
+    conf_tree: Callable[[], Path],
+) -> None:
+    text = "_target_: capsweep.model.routing.new.New\n_partial_: true\nname: new\nimpl: reference\n"
+    (conf_tree() / "routing" / "new.yaml").write_text(text)
+    preset = ["experiment=em/digits"]
+    assert "num_iters" in compose.cell(preset).config["routing"]
+    routing = compose.cell([*preset, "routing=new"]).config["routing"]
+    assert routing.keys() == {"_target_", "_partial_", "name", "impl"}

@@ -1,12 +1,15 @@
 """Live progress: done, running, failed, and the time left."""
 
 import io
+from pathlib import Path
 
 import pytest
 from clock import Clock
 from rich.console import Console
 
 from capsweep.config import compose
+from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.storage.files import write_text
 from capsweep.sweep import progress as progresses
 from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.job import Outcome
@@ -23,7 +26,7 @@ def output() -> io.StringIO:
 def make_progress(output: io.StringIO, **works: CellWork) -> SweepProgress:
     names = {"a": "cnn · seed 0", "b": "cnn · seed 1", "c": "cnn · seed 2"}
     console = Console(file=output, width=200)
-    return SweepProgress(console, names, 3, "test/error", works, CellWork(4))
+    return SweepProgress(console, names, 3, "test/error", works, Ledger("none"), CellWork(4))
 
 
 def test_it_counts_what_happens(output: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,11 +59,12 @@ def test_a_log_gets_a_line_a_minute(output: io.StringIO) -> None:
 
 
 @pytest.mark.parametrize("width", [100, 40])
-def test_the_bar_of_a_running_cell_moves_inside_an_epoch(output: io.StringIO, width: int) -> None:
-    console, epochs = Console(file=output, width=width, force_terminal=True), {"a": None}
-    names = {"a": "cnn · seed 0", "b": "cnn · seed 1"}
-    usual = CellWork(4)
-    progress = SweepProgress(console, names, 2, "test/error", {}, usual, epochs.get)
+def test_the_bar_of_a_running_cell_moves_inside_an_epoch(
+    output: io.StringIO, width: int, tmp_path: Path
+) -> None:
+    console, names = Console(file=output, width=width, force_terminal=True), {"a": "cnn · seed 0"}
+    ledger, points = Ledger(tmp_path), tmp_path / folder_of("a") / "steps.jsonl"
+    progress = SweepProgress(console, names, 2, "test/error", {}, ledger, CellWork(4))
 
     def look() -> str:
         output.truncate(output.seek(0))
@@ -71,9 +75,9 @@ def test_the_bar_of_a_running_cell_moves_inside_an_epoch(output: io.StringIO, wi
     with progress:
         progress.on_start("a")
         assert "starts" in look()
-        epochs["a"] = 0.5
+        write_text(points, '{"step": 3, "epoch": 0.5}\n')
         assert "epoch 0.5 of 4" in look()
-        epochs["a"] = None  # as in an object store, where the driver hears of whole epochs alone
+        points.unlink()  # as in an object store, where the driver hears of whole epochs alone
         progress.on_epoch("a", ROW)
         assert "epoch 1.0 of 4" in look()
         progress.on_start("a")  # again, after its worker was lost

@@ -75,7 +75,7 @@ def test_points_inside_an_epoch_are_the_mean_losses_of_the_steps_between_them(
 def test_small_and_large_cells_have_points_and_not_too_many(
     batches: int, epochs: int, every: int
 ) -> None:
-    assert choose_interval(batches, epochs * batches) == every
+    assert choose_interval("auto", batches, epochs * batches) == every
 
 
 def test_the_weights_load_without_pickle_and_give_the_predictions_and_their_error(

@@ -4,7 +4,6 @@ import importlib.util
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -13,7 +12,6 @@ from capsweep import terminal
 from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import ConfigError, UserError
-from capsweep.ledger.cell_directory import read_trained_epochs
 from capsweep.ledger.ledger import Ledger
 from capsweep.storage import stores
 from capsweep.storage.stores import is_url
@@ -80,9 +78,7 @@ def choose_executor(name: str) -> Executor:
 
 
 def _execute_on_ray(queue: JobQueue, scratch: Path, cluster: Cluster) -> None:
-    terminal.announce(
-        "starting Ray on this machine" if cluster.address is None else f"joining {cluster.address}"
-    )
+    terminal.announce(f"joining {cluster.address}" if cluster.address else "starting Ray here")
     from capsweep.sweep.executors import ray_tune
 
     ray_tune.execute(queue, scratch, cluster)
@@ -143,10 +139,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     for line in limits.describe():
         terminal.print_line(console, line)
     works = estimate_works([planned.cell for planned in due], costs)
-    read_epochs = partial(read_trained_epochs, ledger)
-    with SweepProgress(
-        console, names, len(due), sweep.metric, works, read_epochs=read_epochs
-    ) as progress:
+    with SweepProgress(console, names, len(due), sweep.metric, works, ledger) as progress:
         queue = JobQueue(jobs, ledger, progress, costs, limits)
         execute(queue, node.storage / "ray", Cluster.from_config(config))
     finished = len(ready.cells) - len(due) - repeats + progress.done

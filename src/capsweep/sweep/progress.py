@@ -1,23 +1,24 @@
 """How a sweep stands while it runs: lines, the time left, and a bar for each running cell."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, TaskID
 from rich.spinner import Spinner
 
 from capsweep import terminal
 from capsweep.config.cell import Cell
+from capsweep.ledger.cell_directory import read_trained_epochs
+from capsweep.ledger.ledger import Ledger
 from capsweep.statistics import metric_format
 from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.job import Outcome
 
 LOG_SECONDS = 60.0  # between two lines of a log that say how a sweep stands
-ReadEpochs = Callable[[str], float | None]
 
 
 @dataclass(frozen=True)
@@ -45,18 +46,14 @@ def estimate_works(cells: Sequence[Cell], costs: Estimates) -> dict[str, CellWor
 class CellBars(Progress):
     """How a sweep stands, in a line, and a bar for each running cell, which moves inside an epoch.
 
-    read_epochs: the epochs that a cell has trained, with a fraction; None where nothing tells.
+    ledger: in which running cells are looked at.
     """
 
-    def __init__(self, console: Console, text: str, read_epochs: ReadEpochs) -> None:
-        self.line, self.read_epochs = Spinner("dots", text), read_epochs
+    def __init__(self, console: Console, text: str, ledger: Ledger) -> None:
+        self.line, self.ledger = Spinner("dots", text), ledger
         self._bars: dict[str, TaskID] = {}
         self._last_look = time.monotonic()
-        columns = (
-            TextColumn("  {task.description}", markup=False),
-            BarColumn(20),
-            TextColumn("{task.fields[at]}"),
-        )
+        columns = "  {task.description}", BarColumn(20), "{task.fields[at]}"
         super().__init__(*columns, console=console, transient=True, refresh_per_second=4)
 
     def get_renderables(self) -> Iterator[RenderableType]:
@@ -64,7 +61,7 @@ class CellBars(Progress):
         if time.monotonic() - self._last_look > 1.0:
             self._last_look = time.monotonic()
             for signature in list(self._bars):
-                if (epochs := self.read_epochs(signature)) is not None:
+                if (epochs := read_trained_epochs(self.ledger, signature)) is not None:
                     self.move_bar(signature, epochs)
         yield self.line
         yield self.make_tasks_table(self.tasks)
@@ -91,7 +88,8 @@ class SweepProgress:
     with a bar for each running cell; elsewhere a line of the same at most every minute.
 
     names: of cells, by their signatures; those of a search come one by one. total: of cells.
-    works: of cells by their signatures; of every other cell it is `usual`. read_epochs: of bars.
+    works: of cells by their signatures; of every other cell it is `usual`.
+    ledger: of the cells.
     """
 
     def __init__(
@@ -101,8 +99,8 @@ class SweepProgress:
         total: int,
         metric: str,
         works: Mapping[str, CellWork],
+        ledger: Ledger,
         usual: CellWork | None = None,
-        read_epochs: ReadEpochs = lambda signature: None,
     ) -> None:
         self.console, self.names, self.total, self.metric = console, names, total, metric
         self.works, self.usual = works, usual or CellWork(1)
@@ -113,7 +111,7 @@ class SweepProgress:
         self._new_work = 0.0
         self._running: dict[str, float] = {}  # since when
         self._last_line = self._begun = time.monotonic()
-        self._bars = CellBars(console, self.describe(), read_epochs)
+        self._bars = CellBars(console, self.describe(), ledger)
 
     def __enter__(self) -> "SweepProgress":
         if self.console.is_interactive:

@@ -17,7 +17,6 @@ from rich.console import Console
 from capsweep.config import places
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
-from capsweep.ledger.cell_directory import read_trained_epochs
 from capsweep.ledger.ledger import Entry, Ledger, folder_of
 from capsweep.statistics import metric_format
 from capsweep.sweep import drive, expand
@@ -212,8 +211,8 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     trials = read_trials(sweep, ledger)
     known = sum(trial.has_ended for trial in trials)
     rest = max(0, search.trials - known)
-    usual, read_epochs = CellWork(config["epochs"]), partial(read_trained_epochs, ledger)
-    progress = SweepProgress(console, {}, rest, search.metric, {}, usual, read_epochs)
+    usual = CellWork(config["epochs"])
+    progress = SweepProgress(console, {}, rest, search.metric, {}, ledger, usual)
     queue = TrialQueue(sweep, trials, ledger, progress, mode, options.limits)
     queue.names = progress.names
     lines = (

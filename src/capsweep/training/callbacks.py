@@ -99,9 +99,7 @@ class EpochRecorder(Checkpoint):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         batches, done = int(trainer.num_training_batches), batch_idx + 1
-        every = self.every_n_steps
-        if isinstance(every, str):
-            every = choose_interval(batches, self.task.steps)
+        every = choose_interval(self.every_n_steps, batches, self.task.steps)
         if done % every and done != batches:
             return
         step = trainer.global_step
@@ -133,10 +131,12 @@ class EpochRecorder(Checkpoint):
         trainer.should_stop |= is_reached(self.accuracy, row)
 
 
-def choose_interval(batches: int, steps: int) -> int:
-    """Steps between two points where the configuration says auto: 50, fewer where an epoch would
-    have less than ten points, more where all its `steps` would have more than a thousand.
+def choose_interval(every_n_steps: int | str, batches: int, steps: int) -> int:
+    """Steps between two points. auto: 50, fewer where an epoch's `batches` would have less than ten
+    points, more where all `steps` of training would have more than a thousand.
     """
+    if isinstance(every_n_steps, int):
+        return every_n_steps
     return math.ceil(max(min(AUTO_STEPS, batches / POINTS_OF_EPOCH), steps / MOST_POINTS))
 
 

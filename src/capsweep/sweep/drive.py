@@ -120,8 +120,10 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     cells = planned.cells if options.part is None else options.part.select_cells(planned.cells)
     ready = Plan(tuple(cell for cell in cells if not cell.points[0].waits))
     due = [cell for cell in ready.cells if cell.is_due(options.retry_failed)]
-    terminal.print_line(console, plan.describe_plan(sweep, ready))
+    if due:
+        terminal.announce(f"{sweep.name}: checking its data")
     plan.check_data(due, node)
+    terminal.print_line(console, plan.describe_plan(sweep, ready))
     repeats = sum(cell.fails_again and cell not in due for cell in ready.cells)
     if not due:
         lines = _describe_repeats(repeats) or [

@@ -22,7 +22,7 @@ UNSAID = ("places.", "logger", "rerun=", "seed=")  # beginnings of overrides tha
 
 @dataclass(frozen=True)
 class ListedCell:
-    """What a cell is. None, or no science: nobody recorded it.
+    """What a cell is. None, or no leaves: nobody recorded it.
 
     sweep: that trained it; `train`: it was run by itself. place: in that sweep, without the seed.
     leaves: dotted keys of its science, and the source of its data set. date: when it was finished,
@@ -31,7 +31,6 @@ class ListedCell:
 
     signature: str
     entry: Entry
-    science: Mapping[str, Any]
     leaves: Mapping[str, Any]
     sweep: str | None
     arm: str | None
@@ -91,7 +90,6 @@ def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
     return ListedCell(
         signature=signature,
         entry=mark_stale(entry, Cell(science, ())) if "dataset" in science else entry,
-        science=science,
         leaves=flat(science) | tracking.get("columns", {}),
         sweep=tracking.get("group"),
         arm=tracking.get("job_type"),

@@ -2,6 +2,9 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
+TARGETS := help setup sweep plan report train new shards ledger attach status stop doctor wandb-sync test test-all bench soak check format lock clean
+.PHONY: $(TARGETS)
+
 # A line `#: TARGETS | NAME=example | meaning` declares a name of make's command line; `make help` prints it.
 DECLARED := $(shell awk -F ' *[|=] *' '/^.: [a-z]/ {n = split(substr($$1, 4), t, " "); for (i = 1; i <= n; i++) print t[i] ":" $$2}' '$(firstword $(MAKEFILE_LIST))')
 names_of = $(sort $(foreach target,$(1),$(patsubst $(target):%,%,$(filter $(target):%,$(DECLARED)))))
@@ -10,8 +13,9 @@ NAMES   := $(sort $(foreach pair,$(DECLARED),$(lastword $(subst :, ,$(pair)))))
 typed = $(filter command,$(firstword $(origin $(1))))
 $(foreach name,$(NAMES),$(if $(call typed,$(name)),,$(eval $(name) =)$(eval unexport $(name))))
 # What may be typed for every target: variables of this file, and of the environment, which is handed on.
-OTHERS  := $(call names_of,any) CAPSWEEP LOCK READY SHELL RAY_API_SERVER_ADDRESS RAY_AUTH_TOKEN RAY_AUTH_TOKEN_PATH RAY_TMPDIR \
-           WANDB_API_KEY WANDB_MODE CUDA_VISIBLE_DEVICES OMP_NUM_THREADS COLUMNS
+OTHERS  := $(call names_of,any) CAPSWEEP LOCK READY SHELL RAY_API_SERVER_ADDRESS RAY_AUTH_MODE RAY_AUTH_TOKEN \
+           RAY_AUTH_TOKEN_PATH RAY_TMPDIR WANDB_API_KEY WANDB_MODE CUDA_VISIBLE_DEVICES OMP_NUM_THREADS COLUMNS NO_COLOR \
+           PYTHONPATH AWS_% CAPSWEEP_% HTTP_PROXY HTTPS_PROXY
 SWEEP   = ablation
 PYTHON  = $(shell for p in python3 python3.12 python3.11; do $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
 LOCK    := requirements.lock
@@ -25,48 +29,34 @@ quoted = '$(subst ','\'',$(1))'
 # Names that the targets of this command line do not take are refused; those of an outer make are its own.
 GOALS   := $(or $(MAKECMDGOALS),help)
 OWN     := $(call names_of,$(GOALS))
-REFUSED := $(foreach name,$(filter-out $(OWN) $(OTHERS),$(.VARIABLES)),$(if $(call typed,$(name)),$(name)))
-# A program of awk: one shell line, so each statement ends with a semicolon.
+OUTER    = $(foreach word,$(shell tr '\0' '\n' < /proc/$$PPID/environ | sed -n 's/^MAKEFLAGS=//p'),$(firstword $(subst =, ,$(word))))
+UNKNOWN := $(foreach name,$(filter-out $(OWN) $(OTHERS),$(.VARIABLES)),$(if $(call typed,$(name)),$(name)))
+REFUSED := $(if $(and $(UNKNOWN),$(filter $(TARGETS),$(GOALS))),$(filter-out $(OUTER),$(UNKNOWN)))
 define REFUSAL
-function distance(a, b,    row, i, j, last, least) {
-  for (j = 0; j <= length(b); j++) row[j] = j;
-  for (i = 1; i <= length(a); i++) {
-    last = row[0]; row[0] = i;
-    for (j = 1; j <= length(b); j++) {
-      least = last + (substr(a, i, 1) != substr(b, j, 1));
-      if (row[j] + 1 < least) least = row[j] + 1;
-      if (row[j - 1] + 1 < least) least = row[j - 1] + 1;
-      last = row[j]; row[j] = least;
-    }
-  }
-  return row[length(b)];
-}
-function nearest(name,    i, all, best, least, now) {
-  least = length(name) / 3 + 0.5;
-  for (i = split(own " " others, all); i > 0; i--)
-    if ((now = distance(toupper(name), all[i])) < least) { least = now; best = all[i]; }
-  return best;
-}
-{ if (sub(/^MAKEFLAGS=/, "")) outer = $0; }
-END {
-  list = own; gsub(/ /, ", ", list); gsub(/ /, ", ", goals);
-  list = own ? "its names are " list : "it takes none";
-  for (n = split(refused, names); n > 0; n--) {
-    name = names[n]; near = nearest(name);
-    if (index(outer, " " name "=")) continue;
-    text = name " is no name that make " goals " takes; ";
-    if (index(" " declared " ", " " name " ")) text = name " is not a name of make " goals "; " list;
-    else if (near) text = text "did you mean " near "?";
-    else if (own ~ /ARGS/) text = text "settings of a run go into ARGS=\"optim.optimizer.lr=0.1\"";
-    else text = text list;
-    print text; print "error: " text | "cat >&2";
-  }
-}
+import difflib, sys
+goals, own, others, declared = (words.split() for words in sys.argv[1:5])
+for typed in sys.argv[5:]:
+    name, known = typed.partition("=")[0], typed.partition("=")[0] in declared
+    near = difflib.get_close_matches(name.upper(), own + others, 1)
+    cure = "its names are " + ", ".join(own) if own else "it takes none"
+    if name == "STORE":
+        cure = "it is no more: leave it out, shards hold pixels"
+    elif near and not known:
+        cure = f"did you mean {near[0]}?"
+    elif "ARGS" in own and not known:
+        text = "optim.optimizer.lr=0.1" if name.isupper() else typed
+        cure = f'settings of a run go into ARGS="{text}", variables of the environment before make'
+    verb = "is not a name of make {}" if known else "is no name that make {} takes"
+    print("error:", name, verb.format(", ".join(goals)) + ";", cure, file=sys.stderr)
 endef
-refuse = $(shell tr '\0' '\n' < /proc/$$PPID/environ | awk -v refused=$(call quoted,$(REFUSED)) \
-         -v goals=$(call quoted,$(GOALS)) -v own='$(OWN)' -v others='$(OTHERS)' -v declared='$(NAMES)' \
-         $(call quoted,$(value REFUSAL)))
-$(if $(strip $(REFUSED)),$(if $(refuse),$(error nothing was run)))
+define NEWLINE
+
+
+endef
+# The shell function drops newlines, so each line is a word.
+refuse = $(shell printf '%s\n' $(subst $(NEWLINE),' ',$(call quoted,$(value REFUSAL))) | python3 - $(call quoted,$(GOALS)) \
+         '$(OWN)' '$(OTHERS)' '$(NAMES)' $(foreach name,$(REFUSED),$(call quoted,$(name)=$(value $(name)))))
+$(if $(REFUSED),$(refuse)$(error nothing was run because of $(REFUSED)))
 
 # NAME=value on make's command line becomes --flag value, as typed; an unset or empty name adds nothing.
 flag = $(if $(strip $(value $(1))),$(2) $(call quoted,$(value $(1))))
@@ -89,8 +79,6 @@ SHARDING = $(if $(strip $(value DATASET)),$(call quoted,$(value DATASET)),multim
 # Of a report PUBLISH is 1 or nothing; of bench it names a page.
 REPORTING = $(call flag,EVALS,--evals) $(if $(strip $(value PUBLISH)),$(if \
             $(filter-out 1,$(value PUBLISH)),$(error PUBLISH=1 renews sweeps/NAME.md; it takes no other value),--publish))
-
-.PHONY: help setup sweep plan report train new shards ledger attach status stop doctor wandb-sync test test-all bench soak check format lock clean
 
 help: ## show this list
 	@echo "usage: make TARGET [NAME=value ...]"
@@ -153,7 +141,7 @@ shards: $(READY) ## make what is missing of a data set in STORAGE: make shards P
 	@$(CAPSWEEP) data make $(SHARDING) $(value ARGS)
 
 ledger: $(READY) ## look at cells and keep the ledger in order: make ledger ARGS="ls"
-	@$(CAPSWEEP) ledger $(value ARGS) $(call flag,LEDGER,--ledger)
+	@$(CAPSWEEP) ledger $(firstword $(value ARGS)) $(call flag,LEDGER,--ledger) $(wordlist 2,$(words $(value ARGS)),$(value ARGS))
 
 attach: $(READY) ## print the lines of a sweep that runs as a job: make attach SWEEP=ablation RAY_ADDRESS=head:6379
 	@$(CAPSWEEP) attach $(ATTACHED)

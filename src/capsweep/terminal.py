@@ -139,9 +139,9 @@ def _console_class() -> "type[Console]":
     return Escaping
 
 
-def count_of(count: int, noun: str) -> str:
-    """`1 cell`, `2,000 cells`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def count_of(count: float, noun: str) -> str:
+    """`1 cell`, `2,000 cells`, `0.5 GPUs`."""
+    return f"{count:,.15g} {noun}{'' if count == 1 else 's'}"
 
 
 def print_line(console: "Console", text: str) -> None:

@@ -68,8 +68,16 @@ def test_why_cells_are_not_counted_is_said(sweep_file: str, tmp_path: Path) -> N
             ["; cells: not counted: ", "  error: no such key"],
         ),
         (1, "logs:\nplan\nNameError: x\n", ["; cells: not counted: ", "  NameError: x"]),
-        (127, "logs:", ["failed (exit status 127)", "  the head has no program python; set "]),
-        (None, "no node", ["failed since", "  it did not start: no node; "]),
+        (
+            127,
+            "logs:",
+            ["failed (exit status 127) since", "  the head has no program python; set "],
+        ),
+        (
+            None,
+            "no node",
+            ["; cells: not counted: ", "  it ended without an exit status: no node; "],
+        ),
     ],
 )
 def test_status_has_the_cause_of_a_failure(
@@ -111,14 +119,14 @@ class Head:
     [
         (
             {"CPU": [10.0, 64.0], "GPU": [2.5, 4.0]},
-            "2 nodes, 4 GPUs, 2.5 in use, 64 CPUs, 10 in use",
+            "2 nodes, 0.5 GPUs, 2.5 in use, 64 CPUs, 10 in use",
         ),
-        ({}, "2 nodes, 4 GPUs, 64 CPUs"),
+        ({}, "2 nodes, 0.5 GPUs, 64 CPUs"),
     ],
 )
 def test_status_has_what_the_living_nodes_have(usage: dict[str, Any], text: str) -> None:
     head = {"state": "ALIVE", "resources_total": {"CPU": 4.0, "memory": 1e9}}
-    worker = {"state": "ALIVE", "resources_total": {"CPU": 60.0, "GPU": 4.0}}
+    worker = {"state": "ALIVE", "resources_total": {"CPU": 60.0, "GPU": 0.5}}
     nodes = {"data": {"result": {"result": [head, worker, {**worker, "state": "DEAD"}]}}}
     report = {"data": {"clusterStatus": {"loadMetricsReport": {"usage": usage}}}}
     server = Jobs.__new__(Jobs)
@@ -150,6 +158,26 @@ def test_the_environment_may_name_where_jobs_are_taken(
         monkeypatch.setenv(name, f"http://127.0.0.1:{len(name)}")
         assert cli.main(["status"]) == 2
         assert f"answers at http://127.0.0.1:{len(name)}; start" in capsys.readouterr().err
+
+
+def test_a_typed_address_comes_before_that_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:1")
+    assert cli.main(["status", "--address=127.0.0.1:9"]) == 2
+    assert "RAY_ADDRESS=127.0.0.1:9: no head of Ray answers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("exec '/a capsweep /python' -m capsweep sweep ablation --seeds=1", "missing"),
+        ("capsweep sweep ablation --seeds=1", "missing"),
+        ("capsweep sweep 'ablation", "not counted: No closing quotation"),
+    ],
+)
+def test_cells_are_counted_by_the_words_of_a_jobs_command(command: str, text: str) -> None:
+    assert text in commands.describe_cells(replace(JOB, command=command))
 
 
 def test_status_lists_jobs_of_a_head_that_does_not_tell_its_nodes(
@@ -222,7 +250,12 @@ def test_a_command_that_runs_already_is_named(
             "sweep ablation --cluster=slurm --executor=array --max-gpu-hours=8",
             "each of the 8 parts",
         ),
-        ("status --address=https://me:secret@head:8265", "set RAY_AUTH_TOKEN"),
+        (
+            "status --address=https://me:secret@head:8265",
+            "error: RAY_ADDRESS or cluster.jobs: credentials in the URL of head ",
+        ),
+        ("status --address=127.0.0.1", "must be auto, HOST:PORT such as 127.0.0.1:6379, or"),
+        ("sweep ablation --address=ray://head:10001", "must be auto, HOST:PORT such as"),
         (
             "attach ablation --address=127.0.0.1:9",
             "RAY_ADDRESS=127.0.0.1:9: no head of Ray answers",

@@ -118,7 +118,12 @@ def test_a_sweep_on_a_cluster_is_detached_watched_and_stopped() -> None:
     [
         ("sweep ROUTNG=3", "ROUTNG is no name that make sweep takes; did you mean ROUTING?"),
         ("sweep routing=3", "routing is no name that make sweep takes; did you mean ROUTING?"),
-        ("sweep LR=0.1", 'a run go into ARGS="optim.optimizer.lr=0.1"'),
+        ("sweep LR=0.1", 'a run go into ARGS="optim.optimizer.lr=0.1", variables of the'),
+        ("sweep loss=margin", 'a run go into ARGS="loss=margin"'),
+        ("sweep HOURS=8", "did you mean MAX_HOURS?"),
+        ("sweep DATA=mnist", "did you mean DATASET?"),
+        ("sweep ADDRESS=x", "did you mean RAY_ADDRESS?"),
+        ("shards STORE=virtual", "it is no more: leave it out, shards hold pixels"),
         ("train ROUTING=3", "ROUTING is not a name of make train; its names are ARGS, DATA_DIR, "),
         ("plan EXECUTOR=local", "EXECUTOR is not a name of make plan; its names are ARGS, ARMS, "),
         ("train plan EXECUTOR=local", "EXECUTOR is not a name of make train, plan; its names are"),
@@ -131,6 +136,21 @@ def test_a_name_that_its_targets_do_not_take_is_refused(words: str, message: str
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("error: ")
     assert message in ended.stderr
+
+
+@pytest.mark.parametrize("words", ["nosuch ROUTING=3", "cluster-up CLUSTER=aws", "nosuch A=1"])
+def test_a_target_that_is_none_is_named(words: str) -> None:
+    assert "No rule to make target" in run_make(*words.split()).stderr
+
+
+def test_variables_of_the_environment_may_stand_beside_names() -> None:
+    words = ["RAY_AUTH_MODE=token", "AWS_PROFILE=me", "CAPSWEEP_ROUNDS=3", "NO_COLOR=1"]
+    assert command_of("status", *words) == ["status"]
+
+
+def test_the_ledger_is_named_to_the_command_and_not_to_what_reads_its_lines() -> None:
+    words = command_of("ledger", "LEDGER=a b", "ARGS=ls --json | sed s/^/read:/")
+    assert words == ["read:ledger", "read:ls", "read:--ledger", "read:a b", "read:--json"]
 
 
 def test_a_make_within_a_make_has_names_of_the_outer_one(tmp_path: Path) -> None:

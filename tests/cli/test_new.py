@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import pytest
 
 from capsweep import cli
 from capsweep.config import code_identity, compose, package_files
+from capsweep.errors import ConfigError
+from capsweep.training.size import measure_layers
 
 COPIED = ("src", "conf", "sweeps", "data_prep", "docs/examples", "tests", "pyproject.toml")
 KINDS = ("routing", "loss", "model", "dataset")
 NAME = "fresh_idea"
+SPLITS = {"train": 40, "test": 10}
 WRITTEN = {
     "routing": [
         "conf/routing/fresh_idea.yaml",
@@ -113,9 +117,9 @@ def test_it_names_what_it_wrote_and_three_commands(
     assert not any("mine" in text or "Mine" in text for text in texts)
     choice = f"{kind}={NAME}"
     usual = {
-        "routing": [f'"-k {NAME} tests/model tests/config"', f"sweep ROUTING={NAME}"],
-        "loss": [f'"-k {NAME} tests/model tests/config"', f'sweep ARGS="loss=margin,{NAME}"'],
-        "model": [f'"-k {NAME} tests/model tests/config"', f"sweep MODEL={NAME}"],
+        "routing": [f'"-k {NAME} tests/model/routing"', f"sweep ROUTING={NAME}"],
+        "loss": [f"tests/model/test_{NAME}_loss.py", f'sweep ARGS="loss=margin,{NAME}"'],
+        "model": [f"tests/model/test_{NAME}.py", f"sweep MODEL={NAME}"],
         "dataset": [f"plan DATASET={NAME}", f"sweep DATASET={NAME} DATA_DIR={checkout.folder}"],
     }
     first, train, last = commands.splitlines()
@@ -159,6 +163,7 @@ def test_the_files_of_all_kinds_pass_their_tests_and_every_check(checkout: Check
         ("routing", "dynamic_fast", "src/capsweep/model/routing/dynamic_fast.py is there already"),
         ("model", "losses", "src/capsweep/model/losses.py is there already"),
         ("model", "routing", "src/capsweep/model/routing is there already"),
+        ("routing", "torch", "torch: src/capsweep/model/routing/"),
         ("dataset", "digits", "conf/dataset/digits.yaml is there already"),
         *[("loss", name, f"{name}: a name has") for name in ("control", "null", "class", "3d")],
         *[("loss", name, f"{name}: a name has") for name in ("a.b", "Mine", "../up", "a" * 25)],
@@ -186,7 +191,8 @@ def test_an_installed_package_is_no_place_for_new_files(
     [
         ("dataset", None, "--file X.npz: a data set is made of one"),
         ("loss", "x.npz", "--file is for a data set alone"),
-        ("dataset", "a.b.npz", "--file: a.b.npz must be of letters"),
+        ("dataset", "a.b.npz", "--file: a.b.npz must be a letter, then"),
+        ("dataset", "2024.npz", "--file: 2024.npz must be a letter, then"),
     ],
 )
 def test_a_data_set_alone_is_made_of_a_file(
@@ -196,12 +202,27 @@ def test_a_data_set_alone_is_made_of_a_file(
     assert capsys.readouterr().err.startswith(f"error: {message}")
 
 
+@pytest.mark.parametrize(("side", "is_small"), [(16, True), (17, False)])
+def test_images_that_the_shipped_capsules_cannot_take_are_named(
+    side: int, is_small: bool, checkout: Checkout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = f"[1,{side},{side}]"
+    config = compose.cell([f"dataset.image_shape={shape}", "model=capsnet_tiny"]).config
+    with pytest.raises(ConfigError) if is_small else nullcontext():
+        measure_layers(config)
+    images = {f"{s}_images": np.zeros((n, side, side), np.uint8) for s, n in SPLITS.items()}
+    save_arrays(checkout.data, **images)
+    assert checkout.write_new("dataset") == 0
+    assert ("too small for the capsule networks" in capsys.readouterr().out) == is_small
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"test_images": np.zeros((10, 2, 20, 20), np.uint8)}, "images of train are [2, 20, 24]"),
         ({"train_labels": np.arange(40) % 3 + 1}, "no training example of class 0"),
         ({"test_labels": np.arange(10)}, "no training example of class 3"),
+        ({"train_labels": np.zeros(40), "test_labels": np.zeros(10)}, "every label is 0"),
         ({"test_labels": None}, "'test_labels is not a file"),
     ],
 )

@@ -146,7 +146,11 @@ def test_what_a_job_prints_is_printed_once_also_after_a_lost_connection() -> Non
     ("command", "status", "text"),
     [
         ("exec 'my python' -m capsweep sweep x", 127, "no program my python; set cluster.python"),
-        ("capsweep sweep x --here", None, "it did not start: no runtime env; `capsweep stop` and"),
+        (
+            "capsweep sweep x --here",
+            None,
+            "without an exit status: no runtime env; the same command goes on",
+        ),
     ],
 )
 def test_why_a_job_did_not_begin_is_said_with_the_cure(

@@ -7,7 +7,7 @@ import pytest
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
-from capsweep.config.validation import count_requested_devices
+from capsweep.config.validation import check_config, count_requested_devices
 from capsweep.errors import ConfigError, DataError
 from capsweep.training.run import run
 
@@ -15,6 +15,7 @@ from capsweep.training.run import run
 REFUSED = {
     # keys and groups that are not there
     "epoch=3": r"^epoch: no such key; did you mean epochs\?",
+    "nokey=3": r"^nokey: no such key; `capsweep train --help`",
     "lr=0.01": r"^lr: no such key; did you mean optim\.optimizer\.lr\?",
     "optim.lr=0.01": r"^optim\.lr: no such key; did you mean optim\.optimizer\.lr\?",
     "iters=3": r"^iters: no such key; did you mean routing\.num_iters\?",
@@ -92,6 +93,13 @@ def test_a_bad_override_is_refused_in_one_line_with_its_key_and_cure(
 def test_a_configuration_cannot_call_what_is_not_allowed(section: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{section}\._target_: 'os\.system' may not be called"):
         compose.cell([f"{section}._target_=os.system"])
+
+
+def test_an_optimiser_whose_file_lacks_a_section_is_named() -> None:
+    config = dict(compose.cell([]).config)
+    config["optim"] = {"name": "mine", "optimizer": config["optim"]["optimizer"]}
+    with pytest.raises(ConfigError, match=r"^optim=mine: clip_norm, decayed, schedule missing; "):
+        check_config(config)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from torch import nn
 from capsweep.config import compose
 from capsweep.data.batches import Batch
 from capsweep.errors import ConfigError
-from capsweep.model.capsnet import Decoder
+from capsweep.model.capsnet import CapsNet, Decoder
+from capsweep.model.capsules import ClassCapsules, NetworkOutput
 from capsweep.model.matrix_capsnet import MatrixCapsNet
 from capsweep.model.routing.dynamic import DynamicRouting
 from capsweep.model.votes import ConvolutionalVotes, Votes
@@ -143,8 +144,29 @@ def test_a_routing_of_one_kind_of_votes_is_refused_in_a_network_of_the_other(
 ) -> None:
     monkeypatch.setattr(DynamicRouting, "votes_kind", kind, raising=False)
     measure_layers(compose_line(f"{allowed} routing=dynamic"))
-    with pytest.raises(ConfigError, match=f"is for {name} capsules alone, and {refused} has"):
+    with pytest.raises(
+        ConfigError, match=f"is for {name} capsules alone, and {refused} has others"
+    ):
         measure_layers(compose_line(f"{refused} routing=dynamic"))
+
+
+def test_layers_and_routings_that_are_called_by_keyword_are_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def route(layer: ClassCapsules, pose_BIP: torch.Tensor) -> Any:
+        return layer.routing(votes=Votes(pose_BIP, layer.weight_IJDP, pose_BIP.norm(dim=-1)))
+
+    def forward(network: CapsNet, images_BCHW: torch.Tensor) -> NetworkOutput:
+        features_BCHW = torch.relu(network.conv(input=images_BCHW))
+        routed = network.classes(pose_BIP=network.primary(features_BCHW=features_BCHW))
+        return NetworkOutput(routed.act_BJ, routed.pose_BJD)
+
+    config = compose_line("model=capsnet_tiny")
+    layers = measure_layers(config)
+    monkeypatch.setattr(DynamicRouting, "votes_kind", Votes, raising=False)
+    monkeypatch.setattr(ClassCapsules, "forward", route)
+    monkeypatch.setattr(CapsNet, "forward", forward)
+    assert measure_layers(config) == layers
 
 
 @pytest.mark.parametrize(

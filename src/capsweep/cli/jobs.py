@@ -110,7 +110,7 @@ def _describe_nodes(nodes: dict[str, Any]) -> str:
     texts = [terminal.count_of(nodes["nodes"], "node")]
     for key, name in (("gpus", "GPU"), ("cpus", "CPU")):
         total, in_use = nodes[key]["total"], nodes[key]["in_use"]
-        text = terminal.count_of(round(total), name)
+        text = terminal.count_of(total, name)
         texts.append(text if in_use is None else f"{text}, {in_use:g} in use")
     return ", ".join(texts)
 
@@ -123,11 +123,10 @@ def _describe_job(job: "SweepJob", typed: str | None) -> list[str]:
     if job.since is not None:
         when = time.strftime(" since %Y-%m-%d %H:%M", time.localtime(job.since))
     state = job.state.lower() + (f" (exit status {job.status})" if job.status else "")
-    line = f"{job.id}: {state}{when}"
-    if (obstacle := submit.find_obstacle(job)) is not None:
-        return [line, f"  {obstacle}"]
-    line += f"; cells: {describe_cells(job, typed)}"
-    return [line, f"  {_find_last_words(job)}"] if job.state == "FAILED" else [line]
+    line = f"{job.id}: {state}{when}; cells: {describe_cells(job, typed)}"
+    if job.state != "FAILED":
+        return [line]
+    return [line, f"  {submit.find_obstacle(job) or _find_last_words(job)}"]
 
 
 def _find_last_words(job: "SweepJob") -> str:
@@ -145,8 +144,9 @@ def describe_cells(job: "SweepJob", typed: str | None = None) -> str:
     name = typed if typed is not None and typed.endswith(".yaml") else job.sweep
     if name == job.sweep and not (package_files.find_folder("sweeps") / f"{name}.yaml").is_file():
         return f"not counted: sweeps/ has no {name}.yaml here; name it: SWEEP=path/to/it.yaml"
-    words = ["sweep", name, *shlex.split(job.command.partition(" capsweep ")[2])[2:]]
     try:
+        command = shlex.split(job.command)
+        words = ["sweep", name, *command[command.index("capsweep") + 3 :]]
         with redirect_stderr(None):  # what a parser says of the options of another version
             parsed = parse_arguments(words)
         _, points = sweep_options.load_points(parsed)

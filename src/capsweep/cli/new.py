@@ -5,6 +5,7 @@ data set has numbers in it too, which are read off the data.
 """
 
 import argparse
+import json
 import keyword
 import os
 import re
@@ -18,13 +19,14 @@ from capsweep.storage.files import hash_bytes, write_text
 EXAMPLES = Path("docs", "examples", "new")
 # What a command line or a YAML file reads as another thing than a name.
 RESERVED = ("control", "false", "inf", "nan", "no", "none", "null", "off", "on", "true", "yes")
+SMALLEST = 17  # pixels a side that the capsule networks of conf/model take
 LONGEST = 24  # characters, so that lines stay below 100
 # What to type next: test it, train it for a moment, sweep it.
-TEST, TRAIN = 'test ARGS="-k NAME tests/model tests/config"', 'train ARGS="KIND=NAME debug=fast"'
+TRAIN = 'train ARGS="KIND=NAME debug=fast"'
 COMMANDS = {
-    "routing": (TEST, TRAIN, "sweep ROUTING=NAME"),
-    "loss": (TEST, TRAIN, 'sweep ARGS="loss=margin,NAME"'),
-    "model": (TEST, TRAIN, "sweep MODEL=NAME"),
+    "routing": ('test ARGS="-k NAME tests/model/routing"', TRAIN, "sweep ROUTING=NAME"),
+    "loss": ("test ARGS=tests/model/test_NAME_loss.py", TRAIN, 'sweep ARGS="loss=margin,NAME"'),
+    "model": ("test ARGS=tests/model/test_NAME.py", TRAIN, "sweep MODEL=NAME"),
     "dataset": (
         "plan DATASET=NAME",
         'train ARGS="dataset=NAME debug=fast places.data=FOLDER"',
@@ -52,6 +54,10 @@ def run_new(parsed: argparse.Namespace) -> None:
         print(f"wrote {path.relative_to(checkout)}")
     if kind == "dataset":
         print("{TRAIN} + {TEST} images of {IMAGE_SHAPE}, {NUM_CLASSES} classes".format_map(words))
+        if min(json.loads(words["IMAGE_SHAPE"])[1:]) < SMALLEST:
+            print(
+                f"they are too small for the capsule networks here: {SMALLEST} x {SMALLEST} or more"
+            )
     print(f"next, in {checkout}:")
     for command in COMMANDS[kind]:
         print(f"  make {replace_words(command, {**words, 'KIND': kind, 'NAME': parsed.name})}")
@@ -77,13 +83,17 @@ def describe_file(path: Path | None) -> dict[str, str]:
             "--file X.npz: a data set is made of one; see docs/how-to/add-a-data-set.md"
         )
     if not re.fullmatch(r"[A-Za-z][\w-]*\.npz", path.name, re.ASCII):
-        raise UserError(f"--file: {path.name} must be of letters, digits, _ and -, and end in .npz")
+        raise UserError(
+            f"--file: {path.name} must be a letter, then letters, digits, _, -, and .npz"
+        )
     data = path.read_bytes()
     train, test = (decode_arrays(path, data)[split] for split in ("train", "test"))
     shapes = [list(split.images_NCHW.shape[1:]) for split in (train, test)]
     if shapes[0] != shapes[1]:
         raise UserError(f"{path}: images of train are {shapes[0]}, those of test {shapes[1]}")
     classes = max(*train.labels_N.tolist(), *test.labels_N.tolist()) + 1
+    if classes < 2:
+        raise UserError(f"{path}: every label is 0; a data set has two classes or more")
     if unseen := {*range(classes)} - {*train.labels_N.tolist()}:
         raise UserError(f"{path}: no training example of class {min(unseen)}; classes count from 0")
     return {
@@ -107,6 +117,11 @@ def fill_examples(checkout: Path, kind: str, words: dict[str, str]) -> dict[Path
             if taken.exists():
                 raise UserError(
                     f"{taken.relative_to(checkout)} is there already; choose another name"
+                )
+        for module in path.parent.glob("*.py"):
+            if path.stem in compile(module.read_text(), module, "exec").co_names:
+                raise UserError(
+                    f"{path.stem}: {module.relative_to(checkout)} uses this name; choose another"
                 )
         texts[path] = replace_words(example.read_text(), words)
     return texts

@@ -62,7 +62,8 @@ def choose_cluster(parsed: argparse.Namespace) -> list[str]:
             f"CLUSTER={name} with RAY_ADDRESS={address}: an address is that of CLUSTER=address; "
             "leave one of them out"
         )
-    return [f"cluster={name or 'address'}", render("cluster.address", address)]
+    typed = render("cluster.address", address)
+    return [f"cluster={name or 'address'}", typed, "cluster.jobs=null"]  # not the environment's
 
 
 def _format_make_command(parsed: argparse.Namespace) -> str:

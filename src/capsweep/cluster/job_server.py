@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 5.0
 PORTS = {"http": 80, "https": 443}
 LOCAL_SERVER = "http://127.0.0.1:8265"  # Ray's own choice; a tunnel ends there too
+KEY = "RAY_ADDRESS or cluster.jobs"
 NO_SERVER = (
     "no job server of Ray answers at {address}; start the head with ray[default] and its "
     "dashboard, open the tunnel (ssh -L 8265:127.0.0.1:8265 HEAD), or name another place: "
@@ -74,11 +75,11 @@ def _check_server(url: str) -> None:
         port = parts.port or PORTS[parts.scheme]
     except (ValueError, KeyError) as error:  # half of an IPv6 address, or no URL at all
         raise ConfigError(
-            f"cluster.jobs={url}: must be where Ray takes jobs, a URL such as http://127.0.0.1:8265"
+            f"{KEY}={url}: must be where Ray takes jobs, a URL such as http://127.0.0.1:8265"
         ) from error
     if parts.username or parts.password:
         raise ConfigError(
-            f"cluster.jobs: credentials in the URL of {parts.hostname} would be printed and "
+            f"{KEY}: credentials in the URL of {parts.hostname} would be printed and "
             "recorded; leave them out, and set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         )
     from urllib.request import getproxies  # slow to load, and not used by most commands

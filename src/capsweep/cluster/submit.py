@@ -102,12 +102,12 @@ def follow_job(
 
 
 def find_obstacle(job: SweepJob) -> str | None:
-    """Why a job's driver could not start, with the cure; None where it could."""
+    """What kept a job's driver from an exit status of its own, with the cure; None: it has one."""
     if job.state != "FAILED" or job.status not in (None, NOT_FOUND, NOT_RUNNABLE):
         return None
     if job.status is None:
         why = " ".join(job.message.split())[:500] or "Ray does not say why"
-        return f"it did not start: {why}; `capsweep stop` and the same command start it anew"
+        return f"it ended without an exit status: {why}; the same command goes on"
     program = shlex.split(job.command.removeprefix("exec "))[0]
     return f"the head has no program {program}; set cluster.python to that of its Ray, a path there"
 

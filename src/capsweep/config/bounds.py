@@ -12,7 +12,7 @@ from capsweep.config.cell import flat, get
 from capsweep.errors import ConfigError
 
 # Keys that take text or a number, so that their rule below is their type.
-UNTYPED = ("resources.gpu", "trainer.devices", "logger.every_n_steps")
+UNTYPED = ("resources.gpu", "trainer.devices", "logger.every_n_steps", "cluster.jobs")
 REAL_OR_NULL = (  # or null: 0 is 0.0
     "stop_accuracy",
     "model.initial.bias",
@@ -187,7 +187,11 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
         "every_n_steps": AUTO_OR_COUNT,
     },
     "cluster": {  # keys before what is drawn from them, so that the typed key is named
-        "address jobs partition account qos constraint memory setup": TEXT,
+        "address": (
+            "auto, HOST:PORT such as 127.0.0.1:6379, or of jobs http://HOST:PORT",
+            re.compile(r"auto|https?://.*|[^/@]+:\d+").fullmatch,
+        ),
+        "jobs partition account qos constraint memory setup": TEXT,
         "launcher": _one_of("sbatch"),
         "token": ("a file's path", bool),
         "array.through": _one_of("slurm", "local", "debug"),

@@ -250,7 +250,7 @@ def describe_unknown_key(key: str, schema: Mapping[str, Any]) -> str:
             for name in {known, known.rpartition(".")[2]}:
                 names.setdefault(name, []).append(known)
     last = key.rpartition(".")[2]
-    nearest = [last] if last in names else difflib.get_close_matches(key, names, 1, cutoff=0.5)
+    nearest = [last] if last in names else difflib.get_close_matches(key, names, 1, cutoff=0.65)
     keys = [known for name in nearest for known in names[name]]
     hint = f"did you mean {' or '.join(keys[:MOST_HINTS])}?" if keys else HELP_HINT
     return f"{key}: no such key; {hint}"

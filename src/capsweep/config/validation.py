@@ -27,6 +27,12 @@ TARGETS = ("capsweep.data.", *SHARDS, "capsweep.model.", "torch.nn.", "torch.opt
 
 def check_config(config: Mapping[str, Any]) -> None:
     """Raise ConfigError, naming the key and the cure, unless the configuration can be run."""
+    optim = config["optim"]
+    if missing := {"optimizer", "decayed", "clip_norm", "schedule"} - {*optim}:
+        keys = ", ".join(sorted(missing))
+        raise ConfigError(
+            f"optim={optim.get('name')}: {keys} missing; conf/optim/adam.yaml has all"
+        )
     check_targets(config)
     bounds.check_bounds(config)
     for find_faults in (_find_faults_of_devices, _find_faults_of_data, _find_faults_of_choices):

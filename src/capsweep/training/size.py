@@ -134,8 +134,8 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
         network = build.build_network({**config, "routing": routing})
         names = {module: name for name, module in network.named_modules()}
 
-        def enter_module(module: Any, inputs: Any) -> None:
-            _check_votes(config, module, inputs[0])
+        def enter_module(module: Any, inputs: Any, named_inputs: Any) -> None:
+            _check_votes(config, module, (*inputs, *named_inputs.values()))
             flops[running[-1]] += counter.get_total_flops() - flops.total()
             running.append(names[module])
 
@@ -145,7 +145,7 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
             shapes.setdefault(running.pop(), tuple(first.shape[1:]))
 
         for module in names:
-            module.register_forward_pre_hook(enter_module)
+            module.register_forward_pre_hook(enter_module, with_kwargs=True)
             module.register_forward_hook(leave_module)
         try:
             output = network(torch.empty(1, *dataset["image_shape"]))
@@ -158,13 +158,13 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
     return network, flops, shapes
 
 
-def _check_votes(config: Mapping[str, Any], module: Any, votes: Any) -> None:
+def _check_votes(config: Mapping[str, Any], module: Any, inputs: tuple[Any, ...]) -> None:
     """Raise ConfigError where a routing is for votes of another kind than its network has."""
     kind = getattr(module, "votes_kind", None)
-    if kind is not None and not isinstance(votes, kind):
+    if kind is not None and not any(isinstance(value, kind) for value in inputs):
         raise ConfigError(
             f"routing={config['routing']['name']} is for {KINDS[kind.__name__]} alone, and "
-            f"model={config['model']['name']} has {KINDS[type(votes).__name__]}"
+            f"model={config['model']['name']} has others"
         )
 
 

@@ -41,6 +41,7 @@ def test_it_counts_what_happens(output: io.StringIO, capsys: pytest.CaptureFixtu
         progress.on_start("c")  # again, after its worker was lost
     assert progress.describe().startswith("2 done, 1 running, 1 failed of 3, about ")
     assert "cnn · seed 0: test/error 1.25 % (" in output.getvalue()
+    assert "\n\n" not in output.getvalue()
     assert capsys.readouterr().err == "W&B: x\n"  # once
     assert "cnn · seed 1: FAILED: NonFiniteLossError: step 3" in output.getvalue()
 
@@ -64,6 +65,7 @@ def test_the_bar_of_a_running_cell_moves_inside_an_epoch(
 ) -> None:
     console, names = Console(file=output, width=width, force_terminal=True), {"a": "cnn · seed 0"}
     ledger, points = Ledger(tmp_path), tmp_path / folder_of("a") / "steps.jsonl"
+    write_text(points, '{"step": 9, "epoch": 3.5}\n')  # of an earlier run
     progress = SweepProgress(console, names, 2, "test/error", {}, ledger, CellWork(4))
 
     def look() -> str:
@@ -75,15 +77,21 @@ def test_the_bar_of_a_running_cell_moves_inside_an_epoch(
     with progress:
         progress.on_start("a")
         assert "starts" in look()
+        assert "time left: unknown" in progress.describe()
         write_text(points, '{"step": 3, "epoch": 0.5}\n')
         assert "epoch 0.5 of 4" in look()
+        progress._begun -= 100
+        assert progress.describe().endswith(f"about {100 * 7.5 / 0.5 / 60:.0f} min left")
         points.unlink()  # as in an object store, where the driver hears of whole epochs alone
         progress.on_epoch("a", ROW)
         assert "epoch 1.0 of 4" in look()
         progress.on_start("a")  # again, after its worker was lost
         assert "epoch" not in look()
+        bars = {**progress._bars._bars}
         progress.on_end("a", Outcome(stopped=True))
         assert "seed 0" not in look()
+        progress._bars._bars = bars  # as the thread that draws has them, which looked before
+        progress._bars.move_bar("a", 0.5)
 
 
 @pytest.mark.parametrize("epochs", [range(3), [2]], ids=["reported again", "not reported"])

@@ -1,7 +1,8 @@
 """How a sweep stands while it runs: lines, the time left, and a bar for each running cell."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -46,34 +47,48 @@ def estimate_works(cells: Sequence[Cell], costs: Estimates) -> dict[str, CellWor
 class CellBars(Progress):
     """How a sweep stands, in a line, and a bar for each running cell, which moves inside an epoch.
 
-    ledger: in which running cells are looked at.
+    describe: the text of the line. ledger: in which running cells are looked at.
     """
 
-    def __init__(self, console: Console, text: str, ledger: Ledger) -> None:
-        self.line, self.ledger = Spinner("dots", text), ledger
+    def __init__(self, console: Console, describe: Callable[[], str], ledger: Ledger) -> None:
+        self.line, self.describe, self.ledger = Spinner("dots"), describe, ledger
         self._bars: dict[str, TaskID] = {}
+        self._before: dict[str, float | None] = {}  # what an earlier run left of a cell
         self._last_look = time.monotonic()
         columns = "  {task.description}", BarColumn(20), "{task.fields[at]}"
-        super().__init__(*columns, console=console, transient=True, refresh_per_second=4)
+        off = not console.is_interactive
+        super().__init__(
+            *columns, console=console, transient=True, refresh_per_second=4, disable=off
+        )
 
     def get_renderables(self) -> Iterator[RenderableType]:
         """What is drawn, several times a second; running cells are looked at once a second."""
         if time.monotonic() - self._last_look > 1.0:
             self._last_look = time.monotonic()
             for signature in list(self._bars):
-                if (epochs := read_trained_epochs(self.ledger, signature)) is not None:
+                epochs = read_trained_epochs(self.ledger, signature)
+                if epochs not in (None, self._before.get(signature)):
                     self.move_bar(signature, epochs)
+            self.line.update(text=self.describe())
         yield self.line
         yield self.make_tasks_table(self.tasks)
 
-    def add_bar(self, signature: str, name: str, epochs: int) -> None:
+    @property
+    def work_inside_epochs(self) -> float:
+        """Of the epochs in which running cells are."""
+        return sum(task.completed % 1 * task.fields["per_epoch"] for task in self.tasks)
+
+    def add_bar(self, signature: str, name: str, work: CellWork) -> None:
         """The bar of a cell that starts, at its beginning."""
         self.remove_bar(signature)
-        self._bars[signature] = self.add_task(name, total=epochs, at="starts")
+        self._before[signature] = read_trained_epochs(self.ledger, signature)
+        fields = {"at": "starts", "per_epoch": work.per_epoch}
+        self._bars[signature] = self.add_task(name, total=work.epochs, **fields)
 
     def move_bar(self, signature: str, epochs: float) -> None:
         """So many epochs are trained."""
-        if (bar := self._bars.get(signature)) is not None:
+        with suppress(KeyError):  # the cell may end meanwhile
+            bar = self._bars[signature]
             at = f"epoch {epochs:.1f} of {self._tasks[bar].total:.0f}"
             self.update(bar, completed=epochs, at=at)
 
@@ -111,11 +126,11 @@ class SweepProgress:
         self._new_work = 0.0
         self._running: dict[str, float] = {}  # since when
         self._last_line = self._begun = time.monotonic()
-        self._bars = CellBars(console, self.describe(), ledger)
+        self._bars = CellBars(console, self.describe, ledger)
 
     def __enter__(self) -> "SweepProgress":
-        if self.console.is_interactive:
-            self._bars.start()
+        self._update()
+        self._bars.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -124,8 +139,8 @@ class SweepProgress:
     def on_start(self, signature: str) -> None:
         """A worker has the cell (again, after its first worker was lost)."""
         self._running[signature] = time.monotonic()
-        epochs = self.works.get(signature, self.usual).epochs
-        self._bars.add_bar(signature, self.names[signature], epochs)
+        work = self.works.get(signature, self.usual)
+        self._bars.add_bar(signature, self.names[signature], work)
         self._update()
 
     def on_epoch(self, signature: str, row: dict[str, Any]) -> None:
@@ -165,11 +180,12 @@ class SweepProgress:
         return f"{counts} of {self.total}, {self._describe_time_left()}"
 
     def _describe_time_left(self) -> str:
-        if not self._new_work:
+        inside = self._bars.work_inside_epochs
+        if not (new := self._new_work + inside):
             return "time left: unknown"
         # A trial may have more epochs than the usual one.
-        left = max(0.0, self._work - sum(self._work_done.values()))
-        seconds = left * (time.monotonic() - self._begun) / self._new_work
+        left = max(0.0, self._work - sum(self._work_done.values()) - inside)
+        seconds = left * (time.monotonic() - self._begun) / new
         minutes = f"about {seconds / 60:.0f} min left"
         return f"about {seconds:.0f} s left" if seconds < 120 else minutes
 

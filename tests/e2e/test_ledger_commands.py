@@ -42,7 +42,7 @@ def test_cells_are_listed_shown_and_compared_as_text_and_json(swept: Path, capsy
     assert header.split()[:7] == ["signature", "state", "error", "data", "epochs", "seed", "date"]
     assert len(lines) == 10
     assert all(" done " in line and " digits 2 " in line and " % " in line for line in lines)
-    rows = json.loads(read("ls", "--json", "--sweep", "small", "seed=1"))
+    rows = json.loads(read("ls", "--json", "sweep=small", "seed=1"))
     assert {(row["status"], row["dataset"], row["seed"]) for row in rows} == {("done", "digits", 1)}
     assert {row["arm"] for row in rows} == {"cnn", "capsnet"}
     assert read("ls", "--status", "failed") == ""
@@ -135,10 +135,13 @@ def test_a_run_whose_machine_is_gone_is_released_and_a_living_one_is_not(
     owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
     path = tmp_path / "ledger" / "claims" / "0123456789abcdef.000001"
     path.parent.mkdir(parents=True)
+    (tmp_path / "ledger" / "01" / "0123456789abcdef").mkdir(parents=True)
     path.write_text(json.dumps({"owner": owner, "beat": 3}))
     assert call_ledger(tmp_path, "release", "0123") == 0
     assert "from process 1 on far" in capsys.readouterr().out
     assert not path.exists()
+    assert call_ledger(tmp_path, "release", "0123") == 2
+    assert "0123456789abcdef: nobody has claimed it" in capsys.readouterr().err
     with lease.hold_lease(tmp_path / "ledger", "0123456789abcdef"):
         assert call_ledger(tmp_path, "release", "0123") == 2
     assert "end it first" in capsys.readouterr().err

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from capsweep import cli
 from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger import listing
@@ -24,7 +25,7 @@ def test_a_cell_says_its_sweep_its_place_and_whether_its_data_were_cut(
     write_provenance(ledger, cell, **SWEPT, science=cell.science)
     ledger.store.remove(f"{folder_of(cell.signature)}/config.yaml")  # it need not be read
     (listed,) = listing.list_cells(ledger, [cell.signature])
-    assert (listed.sweep, listed.arm) == ("ablation", "cnn")
+    assert [listed.value_of(key) for key in ("sweep", "arm")] == ["ablation", "cnn"]
     assert listed.place == "cnn · limit_batches=2"
     assert listed.date is not None
     assert listed.date.isoformat() == "2026-01-02T03:04:05+00:00"
@@ -39,7 +40,8 @@ def test_a_cell_says_its_sweep_its_place_and_whether_its_data_were_cut(
 def test_a_cell_of_earlier_code_says_how_it_was_asked_for(ledger: Ledger, finish) -> None:
     cell = finish(ledger, "model=cnn_small", "logger=csv", "seed=1")
     (listed,) = listing.list_cells(ledger, [cell.signature])
-    assert (listed.sweep, listed.arm, listed.date) == (None, None, None)
+    assert listed.date is None
+    assert {listed.to_plain()[key] for key in ("sweep", "arm")} == {None}
     assert listed.place == "model=cnn_small"
     assert listed.value_of("seed") == 1
 
@@ -57,6 +59,7 @@ def test_a_damaged_provenance_is_a_line_and_hides_no_other_cell(
 def test_cells_are_chosen_by_their_settings(ledger: Ledger, finish) -> None:
     words = [["seed=1"], ["seed=2", "model=cnn_small"], ["seed=3", "loss.reconstruction.weight=0"]]
     cells = [finish(ledger, *overrides) for overrides in words]
+    write_provenance(ledger, cells[1], **SWEPT, science=cells[1].science)
     listed = listing.list_cells(ledger, [cell.signature for cell in cells])
 
     def choose(*texts: str) -> list[int]:
@@ -66,10 +69,32 @@ def test_cells_are_chosen_by_their_settings(ledger: Ledger, finish) -> None:
     assert choose("model=cnn_small") == choose("routing=null") == [2]
     assert choose("seed=1,3", "loss.reconstruction.weight=0") == [3]
     assert choose("limit_batches=null", "seed=3") == [3]
-    with pytest.raises(ConfigError, match="seed=9: no cell has that; have 1, 2, 3"):
-        choose("seed=9")
-    with pytest.raises(ConfigError, match=r"did you mean loss\.reconstruction\.weight"):
-        choose("weight=0")
+    assert choose("sweep=ablation", "arm=cnn") == [2]
+    for text, error in {
+        "seed=9": "seed=9: no cell has that; have 1, 2, 3",
+        "seed=null": "seed=null: no cell has that; have 1",
+        "limit_batches=2": "limit_batches=2: no cell has that; have null",
+        "weight=0": r"did you mean loss\.reconstruction\.weight",
+        "experiment=digits": "experiment: no cell records it; choose by the settings",
+    }.items():
+        with pytest.raises(ConfigError, match=error):
+            choose(text)
+
+
+def test_a_cell_is_shown_as_it_is_listed_also_by_its_first_letters(
+    ledger: Ledger, finish, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read(*words: str) -> tuple[str, str]:
+        assert cli.main(["ledger", *words, "--ledger", str(ledger.store.root)]) == 0
+        return capsys.readouterr()
+
+    assert read("ls") == ("", f"no cell in {ledger.store.root}\n")
+    names = [finish(ledger, f"seed={seed}").signature for seed in range(3)]
+    assert read("ls", "zz") == ("", f"no such cell in {ledger.store.root}\n")
+    assert read("ls", "sweep=null", "--since", "1h")[1].startswith("no such cell")
+    rows = json.loads(read("ls", names[0][:6], names[1], "seed=0,2", "--json")[0])
+    assert [(row["signature"], row["status"]) for row in rows] == [(names[0], "stale")]
+    assert json.loads(read("show", names[0], "--json")[0])["status"] == "stale"
 
 
 def test_a_signature_is_found_by_its_first_letters(ledger: Ledger, finish) -> None:

@@ -49,14 +49,14 @@ def _as_json(signature: str, entry: Entry) -> dict[str, Any]:
 def run_ls(parsed: argparse.Namespace) -> None:
     """A line per cell, the newest last, or a list of them."""
     ledger = open_ledger(parsed)
-    cells = listing.list_cells(ledger, ledger.list_signatures())
-    if parsed.overrides:
-        cells = listing.select_cells(cells, parsed.overrides)
+    settings = [text for text in parsed.filters if "=" in text]
+    prefixes = [text for text in parsed.filters if "=" not in text] or [""]
+    names = {name for prefix in prefixes for name in ledger.list_signatures(prefix)}
+    listed = listing.list_cells(ledger, sorted(names))
     cells = [
         cell
-        for cell in cells
+        for cell in (listing.select_cells(listed, settings) if settings else listed)
         if parsed.status in (None, cell.entry.status)
-        and parsed.sweep in (None, cell.sweep)
         and (parsed.since is None or (cell.date is not None and cell.date >= parsed.since))
     ]
     if parsed.json:
@@ -64,7 +64,8 @@ def run_ls(parsed: argparse.Namespace) -> None:
         print(json.dumps(content, indent=1))
         return
     if not cells:
-        print(f"no such cell in {ledger.store.root}", file=sys.stderr)
+        such = "such " if listed or any(prefixes) else ""
+        print(f"no {such}cell in {ledger.store.root}", file=sys.stderr)
         return
     cells.sort(key=lambda cell: cell.date.timestamp() if cell.date else 0)
     # One line each, however narrow a terminal is: they are searched, and cut by `head`.
@@ -79,8 +80,8 @@ def run_show(parsed: argparse.Namespace) -> None:
     """All that is known of a cell."""
     ledger = open_ledger(parsed)
     signature = find_signature(ledger, parsed.signature)
-    entry = ledger.entry(signature)
     provenance, science = ledger.read_provenance(signature), ledger.read_science(signature)
+    entry = listing.list_cells(ledger, [signature])[0].entry
     if parsed.json:
         more = {"science": science, "provenance": provenance or None}
         print(json.dumps(_as_json(signature, entry) | more, indent=1))
@@ -254,8 +255,10 @@ def run_release(parsed: argparse.Namespace) -> None:
     """Forget a claim whose machine is gone."""
     ledger = open_ledger(parsed)
     claims = ledger.read_claims()  # none in an object store
-    signature = find_signature(ledger, parsed.signature, claims)
-    claim = claims[signature]
+    if (signature := parsed.signature) not in claims:  # a claim may have no folder yet
+        signature = find_signature(ledger, signature)
+    if (claim := claims.get(signature)) is None:
+        raise UserError(f"{signature}: nobody has claimed it")
     if claim.owner.is_alive:
         raise UserError(f"{signature} is being run by {claim.owner}; end it first")
     assert ledger.disk is not None

@@ -160,8 +160,9 @@ REPORT = (
 )
 ANY_JOB = _option("sweep", "a sweep's name, or the id of its job; default: all", nargs="?")
 STATUS = _option("--status", "only these cells", choices=get_args(Status))
-FILTERS = _option("overrides", "only cells with these settings: dataset=digits seed=0", nargs="*")
-OF_SWEEP = _option("--sweep", "only cells that this sweep trained; train: those run alone")
+FILTERS = _option(
+    "filters", "settings or first letters: dataset=digits sweep=ablation ab", nargs="*"
+)
 SINCE = _option("--since", "only cells since then: 2h, 1d or 2026-11-24", type=_parse_since)
 CELL = _option("cell", "a signature, or overrides: routing.num_iters=2", nargs="+")
 PAIR = _option("signature", "two cells", nargs=2)
@@ -199,7 +200,7 @@ EVAL: dict[str, Command] = {
 for _name, _text in figures.FIGURES.items():
     EVAL[_name] = (_text, [SIGNATURE, DEVICE, DATA_DIR, *CELLS])
 LEDGER = {
-    "ls": ("a line per cell, the newest last", [FILTERS, STATUS, OF_SWEEP, SINCE, *CELLS, JSON]),
+    "ls": ("a line per cell, the newest last", [FILTERS, STATUS, SINCE, *CELLS, JSON]),
     "show": ("all that is known of a cell", [SIGNATURE, *CELLS, JSON]),
     "why": ("the keys that differ from the nearest finished cell", [CELL, *CELLS]),
     "compare": ("two cells on the same test examples", [PAIR, *CELLS]),

@@ -2,7 +2,7 @@
 a signature.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,16 +24,14 @@ UNSAID = ("places.", "logger", "rerun=", "seed=")  # beginnings of overrides tha
 class ListedCell:
     """What a cell is. None, or no leaves: nobody recorded it.
 
-    sweep: that trained it; `train`: it was run by itself. place: in that sweep, without the seed.
-    leaves: dotted keys of its science, and the source of its data set. date: when it was finished,
-    else begun.
+    leaves: dotted keys of its science, the source of its data set, the sweep that trained it
+    (`train`: it was run by itself) and the arm. place: in that sweep, without the seed. date: when
+    it was finished, else begun.
     """
 
     signature: str
     entry: Entry
     leaves: Mapping[str, Any]
-    sweep: str | None
-    arm: str | None
     place: str | None
     date: datetime | None
 
@@ -55,19 +53,19 @@ class ListedCell:
             "-" if error is None else f"{100 * error:.2f} %",
             *("-" if value is None else str(value) for value in settings),
             "-" if date is None else date.strftime("%m-%d %H:%M" if is_recent else "%Y-%m-%d"),
-            self.sweep or "-",
+            self.value_of("sweep") or "-",
             (self.place or "-") + (f"  {remark}" if remark else ""),
         )
 
     def to_plain(self) -> dict[str, Any]:
         """What is recorded, as JSON has it."""
         date = None if self.date is None else self.date.isoformat()
-        plain = {"sweep": self.sweep, "arm": self.arm, "place": self.place, "date": date}
-        return plain | {key: self.value_of(key) for key in KEYS}
+        settings = {key: self.value_of(key) for key in (*KEYS, "sweep", "arm")}
+        return settings | {"place": self.place, "date": date}
 
     def __str__(self) -> str:
         seed = f"seed {self.value_of('seed')}"
-        return f"{self.place or 'not recorded'} · {seed} ({self.sweep or 'no sweep'})"
+        return f"{self.place or 'not recorded'} · {seed} ({self.value_of('sweep') or 'no sweep'})"
 
 
 def list_cells(ledger: Ledger, signatures: Iterable[str]) -> list[ListedCell]:
@@ -86,13 +84,12 @@ def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
         stored_files.print_damage(error)
         made, science = {}, {}
     tracking = made.get("tracking", {})
+    origin = {"sweep": tracking.get("group"), "arm": tracking.get("job_type")}
     date = (entry.result or {}).get("finished") or made.get("started")
     return ListedCell(
         signature=signature,
         entry=mark_stale(entry, Cell(science, ())) if "dataset" in science else entry,
-        leaves=flat(science) | tracking.get("columns", {}),
-        sweep=tracking.get("group"),
-        arm=tracking.get("job_type"),
+        leaves=flat(science) | tracking.get("columns", {}) | origin,
         place=_describe_place(signature, made, science),
         date=None if date is None else datetime.fromisoformat(date),
     )
@@ -114,6 +111,8 @@ def _describe_place(
 
 def _as_text(value: Any) -> str:
     """Equal for 0 and 0.0, and for the precision 32, which is stored as a text."""
+    if value is None:
+        return "null"
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
@@ -127,30 +126,30 @@ def select_cells(cells: Sequence[ListedCell], texts: Iterable[str]) -> list[List
     for override in map(overrides.parse, texts):
         key, wanted = override.key, set(map(_as_text, override.values))
         values = {cell.signature: _as_text(cell.value_of(key)) for cell in cells}
-        if cells and not wanted & {*values.values()}:
-            have = sorted({*values.values()} - {"None"})
+        if cells and not wanted & (have := {*values.values()}):
             leaves = {leaf: None for cell in cells for leaf in cell.leaves}
-            raise ConfigError(
-                f"{key}={','.join(sorted(wanted))}: no cell has that; have {', '.join(have[:9])}"
-                if have
-                else overrides.describe_unknown_key(key, leaves)
-            )
+            if have != {"null"} or key in leaves:
+                known = ", ".join(sorted(have)[:9])
+                text = f"{key}={','.join(sorted(wanted))}: no cell has that; have {known}"
+            elif overrides.is_group(key):  # a preset, or how a cell was run
+                text = f"{key}: no cell records it; choose by the settings that it makes"
+            else:
+                text = overrides.describe_unknown_key(key, leaves)
+            raise ConfigError(text)
         selected = [cell for cell in selected if values[cell.signature] in wanted]
     return selected
 
 
-def find_signature(ledger: Ledger, prefix: str, among: Collection[str] | None = None) -> str:
-    """The one signature that begins so. among: signatures; None: of all cells of the ledger.
+def find_signature(ledger: Ledger, prefix: str) -> str:
+    """The one signature that begins so.
 
     Raises UserError for none, and for several, of which it names the first.
     """
-    known = ledger.list_signatures(prefix) if among is None else among
-    names = sorted(name for name in known if prefix and name.startswith(prefix))
+    names = ledger.list_signatures(prefix) if prefix else []
     if len(names) == 1:
         return names[0]
     if not names:
-        kind = "no cell" if among is None else "no claimed cell"
-        raise UserError(f"{prefix!r}: {kind} of {ledger.store.root}; see `capsweep ledger ls`")
+        raise UserError(f"{prefix!r}: no cell of {ledger.store.root}; see `capsweep ledger ls`")
     lines = [f"  {cell.signature}  {cell}" for cell in list_cells(ledger, names[:CANDIDATES])]
     more = ["  ..."] if len(names) > CANDIDATES else []
     text = f"{prefix}: {count_of(len(names), 'cell')} begin so; type more letters of one"

@@ -7,7 +7,6 @@ or could not show, is printed as its escape (`\\x1b`), by print() and by rich al
 import io
 import os
 import re
-import select
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -78,14 +77,6 @@ def outlive_readers() -> None:
             settings = {"line_buffering": old.line_buffering, "write_through": old.write_through}
             new = io.TextIOWrapper(file, old.encoding, old.errors, **settings)
             stream.rich_proxied_file = new  # pyright: ignore
-
-
-def is_unread() -> bool:
-    """Whether the reader of the standard output or error is gone."""
-    poll = select.poll()
-    for descriptor in (1, 2):
-        poll.register(descriptor, 0)
-    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def make_console(stderr: bool = False) -> "Console":

@@ -119,7 +119,7 @@ def test_a_result_of_other_code_is_renewed_when_asked_and_stands_until_then(
     assert call_sweep(small_sweep, storage, *few) == 0
     output = capsys.readouterr().out
     assert "2 done, 1 stale (finished by other code; RERUN=stale runs these again), 0" in output
-    assert "every cell is finished, 1 of them by other code" in output
+    assert "nothing to run: every cell is finished\n" in output
     assert "1 cell made by other code than today's" in output
     assert read_times(storage) == before
     assert call_sweep(small_sweep, storage, *few, "--rerun", "stale") == 0

@@ -134,5 +134,5 @@ def test_what_waits_for_a_baseline_that_failed_is_told_and_not_run(
     words = [str(tmp_path / "equal.yaml"), "--executor", "local", "--storage", str(tmp_path)]
     assert cli.main(["sweep", *words, "--seeds", "1"]) == drive.FAILED
     output = capsys.readouterr().out
-    assert "left: 1 cell, to stop at the accuracy of cnn" in output
+    assert "1 cell left: each stops at the accuracy that cnn reaches first" in output
     assert len(Ledger(tmp_path / "ledger").list_signatures()) == 2

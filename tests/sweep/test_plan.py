@@ -147,16 +147,17 @@ def test_an_estimate_is_a_range_and_says_what_it_comes_from() -> None:
     cell = compose.cell(["epochs=1", "dataset.validation=0", "batch_size=1437"])
     base = {"shape": hash_shape(cell), "steps": 10, "epochs": 10, "hardware": "node"}
     estimates = Estimates("node")
-    jittery = Measurement(hash_shape(cell), "node", 100.0, 0.0, 0.0, {}, None, None, 20, 0.5)
-    for measured, low, high in ((replace(jittery, spread=0.0), 80, 120), (jittery, 50, 150)):
-        estimates.add_measurement(measured)
-        assert estimates.estimate(cell) == Estimate(100.0, low, high, steps=20, cells=0)
+    estimates.add_measurement(
+        Measurement(hash_shape(cell), "node", 100.0, 0.0, 0.0, {}, None, None, 20)
+    )
+    measured = Estimate(100.0, 80.0, 120.0, steps=20, cells=0)
+    assert estimates.estimate(cell) == measured
     for fit in (10.0, 20.0, 20.0, 20.0, 90.0):  # one machine slept
         estimates.add({**base, "seconds": {"fit": fit, "total": fit + 3}})
     known = estimates.estimate(cell)
     assert known == Estimate(5.0, 4.0, 6.0, steps=50, cells=5)
-    both = describe_origin([known, Estimate(100.0, 80.0, 120.0, steps=20, cells=0)])
-    assert both == "50 steps of 5 finished cells and 20 steps of 1 calibration"
+    both = describe_origin([known, measured])
+    assert both == "70 steps of 5 finished cells and 1 calibration"
 
 
 def test_the_time_of_a_plan_is_a_range_with_its_origin(tmp_path: Path) -> None:
@@ -167,10 +168,12 @@ def test_the_time_of_a_plan_is_a_range_with_its_origin(tmp_path: Path) -> None:
     costs = Costs(ledger, where, planned.cells)
     assert "3 cells of unknown shape; --calibrate" in describe_costs(planned, costs)[0]
     base = {"shape": hash_shape(cells[0]), "steps": 1, "hardware": provenance.name_hardware()}
-    costs.add({**base, "seconds": {"fit": 3600.0, "total": 3600.0}})
-    (line,) = describe_costs(planned, costs)
-    assert re.match(r"time: [\d.]+ to [\d.]+ (min|h) on \d+ [CG]PU slots? here, ", line)
-    assert line.endswith("from 1 step of 1 finished cell")
+    for seconds, hours in ((3600.0, r" [\d.]+ to [\d.]+ [CG]PU-hours,"), (0.001, "")):
+        costs = Costs(ledger, where, planned.cells)
+        costs.add({**base, "seconds": {"fit": seconds, "total": seconds}})
+        (line,) = describe_costs(planned, costs)
+        time = r"time: ([\d.]+ to|about) [\d.]+ (s|min|h) on \d+ [CG]PU slots? here,"
+        assert re.fullmatch(f"{time}{hours} from 1 step of 1 finished cell", line)
 
 
 def test_cells_of_a_cluster_are_estimated_by_its_hardware_and_not_the_drivers(

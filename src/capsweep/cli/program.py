@@ -56,16 +56,15 @@ def _run_reported(arguments: list[str]) -> int:
 
 
 def _report_refusal(error: OSError) -> int:
-    """The exit status for a place that cannot be used, or an output that nobody takes: where `head`
-    closed the pipe, in silence, as of a program that SIGPIPE ends.
+    """The exit status where a file cannot be used, or the output cannot be written. A reader that
+    closes the pipe, as `head` does, gets no message.
     """
     if error.filename is not None:
         name = error.filename2 or error.filename  # of a rename, the name that was asked for
         print(f"error: {name}: {error.strerror}", file=sys.stderr)
         return BAD_INPUT
-    is_unread = isinstance(error, BrokenPipeError) and terminal.is_unread()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes out what is left when it ends
-    if is_unread:
+    if isinstance(error, BrokenPipeError):
         return UNREAD
     print(f"error: {error}", file=sys.stderr)
     return REFUSED

@@ -126,9 +126,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     terminal.print_line(console, plan.describe_plan(sweep, ready))
     repeats = sum(cell.fails_again and cell not in due for cell in ready.cells)
     if not due:
-        lines = _describe_repeats(repeats) or [
-            f"nothing to run: every cell is finished{_describe_stale(ready, due)}"
-        ]
+        lines = _describe_repeats(repeats) or ["nothing to run: every cell is finished"]
         return SweepEnd(FAILED if repeats else FINISHED, tuple(lines))
     mode, reason = modes.decide_mode(config)
     costs = Costs(ledger, node, ready.cells)
@@ -145,8 +143,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
         queue = JobQueue(jobs, ledger, progress, costs, limits)
         execute(queue, node.storage / "ray", Cluster.from_config(config))
     finished = len(ready.cells) - len(due) - repeats + progress.done
-    stale = _describe_stale(ready, due)
-    return describe_end(queue, finished, len(ready.cells), "cell", repeats, stale)
+    return describe_end(queue, finished, len(ready.cells), "cell", repeats)
 
 
 def run_in_order(
@@ -168,7 +165,8 @@ def run_in_order(
         end = run(sweep, points, options, console)
     if not left:
         return end
-    text = f"left: {count_of(left, 'cell')}, to stop at the accuracy of {sweep.baseline}'s own"
+    accuracy = f"the accuracy that {sweep.baseline} reaches first"
+    text = f"{count_of(left, 'cell')} left: each stops at {accuracy}"
     status = UNFINISHED if end.status == FINISHED else end.status
     return SweepEnd(status, (*end.lines, f"{text}; the same command goes on"))
 
@@ -230,11 +228,9 @@ def _make_jobs(
 
 
 def describe_end(
-    queue: JobQueue, finished: int, total: int, noun: str, repeats: int = 0, stale: str = ""
+    queue: JobQueue, finished: int, total: int, noun: str, repeats: int = 0
 ) -> SweepEnd:
-    """Exit status and last lines: a failure outweighs cells that a bound left. stale: what is said
-    of cells that other code finished.
-    """
+    """Exit status and last lines: a failure outweighs cells that a bound left."""
     lines, every = _describe_repeats(repeats), count_of(total, noun)
     are = "is" if total == 1 else "are"
     so_far = f"{finished} of {every} {are} finished; the same command goes on"
@@ -248,14 +244,7 @@ def describe_end(
         return SweepEnd(FAILED, tuple(lines))
     if queue.count_left:
         return SweepEnd(UNFINISHED, tuple(lines))
-    return SweepEnd(
-        FINISHED, (*lines, f"{'the' if total == 1 else 'all'} {every} {are} finished{stale}")
-    )
-
-
-def _describe_stale(plan: Plan, due: Sequence[PlannedCell]) -> str:
-    count = sum(cell.entry.status == "stale" and cell not in due for cell in plan.cells)
-    return f", {count} of them by other code; RERUN=stale runs those again" if count else ""
+    return SweepEnd(FINISHED, (*lines, f"{'the' if total == 1 else 'all'} {every} {are} finished"))
 
 
 def _describe_repeats(count: int) -> list[str]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
@@ -51,18 +51,14 @@ def _widen(seconds: float, low: float, high: float, steps: int, cells: int = 0) 
 
 
 def describe_origin(estimates: Iterable[Estimate]) -> str:
-    """`480 steps of 36 finished cells and 20 steps of 1 calibration`, of estimates of several
-    shapes.
-    """
-    by_kind: dict[str, list[tuple[int, int]]] = {}
-    for estimate in estimates:
-        kind = "finished cell" if estimate.cells else "calibration"
-        by_kind.setdefault(kind, []).append((estimate.steps, estimate.cells or 1))
-    texts = []
-    for kind, counts in by_kind.items():
-        steps, sources = map(sum, zip(*counts, strict=True))
-        texts.append(f"{count_of(steps, 'step')} of {count_of(sources, kind)}")
-    return " and ".join(texts)
+    """`500 steps of 36 finished cells and 1 calibration`, of estimates of several shapes."""
+    known = list(estimates)
+    counts = {
+        "finished cell": sum(each.cells for each in known),
+        "calibration": sum(not each.cells for each in known),
+    }
+    sources = " and ".join(count_of(count, noun) for noun, count in counts.items() if count)
+    return f"{count_of(sum(each.steps for each in known), 'step')} of {sources}"
 
 
 class Estimates:
@@ -111,8 +107,7 @@ class Estimates:
         if measured := self._measured.get(key):
             chosen = measured.get(hardware) or [*measured.values()][-1]
             middle = _apply_calibration(cell, chosen)
-            off = middle * chosen.spread
-            return _widen(middle, middle - off, middle + off, chosen.steps)
+            return _widen(middle, middle, middle, chosen.steps)
         return None
 
 
@@ -155,15 +150,13 @@ class Costs(Estimates):
 
     def _add_measurements(self) -> None:
         store, cure = self.ledger.store, "remove it; plan --calibrate makes it anew"
-        needed = [field.name for field in fields(Measurement) if field.default is MISSING]
         names = [field.name for field in fields(Measurement)]
         for path in (f"measurements/{name}" for name in store.list_names("measurements")):
             try:
                 if (content := store.read(path)) is not None:
                     where = join(store.root, path)
-                    plain = stored_files.parse_json(content, where, cure, *needed)
-                    values = {name: plain[name] for name in names if name in plain}
-                    self.add_measurement(Measurement(**values))
+                    plain = stored_files.parse_json(content, where, cure, *names)
+                    self.add_measurement(Measurement(**{name: plain[name] for name in names}))
             except DamageError as error:
                 stored_files.print_damage(error)
 
@@ -202,9 +195,10 @@ def describe_costs(plan: "Plan", costs: Costs) -> list[str]:
     lows, highs = [each.low for each in known], [each.high for each in known]
     low, high = (max(max(some), sum(some) / count) for some in (lows, highs))
     hours = _join_range(*(f"{sum(some) * share / 3600:.2f}" for some in (lows, highs)))
+    total = "" if hours == "about 0.00" else f", {hours} {kind}-hours"
     origin = describe_origin({hash_shape(c): e for c, e in zip(due, known, strict=True)}.values())
     time = f"{_format_range(low, high)} on {count_of(count, f'{kind} slot')} here"
-    return [f"time: {time}, {hours} {kind}-hours, from {origin}"]
+    return [f"time: {time}{total}, from {origin}"]
 
 
 def _format_range(low: float, high: float) -> str:

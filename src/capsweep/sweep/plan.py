@@ -18,7 +18,7 @@ from capsweep.errors import ConfigError, DamageError
 from capsweep.ledger import causes
 from capsweep.ledger import ledger as ledgers
 from capsweep.ledger.ledger import Entry, Ledger
-from capsweep.sweep.estimates import Costs, Estimate, describe_origin
+from capsweep.sweep.estimates import Costs, describe_origin
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 from capsweep.terminal import count_of
@@ -166,10 +166,12 @@ def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
             "cause": planned.entry.cause,
             "due": planned.is_due(),
             **asdict(planned.size),
-            **_estimate_as_json(costs.estimate(planned.cell)),
+            **{f"estimated_{n}": getattr(estimate, n, None) for n in ("seconds", "low", "high")},
+            "estimated_from": estimate and describe_origin([estimate]),
             "command": planned.cell.command,
         }
         for planned in plan.cells
+        for estimate in [costs.estimate(planned.cell)]
     ]
     seconds = [cell["estimated_seconds"] for cell in cells if cell["due"]]
     content = {
@@ -181,11 +183,6 @@ def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
         "cells": cells,
     }
     return json.dumps(content, indent=1, ensure_ascii=False)
-
-
-def _estimate_as_json(estimate: Estimate | None) -> dict[str, Any]:
-    values = {f"estimated_{n}": getattr(estimate, n, None) for n in ("seconds", "low", "high")}
-    return values | {"estimated_from": estimate and describe_origin([estimate])}
 
 
 def group_failures(plan: Plan, ledger: Ledger) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ import gc
 import time
 from contextlib import suppress
 from itertools import cycle, islice
-from statistics import quantiles
+from statistics import median
 
 import torch
 from torch import nn
@@ -54,7 +54,6 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     utilisation = _read_utilisation(device)
     evaluation = EvaluationLoader(parts["test"], EVALUATION_BATCH)
     evaluation_seconds = _time_evaluation(cell, task, evaluation)
-    first, middle, third = quantiles(seconds * 2, n=4, method="inclusive")
     memory, total = devices.read_memory_peak(), None
     if device.type == "cuda":  # others cannot have what is reserved
         memory["gpu"] = torch.cuda.max_memory_reserved(device)
@@ -62,14 +61,13 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     return Measurement(
         shape=hash_shape(cell),
         hardware=provenance.name_hardware(ranks),
-        seconds_per_step=middle,
+        seconds_per_step=median(seconds),
         evaluation_seconds_per_image=evaluation_seconds,
         startup_seconds=startup,
         peak_memory_bytes=memory,
         utilisation=utilisation,
         device_memory_bytes=total,
         steps=len(seconds),
-        spread=max(abs(quartile / middle - 1) for quartile in (first, third)),
     )
 
 

@@ -32,7 +32,6 @@ class Size:
 class Measurement:
     """Seconds of one training step and of evaluating one image, seconds before the first step, and
     peak memory in bytes ("process" and "gpu", None where unknown). utilisation: of the GPU, 0..1.
-    spread: how far the middle half of the steps lies from `seconds_per_step`, as a share of it.
     """
 
     shape: str
@@ -44,7 +43,6 @@ class Measurement:
     utilisation: float | None
     device_memory_bytes: int | None
     steps: int
-    spread: float = 0.0
 
     @property
     def name(self) -> str:

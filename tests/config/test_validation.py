@@ -36,6 +36,7 @@ REFUSED = {
     "model.routing.num_iters=2": r"is drawn from routing\.num_iters; set that",
     "epochs='${nothing}'": r"^epochs: .*'nothing' not found",
     # bounds
+    "cluster=address cluster.address=5": r"^cluster\.address must be auto, HOST:PORT such",
     "limit_batches=0": r"^limit_batches must be null or >= 1, got 0",
     "precision=16": r"^precision must be one of 32, bf16-mixed, got 16",
     "routing.impl=magic": r"^routing\.impl must be one of .*reference",

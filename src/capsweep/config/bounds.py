@@ -189,7 +189,7 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
     "cluster": {  # keys before what is drawn from them, so that the typed key is named
         "address": (
             "auto, HOST:PORT such as 127.0.0.1:6379, or of jobs http://HOST:PORT",
-            lambda value: re.fullmatch(r"auto|https?://.*|[^/@]+:\d+", value) is not None,
+            lambda value: re.fullmatch(r"auto|https?://.*|[^/@]+:\d+", str(value)) is not None,
         ),
         "jobs partition account qos constraint memory setup": TEXT,
         "launcher": _one_of("sbatch"),

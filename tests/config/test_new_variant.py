@@ -88,7 +88,7 @@ OF_CAPSNET = "arm control is capsnet with one iteration: equal couplings"
 def load_unaware(conf_tree: Callable[[], Path], tmp_path: Path) -> Callable[..., Sweep]:
     """A sweep of which no arm names `new`; edits: of dynamic routing's file, to be that of new."""
 
-    def load(edits: dict[str, str], **typed: str) -> Sweep:
+    def load(edits: dict[str, str], file: str = UNAWARE, **typed: str) -> Sweep:
         routing = conf_tree() / "routing"
         text = (routing / "dynamic.yaml").read_text()
         for old, new in edits.items():
@@ -96,7 +96,7 @@ def load_unaware(conf_tree: Callable[[], Path], tmp_path: Path) -> Callable[...,
             text = text.replace(old, new)
         (routing / "new.yaml").write_text(text)
         path = tmp_path / "unaware.yaml"
-        path.write_text(UNAWARE)
+        path.write_text(file)
         return choices.load_sweep(str(path), Choices(**typed))
 
     return load
@@ -177,6 +177,32 @@ def test_axes_that_a_variant_does_not_know_go_with_the_routing_that_had_them(
     assert new == [f"new · loss.reconstruction.weight={weight}" for weight in ("0", "0.0005")]
 
 
+OTHERS = """\
+  stopped: {matched: true, space: SPACE}
+  last: {fixed: [routing.gradient=last], space: SPACE}
+  narrow: {fixed: [model.primary.types=2, loss.reconstruction.weight=0]}
+exclude:
+  - {arm: capsnet, routing.num_iters: 3, loss.reconstruction.weight: 0}
+table:
+"""
+SPACE = "{routing.num_iters: [1, 3], loss.reconstruction.weight: [0, 0.0005]}"
+
+
+def test_a_variant_is_put_into_arms_that_differ_otherwise_and_each_network_has_a_control(
+    load_unaware: Callable[..., Sweep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(variants, "network_size", lambda config: None)  # no such class is there
+    file = UNAWARE.replace("table:\n", OTHERS.replace("SPACE", SPACE))
+    sweep = load_unaware(NAMED | {"gradient: full": ""}, file, routing="new")
+    arms = [point.arm for point in expand.expand_sweep(sweep)]
+    assert {arm: arms.count(arm) for arm in arms} == {
+        "cnn": 1, "control": 2, "capsnet_new": 3, "stopped_new": 4,
+        "control_narrow": 1, "narrow_new": 1,
+    }  # fmt: skip
+    assert [arm.name for arm in sweep.arms if arm.matched] == ["stopped_new"]
+    assert any(note.startswith("arm last cannot take routing=new: it diff") for note in sweep.notes)
+
+
 IDENTITY = {
     "_target_: capsweep.model.routing.dynamic.DynamicRouting": "_target_: torch.nn.Identity"
 }
@@ -187,10 +213,13 @@ IDENTITY = {
     [
         (
             NAMED | IDENTITY,
-            r"^ROUTING=new: no arm of unaware\.yaml can take it: cnn: model=cnn_small does not "
-            r"route; capsnet: TypeError: Identity\.forward.*; em: ",
+            r"^ROUTING=new: no arm of unaware\.yaml can take it: arm cnn: model=cnn_small does not "
+            r"route; arms capsnet, em: TypeError: Identity\.forward",
         ),
-        ({"DynamicRouting": "NewRouting", **NAMED}, "capsnet: .*NewRouting cannot be found; em: "),
+        (
+            {"DynamicRouting": "NewRouting", **NAMED},
+            "arms capsnet, em: .*NewRouting cannot be found",
+        ),
         ({"impl: fast": "impl: fast"}, r"^conf/routing/new\.yaml: name must be new, got dynamic$"),
     ],
 )
@@ -224,8 +253,15 @@ def test_a_preset_sets_no_key_that_another_routing_does_not_have(
     conf_tree: Callable[[], Path],
 ) -> None:
     text = "_target_: capsweep.model.routing.new.New\n_partial_: true\nname: new\nimpl: reference\n"
-    (conf_tree() / "routing" / "new.yaml").write_text(text)
+    conf = conf_tree()
+    (conf / "routing" / "new.yaml").write_text(text)
+    typo = "# @package _global_\nrouting: {norm: types}\n"
+    (conf / "experiment" / "typo.yaml").write_text(typo)
     preset = ["experiment=em/digits"]
     assert "num_iters" in compose.cell(preset).config["routing"]
     routing = compose.cell([*preset, "routing=new"]).config["routing"]
     assert routing.keys() == {"_target_", "_partial_", "name", "impl"}
+    with pytest.raises(
+        ConfigError, match=r"^conf/experiment/typo\.yaml: routing\.norm: no such key"
+    ):
+        compose.cell(["experiment=typo"])  # its own routing lacks it

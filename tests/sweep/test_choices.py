@@ -174,17 +174,23 @@ def test_the_name_of_a_report_is_short_safe_and_its_own(ablation: Sweep) -> None
     assert all(re.fullmatch(r"ablation-[A-Za-z0-9_.,=-]{2,90}", each) for each in names)
 
 
-KEEPS = "arm cnn keeps its own"
+CNN = "arm cnn cannot take"
 TAKEN: list[tuple[str, str, str, list[str]]] = [
-    ("ablation", "loss=margin,spread", "loss", [f"{KEEPS} loss: loss=margin needs capsules, "]),
-    ("ablation", "loss=spread", "", [f"{KEEPS} loss: loss=spread needs capsules, not model="]),
-    ("ablation", "loss=margin,cross_entropy", "loss", ["arm cnn leaves out loss=margin: loss="]),
-    ("overlap", "model.primary.types=4,8", "model.primary.types", [f"{KEEPS} model.primary.types"]),
+    ("ablation", "loss=margin,spread", "loss", [f"{CNN} loss: loss=margin needs capsules, "]),
+    ("ablation", "loss=spread", "", [f"{CNN} loss: loss=spread needs capsules, not model="]),
+    ("ablation", "loss=margin,cross_entropy", "loss", [f"{CNN} loss=margin: loss="]),
+    ("overlap", "model.primary.types=4,8", "model.primary.types", [f"{CNN} model.primary.types"]),
     (
         "overlap",
         "routing.gradient=full,last",
         "routing.gradient",
-        [f"{KEEPS} routing.gradient: mo"],
+        [f"{CNN} routing.gradient: mo"],
+    ),
+    (
+        "ablation",
+        "loss.classification.absent=0.1,0.2",
+        "loss.classification.absent",
+        [f"{CNN} loss.classification.absent: loss.classification.absent: no such key here"],
     ),
     ("ablation", "batch_size=16,32", "batch_size", []),
 ]
@@ -215,16 +221,29 @@ def test_typed_parts_may_need_one_another_in_any_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "message"),
+    ("name", "typed", "message"),
     [
-        ("loss=margin,none", r"^ablation\.yaml: arm cnn: loss=none: no such option; have "),
-        ("lr=0.1", r"arm cnn: lr: no such key; did you mean optim\.optimizer\.lr\?"),
-        ("routing.num_iters=3,0", r"arm cnn: routing\.num_iters must be in .*, got 0"),
-        ("dataset=multimnist", "arm cnn: loss=cross_entropy is for one class an image"),
+        (
+            "ablation",
+            "loss=margin,none",
+            r"^ablation\.yaml: arms cnn, capsnet: loss=none: no such op",
+        ),
+        ("ablation", "lr=0.1", r"arm cnn: lr: no such key; did you mean optim\.optimizer\.lr\?"),
+        (
+            "ablation",
+            "routing.num_iters=0",
+            r"arms cnn, capsnet: routing\.num_iters must be in .* 0",
+        ),
+        ("ablation", "dataset=multimnist", "arm cnn: loss=cross_entropy is for one class an image"),
+        (
+            "em_mnist",
+            "loss=margin,spread",
+            r"set loss=cross_entropy; arms control, em: loss.reconstruction.weight needs a .* to 0",
+        ),
     ],
 )
 def test_what_no_arm_can_take_and_data_that_one_cannot_are_refused(
-    typed: str, message: str
+    name: str, typed: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        expand.expand_sweep(choices.load_sweep("ablation", Choices(overrides=[typed])))
+        expand.expand_sweep(choices.load_sweep(name, Choices(overrides=[typed])))

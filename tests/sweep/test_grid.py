@@ -167,7 +167,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
         r"^exclude='routing\.num_iters=7': .* no such",
     ),
     (GRID, "exclude: {arm: caps}\n", {}, r"exclude must be a list of settings"),
-    (GRID, "", {"excludes": ["arm=caps"]}, "no place of arm caps is left"),
+    (GRID, "", {"excludes": ["arm=caps"]}, "no place of arm caps is left; name the arm"),
     (GRID, "", {"excludes": [""]}, "EXCLUDE is empty"),
     (
         GRID,

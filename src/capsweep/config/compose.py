@@ -40,9 +40,6 @@ PRESETS = ("recipe", "experiment", "debug")
 # An environment variable: places alone may be drawn from one, since other values are uploaded.
 ENVIRONMENT = re.compile(r"oc\.env:(\w+)")
 
-# No settings: what their file is.
-FIXED_NAMES = ("name", "_partial_", "labels_per_image", "num_classes", "on_logits")
-
 
 def cell(overrides: Iterable[str | Override]) -> Cell:
     """The cell that `capsweep train *overrides` runs.
@@ -138,7 +135,8 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
     del config["hydra"]
     schema = flat(_resolve_config(config if plain is None else plain))
     written: Any = OmegaConf.to_container(config, resolve=False)
-    written = reduce(without, _list_inapplicable(written, schema, choices.get("recipe")), written)
+    dropped = _list_inapplicable(groups, written, schema, choices.get("recipe"))
+    written = reduce(without, dropped, written)
     for key in flat(_resolve_config(DictConfig(written))):
         if key not in schema:
             where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
@@ -159,14 +157,15 @@ def _run_hydra(groups: Sequence[str], return_hydra_config: bool = False) -> Dict
 
 
 def _list_inapplicable(
-    written: Mapping[str, Any], schema: Mapping[str, Any], recipe: str | None
+    groups: Sequence[str], written: Mapping[str, Any], schema: Mapping[str, Any], recipe: str | None
 ) -> list[str]:
-    """Keys of a recipe that another network lacks, and of any preset that another routing lacks:
-    recipes are written for capsule networks, presets for one routing.
+    """Keys of a recipe that another network lacks, and of any preset that a typed routing lacks:
+    recipes are written for capsule networks, presets for the routing that they choose.
 
     A key that no file of conf/ has is not among them, and is refused.
     """
-    keys = [*flat(written.get("routing") or {}, "routing")]
+    is_typed = any(group.startswith("routing=") for group in groups)
+    keys = [*flat(written.get("routing") or {}, "routing")] if is_typed else []
     if recipe is not None:
         file = package_files.find_folder("conf") / "recipe" / f"{recipe}.yaml"
         keys += flat(yaml.safe_load(file.read_text()))
@@ -203,7 +202,7 @@ def _check_not_wired(config: DictConfig, key: str) -> None:
             source = ".".join([first, *names[position + 1 :]])
             raise ConfigError(f"{key} is drawn from {source}; set that, or choose its group")
         section = section[name]
-    if names[-1] in FIXED_NAMES:
+    if names[-1] in grammar.FIXED_NAMES:
         raise ConfigError(f"{key} belongs to its file; choose another file of conf/{names[0]}")
 
 

@@ -32,6 +32,8 @@ from capsweep.errors import ConfigError
 PLAIN = re.compile(r"([A-Za-z_/]|\.{1,2}/)[A-Za-z0-9_/.\-]*")
 MOST_VALUES = 10_000  # of an axis
 MOST_HINTS = 3  # keys that are suggested for an unknown one
+# No settings: what their file is.
+FIXED_NAMES = ("name", "_partial_", "labels_per_image", "num_classes", "on_logits")
 HELP_HINT = "`capsweep train --help` lists the keys"
 PRESET = "# @package _global_"  # the first line of a preset
 RESERVED = {"null", "true", "false", "nan", "inf"}
@@ -241,16 +243,22 @@ def list_known_keys() -> frozenset[str]:
 
 
 def describe_unknown_key(key: str, schema: Mapping[str, Any]) -> str:
-    """What is said of a key that the schema does not have, with those that it has of the same last
-    part, else with the nearest.
+    """What is said of a key that the schema does not have, with those of the same last part, of the
+    schema before those of other files, else with the nearest.
     """
+    if key in list_known_keys():
+        return f"{key}: no such key here; another file of conf/{key.partition('.')[0]} has it"
+    own = [*schema, *list_groups()]
     names: dict[str, list[str]] = {}
-    for known in dict.fromkeys((*schema, *list_groups())):
-        if "._" not in known and not known.startswith("model.routing."):  # drawn from routing
-            for name in {known, known.rpartition(".")[2]}:
+    for known in dict.fromkeys((*own, *sorted(list_known_keys()))):
+        last = known.rpartition(".")[2]
+        # model.routing is drawn from routing
+        if "._" not in known and last not in FIXED_NAMES and not known.startswith("model.routing."):
+            for name in {known, last}:
                 names.setdefault(name, []).append(known)
     last = key.rpartition(".")[2]
-    nearest = [last] if last in names else difflib.get_close_matches(key, names, 1, cutoff=0.65)
+    nearest = [last] if last in names else difflib.get_close_matches(key, names, 1, cutoff=0.7)
     keys = [known for name in nearest for known in names[name]]
+    keys = [known for known in keys if known in own] or keys
     hint = f"did you mean {' or '.join(keys[:MOST_HINTS])}?" if keys else HELP_HINT
     return f"{key}: no such key; {hint}"

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from capsweep.config.overrides import Interval, Override
@@ -108,3 +108,14 @@ class Arm:
         if len(override.values) == 1 and override.key not in self.space.keys:
             return replace(self, fixed=(*fixed, override))
         return replace(self, fixed=fixed, space=self.space.set_axis(override))
+
+
+def join_arms(texts: Iterable[tuple[str, str]]) -> list[str]:
+    """A line for each text of some arms, given with their names, that begins with these."""
+    arms: dict[str, list[str]] = {}
+    for name, text in texts:
+        arms.setdefault(text, []).append(name)
+    return [
+        f"{'arm' if len(names) == 1 else 'arms'} {', '.join(names)}{text}"
+        for text, names in arms.items()
+    ]

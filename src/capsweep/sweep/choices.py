@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -12,7 +12,7 @@ from capsweep.config.cell import LOGISTICS, LOGISTICS_INSIDE, get
 from capsweep.config.overrides import Override, render, with_dots
 from capsweep.errors import ConfigError
 from capsweep.sweep import expand, spec, variants
-from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm
+from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm, join_arms
 from capsweep.sweep.spec import Published, Sweep, check_axis, check_seeds
 
 RECONSTRUCTION = "loss.reconstruction.weight"
@@ -200,12 +200,10 @@ def _set_typed(sweep: Sweep, typed: Sequence[Override]) -> Sweep:
     rest = [override for override in typed if override not in parts]
     fits = [_fit_parts(sweep, reduce(Arm.set_override, rest, arm), parts) for arm in sweep.arms]
     for choice in itertools.chain(*(part.split() for part in parts)):
-        refusals = [(faults.get(choice.text, ""), arm.name) for arm, faults in fits]
-        if all(fault for fault, _ in refusals):
-            # What another network says of its routing says more than that one does not route.
-            fault, name = min(refusals, key=lambda each: each[0].endswith(expand.NOT_ROUTED))
-            raise ConfigError(f"{sweep.path.name}: arm {name}: {fault}")
-    notes = [note for arm, faults in fits for note in _describe_faults(arm.name, parts, faults)]
+        if all(choice.text in faults for _, faults in fits):
+            reasons = join_arms((arm.name, f": {faults[choice.text]}") for arm, faults in fits)
+            raise ConfigError(f"{sweep.path.name}: {'; '.join(reasons)}")
+    notes = join_arms(_describe_faults(parts, fits))
     return replace(sweep, arms=tuple(arm for arm, _ in fits), notes=(*sweep.notes, *notes))
 
 
@@ -214,37 +212,30 @@ def _fit_parts(sweep: Sweep, arm: Arm, parts: Sequence[Override]) -> tuple[Arm, 
 
     One that cannot be composed either way gets all: the error is said where its cells are.
     """
-    context = reduce(Arm.set_override, (part.split()[0] for part in parts), arm)
-    if parts and expand.find_fault(sweep, context) is not None:  # else values may need one another
-        context = arm
-        if expand.find_fault(sweep, arm) is not None:
-            return reduce(Arm.set_override, parts, arm), {}
-    faults: dict[str, str] = {}
-    waiting = list(parts)
-    for part in waiting:
-        tried = [
-            (c, expand.find_fault(sweep, context.set_override(c), c.key)) for c in part.split()
-        ]
-        values = tuple(choice.value for choice, fault in tried if fault is None)
-        faults |= {choice.text: fault or "" for choice, fault in tried}
-        if values:
-            fitting = Override(part.key, values)
-            context, arm = context.set_override(fitting), arm.set_override(fitting)
-        elif part not in waiting[len(parts) :]:
-            waiting.append(part)  # once more, when the others are set
-    return arm, {text: fault for text, fault in faults.items() if fault}
+    whole = reduce(Arm.set_override, parts, arm)  # values may need one another
+    if all(expand.find_fault(sweep, whole, part.key) is None for part in parts):
+        arm = whole
+    elif expand.find_fault(sweep, arm) is not None:
+        return whole, {}
+    faults: dict[str, str | None] = {}
+    for part in (*parts, *parts):  # twice: a value may need that of a later key
+        for c in part.split():
+            faults[c.text] = expand.find_fault(sweep, arm.set_override(c), c.key)
+        if values := tuple(c.value for c in part.split() if faults[c.text] is None):
+            arm = arm.set_override(Override(part.key, values))
+    return arm, {text: fault for text, fault in faults.items() if fault is not None}
 
 
 def _describe_faults(
-    arm: str, parts: Sequence[Override], faults: Mapping[str, str]
-) -> Iterator[str]:
-    """A line for each value that an arm leaves out, one for a key of which it leaves out all."""
-    for part in parts:
+    parts: Sequence[Override], fits: Iterable[tuple[Arm, Mapping[str, str]]]
+) -> Iterator[tuple[str, str]]:
+    """The name of an arm and what it cannot take: each value, or a key of which it takes none."""
+    for part, (arm, faults) in itertools.product(parts, fits):
         refused = [choice.text for choice in part.split() if choice.text in faults]
         is_whole = len(refused) == len(part.values)
         for text in refused[:1] if is_whole else refused:
-            does = f"keeps its own {part.key}" if is_whole else f"leaves out {text}"
-            yield f"arm {arm} {does}: {faults[text].partition(';')[0]}"
+            reason = faults[text].partition(";")[0]
+            yield arm.name, f" cannot take {part.key if is_whole else text}: {reason}"
 
 
 def _set_override(sweep: Sweep, override: Override, is_chosen: Callable[[Arm], bool]) -> Sweep:

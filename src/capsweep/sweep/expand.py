@@ -80,7 +80,8 @@ def expand_sweep(sweep: Sweep) -> list[Point]:
     places = (*sweep.exclude, *sweep.excluded)
     kept = [p for p in points if not any(_is_at(p, place) for place in places)]
     for arm in sorted({point.arm for point in points} - {point.arm for point in kept}):
-        raise ConfigError(f"{sweep.path.name}: exclude: no place of arm {arm} is left")
+        cure = "name the arm that is meant, such as EXCLUDE='arm=capsnet epochs=1'"
+        raise ConfigError(f"{sweep.path.name}: exclude: no place of arm {arm} is left; {cure}")
     return kept
 
 

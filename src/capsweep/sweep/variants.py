@@ -10,7 +10,7 @@ from capsweep.config.cell import flat
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.sweep import expand
-from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm
+from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm, join_arms
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 from capsweep.training.size import network_size
@@ -42,17 +42,23 @@ def place_variants(
         for arm, other in taking.items():
             is_free = len(taking) == 1 and variant not in routings
             name = variant if is_free else f"{arm}_{variant}"
-            places.setdefault(arm, []).append(replace(other, name=name, optional=False))
+            places.setdefault(arm, []).append(replace(other, name=name))
             verb = "stands beside" if arm in stays else "takes the place of"
             notes.append(
                 f"routing={variant} {verb} {', '.join(sorted(routings[arm]))} in arm {arm}"
             )
-        notes += [
-            f"arm {arm} cannot take routing={variant}: {fault.partition(';')[0]}"
+        notes += join_arms(
+            (arm, f" cannot take routing={variant}: {fault.partition(';')[0]}")
             for arm, fault in faults.items()
             if not fault.endswith(expand.NOT_ROUTED)
-        ]
-    sweep = replace(sweep, notes=(*sweep.notes, *notes))
+        )
+    # What the file leaves out of an arm is left out of those in its place.
+    exclude = [
+        {**place, "arm": new.name}
+        for place in sweep.exclude
+        for new in places.get(place.get("arm", ""), ())
+    ]
+    sweep = replace(sweep, notes=(*sweep.notes, *notes), exclude=(*sweep.exclude, *exclude))
     return _insert_arms(sweep, places, stays, points)
 
 
@@ -74,6 +80,12 @@ def _list_names(points: Sequence[Point], group: str, arm: str | None = None) -> 
     return {name for name in names if name is not None}
 
 
+def _list_networks(points: Sequence[Point], arm: str) -> set[str]:
+    """What an arm routes on: data sets and networks, as text."""
+    configs = [point.cell.config for point in points if point.arm == arm]
+    return {f"{config['dataset']['name']} {config['model']}" for config in configs}
+
+
 def _try_arms(sweep: Sweep, variant: str, all_arms: bool) -> tuple[dict[str, Arm], dict[str, str]]:
     """By the name of an arm, the arm with another routing; and why others cannot take it."""
     section = compose.cell([Override("routing", (variant,))]).config["routing"]
@@ -83,31 +95,33 @@ def _try_arms(sweep: Sweep, variant: str, all_arms: bool) -> tuple[dict[str, Arm
     taking: dict[str, Arm] = {}
     faults: dict[str, str] = {}
     arms = [arm for arm in sweep.arms if not arm.is_control]
-    rounds = [[a for a in arms if all_arms or not a.optional], [a for a in arms if a.optional]]
-    for arm in rounds[0] + rounds[1]:
-        if taking and arm not in rounds[0]:
-            break
-        other = _set_routing(arm, variant, [*flat(section, "routing")])
-        fault = _find_fault(sweep, other)
-        if fault is not None:
-            faults[arm.name] = fault
-        elif all((other.fixed, other.space) != (a.fixed, a.space) for a in taking.values()):
-            taking[arm.name] = other
-    if not taking:
-        reasons = "; ".join(f"{arm}: {fault.partition(';')[0]}" for arm, fault in faults.items())
-        raise ConfigError(f"ROUTING={variant}: no arm of {sweep.path.name} can take it: {reasons}")
-    return taking, faults
+    for tried in ([arm for arm in arms if all_arms or not arm.optional], arms):
+        for arm in tried:
+            other = _set_routing(arm, variant, [*flat(section, "routing")])
+            fault = _find_fault(sweep, other)
+            if fault is None and other in taking.values():
+                fault = "it differs in its routing alone from an arm that does"
+            if fault is None:
+                taking[arm.name] = other
+            else:
+                faults[arm.name] = fault
+        if taking:
+            return taking, faults
+    reasons = join_arms((arm, f": {fault.partition(';')[0]}") for arm, fault in faults.items())
+    text = f"no arm of {sweep.path.name} can take it: {'; '.join(reasons)}"
+    raise ConfigError(f"ROUTING={variant}: {text}")
 
 
 def _set_routing(arm: Arm, variant: str, known: Sequence[str]) -> Arm:
-    """An arm with another routing, without axes and values that this does not know."""
+    """An arm with another routing, without axes and values that this does not know, and unnamed."""
 
     def is_dropped(key: str) -> bool:
         return key.partition(".")[0] == "routing" and key not in known
 
     fixed = (override for override in arm.fixed if not is_dropped(override.key))
     routing = Override("routing", (variant,))
-    return replace(arm, fixed=(*fixed, routing), space=arm.space.drop_axes(is_dropped))
+    space = arm.space.drop_axes(is_dropped)
+    return replace(arm, name="", fixed=(*fixed, routing), space=space, optional=False)
 
 
 def _find_fault(sweep: Sweep, arm: Arm) -> str | None:
@@ -129,21 +143,20 @@ def _insert_arms(
     sweep: Sweep, places: Mapping[str, Sequence[Arm]], stays: set[str], points: Sequence[Point]
 ) -> Sweep:
     """New arms in the places of others, each network with a control."""
-    models = {arm.name: _list_names(points, "model", arm.name) for arm in sweep.arms}
-    own = models.pop(CONTROL, set())  # of the control of the file, where that stays
-    if CONTROL not in stays and not any(models[name] <= own for name in places):
+    networks = {arm.name: _list_networks(points, arm.name) for arm in sweep.arms}
+    own = networks.pop(CONTROL, set())  # of the control of the file, where that stays
+    if CONTROL not in stays and not any(networks[name] <= own for name in places):
         own = set()
     controlled, arms, notes = set(own), [], []
     for arm in sweep.arms:
         if own if arm.name == CONTROL else arm.name in stays or arm.name not in places:
             arms.append(arm)
-        if arm.name in places and not models[arm.name] <= controlled:
-            controlled |= models[arm.name]
+        if arm.name in places and not networks[arm.name] <= controlled:
             if any(p.arm == arm.name and p.coordinate(ITERATIONS) is None for p in points):
                 notes.append(f"arm {arm.name} has no control: its routing has no {ITERATIONS}")
             else:
-                is_first = not own and all(other.name != CONTROL for other in arms)
-                name = CONTROL if is_first else f"{CONTROL}_{arm.name}"
+                name = f"{CONTROL}_{arm.name}" if controlled else CONTROL
+                controlled |= networks[arm.name]
                 arms.append(_make_control(arm, name))
                 notes.append(f"arm {name} is {arm.name} with one iteration: equal couplings")
         arms += places.get(arm.name, ())

@@ -94,19 +94,27 @@ def test_publish_writes_beside_the_sweep_how_to_make_it_anywhere(
     assert str(tmp_path) not in page.read_text()
 
 
+REFUSED = {
+    "--routing 3": "mine.md has the table of `make report SWEEP=mine.yaml`; to replace it, remove",
+    "--epochs 5": "mine-epochs-5 is not published: no cell is finished",
+}
+
+
 def test_other_choices_are_another_report_and_replace_no_answer_unsaid(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(spec.load("ablation").path.read_text())
     words = ["report", str(mine), "--storage", str(finished), "--publish"]
-    for more in ([], ["--routing", "3"], ["--routing", "3"]):
-        assert cli.main([*words, *more]) == 0
-    before, instead, again = (
-        line for line in capsys.readouterr().out.splitlines() if line.startswith("published: /")
-    )
-    assert instead == f"{before}; it had the table of: make report SWEEP=mine.yaml"
-    assert again == before
+    page = mine.with_suffix(".md")
+    assert cli.main([*words, "--routing", "3"]) == cli.main(words) == 0
+    replaced = "; it had the table of: make report SWEEP=mine.yaml ROUTING=3\n"
+    assert f"published: {page}{replaced}" in capsys.readouterr().out
+    answer = page.read_text()
+    for more, why in REFUSED.items():
+        assert cli.main([*words, *more.split()]) == 2
+        assert why in capsys.readouterr().err
+        assert page.read_text() == answer
     reports = {path.name: path for path in (finished / "reports").iterdir()}
     assert set(reports) == {"mine", "mine-routing-3"}
     for name, text in {"table.md": "`{}` prints this.", "index.html": "<code>{}</code>"}.items():
@@ -126,9 +134,12 @@ def test_where_nothing_is_finished_a_report_says_which_choices_are(
     assert report(finished, "--epochs", "5") == 0
     printed = capsys.readouterr().out
     assert "ablation-epochs-5-routing-3: no cell is finished\n" in printed
-    assert "finished: digits, 1 epoch, batch size 8, seeds 0,1" in printed
+    assert "finished: digits, 1 epoch, batch size 8, limit_batches 1, seeds 0,1" in printed
     assert "make report SWEEP=ablation ARMS=cnn SEEDS=2" in printed
+    assert f" STORAGE={finished}\n" in printed
     assert "0/3 seeds" not in printed
+    assert "report: " not in printed
+    assert not (finished / "reports" / "ablation-epochs-5-routing-3").exists()
 
 
 def test_a_search_supports_no_claim(

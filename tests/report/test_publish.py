@@ -62,6 +62,15 @@ def test_a_new_page_has_the_answer_and_a_place_for_the_verdict(
     assert str(tmp_path) not in text
 
 
+def test_a_table_of_cut_data_is_no_answer(choose: Callable, tmp_path: Path) -> None:
+    cut = choose("ablation", routing="3", overrides=["limit_batches=2"])
+    cut.fill(0.01)
+    cut.sweep = replace(cut.sweep, path=tmp_path / "ablation.yaml")
+    with pytest.raises(UserError, match="is not published: NO RESULT: TRAINED AND TESTED ON 2"):
+        publish.publish_answer(cut.build(), cut.ledger)
+    assert not (tmp_path / "ablation.md").exists()
+
+
 def test_what_is_outside_the_markers_stays_byte_for_byte(
     write_page: Callable[[], Path], tmp_path: Path
 ) -> None:

@@ -77,6 +77,8 @@ def test_arms_of_cut_data_are_named(choose: Callable) -> None:
     (warning,) = trained.warn_of_cuts([*whole[:3], *cut[3:]])
     assert warning.startswith("NO RESULT OF capsnet: TRAINED AND TESTED ON 1 BATCH AN EPOCH")
     assert trained.warn_of_cuts(whole) == []
+    (warning,) = trained.warn_of_cuts([*whole, *cut])
+    assert warning.startswith("NO RESULT OF limit_batches=1: TRAINED AND TESTED ON 1 BATCH")
 
 
 def test_cells_of_one_field_that_differ_in_more_than_the_seed_are_refused(ablation) -> None:
@@ -116,7 +118,29 @@ def test_cells_of_one_field_that_differ_in_more_than_the_seed_are_refused(ablati
         (
             "em_ablation",
             {"model": "matrix_capsnet_big", "arms": "no_coordinates"},
-            ["1.80 % (epochs unknown)", "2.60 % (epochs unknown)"],
+            [
+                "2.20 % ≠ matrix_capsnet (epochs unknown); 1.80 % (epochs unknown)",
+                "2.60 % (epochs unknown)",
+            ],
+        ),
+        ("routing_shootout", {"arms": "dynamic"}, ["", "0.35 % ≠ mnist, capsnet, 640 epochs"]),
+        (
+            "routing_shootout",
+            {"overrides": ["loss=margin,spread"], "arms": "dynamic"},
+            ["", "capsnet, 640 epochs", "capsnet, 640 epochs, the file's loss"],
+        ),
+        ("em_ablation", {"overrides": ["routing.num_iters=1"]}, ["≠ routing.num_iters 3"]),
+        (
+            "table1_mnist",
+            {"overrides": ["dataset.validation=50000"], "arms": "cnn_matched"},
+            ["0.39 % ≠ the file's dataset.validation (epochs unknown)"],
+        ),
+        ("smallnorb", {"overrides": ["epochs=1"]}, ["–", "2.70 % ≠ the file's epochs"]),
+        ("smallnorb", {"overrides": ["epochs=9999"]}, ["–", "2.70 % (epochs unknown)"]),
+        (
+            "full_mnist",
+            {"overrides": ["loss.reconstruction.weight=0", "epochs=640"]},
+            ["–", "≠ loss.reconstruction.weight 0.0005"],
         ),
         (
             "full_mnist",

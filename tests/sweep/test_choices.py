@@ -144,6 +144,9 @@ def test_another_model_is_that_of_all_arms_but_a_baseline_of_another_network(
         ({}, [], "ablation"),
         ({"overrides": ["epochs=1", "trainer.threads=2"]}, ["epochs 1"], "ablation-epochs-1"),
         ({"seeds": "3", "metric": "test/error"}, [], "ablation"),  # as the file has them
+        ({"seeds": "2,1,0"}, [], "ablation"),
+        ({"seeds": "1,0", "arms": "cnn,capsnet"}, ["arms capsnet,cnn", "seeds 2"], None),
+        ({"overrides": ["precision='32'"]}, ["precision 32"], None),
         ({"seeds": "0,1", "routing": " 1, 3"}, ["routing 1,3", "seeds 2"], None),
         ({"overrides": ["loss=margin,spread"]}, ["loss margin,spread"], None),
         ({"overrides": ["model=capsnet"]}, ["model=capsnet"], "ablation-model=capsnet"),

@@ -52,6 +52,7 @@ def test_numbers_of_the_larger_network_stand_in_its_rows_alone(
             for row in rows
             if "cnn" not in row.coordinates
             for number in row.published
+            if not number.differs
         }
         assert beside == published
 

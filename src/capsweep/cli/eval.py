@@ -106,10 +106,12 @@ class SweepCells:
         return self.evaluate_points(evaluate_point)
 
     def publish_table(self, name: str, answer: EvaluationTable) -> None:
-        """Print a table and its notes, and write them to the reports of the sweep."""
-        trained = [*warn_of_cuts(self.points), describe_trained(self.sweep, self.points)]
-        answer = replace(answer, notes=[*trained, *answer.notes])
+        """Print a table, its warnings and notes, and write them to the reports of the sweep."""
+        notes = [describe_trained(self.sweep, self.points), *answer.notes]
+        answer = replace(answer, notes=notes, warnings=warn_of_cuts(self.points))
         console = terminal.make_console()
+        for warning in answer.warnings:
+            terminal.print_paragraph(console, warning)
         terminal.print_table(console, answer.as_terminal())
         for note in answer.notes:
             terminal.print_paragraph(console, note)

@@ -1,6 +1,7 @@
 """`capsweep report`, and the end of every sweep: the answer on the screen and in files."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout, suppress
@@ -14,6 +15,7 @@ from capsweep import terminal
 from capsweep.cli import sweep_options
 from capsweep.config import places
 from capsweep.config.cell import get
+from capsweep.config.overrides import parse
 from capsweep.config.places import Places
 from capsweep.errors import DamageError, NotApplicableError, UserError
 from capsweep.evaluation import figures
@@ -27,6 +29,8 @@ from capsweep.sweep import expand, more_seeds, trials
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
+PLACES = {"places.storage": "STORAGE", "places.ledger": "LEDGER"}  # what make calls them
+TRAINED = ("dataset.name", "epochs", "batch_size", "limit_batches")
 DRAWING_FAULTS = (UserError, OSError, RuntimeError, MemoryError)  # a GPU's are RuntimeErrors
 
 
@@ -38,6 +42,11 @@ class SweepReport:
     formatted: FormattedTable
     ledger: Ledger
     places: Places
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no cell has ended."""
+        return not any(g.by_seed or g.causes or g.unmeasured for g in self.table.groups)
 
 
 def run_report(parsed: argparse.Namespace) -> int:
@@ -90,9 +99,11 @@ def _print_report(report: SweepReport, console: Console) -> None:
     sweep = report.table.sweep
     for text in (sweep.question, *report.formatted.warnings):
         terminal.print_paragraph(console, text)
-    if not any(g.by_seed or g.causes or g.unmeasured for g in report.table.groups):
+    if report.is_empty:
         terminal.print_line(console, f"{sweep.report_name}: no cell is finished")
-        for line in _describe_finished(sweep.name, report.ledger):
+        typed = map(parse, report.table.points[0].cell.overrides)
+        words = [f"{PLACES[o.key]}={shlex.quote(o.value)}" for o in typed if o.key in PLACES]
+        for line in _describe_finished(sweep.name, report.ledger, " ".join(words)):
             terminal.print_line(console, line)
         return
     terminal.print_table(console, render.render_terminal(report.formatted, console))
@@ -100,24 +111,27 @@ def _print_report(report: SweepReport, console: Console) -> None:
         terminal.print_paragraph(console, note)
 
 
-def _describe_finished(name: str, ledger: Ledger) -> Iterator[str]:
-    """What is finished of a sweep of this name, and the commands that print it."""
+def _describe_finished(name: str, ledger: Ledger, places: str) -> Iterator[str]:
+    """What is finished of a sweep of this name, and the commands that print it, with `places`."""
     seeds: dict[tuple[Any, ...], set[int]] = {}
     for signature, entry in ledger.entries(ledger.list_signatures()).items():
         with suppress(DamageError):
             tracking = ledger.read_provenance(signature).get("tracking", {}) if entry.result else {}
             if tracking.get("group") == name and (science := ledger.read_science(signature)):
-                trained = (get(science, key) for key in ("dataset.name", "epochs", "batch_size"))
-                group = (*trained, tracking.get("report", ""))
+                trained = (get(science, key) for key in TRAINED)
+                group = (*trained, tracking.get("report") or "make ledger ARGS=ls")
                 seeds.setdefault(group, set()).add(science["seed"])
-    for (dataset, epochs, batch_size, command), numbers in seeds.items():
+    for (dataset, epochs, batch_size, limit, command), numbers in seeds.items():
         trained = f"{dataset}, {terminal.count_of(epochs, 'epoch')}, batch size {batch_size}"
+        trained += "" if limit is None else f", limit_batches {limit}"
         yield f"finished: {trained}, seeds {','.join(map(str, sorted(numbers)))}"
-        yield f"    {command or 'capsweep ledger ls lists them'}"
+        yield f"    {command} {places}".rstrip()
 
 
 def _write_files(report: SweepReport, console: Console) -> bool:
-    """Write every file of the report; whether all could be written."""
+    """Write every file of the report, unless it is empty; whether all could be written."""
+    if report.is_empty:
+        return True
     built, formatted = report.table, report.formatted
     short = formatted_table.format_table(built, cause=formatted_table.shorten_cause)
     folder = report.places.storage / "reports" / built.sweep.report_name

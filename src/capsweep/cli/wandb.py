@@ -48,7 +48,8 @@ def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
     """What is shown of a sweep: all its cells, and the keys of its table that differ in them."""
     configs = [point.cell.config for point in points]
     cells = list(dict.fromkeys(point.cell.signature for point in points))
-    is_known = len(cells) <= dashboard.MOST_RUNS and not any(point.waits for point in points)
+    waits = any(point.waits for point in points)
+    is_known = len(cells) <= dashboard.MOST_RUNS and not waits
     keys = [key for key in (*sweep.rows, *sweep.columns) if key != "arm"]
     differing = [k for k in keys if len({p.coordinate(k) for p in points} - {None}) > 1]
     groups = {k for k in differing if any(isinstance(get(c, k), Mapping) for c in configs)}
@@ -56,7 +57,7 @@ def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
         sweep=sweep.name,
         title=sweep.report_name,
         arms=list(dict.fromkeys(point.arm for point in points)),
-        tags=[word[: labels.LONGEST_TAG] for word in sweep.variation],
+        tags=[] if waits else [word[: labels.LONGEST_TAG] for word in sweep.variation],
         cells=cells if is_known else (),
         axes=[f"{key}.name" if key in groups else key for key in differing],
         metric=sweep.metric,

@@ -3,7 +3,7 @@ and two cells compared on the same examples.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.report import grid
 from capsweep.report.grid import MISSING, format_value
 from capsweep.report.published import PublishedNumber, format_published, note_published
+from capsweep.report.trained import describe_trained, warn_of_cuts
 from capsweep.statistics import examples
 from capsweep.statistics.examples import (
     Disagreement,
@@ -77,18 +78,20 @@ class SeedsRow(PlaceRow):
 
 @dataclass(frozen=True)
 class EvaluationTable:
-    """The table of an evaluation in words. title: below the sweep's name."""
+    """The table of an evaluation in words. title: below the sweep's name; warnings: above it."""
 
     sweep: Sweep
     title: str
     header: Sequence[str]
     fields: Sequence[Sequence[str]]
     notes: Sequence[str]
+    warnings: Sequence[str] = ()
 
     def as_markdown(self) -> str:
-        """A Markdown table, the question above, notes below."""
-        title, question = f"{self.sweep.name}: {self.title}", self.sweep.question
-        return grid.grid_markdown(title, question, self.header, self.fields, self.notes)
+        """A Markdown table, question and warnings above, notes below."""
+        title, lead = f"{self.sweep.name}: {self.title}", [self.sweep.question]
+        lead += [f"**{warning}**" for warning in self.warnings]
+        return grid.grid_markdown(title, "\n\n".join(lead), self.header, self.fields, self.notes)
 
     def as_terminal(self) -> RichTable:
         """The same table for a terminal, without its notes."""
@@ -187,12 +190,18 @@ def search_markdown(sweep: Sweep, trials: "Sequence[Trial]") -> str:
     ]
     stopped, ended = statuses.count("stopped"), sum(trial.has_ended for trial in trials)
     early = f"{stopped} ended early and are not shown" if stopped else "none early"
+    points = [trial.point for trial in trials]
+    # Trials of an arm differ in its axes, as the rows of a table do.
+    axes = dict.fromkeys(key for arm in sweep.arms for key in arm.space.keys)
+    trained = [describe_trained(replace(sweep, rows=tuple(axes)), points)] if points else []
     notes = [
+        *(f"**{warning}**" for warning in warn_of_cuts(points)),
+        *trained,
         f"Settings chosen on {search.metric} of validation examples (seed {sweep.seeds[0]}): "
         f"{ended} of {search.trials} trials seen, {len(complete)} complete, "
         f"{early}, {statuses.count('failed')} failed; sampler {search.sampler}, scheduler "
         f"{search.scheduler}. The best of many trials looks better than it is: this table supports "
-        "no claim; run the chosen setting as an ablation, with other seeds."
+        "no claim; run the chosen setting as an ablation, with other seeds.",
     ]
     for trial in complete[:1]:
         settings = (f"{key}={format_value(value, DIGITS)}" for key, value in trial.settings.items())

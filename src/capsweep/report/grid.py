@@ -19,7 +19,7 @@ def grid_markdown(
     rows: Iterable[Sequence[str]],
     notes: Iterable[str],
 ) -> str:
-    """Title, question, table, and a paragraph for each note."""
+    """Title, what stands above the table, table, and a paragraph for each note."""
     return "\n\n".join([f"# {title}", question, pipe_table(header, rows), *notes]) + "\n"
 
 

@@ -50,18 +50,28 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None
     where it is, and the command that had printed what stood there, if it was another one.
 
     Nothing of the machine enters it: of failures only their kind is told. Raises UserError for a
-    page without a place for the table, or that cannot be written.
+    table that is no answer, for one of other choices where another command's stands, and for a page
+    without a place for the table, or that cannot be written.
     """
     path, command = table.sweep.path.with_suffix(".md"), table.sweep.command
     markers = "\n".join(section_markers(NAME))
     formatted = formatted_table.format_table(table, cause=formatted_table.shorten_cause)
+    refused = f"{table.sweep.report_name} is not published"
+    if not any(group.by_seed for group in table.groups):
+        raise UserError(f"{refused}: no cell is finished; run the sweep first")
+    if formatted.warnings:
+        raise UserError(f"{refused}: {' '.join(formatted.warnings)} Leave limit_batches out")
     training = describe_training(table, ledger)
     parts = render.list_paragraphs(formatted)
     paragraphs = [table.sweep.question, *parts, f"`{command}` {training}."]
     new = f"# {table.sweep.name}\n\n{markers}\n\n## Verdict\n\n{VERDICT}\n"
-    text = renew_section(path, NAME, "\n" + "\n\n".join(paragraphs) + "\n\n", new)
-    before = re.search(COMMAND, text)
-    return path, None if before is None or before[1] == command else before[1]
+    before = re.search(COMMAND, renew_section(path, NAME, None, new))
+    instead = None if before is None or before[1] == command else before[1]
+    if instead and table.sweep.variation:
+        cure = "to replace it, remove what stands between the markers of that page"
+        raise UserError(f"{refused}: {path} has the table of `{instead}`; {cure}")
+    renew_section(path, NAME, "\n" + "\n\n".join(paragraphs) + "\n\n", new)
+    return path, instead
 
 
 def describe_training(table: ResultTable, ledger: Ledger) -> str:

@@ -15,6 +15,7 @@ DIFFERS = "≠"
 DECLARED = {"model": "network", "dataset": "data set", "epochs": "epochs"}
 WORDS = {"model": "{}", "dataset": "{}", "epochs": "{} epochs", "members": "ensemble of {}"}
 WHOLE = {"model": "unchanged {}", "dataset": "all of {}"}
+MARKED = ("model", "epochs")  # coordinates that mark a number, and do not exclude it
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,11 @@ def note_published(sweep: Sweep, numbers: Sequence[PublishedNumber]) -> list[str
 def find_published(
     sweep: Sweep, points: Sequence[Point], members: int = 1
 ) -> tuple[PublishedNumber, ...]:
-    """The numbers that do not contradict a row's coordinates, epochs aside.
+    """The numbers that do not contradict a row's coordinates, network and epochs aside.
 
     points: one of each of its columns; members: of an ensemble.
     """
-    row = {key: points[0].coordinate(key) for key in sweep.rows if key != "epochs"}
+    row = {key: points[0].coordinate(key) for key in sweep.rows if key not in MARKED}
     numbers = []
     for number in sweep.published.values:
         if any(v is not None and as_coordinate(number.get(k, v)) != v for k, v in row.items()):
@@ -68,14 +69,17 @@ def find_published(
         place = list(map(str, own.values())) if in_column and len(points) > 1 else []
         of = {key: number[key] for key in (*DECLARED, *own) if key in number}
         unknown = [word for key, word in DECLARED.items() if key not in number]
-        differs = _list_differences(number, (in_column or points)[0], members)
+        differs = _list_differences(sweep, number, (in_column or points)[0], members)
         numbers.append(PublishedNumber(number["value"], of, place, differs, unknown))
     return tuple(numbers)
 
 
-def _list_differences(number: Mapping[str, Any], point: Point, members: int) -> dict[str, str]:
-    """What a number is of and a cell is not. A cell that has no such setting does not differ, one
-    that trains for longer neither. First weights are no part of a network.
+def _list_differences(
+    sweep: Sweep, number: Mapping[str, Any], point: Point, members: int
+) -> dict[str, str]:
+    """What a number is of and a cell is not; of a typed key that it does not name it is as the file
+    has it. A cell that has no such setting does not differ, one that trains for longer neither.
+    First weights are no part of a network.
     """
     keys = {text.partition("=")[0] for text in point.cell.overrides} - number.keys()
     changed = {
@@ -89,4 +93,9 @@ def _list_differences(number: Mapping[str, Any], point: Point, members: int) -> 
         if key not in ("arm", "value") and (changed.get(key) or not is_same):
             form = WORDS.get(key, f"{key} {{}}")
             differs[key] = (WHOLE[key] if is_same else form).format(theirs)
+    for key, theirs in sweep.own.get(point.arm, {}).items():
+        ours = point.coordinate(key)
+        is_same = ours in (None, theirs) or (key == "epochs" and ours > theirs)
+        if not is_same and key not in number and key.partition(".")[0] not in differs:
+            differs[key] = f"the file's {key}"
     return differs

@@ -61,15 +61,16 @@ def _name_places(values: Mapping[tuple[Any, ...], str]) -> list[str]:
 
 def warn_of_cuts(points: Sequence[Point]) -> list[str]:
     """A line, in letters that nobody overlooks, for each number of batches that cut the data of
-    cells; of which arms, unless of all. Debug settings cut them too.
+    cells; of which arms, unless of all, or of an axis. Debug settings cut them too.
     """
     arms: dict[int | None, dict[str, None]] = {}
     for point in points:
         arms.setdefault(point.coordinate("limit_batches"), {})[point.arm] = None
-    lines = []
+    lines, is_axis = [], sum(map(len, arms.values())) > len({point.arm for point in points})
     for limit, of in arms.items():
         if limit is not None:
             batches = f"{limit} BATCH{'' if limit == 1 else 'ES'} AN EPOCH (limit_batches={limit})"
-            cells = f" OF {', '.join(of)}" if len(arms) > 1 else ""
+            names = f"limit_batches={limit}" if is_axis else ", ".join(of)
+            cells = f" OF {names}" if len(arms) > 1 else ""
             lines.append(f"NO RESULT{cells}: TRAINED AND TESTED ON {batches}.")
     return lines

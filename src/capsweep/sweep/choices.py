@@ -44,25 +44,37 @@ def load_sweep(name: str, choices: Choices) -> Sweep:
     Raises ConfigError: what is wrong with the file, as it is written, comes first.
     """
     sweep = spec.load(name)
-    if sweep.search is None:
-        expand.check_file(sweep)
-    return replace(apply_choices(sweep, choices), variation=describe_choices(sweep, choices))
+    points = expand.check_file(sweep) if sweep.search is None else []
+    typed = [grammar.parse(text).key for text in choices.overrides]
+    # Of these two a table says more: what they make of the data set.
+    seen = ("limit_batches", "dataset.source")
+    keys = [key for key in typed if not is_logistics(key) and key not in seen]
+    own = {point.arm: {key: point.coordinate(key) for key in keys} for point in points}
+    variation = describe_choices(sweep, choices)
+    return replace(apply_choices(sweep, choices), variation=variation, own=own)
 
 
 def describe_choices(sweep: Sweep, choices: Choices) -> tuple[str, ...]:
-    """What was typed that the file does not say itself, sorted: `epochs 1`, `routing 3`. Where
-    cells run and what they are stored in is none of it.
+    """What was typed that the file does not say itself, as it was typed but for spaces, quotes and
+    the order of arms and seeds, sorted: `epochs 1`, `routing 3`. Where cells run and what they are
+    stored in is none of it.
     """
     texts = {name: getattr(choices, name) for name in ("routing", "recon", "model", "arms")}
-    words = [f"{name} {text.replace(' ', '')}" for name, text in texts.items() if text]
+    typed = {name: text.replace(" ", "").split(",") for name, text in texts.items() if text}
+    words = [
+        f"{name} {','.join(sorted(each) if name == 'arms' else each)}"
+        for name, each in typed.items()
+    ]
     for override in map(grammar.parse, choices.overrides):
         if not is_logistics(override.key) and override not in sweep.base:
             values = (render(override.key, value).partition("=")[2] for value in override.values)
+            values = (re.sub(r"^'([0-9.]+)'$", r"\1", value) for value in values)
             # ROUTING and `routing=` mean different things.
             words.append(f"{override.key}{'=' if override.key in texts else ' '}{','.join(values)}")
-    if choices.seeds is not None and (seeds := _read_seeds(choices.seeds)) != sweep.seeds:
-        is_count = seeds == tuple(range(len(seeds)))
-        words.append(f"seeds {len(seeds) if is_count else ','.join(map(str, seeds))}")
+    seeds = sweep.seeds if choices.seeds is None else _read_seeds(choices.seeds)
+    if (ordered := sorted(seeds)) != sorted(sweep.seeds):
+        is_count = ordered == list(range(len(seeds)))
+        words.append(f"seeds {len(seeds) if is_count else ','.join(map(str, ordered))}")
     if choices.metric not in (None, sweep.metric):
         words.append(f"metric {choices.metric}")
     words += [f"zip {text}" for text in choices.zips]

@@ -94,9 +94,10 @@ def _check_places(
             raise ConfigError(f"{where}='{text}': {sweep.path.name} has no such place")
 
 
-def check_file(sweep: Sweep) -> None:
-    """Raise ConfigError for a sweep file that speaks of keys or places which no cell has. It is
-    checked as it is written, whatever is typed beside its name.
+def check_file(sweep: Sweep) -> list[Point]:
+    """The places of a sweep file as it is written, whatever is typed beside its name.
+
+    Raises ConfigError for one that speaks of keys or places which no cell has.
     """
     points = compose_points(replace(sweep, seeds=sweep.seeds[:1]))
     where = sweep.path.name
@@ -107,6 +108,7 @@ def check_file(sweep: Sweep) -> None:
             if all(point.coordinate(key) is None for point in points):
                 raise ConfigError(f"{where}: {section}: {key} is no key of any cell")
     _check_places("exclude", sweep, sweep.exclude, points)
+    return points
 
 
 def _is_at(point: Point, place: Mapping[str, Any]) -> bool:

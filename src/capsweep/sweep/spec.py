@@ -5,7 +5,7 @@ Sections of the file are read strictly: no key is unknown, and none is missing.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,8 @@ class Sweep:
 
     exclude, excluded: places that the file, and the command line, leave out. variants: of routing,
     to keep; none: all. variation: what the command line changed about the file, in words such as
-    `epochs 1`; empty: nothing. command: what prints its table again. notes: lines on what a typed
-    choice did to the arms.
+    `epochs 1`; empty: nothing. own: the values of typed keys in the file, by arm. command: what
+    prints its table again. notes: lines on what a typed choice did to the arms.
     """
 
     name: str
@@ -73,6 +73,7 @@ class Sweep:
     exclude: tuple[Mapping[str, Any], ...] = ()
     excluded: tuple[Mapping[str, Any], ...] = ()
     variation: tuple[str, ...] = ()
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     command: str = ""
     notes: tuple[str, ...] = ()
 

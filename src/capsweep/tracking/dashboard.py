@@ -30,7 +30,8 @@ class SweepView:
     """What the workspace shows: the runs of a sweep's cells. metric: of the table.
 
     title: of the sweep as chosen. cells: signatures, if all are known and a panel has room for
-    them; else runs are found by the arms and `tags` of the sweep. axes: keys of several values.
+    them; else runs are found by the arms and `tags` of the sweep, without tags where cells wait for
+    the baseline, for other choices may have run it. axes: keys of several values.
     """
 
     sweep: str

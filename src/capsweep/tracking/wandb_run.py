@@ -100,31 +100,33 @@ def open_run(
     is_copy, own_words = of_process is None, sys.argv
     # W&B takes the words of this process for the command of the run.
     sys.argv = shlex.split(run["config"].get("command", "")) or own_words
-    opened = wandb.init(
-        **run,
-        dir=storage,
-        mode=mode,
-        resume="allow",
-        settings=wandb.Settings(
-            x_transaction_log_flush_interval=FLUSH_SECONDS,
-            init_timeout=seconds,
-            login_timeout=seconds,
-            finish_timeout=seconds,
-            finish_timeout_raises=True,
-            x_stats_pid=of_process or os.getpid(),
-            program=sys.argv[0],
-            silent=True,
-            console="off",
-            # What W&B adds of the machine: one that only uploads is not the one that trained.
-            x_save_requirements=not is_copy,
-            x_disable_meta=is_copy,
-            x_disable_stats=is_copy,
-            x_disable_machine_info=is_copy,
-            disable_code=is_copy,
-            disable_git=is_copy,
-        ),
-    )
-    sys.argv = own_words
+    try:
+        opened = wandb.init(
+            **run,
+            dir=storage,
+            mode=mode,
+            resume="allow",
+            settings=wandb.Settings(
+                x_transaction_log_flush_interval=FLUSH_SECONDS,
+                init_timeout=seconds,
+                login_timeout=seconds,
+                finish_timeout=seconds,
+                finish_timeout_raises=True,
+                x_stats_pid=of_process or os.getpid(),
+                program=sys.argv[0],
+                silent=True,
+                console="off",
+                # What W&B adds of the machine: one that only uploads is not the one that trained.
+                x_save_requirements=not is_copy,
+                x_disable_meta=is_copy,
+                x_disable_stats=is_copy,
+                x_disable_machine_info=is_copy,
+                disable_code=is_copy,
+                disable_git=is_copy,
+            ),
+        )
+    finally:
+        sys.argv = own_words
     # A resumed run starts its own step count at 0 again; the epoch is what rows share.
     opened.define_metric("epoch")
     opened.define_metric("*", step_metric="epoch")

@@ -92,14 +92,30 @@ def test_cells_of_one_field_that_differ_in_more_than_the_seed_are_refused(ablati
 @pytest.mark.parametrize(
     ("sweep", "options", "texts"),
     [
-        ("table1_mnist", {}, ["0.39 %", "–", "0.34 %", "0.29 %", "0.35 %", "0.25 %"]),
-        ("table1_mnist", {"overrides": ["epochs=700"], "arms": "cnn_matched"}, ["0.39 %", "–"]),
-        ("table1_mnist", {"overrides": ["epochs=20"], "arms": "cnn_matched"}, ["≠ 640 epochs"]),
-        ("table1_mnist", {"overrides": ["dataset=digits"], "arms": "cnn_matched"}, ["≠ mnist"]),
+        (
+            "table1_mnist",
+            {},
+            ["0.39 % (epochs unknown)", "–", "0.34 %", "0.29 %", "0.35 %", "0.25 %"],
+        ),
+        (
+            "table1_mnist",
+            {"overrides": ["epochs=700"], "arms": "cnn_matched"},
+            ["0.39 % (epochs unknown)", "–"],
+        ),
+        (
+            "table1_mnist",
+            {"overrides": ["epochs=20"], "arms": "cnn_matched"},
+            ["≠ the file's epochs (epochs unknown)"],
+        ),
+        (
+            "table1_mnist",
+            {"overrides": ["dataset=digits"], "arms": "cnn_matched"},
+            ["≠ mnist (epochs unknown)"],
+        ),
         (
             "table1_mnist",
             {"overrides": ["limit_batches=9"], "arms": "cnn_matched"},
-            ["≠ all of mnist"],
+            ["≠ all of mnist (epochs unknown)"],
         ),
         ("full_mnist", {"overrides": ["epochs=640"]}, ["–", "0.25 %"]),
         (
@@ -112,7 +128,11 @@ def test_cells_of_one_field_that_differ_in_more_than_the_seed_are_refused(ablati
             {"overrides": ["routing=em", "epochs=640"]},
             ["–", "0.25 % ≠ routing dynamic"],
         ),
-        ("full_mnist", {"overrides": ["loss=spread"]}, ["–", "≠ loss margin, 640 epochs"]),
+        (
+            "full_mnist",
+            {"overrides": ["loss=spread"]},
+            ["–", "≠ loss margin, 640 epochs, loss.reconstruction.weight 0.0005"],
+        ),
         ("smallnorb", {}, ["–", "2.70 % (epochs unknown)"]),
         ("cifar10_ensemble", {}, ["10.60 % ≠ ensemble of 7"]),
         (
@@ -123,19 +143,35 @@ def test_cells_of_one_field_that_differ_in_more_than_the_seed_are_refused(ablati
                 "2.60 % (epochs unknown)",
             ],
         ),
-        ("routing_shootout", {"arms": "dynamic"}, ["", "0.35 % ≠ mnist, capsnet, 640 epochs"]),
+        (
+            "routing_shootout",
+            {"arms": "dynamic"},
+            ["≠ mnist, baseline_mnist (epochs unknown)", "0.35 % ≠ mnist, capsnet, 640 epochs"],
+        ),
         (
             "routing_shootout",
             {"overrides": ["loss=margin,spread"], "arms": "dynamic"},
-            ["", "capsnet, 640 epochs", "capsnet, 640 epochs, the file's loss"],
+            [
+                "≠ mnist, baseline_mnist (epochs unknown)",
+                "≠ mnist, capsnet, 640 epochs",
+                "≠ mnist, capsnet, 640 epochs, the file's loss",
+            ],
         ),
-        ("em_ablation", {"overrides": ["routing.num_iters=1"]}, ["≠ routing.num_iters 3"]),
+        (
+            "em_ablation",
+            {"overrides": ["routing.num_iters=1"]},
+            ["≠ matrix_capsnet_big, routing.num_iters 3 (epochs unknown)"],
+        ),
         (
             "table1_mnist",
             {"overrides": ["dataset.validation=50000"], "arms": "cnn_matched"},
             ["0.39 % ≠ the file's dataset.validation (epochs unknown)"],
         ),
-        ("smallnorb", {"overrides": ["epochs=1"]}, ["–", "2.70 % ≠ the file's epochs"]),
+        (
+            "smallnorb",
+            {"overrides": ["epochs=1"]},
+            ["–", "2.70 % ≠ the file's epochs (epochs unknown)"],
+        ),
         ("smallnorb", {"overrides": ["epochs=9999"]}, ["–", "2.70 % (epochs unknown)"]),
         (
             "full_mnist",

@@ -93,7 +93,8 @@ def _list_differences(
         if key not in ("arm", "value") and (changed.get(key) or not is_same):
             form = WORDS.get(key, f"{key} {{}}")
             differs[key] = (WHOLE[key] if is_same else form).format(theirs)
-    for key, theirs in sweep.own.get(point.arm, {}).items():
+    place = point.arm, point.coordinate("model")
+    for key, theirs in sweep.own.get(place, sweep.own.get(point.arm, {})).items():
         ours = point.coordinate(key)
         is_same = ours in (None, theirs) or (key == "epochs" and ours > theirs)
         if not is_same and key not in number and key.partition(".")[0] not in differs:

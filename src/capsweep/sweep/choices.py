@@ -49,7 +49,11 @@ def load_sweep(name: str, choices: Choices) -> Sweep:
     # Of these two a table says more: what they make of the data set.
     seen = ("limit_batches", "dataset.source")
     keys = [key for key in typed if not is_logistics(key) and key not in seen]
-    own = {point.arm: {key: point.coordinate(key) for key in keys} for point in points}
+    own = {
+        place: {key: point.coordinate(key) for key in keys}
+        for point in points
+        for place in (point.arm, (point.arm, point.coordinate("model")))
+    }
     variation = describe_choices(sweep, choices)
     return replace(apply_choices(sweep, choices), variation=variation, own=own)
 

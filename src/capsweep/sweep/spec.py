@@ -53,8 +53,9 @@ class Sweep:
 
     exclude, excluded: places that the file, and the command line, leave out. variants: of routing,
     to keep; none: all. variation: what the command line changed about the file, in words such as
-    `epochs 1`; empty: nothing. own: the values of typed keys in the file, by arm. command: what
-    prints its table again. notes: lines on what a typed choice did to the arms.
+    `epochs 1`; empty: nothing. own: the values of typed keys in the file, by arm, and by
+    arm and network. command: what prints its table again. notes: lines on what a typed choice did
+    to the arms.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Sweep:
     exclude: tuple[Mapping[str, Any], ...] = ()
     excluded: tuple[Mapping[str, Any], ...] = ()
     variation: tuple[str, ...] = ()
-    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    own: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     command: str = ""
     notes: tuple[str, ...] = ()
 

@@ -141,7 +141,7 @@ def test_a_figure_that_a_cell_has_not_names_the_cell_and_what_it_lacks(
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("reconstructions", [], "0123: no cell of"),
+        ("reconstructions", [], "'0123': no cell of"),
         ("perturbations", ["--classes", "three"], "--classes: must be places such as 0,5,7"),
         ("vote-distances", ["--examples", "0,²"], "--examples: must be places such as 0,5,7"),
         ("couplings", ["--iterations", "²"], "--iterations: must be a whole number >= 1, got ²"),

@@ -29,8 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _run_reported(arguments)
         finally:  # also after --help; what Python itself writes as it ends nobody could catch
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
     except OSError as error:
         return _report_refusal(error)
 

@@ -33,10 +33,11 @@ OUTER    = $(foreach word,$(shell tr '\0' '\n' < /proc/$$PPID/environ | sed -n '
 UNKNOWN := $(foreach name,$(filter-out $(OWN) $(OTHERS),$(.VARIABLES)),$(if $(call typed,$(name)),$(name)))
 REFUSED := $(if $(and $(UNKNOWN),$(filter $(TARGETS),$(GOALS))),$(filter-out $(OUTER),$(UNKNOWN)))
 define REFUSAL
-import difflib, sys
+import difflib, os, sys
 goals, own, others, declared = (words.split() for words in sys.argv[1:5])
 for typed in sys.argv[5:]:
-    name, known = typed.partition("=")[0], typed.partition("=")[0] in declared
+    name, _, value = typed.partition("=")
+    known = name in declared
     near = difflib.get_close_matches(name.upper(), own + others, 1)
     cure = "its names are " + ", ".join(own) if own else "it takes none"
     if name == "STORE":
@@ -44,7 +45,8 @@ for typed in sys.argv[5:]:
     elif near and not known:
         cure = f"did you mean {near[0]}?"
     elif "ARGS" in own and not known:
-        text = "optim.optimizer.lr=0.1" if name.isupper() else typed
+        is_group = os.path.isdir(f"conf/{name.lower()}")
+        text = f"{name.lower()}={value}" if is_group or name.islower() else "optim.optimizer.lr=0.1"
         cure = f'settings of a run go into ARGS="{text}", variables of the environment before make'
     verb = "is not a name of make {}" if known else "is no name that make {} takes"
     print("error:", name, verb.format(", ".join(goals)) + ";", cure, file=sys.stderr)
@@ -61,7 +63,7 @@ $(if $(REFUSED),$(refuse)$(error nothing was run because of $(REFUSED)))
 # NAME=value on make's command line becomes --flag value, as typed; an unset or empty name adds nothing.
 flag = $(if $(strip $(value $(1))),$(2) $(call quoted,$(value $(1))))
 CHOICES = $(call flag,ROUTING,--routing) $(call flag,RECON,--recon) $(call flag,DATASET,--dataset) \
-          $(call flag,MODEL,--model) $(call flag,ARMS,--arms) $(call flag,SEEDS,--seeds) \
+          $(call flag,MODEL,--model) $(call flag,ARMS,--arms) $(call flag,BASELINE,--baseline) $(call flag,SEEDS,--seeds) \
           $(call flag,EPOCHS,--epochs) $(call flag,BATCH,--batch) $(call flag,RERUN,--rerun) \
           $(call flag,ZIP,--zip) $(call flag,EXCLUDE,--exclude) $(call flag,METRIC,--metric) \
           $(call flag,DATA_DIR,--data-dir) $(call flag,STORAGE,--storage) $(call flag,LEDGER,--ledger)
@@ -86,12 +88,13 @@ help: ## show this list
 	@echo "names, each with the targets that take it:"
 	@awk -F ' [|] ' '/^#: / {t = substr($$1, 4); gsub(/ /, ", ", t); printf "  %-21s %s (%s)\n", $$2, $$3, t}' $(call quoted,$(firstword $(MAKEFILE_LIST)))
 #: sweep plan report attach status stop | SWEEP=ablation | which question: a file of sweeps/
-#: sweep plan report | ROUTING=1,3 | routing iterations, or names of routing variants (em, dynamic), or control: no routing
+#: sweep plan report | ROUTING=1,3 | routing iterations, and names of routing variants (em, dynamic, your own), or control: no routing
 #: sweep plan report | RECON=on,off | reconstruction loss: on, off, or weights, in the arms that have that axis
 #: sweep plan report | SEEDS=3 | how many seeds, or which: 0,1,7
 #: sweep plan report shards | DATASET=mnist | a file of conf/dataset, or several; of shards a file of data_prep
 #: sweep plan report | MODEL=capsnet | the model of every arm but a baseline of another network, or several
 #: sweep plan report | ARMS=capsnet | keep these arms; the baseline stays
+#: sweep plan report | BASELINE=capsnet | the arm that differences are to, instead of the sweep file's
 #: sweep plan report | EPOCHS=5 | epochs of every cell
 #: sweep plan report | BATCH=64 | batch size of every cell
 #: sweep plan report | ZIP=a,b | axes that move together instead of spanning a grid

@@ -105,6 +105,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         r"table\.metric: .* is not measured; .*test/error",
     ),
     ({"metric": "test/at_least_one"}, "test/at_least_one is not measured"),
+    ({"baseline": "capsnt"}, "^BASELINE=capsnt: no such arm; have cnn, capsnet"),
 ]
 
 
@@ -114,6 +115,16 @@ def test_what_cannot_be_meant_is_refused_by_its_variable(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         expand.expand_sweep(choices.apply_choices(ablation, Choices(**typed)))
+
+
+def test_differences_may_be_to_another_arm_but_where_arms_stop_at_the_baselines_accuracy(
+    ablation: Sweep,
+) -> None:
+    sweep = choices.apply_choices(ablation, Choices(baseline="capsnet"))
+    assert sweep.baseline == "capsnet"
+    assert {point.arm for point in expand.expand_sweep(sweep)} == {"cnn", "capsnet"}
+    with pytest.raises(ConfigError, match=r"arms of em_viewpoint\.yaml stop where cnn is as good"):
+        choices.load_sweep("em_viewpoint", Choices(baseline="capsnet"))
 
 
 @pytest.mark.parametrize("last", ["x", "3", "-1", "9999999999", ""])

@@ -110,6 +110,7 @@ SWEEP = (
     _option("--seeds", "how many seeds, or which: 0,1,7"),
     _option("--model", "the model of every arm but a baseline of another network"),
     _option("--arms", "keep these arms; the baseline stays"),
+    _option("--baseline", "the arm that differences are to, instead of the sweep file's"),
     _option("--metric", "of the table, instead of the sweep file's: test/loss"),
     *(_option(name, text) for name, (_, text) in (KEYS | PLACES).items()),
     _option("--zip", "KEY,KEY: axes that move together", action="append", default=[]),

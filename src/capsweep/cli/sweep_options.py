@@ -14,7 +14,10 @@ from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
 # Options that decide what is in a table, and what make calls them: no place of this machine.
-MAKE = ("routing", "recon", "dataset", "model", "arms", "seeds", "epochs", "batch", "metric")
+MAKE = (
+    *("routing", "recon", "dataset", "model", "arms", "baseline", "seeds", "epochs", "batch"),
+    "metric",
+)
 
 
 def load_points(parsed: argparse.Namespace) -> tuple[Sweep, list[Point]]:
@@ -25,7 +28,7 @@ def load_points(parsed: argparse.Namespace) -> tuple[Sweep, list[Point]]:
 
 def load_sweep(parsed: argparse.Namespace) -> Sweep:
     """The sweep as chosen."""
-    names = ("routing", "recon", "seeds", "model", "arms", "metric")
+    names = ("routing", "recon", "seeds", "model", "arms", "baseline", "metric")
     typed = choices.Choices(
         zips=parsed.zip,
         excludes=parsed.exclude,

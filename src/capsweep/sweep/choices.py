@@ -24,7 +24,8 @@ PARTS = ("model", "routing", "loss")
 class Choices:
     """As typed. routing: "3", "1,3", "dynamic" or "control"; recon: "off", "on,off" or weights;
     seeds: a count or a list; model: for every arm but a baseline of another network; arms: to keep;
-    zips: "KEY,KEY"; excludes: "a=1 b=2"; metric: of the table; overrides: Hydra's.
+    baseline: another arm; zips: "KEY,KEY"; excludes: "a=1 b=2"; metric: of the table; overrides:
+    Hydra's.
     """
 
     routing: str | None = None
@@ -32,6 +33,7 @@ class Choices:
     seeds: str | None = None
     model: str | None = None
     arms: str | None = None
+    baseline: str | None = None
     zips: Sequence[str] = ()
     excludes: Sequence[str] = ()
     metric: str | None = None
@@ -63,7 +65,9 @@ def describe_choices(sweep: Sweep, choices: Choices) -> tuple[str, ...]:
     the order of arms and seeds, sorted: `epochs 1`, `routing 3`. Where cells run and what they are
     stored in is none of it.
     """
-    texts = {name: getattr(choices, name) for name in ("routing", "recon", "model", "arms")}
+    texts = {
+        name: getattr(choices, name) for name in ("routing", "recon", "model", "arms", "baseline")
+    }
     typed = {name: text.replace(" ", "").split(",") for name, text in texts.items() if text}
     words = [
         f"{name} {','.join(sorted(each) if name == 'arms' else each)}"
@@ -99,11 +103,11 @@ def apply_choices(sweep: Sweep, choices: Choices) -> Sweep:
     has not; of a part of the network, to the arms that can take it.
     """
     iterations, names = _read_routing(choices.routing)
-    of_grids = names, choices.zips, choices.excludes, choices.metric
+    of_grids = names, choices.zips, choices.excludes, choices.metric, choices.baseline
     if sweep.search is not None and any(of_grids):
         raise ConfigError(
             f"{sweep.path.name} is a search: without a grid and a table it takes no ZIP, EXCLUDE, "
-            "METRIC or variant as ROUTING"
+            "METRIC, BASELINE or variant as ROUTING"
         )
     new = variants.list_new_variants(sweep, names)
     names -= {CONTROL} if new else set()  # it is always beside these
@@ -128,6 +132,8 @@ def apply_choices(sweep: Sweep, choices: Choices) -> Sweep:
     if choices.metric is not None and choices.metric != sweep.metric:
         # What was published is of the file's metric.
         sweep = replace(sweep, metric=choices.metric, published=Published("", ()))
+    if choices.baseline is not None:
+        sweep = _set_baseline(sweep, choices.baseline)
     places = [grammar.parse_single(text.split()) for text in choices.excludes]
     if not all(places):
         raise ConfigError("EXCLUDE is empty; write settings such as EXCLUDE='a=1 b=2'")
@@ -271,6 +277,18 @@ def _add_coordinate(sweep: Sweep, override: Override) -> Sweep:
     if any(override.key.startswith(f"{column}.") for column in sweep.columns):
         return replace(sweep, columns=(*sweep.columns, override.key))
     return replace(sweep, rows=(*sweep.rows, override.key))
+
+
+def _set_baseline(sweep: Sweep, name: str) -> Sweep:
+    """Differences are to this arm; the file's baseline stays in the table."""
+    known = [arm.name for arm in sweep.arms]
+    if name not in known:
+        raise ConfigError(f"BASELINE={name}: no such arm; have {', '.join(known)}")
+    if any(arm.matched for arm in sweep.arms) and name != sweep.baseline:
+        raise ConfigError(
+            f"BASELINE={name}: arms of {sweep.path.name} stop where {sweep.baseline} is as good"
+        )
+    return replace(sweep, baseline=name)
 
 
 def _couple_axes(sweep: Sweep, text: str) -> Sweep:

@@ -190,7 +190,9 @@ def describe_costs(plan: "Plan", costs: Costs) -> list[str]:
         return []
     if unknown := len(due) - len(known):
         cells = count_of(unknown, "cell")
-        return [f"time: unknown for {cells} of unknown shape; --calibrate times 20 steps of each"]
+        return [
+            f"time: unknown for {cells} of unknown shape; ARGS=--calibrate times 20 steps of each"
+        ]
     count, kind, share = count_slots(due[0].config)
     lows, highs = [each.low for each in known], [each.high for each in known]
     low, high = (max(max(some), sum(some) / count) for some in (lows, highs))

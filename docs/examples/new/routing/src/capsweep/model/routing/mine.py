@@ -7,7 +7,8 @@
         b_ij = b_ij + cos(u_hat_ij, v_j)
 
 It differs from dynamic routing (Sabour, Frosst, Hinton 2017, procedure 1) in two things: votes
-agree by their direction, not by their length, and how much that counts is learned.
+agree by their direction, not by their length, and how much that counts is learned. The variant
+`dynamic` has a third, the bias of its authors' code: compare with `routing.bias=false`.
 
 An iteration costs 4 B I J D multiplications; memory is that of the votes, B I J D.
 

@@ -71,7 +71,7 @@ def test_why_cells_are_not_counted_is_said(sweep_file: str, tmp_path: Path) -> N
         (
             127,
             "logs:",
-            ["failed (exit status 127) since", "  the head has no program python; set "],
+            ["failed (exit status 127), submitted", "  the head has no program python; set "],
         ),
         (
             None,
@@ -187,7 +187,7 @@ def test_status_lists_jobs_of_a_head_that_does_not_tell_its_nodes(
     assert cli.main(["status", "--address", Head.address]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first == "cluster: it does not tell its nodes (500: the state API timed out)"
-    assert second.startswith(f"{JOB.id}: running since ")
+    assert second.startswith(f"{JOB.id}: running, submitted ")
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_sweep_whose_submitter_is_killed_goes_on_to_its_end(laptop: Laptop) ->
     output = laptop.run("status", submit[1], "--address", laptop.head.address)
     assert "cluster: 1 node, " in output
     assert "2 CPUs" in output
-    assert "succeeded since " in output
+    assert "succeeded, submitted " in output
     assert "cells: 2 done" in output
     assert "cells: not counted: sweeps/ has no mine.yaml" in laptop.run("status", *laptop.address)
     assert laptop.head.token.read_text() not in output

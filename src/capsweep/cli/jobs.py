@@ -121,7 +121,7 @@ def _describe_job(job: "SweepJob", typed: str | None) -> list[str]:
 
     when = ""
     if job.since is not None:
-        when = time.strftime(" since %Y-%m-%d %H:%M", time.localtime(job.since))
+        when = time.strftime(", submitted %Y-%m-%d %H:%M", time.localtime(job.since))
     state = job.state.lower() + (f" (exit status {job.status})" if job.status else "")
     line = f"{job.id}: {state}{when}; cells: {describe_cells(job, typed)}"
     if job.state != "FAILED":
@@ -149,13 +149,14 @@ def describe_cells(job: "SweepJob", typed: str | None = None) -> str:
         words = ["sweep", name, *command[command.index("capsweep") + 3 :]]
         with redirect_stderr(None):  # what a parser says of the options of another version
             parsed = parse_arguments(words)
-        _, points = sweep_options.load_points(parsed)
+        sweep, points = sweep_options.load_points(parsed)
         ledger = points[0].cell.config["places"]["ledger"]
         entries = Ledger(ledger).entries(point.cell.signature for point in points)
     except (OSError, ValueError, SystemExit) as error:
         return f"not counted: {' '.join(str(error).split())[:200]}"
     counts = Counter(entry.status for entry in entries.values())
     text = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+    text += f" of {', '.join(sweep.variation)}" if sweep.variation else ""
     if set(counts) == {"missing"} and not places.is_url(ledger):  # it may be another machine's
         return f"{text}, as {ledger} is seen from here; make attach shows its lines"
     return text

@@ -117,7 +117,7 @@ def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, A
         return jobs.watch_job(server, job, sweep.path)
     if not is_new:
         jobs.print_other_code(server, job, sweep.path)
-    place = f"SWEEP={job.sweep} RAY_ADDRESS={server.address}"
+    place = f"SWEEP={job.id} RAY_ADDRESS={server.address}"
     print(f"make attach {place}  (its lines; status and stop likewise)")
     return 0
 

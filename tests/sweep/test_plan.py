@@ -166,7 +166,7 @@ def test_the_time_of_a_plan_is_a_range_with_its_origin(tmp_path: Path) -> None:
     ledger, where = Ledger(tmp_path), places.resolve(cells[0].config["places"])
     planned = plan.Plan(tuple(_planned(cell, Entry("missing")) for cell in cells))
     costs = Costs(ledger, where, planned.cells)
-    assert "3 cells of unknown shape; --calibrate" in describe_costs(planned, costs)[0]
+    assert "3 cells of unknown shape; ARGS=--calibrate" in describe_costs(planned, costs)[0]
     base = {"shape": hash_shape(cells[0]), "steps": 1, "hardware": provenance.name_hardware()}
     for seconds, hours in ((3600.0, r" [\d.]+ to [\d.]+ [CG]PU-hours,"), (0.001, "")):
         costs = Costs(ledger, where, planned.cells)

@@ -160,9 +160,9 @@ def test_faults_are_one_line_with_the_cure(laptop: Laptop) -> None:
     for message, words in faults.items():
         if "token" in message:
             laptop.environment = laptop.head.make_environment("0" * 64)
-        output = laptop.run(*words, status=2)
-        assert output.startswith("error: ")
-        assert message in output
-        assert output.count("\n") == 1
+        lines = laptop.run(*words, status=2).splitlines()
+        assert [line for line in lines if not line.endswith(" ...")] == lines[-1:]  # what it does
+        assert lines[-1].startswith("error: ")
+        assert message in lines[-1]
     output = laptop.run("status", "--address", laptop.head.address, status=2)
     assert "the cluster refuses the token of RAY_AUTH_TOKEN" in output

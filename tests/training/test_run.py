@@ -100,7 +100,7 @@ def test_provenance_names_code_data_hardware_and_command(ran: tuple[Cell, dict, 
     assert provenance["versions"]["torch"] == torch.__version__
     assert provenance["implementations"] == {
         "routing": "fast",
-        "convolutions": "channels last",
+        "convolutions": "auto, channels last",
         "optimizer": "fused",
         "compile": None,
         "tf32": False,

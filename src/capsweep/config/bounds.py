@@ -178,6 +178,7 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
         "accelerator": _one_of("auto", "cpu", "gpu"),
         "devices": AUTO_OR_COUNT,
         "threads": _in_interval("[1, 1024]"),
+        "convolution": _one_of("auto", "direct", "transformed"),
         "compile": _or_null(_one_of("default", "reduce-overhead", "max-autotune"), str),
         "checkpoint_interval": _at_least(0),
     },

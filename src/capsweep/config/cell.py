@@ -101,7 +101,11 @@ WORKLESS = (
 )
 
 # Logistics that change the work; at these values they count as absent, as before they existed.
-PLAIN = {"trainer.compile": None, "trainer.fused_optimizer": True}
+PLAIN = {
+    "trainer.compile": None,
+    "trainer.convolution": "auto",
+    "trainer.fused_optimizer": True,
+}
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class CapsNet(nn.Module):
 
     def forward(self, images_BCHW: Tensor, with_trace: bool = False) -> NetworkOutput:
         """Class capsule lengths and poses; the trace of `classes` on request."""
-        features_BCHW = torch.relu(self.conv(images_BCHW))
+        features_BCHW = torch.relu_(self.conv(images_BCHW))
         routed = self.classes(self.primary(features_BCHW), with_trace)
         return NetworkOutput(
             scores_BN=routed.act_BJ,

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from capsweep.model.capsules import NetworkOutput
-from capsweep.model.convolution import zip_layers
+from capsweep.model.convolution import Convolution, zip_layers
 
 
 class ConvNet(nn.Module):
@@ -37,7 +37,7 @@ class ConvNet(nn.Module):
             "pool": [2] * (count - 1) + [1] if pools is None else pools,
         }
         for outputs, kernel, pool in zip_layers("model.conv", convolutions, *convolutions):
-            layers += [nn.Conv2d(channels, outputs, kernel, padding="same"), nn.ReLU()]
+            layers += [Convolution(channels, outputs, kernel, 1, same=True), nn.ReLU(inplace=True)]
             if pool > 1:
                 layers.append(nn.MaxPool2d(pool))
                 height, width = height // pool, width // pool

@@ -6,10 +6,15 @@ kernel offsets.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from capsweep.model import large_kernels
+from capsweep.model.large_kernels import Tiling
+from capsweep.model.routing import exclude_from_compiling
 
 
 class Convolution(nn.Conv2d):
@@ -17,6 +22,8 @@ class Convolution(nn.Conv2d):
 
     valid: no padding. same: ceil(size / stride) places, zeros around, the odd one below and right.
     divisor: the weighted sums are divided by it, the bias is not.
+    method: direct, as torch does it; transformed, on processors alone, as `large_kernels` does it
+    where it can; auto: that where it pays. methods: those of the batches so far.
     """
 
     def __init__(
@@ -24,6 +31,8 @@ class Convolution(nn.Conv2d):
     ) -> None:
         super().__init__(channels, outputs, kernel, stride)
         self.same, self.divisor = same, divisor
+        self.method = "direct"
+        self.methods: set[str] = set()
 
     def count_places(self, size: int) -> int:
         """Places along an image axis of `size` pixels; below 1 when the kernel does not fit."""
@@ -32,21 +41,73 @@ class Convolution(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Feature maps [B, C, H, W]."""
-        if self.same:
-            input = F.pad(
-                input, [*self._padding_of(input.shape[3]), *self._padding_of(input.shape[2])]
-            )
-        if self.divisor == 1:
-            return super().forward(input)
         # A division of the weights touches fewer numbers than one of the features or the sums.
-        weight: Tensor = self.weight / self.divisor
-        return torch.conv2d(input, weight, self.bias, self.stride)
+        weight = self.weight if self.divisor == 1 else self.weight / self.divisor
+        if self.method != "direct" and input.device.type == "cpu":
+            return exclude_from_compiling(self._convolve_by_method)(input, weight)
+        return self._convolve_directly(input, weight)
+
+    def _convolve_by_method(self, input: Tensor, weight: Tensor) -> Tensor:
+        tiling = self._choose_tiling(input)
+        if tiling is None:
+            self.methods.add("direct")
+            return self._convolve_directly(input, weight)
+        self.methods.add(f"transformed, tiles of {tiling.outputs}x{tiling.outputs}")
+        assert self.bias is not None
+        above, left = (self._padding_of(size)[0] for size in input.shape[2:])
+        places = self._count_all_places(input)
+        return large_kernels.convolve(input, weight, self.bias, tiling, (above, left), places)
+
+    def _choose_tiling(self, input: Tensor) -> Tiling | None:
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        in_bfloat16 = torch.is_autocast_enabled("cpu") and multiplies_bfloat16()
+        is_possible = kernel >= large_kernels.SMALLEST_KERNEL and stride <= 2 and len(input) > 0
+        if not is_possible or in_bfloat16 or input.dtype not in (torch.float32, torch.float64):
+            return None
+        channels = self.in_channels, self.out_channels
+        always, places = self.method == "transformed", self._count_all_places(input)
+        return large_kernels.choose_tiling(kernel, stride, channels, len(input), places, always)
+
+    def _count_all_places(self, input: Tensor) -> tuple[int, int]:
+        return self.count_places(input.shape[2]), self.count_places(input.shape[3])
+
+    def _convolve_directly(self, input: Tensor, weight: Tensor) -> Tensor:
+        (above, below), (left, right) = (self._padding_of(size) for size in input.shape[2:])
+        if (above, left) == (below, right):
+            return torch.conv2d(input, weight, self.bias, self.stride, (above, left))
+        padded = F.pad(input, (left, right, above, below))
+        return torch.conv2d(padded, weight, self.bias, self.stride)
 
     def _padding_of(self, size: int) -> tuple[int, int]:
         """Zeros before and after."""
+        if not self.same:
+            return 0, 0
         kernel, stride = self.kernel_size[0], self.stride[0]
         missing = max((self.count_places(size) - 1) * stride + kernel - size, 0)
         return missing // 2, missing - missing // 2
+
+
+@cache
+def multiplies_bfloat16() -> bool:
+    """Whether the processor has instructions for it, and need not emulate it."""
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
+
+
+def set_method(network: nn.Module, method: str) -> None:
+    """Let the convolutions of `network` compute by a method of `Convolution`."""
+    for module in network.modules():
+        if isinstance(module, Convolution):
+            module.method = method
+
+
+def describe_methods(network: nn.Module) -> dict[str, str]:
+    """By the name of a convolution, how it computed its batches."""
+    return {
+        name: " or ".join(sorted(module.methods)) or "direct"
+        for name, module in network.named_modules()
+        if isinstance(module, Convolution)
+    }
 
 
 def zip_layers(

@@ -1,5 +1,6 @@
 """The devices that train a cell: how many, their threads and memory, and compiled networks."""
 
+import ctypes
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,8 @@ from capsweep.config.validation import count_requested_devices
 from capsweep.errors import ConfigError
 
 PROCESS = Path("/proc/self")
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+LARGEST_BLOCK, LARGEST_INT = 2**25, 2**31 - 1
 
 
 def count_devices(config: Mapping[str, Any]) -> int:
@@ -57,6 +60,17 @@ def disable_tf32() -> None:
     """
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep freed memory, and use it again, in blocks of up to 32 MiB.
+
+    glibc gives it back to the kernel, which fills each new page with zeros: a third of the time of
+    a small network's step. It has no larger blocks to keep; other allocators have no such setting.
+    """
+    if (set_option := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        set_option(M_MMAP_THRESHOLD, LARGEST_BLOCK)
+        set_option(M_TRIM_THRESHOLD, LARGEST_INT)
 
 
 def start_memory_peak() -> None:

@@ -31,6 +31,7 @@ from capsweep.errors import LeftEarlyError
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.lightning import Callback, LightningEnvironment, Trainer
+from capsweep.model.convolution import describe_methods
 from capsweep.statistics import examples
 from capsweep.terminal import count_of
 from capsweep.training import build, callbacks, devices, distributed, provenance
@@ -85,6 +86,8 @@ def fit(
     """
     started = time.monotonic()
     devices.start_memory_peak()
+    if not devices.on_gpus(cell.config):
+        devices.keep_freed_memory()
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     torch.set_num_threads(max(1, cell.config["trainer"]["threads"] // count))
     task = make_task(cell, count)
@@ -96,6 +99,9 @@ def fit(
     keeper = ResumeCheckpoint(directory, cell.config["trainer"]["checkpoint_interval"], recorder)
     trainer = _make_trainer(cell.config, [recorder, keeper, first], strategy)
     _fit_and_test(trainer, task, data, keeper)
+    if trainer.is_global_zero:
+        methods = {"convolutions": describe_methods(task.network)}
+        directory.update_provenance(directory.read_provenance() | methods)
     callbacks.check_reached(accuracy, recorder.rows)
     # What an unbroken run would have taken: epochs count for the cost of a cell whoever ran them.
     seconds = recorder.earlier_seconds + time.monotonic() - started

@@ -43,7 +43,7 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
         # How the numbers are computed, as far as that changes their rounding alone.
         "implementations": {
             **({} if routing is None else {"routing": routing["impl"]}),
-            "convolutions": "channels last",
+            "convolutions": f"{trainer.get('convolution', 'auto')}, channels last",
             "optimizer": "fused" if trainer["fused_optimizer"] else "torch's default",
             "compile": trainer["compile"],
             "tf32": False,  # never: see `devices.disable_tf32`

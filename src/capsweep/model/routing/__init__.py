@@ -9,10 +9,12 @@ kernel offsets, N child positions, L = K I children below a parent position.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Routed(NamedTuple):
@@ -70,11 +72,11 @@ def choose_impl(impls: Mapping[str, Callable[..., Routed]], impl: str) -> Callab
     return impls[impl]
 
 
-def exclude_from_compiling(route: Callable[..., Routed]) -> Callable[..., Routed]:
-    """`route` as torch.compile leaves it alone: it would unroll loops that depend on sizes."""
+def exclude_from_compiling(function: Function) -> Function:
+    """`function` as torch.compile leaves it alone: it would unroll loops that depend on sizes."""
     if not torch.compiler.is_compiling():  # asked first, since disabling imports the compiler
-        return route
-    disabled: Any = torch.compiler.disable(route)
+        return function
+    disabled: Any = torch.compiler.disable(function)
     return disabled
 
 

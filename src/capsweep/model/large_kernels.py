@@ -1,0 +1,420 @@
+"""Convolutions with large kernels by fewer multiplications, exact to rounding.
+
+1. A stride S splits an image into S x S phases x[S i + p, S j + q]. They are the channels of a
+   convolution of stride 1, whose kernel has k = ceil(K / S) taps along an axis.
+2. m x m outputs see a tile of n x n positions, n = m + k - 1. They are the first ones of the cyclic
+   correlation of length n, in which nothing wraps around.
+3. The discrete Fourier transform makes the cyclic correlation diagonal: Y = X V at each frequency,
+   where V is the conjugate of the transformed weights. Half of the frequencies of real numbers say
+   all.
+4. A complex product takes three real ones: k1 = (Xr + Xi) Vr, k2 = Xr (Vi - Vr), k3 = Xi (Vr + Vi)
+   give Yr = k1 - k3 and Yi = k1 + k2.
+
+All sums are linear in the image, in the weights or in the outputs. Hence a bilinear form with three
+fixed matrices, y = Ty' [(Tx x) * (Tw w)], with 3 n^2 / 2 products for m^2 outputs of an input and
+an output channel. Summed over input channels, each of these components is one product of matrices.
+The gradients use the same matrices: gx = Tx' [(Ty g) * (Tw w)] and gw = Tw' [(Ty g) * (Tx x)].
+
+n is even, so that frequencies 0 and n / 2 are both real and all rows of frequencies are pairs. A
+matrix is then one transform of the rows of a tile, and of each pair one of its columns.
+
+Winograd, "Arithmetic Complexity of Computations" (1980); Lavin and Gray, "Fast Algorithms for
+Convolutional Neural Networks" (2016).
+
+Shape letters: B images, H W pixels, C channels, O output channels, T tiles of all images; n see
+above, p positions of a tile, F components of a pair of rows, 3 n.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+SMALLEST_KERNEL = 4
+COLUMNS = 512  # channels of the matrices that are multiplied at once
+HELD = 2**24  # numbers of the rows that are held at once
+CACHED = 2**19  # numbers of the tiles that are transformed at once
+# Fitted to 70 convolutions, see docs/performance.md: what a multiplication of a direct convolution
+# costs, and to transform a number, in multiplications of large matrices.
+DIRECT_COST, TRANSFORM_COST, FEWEST_CHANNELS = 2.0, 110.0, 32
+# The three numbers that are made of the real and the imaginary part of a frequency. Those of
+# outputs count twice, for the frequency's mirror image.
+IMAGE = ((1.0, 1.0), (1.0, 0.0), (0.0, 1.0))
+WEIGHTS = ((1.0, 0.0), (-1.0, -1.0), (1.0, -1.0))
+OUTPUTS = ((2.0, 2.0), (0.0, 2.0), (-2.0, 0.0))
+
+Block = tuple[slice, slice]  # rows of phases, and channels of all phases of such a row
+WHOLE: Block = (slice(None), slice(None))
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Tiles of `outputs` x `outputs` for a square kernel and a stride."""
+
+    kernel: int
+    stride: int
+    outputs: int
+
+    @property
+    def taps(self) -> int:
+        """k."""
+        return -(-self.kernel // self.stride)
+
+    @property
+    def positions(self) -> int:
+        """n."""
+        return self.outputs + self.taps - 1
+
+    @property
+    def components(self) -> int:
+        """Of a tile: products of an input and an output channel."""
+        return 3 * self.positions**2 // 2
+
+    def count_tiles(self, places: int) -> int:
+        """Along an axis with so many outputs."""
+        return -(-places // self.outputs)
+
+
+class Transform(NamedTuple):
+    """One of the three matrices, [3 n^2 / 2, p^2], as two: rows_np of the rows of a tile, and
+    columns, [n / 2, F, 2 p], of each pair of rows that it gives.
+    """
+
+    rows_np: Tensor
+    columns: Tensor
+
+    @property
+    def matrix(self) -> Tensor:
+        """The definition."""
+        by_pair = self.rows_np.unflatten(0, (-1, 2)), self.columns.unflatten(2, (2, -1))
+        return torch.einsum("krp,kfrq->kfpq", *by_pair).flatten(2).flatten(0, 1)
+
+    def to(self, dtype: torch.dtype) -> "Transform":
+        """Rounded to another type."""
+        return Transform(self.rows_np.to(dtype), self.columns.to(dtype))
+
+
+@lru_cache
+def make_transforms(tiling: Tiling, dtype: torch.dtype) -> tuple[Transform, Transform, Transform]:
+    """Of image, weights and outputs, derived in float64."""
+    sizes = (tiling.positions, IMAGE), (tiling.taps, WEIGHTS), (tiling.outputs, OUTPUTS)
+    image, weights, outputs = (_make_transform(tiling.positions, *size) for size in sizes)
+    outputs = Transform(outputs.rows_np, outputs.columns / tiling.positions**2)
+    return image.to(dtype), weights.to(dtype), outputs.to(dtype)
+
+
+def _make_transform(
+    length: int, positions: int, combination: tuple[tuple[float, ...], ...]
+) -> Transform:
+    frequency_n, position_p = (
+        torch.arange(count, dtype=torch.float64) for count in (length, positions)
+    )
+    angle_np = 2 * math.pi / length * torch.outer(frequency_n, position_p)
+    cos_np, sin_np, half = torch.cos(angle_np), torch.sin(angle_np), length // 2
+    # Real and imaginary part of each frequency of numbers x, and of numbers x + i y.
+    of_real = torch.stack([cos_np, -sin_np], dim=1)
+    of_complex = torch.cat([of_real, torch.stack([sin_np, cos_np], dim=1)], dim=2)
+    combined = torch.tensor(combination, dtype=torch.float64)
+    real = torch.cat([(combined @ of_real[1:half]).flatten(0, 1), cos_np[[0, half]]])
+    first_pair = torch.cat([torch.block_diag(real, real), torch.zeros(2, 2 * positions)])
+    columns = [first_pair, *[(combined @ of_complex).flatten(0, 1)] * (half - 1)]
+    rows_np = torch.cat([cos_np[[0, half]], of_real[1:half].flatten(0, 1)])
+    return Transform(rows_np, torch.stack(columns))
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Image, weights or outputs, [B, H, W, C]: how they are cut into tiles and transformed.
+
+    tiles: of one image. size, step: positions of a tile, and from one tile to the next, along an
+    axis; a position has stride x stride pixels, its phases. padding: zeros around the pixels, left,
+    right, above and below.
+    """
+
+    transform: Transform
+    tiles: int
+    size: int
+    step: int
+    stride: int
+    padding: tuple[int, int, int, int]
+
+    def transform_rows(self, array_BHWC: Tensor, block: Block) -> Tensor:
+        """[T, n / 2, 2 p, C]: pairs of rows of frequencies of the tiles of a block of channels."""
+        rows = self.make_rows(array_BHWC, block)
+        by_image = rows.view(len(array_BHWC), self.tiles, 2 * rows.shape[1], -1)
+        for images in self._list_parts(array_BHWC):
+            tiles = self.split(self.pad(array_BHWC[images]))[..., *block]
+            tiles = tiles.reshape(-1, self.size, by_image.shape[3])
+            torch.matmul(self.transform.rows_np, tiles, out=by_image[images].flatten(0, 1))
+        return rows
+
+    def make_rows(self, array_BHWC: Tensor, block: Block) -> Tensor:
+        """Without numbers, what `transform_rows` gives."""
+        width = self.stride * array_BHWC.shape[3]
+        phases, channels = (
+            len(range(*part.indices(size)))
+            for part, size in zip(block, (self.stride, width), strict=True)
+        )
+        tiles, pairs = len(array_BHWC) * self.tiles, len(self.transform.rows_np) // 2
+        return array_BHWC.new_empty(tiles, pairs, 2 * self.size, phases * channels)
+
+    def add_transposed_rows(self, rows: Tensor, array_BHWC: Tensor, block: Block) -> None:
+        """Add the transposed transform of [T, n / 2, 2 p, C] to the pixels of a block of channels.
+
+        Pixels that several tiles see get the sum of all.
+        """
+        rows_pn = self.transform.rows_np.t().contiguous()
+        by_image = rows.view(len(array_BHWC), self.tiles, 2 * rows.shape[1], -1)
+        for images in self._list_parts(array_BHWC):
+            array = array_BHWC[images]
+            padded = torch.zeros_like(self.pad(array)) if any(self.padding) else array
+            tiles = self.split(padded)[..., *block]
+            added = torch.matmul(rows_pn, by_image[images].flatten(0, 1)).view(tiles.shape)
+            for row in range(tiles.shape[1]):
+                for column in range(tiles.shape[2]):
+                    tiles[:, row, column] += added[:, row, column]
+            if any(self.padding):
+                array += F.pad(padded, (0, 0, *(-count for count in self.padding)))
+
+    def transform_columns(self, rows: Tensor, pair: int) -> Tensor:
+        """[T, F, C] of one pair of rows."""
+        return _multiply(self.transform.columns[pair], rows[:, pair])
+
+    def transpose_columns(self, components_FTC: Tensor, pair: int) -> Tensor:
+        """[T, 2 p, C] of one pair of rows, by the transposed transform."""
+        return _multiply(self.transform.columns[pair].t(), components_FTC.transpose(0, 1))
+
+    def pad(self, array_BHWC: Tensor) -> Tensor:
+        """To whole tiles."""
+        return F.pad(array_BHWC, (0, 0, *self.padding)) if any(self.padding) else array_BHWC
+
+    def split(self, padded_BHWC: Tensor) -> Tensor:
+        """A view [B, row of tiles, column of tiles, row, column, row of phases, channels of it]."""
+        batch, height, width, channels = padded_BHWC.shape
+        stride = self.stride
+        phases = batch, height // stride, stride, width // stride, stride * channels
+        tiles = padded_BHWC.view(phases).unfold(1, self.size, self.step)
+        return tiles.unfold(3, self.size, self.step).permute(0, 1, 3, 5, 6, 2, 4)
+
+    def _list_parts(self, array_BHWC: Tensor) -> list[slice]:
+        """As many images as the processor's cache holds."""
+        numbers = array_BHWC[0].numel() * (self.size / self.step) ** 2
+        return _split_range(len(array_BHWC), int(CACHED / numbers))
+
+
+def _multiply(matrix: Tensor, batch: Tensor) -> Tensor:
+    return torch.bmm(matrix.expand(len(batch), -1, -1), batch)
+
+
+def _split_range(count: int, size: int) -> list[slice]:
+    size = max(size, 1)
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+@dataclass(frozen=True)
+class BilinearForm:
+    """A convolution of images [B, H, W, C] by weights [O, K, K, C] to outputs [B, H, W, O].
+
+    places: rows and columns of outputs.
+    """
+
+    image: Operand
+    weights: Operand
+    outputs: Operand
+    places: tuple[int, int]
+
+    def list_blocks(self, image_BHWC: Tensor) -> list[Block]:
+        """What is multiplied at once: about COLUMNS channels of all phases."""
+        stride, width = self.image.stride, self.image.stride * image_BHWC.shape[3]
+        parts = _split_range(width, -(-width // -(-width // COLUMNS)))
+        rows = _split_range(stride, COLUMNS // width)
+        return [(phases, part) for phases in rows for part in parts]
+
+    def list_parts(self, image_BHWC: Tensor) -> list[slice]:
+        """The images whose rows are held at once: all, if they take no more than HELD numbers."""
+        rows = self.image.make_rows(image_BHWC[:1], self.list_blocks(image_BHWC)[0])
+        return _split_range(len(image_BHWC), HELD // rows.numel())
+
+    def add_outputs(self, image_BHWC: Tensor, weight_OKKC: Tensor, y_BHWO: Tensor) -> None:
+        """Add the convolution to y.
+
+        One block of channels and one pair of rows of frequencies at a time: neither image nor
+        weights are ever held in all their components.
+        """
+        y_rows = self.outputs.make_rows(y_BHWO, WHOLE).zero_()
+        for block in self.list_blocks(image_BHWC):
+            x_rows = self.image.transform_rows(image_BHWC, block)
+            w_rows = self.weights.transform_rows(weight_OKKC, block)
+            for pair in range(x_rows.shape[1]):
+                x_TFC = self.image.transform_columns(x_rows, pair)
+                w_OFC = self.weights.transform_columns(w_rows, pair)
+                y_FTO = torch.bmm(x_TFC.transpose(0, 1), w_OFC.permute(1, 2, 0))
+                y_rows[:, pair] += self.outputs.transpose_columns(y_FTO, pair)
+        self.outputs.add_transposed_rows(y_rows, y_BHWO, WHOLE)
+
+    def add_gradients(
+        self,
+        image_BHWC: Tensor,
+        weight_OKKC: Tensor,
+        gradient_BHWO: Tensor,
+        by_image: Tensor | None,
+        by_weight: Tensor,
+    ) -> None:
+        """Add to the gradients by image, unless it is None, and weights what the outputs' gives."""
+        g_rows = self.outputs.transform_rows(gradient_BHWO, WHOLE)
+        for block in self.list_blocks(image_BHWC):
+            x_rows = self.image.transform_rows(image_BHWC, block)
+            w_rows = self.weights.transform_rows(weight_OKKC, block)
+            for pair in range(x_rows.shape[1]):  # whose rows become the gradients by themselves
+                g_TFO = self.outputs.transform_columns(g_rows, pair)
+                x_TFC = self.image.transform_columns(x_rows, pair)
+                if by_image is not None:
+                    w_OFC = self.weights.transform_columns(w_rows, pair)
+                    gx_FTC = torch.bmm(g_TFO.transpose(0, 1), w_OFC.transpose(0, 1))
+                    x_rows[:, pair] = self.image.transpose_columns(gx_FTC, pair)
+                gw_FOC = torch.bmm(g_TFO.permute(1, 2, 0), x_TFC.transpose(0, 1))
+                w_rows[:, pair] = self.weights.transpose_columns(gw_FOC, pair)
+            self.weights.add_transposed_rows(w_rows, by_weight, block)
+            if by_image is not None:
+                self.image.add_transposed_rows(x_rows, by_image, block)
+
+    def convolve_reference(self, image_BHWC: Tensor, weight_OKKC: Tensor) -> Tensor:
+        """As it is defined."""
+        tiles = self.image.split(self.image.pad(image_BHWC)).flatten(3, 4)
+        taps = self.weights.split(self.weights.pad(weight_OKKC))[:, 0, 0].flatten(1, 2)
+        x = torch.einsum("fp,btupsc->fbtusc", self.image.transform.matrix, tiles)
+        w = torch.einsum("fp,opsc->fosc", self.weights.transform.matrix, taps)
+        y = torch.einsum("fbtusc,fosc->fbtuo", x, w)
+        y = torch.einsum("fp,fbtuo->btpuo", self.outputs.transform.matrix, y)
+        y_BHWO = y.unflatten(2, (self.outputs.size, -1)).transpose(3, 4).flatten(3, 4).flatten(1, 2)
+        rows, columns = self.places
+        return y_BHWO[:, :rows, :columns]
+
+
+def make_form(
+    tiling: Tiling,
+    size: tuple[int, int],
+    before: tuple[int, int],
+    places: tuple[int, int],
+    dtype: torch.dtype,
+) -> BilinearForm:
+    """For images of height and width `size`, with so many zeros above and left of them.
+
+    Below and right zeros are added, or pixels left out, until there are whole tiles.
+    """
+    stride, step, taps = tiling.stride, tiling.outputs, tiling.taps
+    counts = [tiling.count_tiles(count) for count in places]
+    below, right = (
+        stride * (count * step + taps - 1) - pixels - zeros
+        for count, pixels, zeros in zip(counts, size, before, strict=True)
+    )
+    left, tiles, more = before[1], math.prod(counts), taps * stride - tiling.kernel
+    lower, further = (c * step - places for c, places in zip(counts, places, strict=True))
+    image, weights, outputs = make_transforms(tiling, dtype)
+    return BilinearForm(
+        Operand(image, tiles, tiling.positions, step, stride, (left, right, before[0], below)),
+        Operand(weights, 1, taps, taps, stride, (0, more, 0, more)),
+        Operand(outputs, tiles, step, step, 1, (0, further, 0, lower)),
+        places,
+    )
+
+
+class TransformedConvolution(torch.autograd.Function):
+    """`BilinearForm.convolve_reference` with a bias, and its gradients, in float32 even inside
+    autocast.
+    """
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+    def forward(
+        ctx: Any, image_BHWC: Tensor, weight_OKKC: Tensor, bias_O: Tensor, form: BilinearForm
+    ) -> Tensor:
+        """[B, H, W, O]."""
+        ctx.save_for_backward(image_BHWC, weight_OKKC)
+        ctx.form = form
+        y_BHWO = bias_O.repeat(len(image_BHWC), *form.places, 1)
+        for images in form.list_parts(image_BHWC):
+            form.add_outputs(image_BHWC[images], weight_OKKC, y_BHWO[images])
+        return y_BHWO
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        """By image, weights and bias; that by an image that needs none is left out."""
+        return *_differentiate(ctx, grad_outputs[0].contiguous()), None
+
+
+@once_differentiable
+def _differentiate(ctx: Any, gradient_BHWO: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    form: BilinearForm = ctx.form
+    image_BHWC, weight_OKKC = ctx.saved_tensors
+    by_image = torch.zeros_like(image_BHWC) if ctx.needs_input_grad[0] else None
+    by_weight = torch.zeros_like(weight_OKKC)
+    for images in form.list_parts(image_BHWC):
+        part = None if by_image is None else by_image[images]
+        form.add_gradients(image_BHWC[images], weight_OKKC, gradient_BHWO[images], part, by_weight)
+    return by_image, by_weight, gradient_BHWO.sum((0, 1, 2))
+
+
+def convolve(
+    image_BCHW: Tensor,
+    weight_OCKK: Tensor,
+    bias_O: Tensor,
+    tiling: Tiling,
+    before: tuple[int, int],
+    places: tuple[int, int],
+) -> Tensor:
+    """Feature maps [B, O, H, W], channels last, of so many places in rows and columns.
+
+    before: zeros above and left of the image; below and right there are as many as are needed.
+    """
+    image_BHWC, weight_OKKC = (
+        array.permute(0, 2, 3, 1).contiguous() for array in (image_BCHW, weight_OCKK)
+    )
+    height, width = image_BHWC.shape[1:3]
+    form = make_form(tiling, (height, width), before, places, weight_OKKC.dtype)
+    y_BHWO = TransformedConvolution.apply(image_BHWC, weight_OKKC, bias_O, form)
+    return y_BHWO.permute(0, 3, 1, 2)
+
+
+@lru_cache
+def choose_tiling(
+    kernel: int,
+    stride: int,
+    channels: tuple[int, int],
+    batch: int,
+    places: tuple[int, int],
+    always: bool = False,
+) -> Tiling | None:
+    """The cheapest; None where direct convolution is expected to be faster, unless `always`.
+
+    channels: of image and outputs. places: rows and columns of outputs.
+    """
+    taps, most = -(-kernel // stride), max(places)
+    sizes = {-(-most // count) for count in range(1, most + 1)}
+    tilings = [Tiling(kernel, stride, size + (size + taps - 1) % 2) for size in sorted(sizes)]
+    cheapest = min(tilings, key=lambda tiling: _estimate_cost(tiling, channels, batch, places))
+    direct = DIRECT_COST * math.prod((kernel, kernel, *channels, batch, *places))
+    is_cheaper = _estimate_cost(cheapest, channels, batch, places) < direct
+    return cheapest if always or is_cheaper else None
+
+
+def _estimate_cost(
+    tiling: Tiling, channels: tuple[int, int], batch: int, places: tuple[int, int]
+) -> float:
+    """In multiplications of large matrices; few channels take as long as FEWEST_CHANNELS."""
+    inputs, outputs = (-(-count // FEWEST_CHANNELS) * FEWEST_CHANNELS for count in channels)
+    inputs *= tiling.stride**2
+    tiles = batch * math.prod(map(tiling.count_tiles, places))
+    components = tiling.components
+    transformed = (
+        tiles * inputs * (tiling.positions**2 + components)
+        + inputs * outputs * (tiling.taps**2 + components)
+        + tiles * outputs * (tiling.outputs**2 + components)
+    )
+    return components * tiles * inputs * outputs + TRANSFORM_COST * transformed

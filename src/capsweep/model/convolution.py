@@ -31,7 +31,7 @@ class Convolution(nn.Conv2d):
     ) -> None:
         super().__init__(channels, outputs, kernel, stride)
         self.same, self.divisor = same, divisor
-        self.method = "direct"
+        self.method = "auto"
         self.methods: set[str] = set()
 
     def count_places(self, size: int) -> int:

@@ -16,6 +16,8 @@ from capsweep.model import large_kernels
 from capsweep.model.large_kernels import Tiling
 from capsweep.model.routing import exclude_from_compiling
 
+WHOLE_PRECISION = (torch.float32, torch.float64)
+
 
 class Convolution(nn.Conv2d):
     """A convolution padded as TensorFlow names it, also where the stride is above 1.
@@ -54,18 +56,22 @@ class Convolution(nn.Conv2d):
             return self._convolve_directly(input, weight)
         self.methods.add(f"transformed, tiles of {tiling.outputs}x{tiling.outputs}")
         assert self.bias is not None
-        above, left = (self._padding_of(size)[0] for size in input.shape[2:])
+        before = self._padding_of(input.shape[2])[0], self._padding_of(input.shape[3])[0]
         places = self._count_all_places(input)
-        return large_kernels.convolve(input, weight, self.bias, tiling, (above, left), places)
+        features = large_kernels.convolve(input, weight, self.bias, tiling, before, places)
+        is_mixed = torch.is_autocast_enabled("cpu")
+        return features.to(torch.get_autocast_dtype("cpu")) if is_mixed else features
 
     def _choose_tiling(self, input: Tensor) -> Tiling | None:
-        kernel, stride = self.kernel_size[0], self.stride[0]
-        in_bfloat16 = torch.is_autocast_enabled("cpu") and multiplies_bfloat16()
-        is_possible = kernel >= large_kernels.SMALLEST_KERNEL and stride <= 2 and len(input) > 0
-        if not is_possible or in_bfloat16 or input.dtype not in (torch.float32, torch.float64):
+        """None: directly, as all that `large_kernels` cannot do, and what a processor multiplies in
+        bfloat16.
+        """
+        kernel, stride, places = self.kernel_size[0], self.stride[0], self._count_all_places(input)
+        is_large = kernel >= large_kernels.SMALLEST_KERNEL and min(len(input), *places) > 0
+        is_bfloat16 = torch.is_autocast_enabled("cpu") and multiplies_bfloat16()
+        if not is_large or stride > 2 or is_bfloat16 or self.weight.dtype not in WHOLE_PRECISION:
             return None
-        channels = self.in_channels, self.out_channels
-        always, places = self.method == "transformed", self._count_all_places(input)
+        channels, always = (self.in_channels, self.out_channels), self.method == "transformed"
         return large_kernels.choose_tiling(kernel, stride, channels, len(input), places, always)
 
     def _count_all_places(self, input: Tensor) -> tuple[int, int]:

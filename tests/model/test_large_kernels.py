@@ -1,0 +1,258 @@
+"""Convolutions with large kernels by the bilinear form: the numbers of direct convolution."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+from trained_cells import find_folder, train
+
+from capsweep.config import compose
+from capsweep.data.batches import Batch
+from capsweep.model import convolution, large_kernels
+from capsweep.model.convolution import Convolution, describe_methods, set_method
+from capsweep.model.large_kernels import Tiling
+from capsweep.training import build
+from capsweep.training.run_hooks import RunHooks
+
+PRIMARY = 256, 256, 9, 2  # of CapsNet: channels, outputs, kernel, stride
+
+
+def _normal(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator, dtype=dtype)
+
+
+def _make_layers(*sizes: int, same: bool = False) -> tuple[Convolution, Convolution]:
+    """Of the same weights: direct and transformed."""
+    torch.manual_seed(0)
+    channels, outputs, kernel, stride = sizes
+    direct = Convolution(channels, outputs, kernel, stride, same)
+    transformed = copy.deepcopy(direct)
+    direct.method, transformed.method = "direct", "transformed"
+    return direct, transformed
+
+
+def _compute(layer: nn.Module, images_BCHW: Tensor) -> list[Tensor]:
+    """Features, and the gradients by images, weights and bias."""
+    images_BCHW = images_BCHW.detach().requires_grad_()
+    features_BCHW = layer(images_BCHW)
+    inputs = [images_BCHW, *layer.parameters()]
+    gradient = _normal(*features_BCHW.shape).to(features_BCHW)
+    return [features_BCHW, *torch.autograd.grad(features_BCHW, inputs, gradient)]
+
+
+def _relative_error(actual: Tensor, expected: Tensor) -> float:
+    return ((actual.double() - expected).abs().max() / expected.abs().max()).item()
+
+
+@given(
+    batch=st.integers(1, 3),
+    channels=st.integers(1, 5),
+    outputs=st.integers(1, 4),
+    kernel=st.integers(4, 11),
+    stride=st.integers(1, 2),
+    further=st.tuples(st.integers(0, 17), st.integers(0, 17)),
+    same=st.booleans(),
+)
+@pytest.mark.law
+def test_outputs_and_gradients_are_those_of_direct_convolution(
+    batch: int,
+    channels: int,
+    outputs: int,
+    kernel: int,
+    stride: int,
+    further: tuple[int, int],
+    same: bool,
+) -> None:
+    direct, transformed = _make_layers(channels, outputs, kernel, stride, same=same)
+    height, width = (1 + count if same else kernel + count for count in further)
+    images_BCHW = _normal(batch, channels, height, width)
+    expected, actual = (_compute(layer.double(), images_BCHW) for layer in (direct, transformed))
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
+    assert next(iter(transformed.methods)).startswith("transformed")
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+@pytest.mark.parametrize(("kernel", "stride"), [(4, 1), (5, 1), (5, 2), (9, 2)])
+def test_tiles_of_every_size_are_the_reference(kernel: int, stride: int, size: int) -> None:
+    tiling = Tiling(kernel, stride, size + (size + -(-kernel // stride) - 1) % 2)
+    images_BHWC, weight_OKKC = _normal(2, 21, 18, 3), _normal(2, kernel, kernel, 3)
+    places = (21 - kernel) // stride + 1, (18 - kernel) // stride + 1
+    form = large_kernels.make_form(tiling, (21, 18), (0, 0), places, torch.float64)
+    expected = F.conv2d(
+        images_BHWC.permute(0, 3, 1, 2), weight_OKKC.permute(0, 3, 1, 2), None, stride
+    )
+    reference = form.convolve_reference(images_BHWC, weight_OKKC).permute(0, 3, 1, 2)
+    torch.testing.assert_close(reference, expected)
+    fast = large_kernels.TransformedConvolution.apply(
+        images_BHWC, weight_OKKC, torch.zeros(2, dtype=torch.float64), form
+    )
+    torch.testing.assert_close(fast.permute(0, 3, 1, 2), expected)
+
+
+@pytest.mark.parametrize("name", ["COLUMNS", "HELD", "CACHED"])
+def test_what_is_computed_at_once_changes_no_number(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    _, layer = _make_layers(6, 4, 9, 2)
+    images_BCHW = _normal(5, 6, 23, 20)
+    at_once = _compute(layer.double(), images_BCHW)
+    monkeypatch.setattr(large_kernels, name, 5)
+    torch.testing.assert_close(_compute(layer, images_BCHW), at_once)
+
+
+def test_gradients_are_those_of_differences() -> None:
+    _, layer = _make_layers(2, 2, 5, 2)
+    layer.double()
+
+    def convolve(images_BCHW: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, images_BCHW)
+
+    inputs = [_normal(2, 2, 8, 7), _normal(2, 2, 5, 5), _normal(2)]
+    assert torch.autograd.gradcheck(convolve, [value.requires_grad_() for value in inputs])
+
+
+def test_it_is_not_less_exact_than_direct_convolution() -> None:
+    direct, transformed = _make_layers(*PRIMARY)
+    images_BCHW = _normal(4, 256, 20, 20)
+    exact = _compute(copy.deepcopy(direct).double(), images_BCHW)
+    laid_out = images_BCHW.float().to(memory_format=torch.channels_last)
+    errors = [
+        max(map(_relative_error, _compute(layer, laid_out), exact))
+        for layer in (direct, transformed)
+    ]
+    assert errors[1] <= max(errors[0], 1e-6)
+
+
+def test_a_graph_can_be_gone_back_through_twice_and_has_no_second_derivative() -> None:
+    _, layer = _make_layers(2, 3, 5, 1)
+    loss = layer(_normal(2, 2, 9, 9).float()).square().sum()
+    first = torch.autograd.grad(loss, layer.weight, retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(loss, layer.weight), first)
+    loss = layer(_normal(2, 2, 9, 9).float()).square().sum()
+    (gradient,) = torch.autograd.grad(loss, layer.weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_the_rule_takes_what_was_measured_to_be_faster() -> None:
+    def choose(*sizes: int, batch: int, places: int) -> Tiling | None:
+        channels, outputs, kernel, stride = sizes
+        places_HW = places, places
+        return large_kernels.choose_tiling(kernel, stride, (channels, outputs), batch, places_HW)
+
+    assert choose(*PRIMARY, batch=128, places=6) == Tiling(9, 2, 6)
+    assert choose(64, 64, 9, 2, batch=128, places=6) == Tiling(9, 2, 6)
+    assert choose(256, 256, 5, 1, batch=128, places=28) == Tiling(5, 1, 14)
+    assert choose(1, 256, 9, 1, batch=128, places=20) is None, "the first layer"
+    assert choose(64, 64, 5, 2, batch=128, places=5) is None, "capsnet_tiny"
+    assert choose(*PRIMARY, batch=1, places=6) is None, "transformed weights serve one image"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "pixels"), [((2, 3, 3, 1), 9), ((2, 3, 9, 3), 20), ((2, 3, 5, 1), 0)]
+)
+def test_what_it_cannot_do_is_done_directly(sizes: tuple[int, ...], pixels: int) -> None:
+    direct, transformed = _make_layers(*sizes, same=True)
+    images_BCHW = _normal(2 if pixels else 0, 2, pixels or 9, pixels or 9).float()
+    assert torch.equal(transformed(images_BCHW), direct(images_BCHW))
+    assert describe_methods(nn.Sequential(transformed)) == {"0": "direct"}
+
+
+def test_a_kernel_that_does_not_fit_is_torchs_error() -> None:
+    _, transformed = _make_layers(2, 3, 9, 1)
+    with pytest.raises(RuntimeError, match="Kernel size can't be greater than actual input size"):
+        transformed(_normal(2, 2, 5, 5).float())
+
+
+@pytest.mark.parametrize("has_instructions", [True, False])
+def test_in_mixed_precision_it_is_used_where_bfloat16_is_emulated(
+    monkeypatch: pytest.MonkeyPatch, has_instructions: bool
+) -> None:
+    monkeypatch.setattr(convolution, "multiplies_bfloat16", lambda: has_instructions)
+    direct, transformed = _make_layers(3, 4, 5, 1)
+    images_BCHW = _normal(2, 3, 12, 12).float()
+    expected = direct(images_BCHW)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        features_BCHW = transformed(images_BCHW.bfloat16())
+    assert features_BCHW.dtype == torch.bfloat16
+    torch.testing.assert_close(features_BCHW.float(), expected, rtol=0.05, atol=0.05)
+    features_BCHW.float().square().sum().backward()
+    assert transformed.weight.grad is not None
+    assert transformed.weight.grad.isfinite().all()
+    assert ("direct" in transformed.methods) == has_instructions
+
+
+@pytest.mark.parametrize(
+    "model", [("capsnet", "model.conv.channels=32", "model.primary.types=4"), ("cnn_small",)]
+)
+def test_a_networks_loss_and_gradients_are_those_of_direct_convolution(
+    model: tuple[str, ...],
+) -> None:
+    name, *sizes = model
+    config = compose.cell([f"model={name}", *sizes]).config
+    batch = Batch(torch.rand(6, *config["dataset"]["image_shape"]), torch.arange(6))
+    results = {}
+    for method in ("direct", "transformed"):
+        torch.manual_seed(0)
+        network = build.build_network(config)
+        set_method(network, method)
+        torch.manual_seed(1)  # of dropout
+        loss = build.build_objective(config)(network, batch).total
+        loss.backward()
+        gradients = {name: p.grad for name, p in network.named_parameters()}
+        results[method] = {"loss": loss.detach(), **gradients}
+        assert any(method in used for used in describe_methods(network).values())
+    for key, expected in results["direct"].items():
+        error = _relative_error(results["transformed"][key], expected.double())
+        assert error < 1e-4, key
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # its compiler uses such
+def test_a_compiled_network_leaves_it_alone() -> None:
+    _, layer = _make_layers(2, 3, 5, 1)
+    images_BCHW = _normal(2, 2, 9, 9).float()
+    expected = _compute(nn.Sequential(layer, nn.ReLU()), images_BCHW)
+    compiled = nn.Sequential(layer, nn.ReLU())
+    compiled.compile(backend="eager", dynamic=False)
+    torch.testing.assert_close(_compute(compiled, images_BCHW), expected)
+
+
+def test_a_checkpoint_of_one_method_continues_with_the_other(tmp_path: Path) -> None:
+    class CutError(Exception):
+        """What ends a run early."""
+
+    def cut(row: dict) -> None:
+        if row["epoch"] == 1:
+            raise CutError
+
+    small = ["model.conv.channels=8", "model.primary.types=2", "batch_size=16", "limit_batches=3"]
+    fixed = ["epochs=3", "trainer.accelerator=cpu", "trainer.checkpoint_interval=0", "logger=csv"]
+    direct, transformed = (
+        compose.cell(
+            [*small, *fixed, f"places.storage={tmp_path}", f"trainer.convolution={method}"]
+        )
+        for method in ("direct", "transformed")
+    )
+    assert direct.signature == transformed.signature
+    with pytest.raises(CutError):
+        train(direct, RunHooks(on_epoch=cut))
+    result = train(transformed)
+    provenance = json.loads((find_folder(transformed) / "provenance.json").read_text())
+    assert result["epochs"] == 3
+    methods = [provenance, *provenance["earlier"]]
+    assert [run["implementations"]["convolutions"] for run in methods] == [
+        "transformed, channels last",
+        "direct, channels last",
+    ]
+    assert provenance["convolutions"] == {
+        "conv": "transformed, tiles of 20x20",
+        "primary.conv": "transformed, tiles of 6x6",
+    }

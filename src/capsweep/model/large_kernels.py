@@ -131,13 +131,11 @@ def _make_transform(
 class Operand:
     """Image, weights or outputs, [B, H, W, C]: how they are cut into tiles and transformed.
 
-    tiles: of one image. size, step: positions of a tile, and from one tile to the next, along an
-    axis; a position has stride x stride pixels, its phases. padding: zeros around the pixels, left,
-    right, above and below.
+    size, step: positions of a tile, and from one tile to the next, along an axis; a position has
+    stride x stride pixels, its phases. padding: zeros around the pixels, left, right, above, below.
     """
 
     transform: Transform
-    tiles: int
     size: int
     step: int
     stride: int
@@ -146,8 +144,8 @@ class Operand:
     def transform_rows(self, array_BHWC: Tensor, block: Block) -> Tensor:
         """[T, n / 2, 2 p, C]: pairs of rows of frequencies of the tiles of a block of channels."""
         rows = self.make_rows(array_BHWC, block)
-        by_image = rows.view(len(array_BHWC), self.tiles, 2 * rows.shape[1], -1)
-        for images in self._list_parts(array_BHWC):
+        by_image = self._group_by_image(rows, len(array_BHWC))
+        for images in _split_range(len(array_BHWC), CACHED // by_image[0].numel()):
             tiles = self.split(self.pad(array_BHWC[images]))[..., *block]
             tiles = tiles.reshape(-1, self.size, by_image.shape[3])
             torch.matmul(self.transform.rows_np, tiles, out=by_image[images].flatten(0, 1))
@@ -155,13 +153,9 @@ class Operand:
 
     def make_rows(self, array_BHWC: Tensor, block: Block) -> Tensor:
         """Without numbers, what `transform_rows` gives."""
-        width = self.stride * array_BHWC.shape[3]
-        phases, channels = (
-            len(range(*part.indices(size)))
-            for part, size in zip(block, (self.stride, width), strict=True)
-        )
-        tiles, pairs = len(array_BHWC) * self.tiles, len(self.transform.rows_np) // 2
-        return array_BHWC.new_empty(tiles, pairs, 2 * self.size, phases * channels)
+        shape = self.split(self.pad(array_BHWC[:1]))[..., *block].shape
+        tiles, pairs = len(array_BHWC) * shape[:3].numel(), len(self.transform.rows_np) // 2
+        return array_BHWC.new_empty(tiles, pairs, 2 * self.size, shape[5:].numel())
 
     def add_transposed_rows(self, rows: Tensor, array_BHWC: Tensor, block: Block) -> None:
         """Add the transposed transform of [T, n / 2, 2 p, C] to the pixels of a block of channels.
@@ -169,8 +163,8 @@ class Operand:
         Pixels that several tiles see get the sum of all.
         """
         rows_pn = self.transform.rows_np.t().contiguous()
-        by_image = rows.view(len(array_BHWC), self.tiles, 2 * rows.shape[1], -1)
-        for images in self._list_parts(array_BHWC):
+        by_image = self._group_by_image(rows, len(array_BHWC))
+        for images in _split_range(len(array_BHWC), CACHED // by_image[0].numel()):
             array = array_BHWC[images]
             padded = torch.zeros_like(self.pad(array)) if any(self.padding) else array
             tiles = self.split(padded)[..., *block]
@@ -180,6 +174,10 @@ class Operand:
                     tiles[:, row, column] += added[:, row, column]
             if any(self.padding):
                 array += F.pad(padded, (0, 0, *(-count for count in self.padding)))
+
+    def _group_by_image(self, rows: Tensor, count: int) -> Tensor:
+        """A view [B, tiles, n, p C]."""
+        return rows.view(count, -1, 2 * rows.shape[1], self.size * rows.shape[3])
 
     def transform_columns(self, rows: Tensor, pair: int) -> Tensor:
         """[T, F, C] of one pair of rows."""
@@ -200,11 +198,6 @@ class Operand:
         phases = batch, height // stride, stride, width // stride, stride * channels
         tiles = padded_BHWC.view(phases).unfold(1, self.size, self.step)
         return tiles.unfold(3, self.size, self.step).permute(0, 1, 3, 5, 6, 2, 4)
-
-    def _list_parts(self, array_BHWC: Tensor) -> list[slice]:
-        """As many images as the processor's cache holds."""
-        numbers = array_BHWC[0].numel() * (self.size / self.step) ** 2
-        return _split_range(len(array_BHWC), int(CACHED / numbers))
 
 
 def _multiply(matrix: Tensor, batch: Tensor) -> Tensor:
@@ -313,13 +306,13 @@ def make_form(
         stride * (count * step + taps - 1) - pixels - zeros
         for count, pixels, zeros in zip(counts, size, before, strict=True)
     )
-    left, tiles, more = before[1], math.prod(counts), taps * stride - tiling.kernel
+    left, more = before[1], taps * stride - tiling.kernel
     lower, further = (c * step - places for c, places in zip(counts, places, strict=True))
     image, weights, outputs = make_transforms(tiling, dtype)
     return BilinearForm(
-        Operand(image, tiles, tiling.positions, step, stride, (left, right, before[0], below)),
-        Operand(weights, 1, taps, taps, stride, (0, more, 0, more)),
-        Operand(outputs, tiles, step, step, 1, (0, further, 0, lower)),
+        Operand(image, tiling.positions, step, stride, (left, right, before[0], below)),
+        Operand(weights, taps, taps, stride, (0, more, 0, more)),
+        Operand(outputs, step, step, 1, (0, further, 0, lower)),
         places,
     )
 

@@ -14,9 +14,9 @@ from trained_cells import find_folder, train
 
 from capsweep.config import compose
 from capsweep.data.batches import Batch
-from capsweep.model import convolution, large_kernels
+from capsweep.model import bilinear_form, convolution
 from capsweep.model.convolution import Convolution, describe_methods, set_method
-from capsweep.model.large_kernels import Tiling
+from capsweep.model.large_kernels import Tiling, choose_tiling
 from capsweep.training import build
 from capsweep.training.run_hooks import RunHooks
 
@@ -84,13 +84,13 @@ def test_tiles_of_every_size_are_the_reference(kernel: int, stride: int, size: i
     tiling = Tiling(kernel, stride, size + (size + -(-kernel // stride) - 1) % 2)
     images_BHWC, weight_OKKC = _normal(2, 21, 18, 3), _normal(2, kernel, kernel, 3)
     places = (21 - kernel) // stride + 1, (18 - kernel) // stride + 1
-    form = large_kernels.make_form(tiling, (21, 18), (0, 0), places, torch.float64)
+    form = bilinear_form.make_form(tiling, (21, 18), (0, 0), places, torch.float64)
     expected = F.conv2d(
         images_BHWC.permute(0, 3, 1, 2), weight_OKKC.permute(0, 3, 1, 2), None, stride
     )
     reference = form.convolve_reference(images_BHWC, weight_OKKC).permute(0, 3, 1, 2)
     torch.testing.assert_close(reference, expected)
-    fast = large_kernels.TransformedConvolution.apply(
+    fast = bilinear_form.TransformedConvolution.apply(
         images_BHWC, weight_OKKC, torch.zeros(2, dtype=torch.float64), form
     )
     torch.testing.assert_close(fast.permute(0, 3, 1, 2), expected)
@@ -103,7 +103,7 @@ def test_what_is_computed_at_once_changes_no_number(
     _, layer = _make_layers(6, 4, 9, 2)
     images_BCHW = _normal(5, 6, 23, 20)
     at_once = _compute(layer.double(), images_BCHW)
-    monkeypatch.setattr(large_kernels, name, 5)
+    monkeypatch.setattr(bilinear_form, name, 5)
     torch.testing.assert_close(_compute(layer, images_BCHW), at_once)
 
 
@@ -145,7 +145,7 @@ def test_the_rule_takes_what_was_measured_to_be_faster() -> None:
     def choose(*sizes: int, batch: int, places: int) -> Tiling | None:
         channels, outputs, kernel, stride = sizes
         places_HW = places, places
-        return large_kernels.choose_tiling(kernel, stride, (channels, outputs), batch, places_HW)
+        return choose_tiling(kernel, stride, (channels, outputs), batch, places_HW)
 
     assert choose(*PRIMARY, batch=128, places=6) == Tiling(9, 2, 6)
     assert choose(64, 64, 9, 2, batch=128, places=6) == Tiling(9, 2, 6)

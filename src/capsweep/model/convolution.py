@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsweep.model import large_kernels
-from capsweep.model.large_kernels import Tiling
+from capsweep.model.bilinear_form import convolve
+from capsweep.model.large_kernels import SMALLEST_KERNEL, Tiling, choose_tiling
 from capsweep.model.routing import exclude_from_compiling
 
 WHOLE_PRECISION = (torch.float32, torch.float64)
@@ -58,7 +58,7 @@ class Convolution(nn.Conv2d):
         assert self.bias is not None
         before = self._padding_of(input.shape[2])[0], self._padding_of(input.shape[3])[0]
         places = self._count_all_places(input)
-        features = large_kernels.convolve(input, weight, self.bias, tiling, before, places)
+        features = convolve(input, weight, self.bias, tiling, before, places)
         is_mixed = torch.is_autocast_enabled("cpu")
         return features.to(torch.get_autocast_dtype("cpu")) if is_mixed else features
 
@@ -67,12 +67,12 @@ class Convolution(nn.Conv2d):
         bfloat16.
         """
         kernel, stride, places = self.kernel_size[0], self.stride[0], self._count_all_places(input)
-        is_large = kernel >= large_kernels.SMALLEST_KERNEL and min(len(input), *places) > 0
+        is_large = kernel >= SMALLEST_KERNEL and min(len(input), *places) > 0
         is_bfloat16 = torch.is_autocast_enabled("cpu") and multiplies_bfloat16()
         if not is_large or stride > 2 or is_bfloat16 or self.weight.dtype not in WHOLE_PRECISION:
             return None
         channels, always = (self.in_channels, self.out_channels), self.method == "transformed"
-        return large_kernels.choose_tiling(kernel, stride, channels, len(input), places, always)
+        return choose_tiling(kernel, stride, channels, len(input), places, always)
 
     def _count_all_places(self, input: Tensor) -> tuple[int, int]:
         return self.count_places(input.shape[2]), self.count_places(input.shape[3])

@@ -1,0 +1,269 @@
+"""The bilinear form of `large_kernels`, computed: a reference, and fast with its gradients.
+
+Shape letters: as there.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from capsweep.model.large_kernels import Tiling, Transform, make_transforms
+
+COLUMNS = 512  # channels of the matrices that are multiplied at once
+HELD = 2**24  # numbers of the rows that are held at once
+CACHED = 2**19  # numbers of the tiles that are transformed at once
+
+Block = tuple[slice, slice]  # rows of phases, and channels of all phases of such a row
+WHOLE: Block = (slice(None), slice(None))
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Image, weights or outputs, [B, H, W, C]: how they are cut into tiles and transformed.
+
+    size, step: positions of a tile, and from one tile to the next, along an axis; a position has
+    stride x stride pixels, its phases. padding: zeros around the pixels, left, right, above, below.
+    """
+
+    transform: Transform
+    size: int
+    step: int
+    stride: int
+    padding: tuple[int, int, int, int]
+
+    def transform_rows(self, array_BHWC: Tensor, block: Block) -> Tensor:
+        """[T, n / 2, 2 p, C]: pairs of rows of frequencies of the tiles of a block of channels."""
+        rows = self.make_rows(array_BHWC, block)
+        by_image = self._group_by_image(rows, len(array_BHWC))
+        for images in _split_range(len(array_BHWC), CACHED // by_image[0].numel()):
+            tiles = self.split(self.pad(array_BHWC[images]))[..., *block]
+            tiles = tiles.reshape(-1, self.size, by_image.shape[3])
+            torch.matmul(self.transform.rows_np, tiles, out=by_image[images].flatten(0, 1))
+        return rows
+
+    def make_rows(self, array_BHWC: Tensor, block: Block) -> Tensor:
+        """Without numbers, what `transform_rows` gives."""
+        shape = self.split(self.pad(array_BHWC[:1]))[..., *block].shape
+        tiles, pairs = len(array_BHWC) * shape[:3].numel(), len(self.transform.rows_np) // 2
+        return array_BHWC.new_empty(tiles, pairs, 2 * self.size, shape[5:].numel())
+
+    def add_transposed_rows(self, rows: Tensor, array_BHWC: Tensor, block: Block) -> None:
+        """Add the transposed transform of [T, n / 2, 2 p, C] to the pixels of a block of channels.
+
+        Pixels that several tiles see get the sum of all.
+        """
+        rows_pn = self.transform.rows_np.t().contiguous()
+        by_image = self._group_by_image(rows, len(array_BHWC))
+        for images in _split_range(len(array_BHWC), CACHED // by_image[0].numel()):
+            array = array_BHWC[images]
+            padded = torch.zeros_like(self.pad(array)) if any(self.padding) else array
+            tiles = self.split(padded)[..., *block]
+            added = torch.matmul(rows_pn, by_image[images].flatten(0, 1)).view(tiles.shape)
+            for row in range(tiles.shape[1]):
+                for column in range(tiles.shape[2]):
+                    tiles[:, row, column] += added[:, row, column]
+            if any(self.padding):
+                array += F.pad(padded, (0, 0, *(-count for count in self.padding)))
+
+    def _group_by_image(self, rows: Tensor, count: int) -> Tensor:
+        """A view [B, tiles, n, p C]."""
+        return rows.view(count, -1, 2 * rows.shape[1], self.size * rows.shape[3])
+
+    def transform_columns(self, rows: Tensor, pair: int) -> Tensor:
+        """[T, F, C] of one pair of rows."""
+        return _multiply(self.transform.columns[pair], rows[:, pair])
+
+    def transpose_columns(self, components_FTC: Tensor, pair: int) -> Tensor:
+        """[T, 2 p, C] of one pair of rows, by the transposed transform."""
+        return _multiply(self.transform.columns[pair].t(), components_FTC.transpose(0, 1))
+
+    def pad(self, array_BHWC: Tensor) -> Tensor:
+        """To whole tiles."""
+        return F.pad(array_BHWC, (0, 0, *self.padding)) if any(self.padding) else array_BHWC
+
+    def split(self, padded_BHWC: Tensor) -> Tensor:
+        """A view [B, row of tiles, column of tiles, row, column, row of phases, channels of it]."""
+        batch, height, width, channels = padded_BHWC.shape
+        stride = self.stride
+        phases = batch, height // stride, stride, width // stride, stride * channels
+        tiles = padded_BHWC.view(phases).unfold(1, self.size, self.step)
+        return tiles.unfold(3, self.size, self.step).permute(0, 1, 3, 5, 6, 2, 4)
+
+
+def _multiply(matrix: Tensor, batch: Tensor) -> Tensor:
+    return torch.bmm(matrix.expand(len(batch), -1, -1), batch)
+
+
+def _split_range(count: int, size: int) -> list[slice]:
+    size = max(size, 1)
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+@dataclass(frozen=True)
+class BilinearForm:
+    """A convolution of images [B, H, W, C] by weights [O, K, K, C] to outputs [B, H, W, O].
+
+    places: rows and columns of outputs.
+    """
+
+    image: Operand
+    weights: Operand
+    outputs: Operand
+    places: tuple[int, int]
+
+    def list_blocks(self, image_BHWC: Tensor) -> list[Block]:
+        """What is multiplied at once: about COLUMNS channels of all phases."""
+        stride, width = self.image.stride, self.image.stride * image_BHWC.shape[3]
+        parts = _split_range(width, -(-width // -(-width // COLUMNS)))
+        rows = _split_range(stride, COLUMNS // width)
+        return [(phases, part) for phases in rows for part in parts]
+
+    def list_parts(self, image_BHWC: Tensor) -> list[slice]:
+        """The images whose rows are held at once: all, if they take no more than HELD numbers."""
+        rows = self.image.make_rows(image_BHWC[:1], self.list_blocks(image_BHWC)[0])
+        return _split_range(len(image_BHWC), HELD // rows.numel())
+
+    def add_outputs(self, image_BHWC: Tensor, weight_OKKC: Tensor, y_BHWO: Tensor) -> None:
+        """Add the convolution to y.
+
+        One block of channels and one pair of rows of frequencies at a time: neither image nor
+        weights are ever held in all their components.
+        """
+        y_rows = self.outputs.make_rows(y_BHWO, WHOLE).zero_()
+        for block in self.list_blocks(image_BHWC):
+            x_rows = self.image.transform_rows(image_BHWC, block)
+            w_rows = self.weights.transform_rows(weight_OKKC, block)
+            for pair in range(x_rows.shape[1]):
+                x_TFC = self.image.transform_columns(x_rows, pair)
+                w_OFC = self.weights.transform_columns(w_rows, pair)
+                y_FTO = torch.bmm(x_TFC.transpose(0, 1), w_OFC.permute(1, 2, 0))
+                y_rows[:, pair] += self.outputs.transpose_columns(y_FTO, pair)
+        self.outputs.add_transposed_rows(y_rows, y_BHWO, WHOLE)
+
+    def add_gradients(
+        self,
+        image_BHWC: Tensor,
+        weight_OKKC: Tensor,
+        gradient_BHWO: Tensor,
+        by_image: Tensor | None,
+        by_weight: Tensor,
+    ) -> None:
+        """Add to the gradients by image, unless it is None, and weights what the outputs' gives."""
+        g_rows = self.outputs.transform_rows(gradient_BHWO, WHOLE)
+        for block in self.list_blocks(image_BHWC):
+            x_rows = self.image.transform_rows(image_BHWC, block)
+            w_rows = self.weights.transform_rows(weight_OKKC, block)
+            for pair in range(x_rows.shape[1]):  # whose rows become the gradients by themselves
+                g_TFO = self.outputs.transform_columns(g_rows, pair)
+                x_TFC = self.image.transform_columns(x_rows, pair)
+                if by_image is not None:
+                    w_OFC = self.weights.transform_columns(w_rows, pair)
+                    gx_FTC = torch.bmm(g_TFO.transpose(0, 1), w_OFC.transpose(0, 1))
+                    x_rows[:, pair] = self.image.transpose_columns(gx_FTC, pair)
+                gw_FOC = torch.bmm(g_TFO.permute(1, 2, 0), x_TFC.transpose(0, 1))
+                w_rows[:, pair] = self.weights.transpose_columns(gw_FOC, pair)
+            self.weights.add_transposed_rows(w_rows, by_weight, block)
+            if by_image is not None:
+                self.image.add_transposed_rows(x_rows, by_image, block)
+
+    def convolve_reference(self, image_BHWC: Tensor, weight_OKKC: Tensor) -> Tensor:
+        """As it is defined."""
+        tiles = self.image.split(self.image.pad(image_BHWC)).flatten(3, 4)
+        taps = self.weights.split(self.weights.pad(weight_OKKC))[:, 0, 0].flatten(1, 2)
+        x = torch.einsum("fp,btupsc->fbtusc", self.image.transform.matrix, tiles)
+        w = torch.einsum("fp,opsc->fosc", self.weights.transform.matrix, taps)
+        y = torch.einsum("fbtusc,fosc->fbtuo", x, w)
+        y = torch.einsum("fp,fbtuo->btpuo", self.outputs.transform.matrix, y)
+        y_BHWO = y.unflatten(2, (self.outputs.size, -1)).transpose(3, 4).flatten(3, 4).flatten(1, 2)
+        rows, columns = self.places
+        return y_BHWO[:, :rows, :columns]
+
+
+def make_form(
+    tiling: Tiling,
+    size: tuple[int, int],
+    before: tuple[int, int],
+    places: tuple[int, int],
+    dtype: torch.dtype,
+) -> BilinearForm:
+    """For images of height and width `size`, with so many zeros above and left of them.
+
+    Below and right zeros are added, or pixels left out, until there are whole tiles.
+    """
+    stride, step, taps = tiling.stride, tiling.outputs, tiling.taps
+    counts = [tiling.count_tiles(count) for count in places]
+    below, right = (
+        stride * (count * step + taps - 1) - pixels - zeros
+        for count, pixels, zeros in zip(counts, size, before, strict=True)
+    )
+    left, more = before[1], taps * stride - tiling.kernel
+    lower, further = (c * step - places for c, places in zip(counts, places, strict=True))
+    image, weights, outputs = make_transforms(tiling, dtype)
+    return BilinearForm(
+        Operand(image, tiling.positions, step, stride, (left, right, before[0], below)),
+        Operand(weights, taps, taps, stride, (0, more, 0, more)),
+        Operand(outputs, step, step, 1, (0, further, 0, lower)),
+        places,
+    )
+
+
+class TransformedConvolution(torch.autograd.Function):
+    """`BilinearForm.convolve_reference` with a bias, and its gradients, in float32 even inside
+    autocast.
+    """
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+    def forward(
+        ctx: Any, image_BHWC: Tensor, weight_OKKC: Tensor, bias_O: Tensor, form: BilinearForm
+    ) -> Tensor:
+        """[B, H, W, O]."""
+        ctx.save_for_backward(image_BHWC, weight_OKKC)
+        ctx.form = form
+        y_BHWO = bias_O.repeat(len(image_BHWC), *form.places, 1)
+        for images in form.list_parts(image_BHWC):
+            form.add_outputs(image_BHWC[images], weight_OKKC, y_BHWO[images])
+        return y_BHWO
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        """By image, weights and bias; that by an image that needs none is left out."""
+        return *_differentiate(ctx, grad_outputs[0].contiguous()), None
+
+
+@once_differentiable
+def _differentiate(ctx: Any, gradient_BHWO: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    form: BilinearForm = ctx.form
+    image_BHWC, weight_OKKC = ctx.saved_tensors
+    by_image = torch.zeros_like(image_BHWC) if ctx.needs_input_grad[0] else None
+    by_weight = torch.zeros_like(weight_OKKC)
+    for images in form.list_parts(image_BHWC):
+        part = None if by_image is None else by_image[images]
+        form.add_gradients(image_BHWC[images], weight_OKKC, gradient_BHWO[images], part, by_weight)
+    return by_image, by_weight, gradient_BHWO.sum((0, 1, 2))
+
+
+def convolve(
+    image_BCHW: Tensor,
+    weight_OCKK: Tensor,
+    bias_O: Tensor,
+    tiling: Tiling,
+    before: tuple[int, int],
+    places: tuple[int, int],
+) -> Tensor:
+    """Feature maps [B, O, H, W], channels last, of so many places in rows and columns.
+
+    before: zeros above and left of the image; below and right there are as many as are needed.
+    """
+    image_BHWC, weight_OKKC = (
+        array.permute(0, 2, 3, 1).contiguous() for array in (image_BCHW, weight_OCKK)
+    )
+    height, width = image_BHWC.shape[1:3]
+    form = make_form(tiling, (height, width), before, places, weight_OKKC.dtype)
+    y_BHWO = TransformedConvolution.apply(image_BHWC, weight_OKKC, bias_O, form)
+    return y_BHWO.permute(0, 3, 1, 2)

@@ -18,6 +18,7 @@ HELD = 2**24  # numbers of the rows that are held at once
 CACHED = 2**19  # numbers of the tiles that are transformed at once
 
 Block = tuple[slice, slice]  # rows of phases, and channels of all phases of such a row
+Factors = list[tuple[Tensor, Tensor]]  # of each block and pair: x_TFC, w_OFC
 WHOLE: Block = (slice(None), slice(None))
 
 
@@ -127,14 +128,15 @@ class BilinearForm:
         rows = self.image.make_rows(image_BHWC[:1], self.list_blocks(image_BHWC)[0])
         return _split_range(len(image_BHWC), HELD // rows.numel())
 
-    def add_outputs(self, image_BHWC: Tensor, weight_OKKC: Tensor, y_BHWO: Tensor) -> None:
-        """Add the convolution to y.
+    def add_outputs(self, image_BHWC: Tensor, weight_OKKC: Tensor, y_BHWO: Tensor) -> Factors:
+        """Add the convolution to y. Returns what it multiplied, or nothing if that is large.
 
-        One block of channels and one pair of rows of frequencies at a time: neither image nor
-        weights are ever held in all their components.
+        One block of channels and one pair of rows of frequencies at a time, so that neither image
+        nor weights need be held in all their components.
         """
-        y_rows = self.outputs.make_rows(y_BHWO, WHOLE).zero_()
-        for block in self.list_blocks(image_BHWC):
+        y_rows, factors = self.outputs.make_rows(y_BHWO, WHOLE).zero_(), []
+        blocks = self.list_blocks(image_BHWC)
+        for block in blocks:
             x_rows = self.image.transform_rows(image_BHWC, block)
             w_rows = self.weights.transform_rows(weight_OKKC, block)
             for pair in range(x_rows.shape[1]):
@@ -142,26 +144,38 @@ class BilinearForm:
                 w_OFC = self.weights.transform_columns(w_rows, pair)
                 y_FTO = torch.bmm(x_TFC.transpose(0, 1), w_OFC.permute(1, 2, 0))
                 y_rows[:, pair] += self.outputs.transpose_columns(y_FTO, pair)
+                numbers = (x_TFC.numel() + w_OFC.numel()) * x_rows.shape[1] * len(blocks)
+                factors += [(x_TFC, w_OFC)] if numbers <= HELD else []
         self.outputs.add_transposed_rows(y_rows, y_BHWO, WHOLE)
+        return factors
 
     def add_gradients(
         self,
         image_BHWC: Tensor,
         weight_OKKC: Tensor,
+        factors: Factors,
         gradient_BHWO: Tensor,
         by_image: Tensor | None,
         by_weight: Tensor,
     ) -> None:
-        """Add to the gradients by image, unless it is None, and weights what the outputs' gives."""
-        g_rows = self.outputs.transform_rows(gradient_BHWO, WHOLE)
+        """Add to the gradients by image, unless it is None, and weights what the outputs' gives.
+
+        factors: of `add_outputs`.
+        """
+        g_rows, kept = self.outputs.transform_rows(gradient_BHWO, WHOLE), iter(factors)
         for block in self.list_blocks(image_BHWC):
-            x_rows = self.image.transform_rows(image_BHWC, block)
-            w_rows = self.weights.transform_rows(weight_OKKC, block)
+            operands = (self.image, image_BHWC), (self.weights, weight_OKKC)
+            x_rows, w_rows = (
+                operand.make_rows(array, block) if factors else operand.transform_rows(array, block)
+                for operand, array in operands
+            )
             for pair in range(x_rows.shape[1]):  # whose rows become the gradients by themselves
                 g_TFO = self.outputs.transform_columns(g_rows, pair)
-                x_TFC = self.image.transform_columns(x_rows, pair)
+                x_TFC, w_OFC = next(kept, None) or (
+                    self.image.transform_columns(x_rows, pair),
+                    self.weights.transform_columns(w_rows, pair),
+                )
                 if by_image is not None:
-                    w_OFC = self.weights.transform_columns(w_rows, pair)
                     gx_FTC = torch.bmm(g_TFO.transpose(0, 1), w_OFC.transpose(0, 1))
                     x_rows[:, pair] = self.image.transpose_columns(gx_FTC, pair)
                 gw_FOC = torch.bmm(g_TFO.permute(1, 2, 0), x_TFC.transpose(0, 1))
@@ -225,8 +239,10 @@ class TransformedConvolution(torch.autograd.Function):
         ctx.save_for_backward(image_BHWC, weight_OKKC)
         ctx.form = form
         y_BHWO = bias_O.repeat(len(image_BHWC), *form.places, 1)
-        for images in form.list_parts(image_BHWC):
+        ctx.factors = [
             form.add_outputs(image_BHWC[images], weight_OKKC, y_BHWO[images])
+            for images in form.list_parts(image_BHWC)
+        ]
         return y_BHWO
 
     @staticmethod
@@ -242,9 +258,11 @@ def _differentiate(ctx: Any, gradient_BHWO: Tensor) -> tuple[Tensor | None, Tens
     image_BHWC, weight_OKKC = ctx.saved_tensors
     by_image = torch.zeros_like(image_BHWC) if ctx.needs_input_grad[0] else None
     by_weight = torch.zeros_like(weight_OKKC)
-    for images in form.list_parts(image_BHWC):
+    for images, factors in zip(form.list_parts(image_BHWC), ctx.factors, strict=True):
         part = None if by_image is None else by_image[images]
-        form.add_gradients(image_BHWC[images], weight_OKKC, gradient_BHWO[images], part, by_weight)
+        form.add_gradients(
+            image_BHWC[images], weight_OKKC, factors, gradient_BHWO[images], part, by_weight
+        )
     return by_image, by_weight, gradient_BHWO.sum((0, 1, 2))
 
 

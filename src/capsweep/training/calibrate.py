@@ -46,6 +46,8 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     started = time.perf_counter()
     config, ranks = cell.config, devices.count_devices(cell.config)
     device = torch.device("cuda" if devices.on_gpus(config) else "cpu")
+    if device.type == "cpu":
+        devices.keep_freed_memory()
     task = make_task(cell).to(device)
     parts = build.load_splits(config, str(places.data), device)
     train = parts["train"].make_loader(config["batch_size"], config["seed"], 0, ranks)

@@ -18,6 +18,7 @@ REPORT = BenchReport(
     [
         {"candidate": "a|b", "ms": 1234.5, "extra MB": None},
         {"candidate": "c", "ms": 0.5, "extra MB": 2},
+        {"network": "capsnet_tiny", "tiles": "direct, 6x6"},
     ],
 )
 
@@ -67,6 +68,7 @@ def test_the_section_of_a_page_is_renewed(page: Path, storage: Path) -> None:
     assert "old" not in text
     assert "| plan | 2 s | at most 30 | kept |" in text
     assert "| a/b | 1,234 | – |" in text
+    assert "| network | tiles |\n| --- | --- |\n| capsnet_tiny | direct, 6x6 |" in text
 
 
 def test_a_red_gate_leaves_nothing(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from procedure_1 import AWKWARD
 
-from capsweep.bench import data, machine, routing, step, sweep
+from capsweep.bench import convolution, data, machine, networks, routing, step, sweep, training
 from capsweep.bench.comparison import (
     ParityError,
     Seconds,
@@ -16,6 +16,7 @@ from capsweep.bench.comparison import (
     time_in_turns,
 )
 from capsweep.bench.routing import BOTH, FORWARD, RoutingSizes, route_by_bmm
+from capsweep.config import package_files
 from capsweep.data.pairs import PairSource
 from capsweep.model.routing import Routed, dynamic
 
@@ -96,15 +97,48 @@ def test_all_candidates_of_routing_are_measured() -> None:
 
 
 @pytest.mark.slow
-def test_a_step_with_another_routing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_with_another_routing_is_refused() -> None:
     def route_once(votes: object, _: int, *rest: object, **options: object) -> Routed:
         return route_by_bmm(votes, 1, *rest, **options)
 
-    once = step.StepCandidate("reference", route=route_once)
-    right = step.list_candidates()["bmm"]
-    monkeypatch.setattr(step, "list_candidates", lambda: {"right": right, "once": once})
+    once = training.StepCandidate("reference", route=route_once)
+    candidates = {"right": step.list_candidates()["bmm"], "once": once}
     with pytest.raises(ParityError, match=r"^once: scores differs by"):
-        step.check_candidates()
+        training.check_steps(candidates)
+
+
+@pytest.mark.slow
+def test_all_candidates_of_a_step_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "is_gpu", lambda: False)
+    report = step.measure_step(budget=0, images=2, others={"cnn_tiny": "multimnist"})
+    names = [row.get("candidate", row.get("network")) for row in report.timings]
+    assert names == [*step.list_candidates(), "capsnet", "cnn_tiny"]
+    assert report.timings[-1]["tiles"] == "direct, direct, direct"
+    peaks = [row["peak MB"] for row in report.timings]
+    assert all(1e2 < peak < 1e4 for peak in peaks)
+
+
+def test_networks_with_large_convolutions_are_measured() -> None:
+    models = {path.stem for path in (package_files.find_folder("conf") / "model").glob("*.yaml")}
+    without = {model for model in models if model.startswith("matrix_capsnet")}  # 2 channels alone
+    assert models - without == {"capsnet", *networks.NETWORKS}
+
+
+def test_the_bars_of_networks_are_those_of_speed_and_memory() -> None:
+    row = {"over before": 2.1, "over direct": 1.2, "before: peak MB": 100.0, "peak MB": 140.0}
+    bars = networks.judge_networks(
+        [row | {"network": name} for name in ("capsnet", "capsnet_tiny")]
+    )
+    assert [(bar.value, bar.verdict) for bar in bars] == [
+        (2.1, "kept"),
+        (1.2, "missed"),
+        (1.4, "missed"),
+    ]
+
+
+def test_a_transformed_convolution_is_as_exact_as_a_direct_one() -> None:
+    direct, transformed = convolution.find_largest_errors()
+    assert 0 < transformed <= direct < 1e-5
 
 
 @pytest.mark.slow

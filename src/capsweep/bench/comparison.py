@@ -40,7 +40,7 @@ def check_parity(reference: Results, candidates: Mapping[str, tuple[Results, flo
 def _find_faults(reference: Results, results: Results, tolerance: float) -> list[str]:
     if reference.keys() != results.keys():
         return [f"gives {sorted(results)}, not {sorted(reference)}"]
-    errors = {name: _relative_error(tensor, results[name]) for name, tensor in reference.items()}
+    errors = {name: relative_error(tensor, results[name]) for name, tensor in reference.items()}
     return [
         f"{name} differs by {error:.1e}, at most {tolerance:.0e} is allowed"
         for name, error in errors.items()
@@ -48,8 +48,8 @@ def _find_faults(reference: Results, results: Results, tolerance: float) -> list
     ]
 
 
-def _relative_error(expected: Tensor, actual: Tensor) -> float:
-    """Infinite for another shape; NaN stays NaN, and is no parity."""
+def relative_error(expected: Tensor, actual: Tensor) -> float:
+    """The error of a tensor. Infinite for another shape; NaN stays NaN, and is no parity."""
     if expected.shape != actual.shape:
         return math.inf
     expected, actual = expected.detach().double(), actual.detach().double()
@@ -59,7 +59,10 @@ def _relative_error(expected: Tensor, actual: Tensor) -> float:
 
 
 def time_in_turns(
-    candidates: Mapping[str, Callable[[], object]], budget: float = 4.0, least: int = 5
+    candidates: Mapping[str, Callable[[], object]],
+    budget: float = 4.0,
+    least: int = 5,
+    time_call: Callable[[Any], float] = machine.time_call,
 ) -> Seconds:
     """Seconds of each call of each candidate, one call of each in every round.
 
@@ -67,12 +70,12 @@ def time_in_turns(
     each that does not count.
     """
     for call in candidates.values():
-        call()
+        time_call(call)
     seconds: Seconds = {name: [] for name in candidates}
     started = time.perf_counter()
     while len(next(iter(seconds.values()))) < least or time.perf_counter() - started < budget:
         for name, call in candidates.items():
-            seconds[name].append(machine.time_call(call))
+            seconds[name].append(time_call(call))
     return seconds
 
 
@@ -83,13 +86,12 @@ def median_ratio(seconds: Seconds, slow: str, fast: str) -> float:
     return median(a / b for a, b in zip(seconds[slow], seconds[fast], strict=True))
 
 
-def make_row(seconds: Seconds, name: str, images: int, extra_bytes: int) -> dict[str, Any]:
-    """The columns of a candidate in a table of timings."""
+def make_row(seconds: Seconds, name: str, images: int) -> dict[str, Any]:
+    """The columns of a candidate in a table of timings, but for its memory."""
     typical = median(seconds[name])
     return {
         "candidate": name,
         "ms": typical * 1e3,
         "images/s": images / typical,
         **{f"over {slow}": median_ratio(seconds, slow, name) for slow in BASELINES},
-        "extra MB": extra_bytes / 1e6,
     }

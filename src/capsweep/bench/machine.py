@@ -1,18 +1,15 @@
 """The machine that a benchmark runs on: its device, clock, memory and load."""
 
-import ctypes
-import multiprocessing
 import os
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
 import torch
 
 from capsweep.config import package_files
-from capsweep.training import devices, provenance
+from capsweep.training import provenance
 
 THREADS = 2  # of the bars: two cores
 
@@ -44,30 +41,6 @@ def time_call(call: Callable[[], object]) -> float:
     call()
     _wait_for_gpu()
     return time.perf_counter() - started
-
-
-def measure_extra_memory(prepare: Callable[..., Callable[[], object]], *arguments: Any) -> int:
-    """Bytes by which a fresh process, or the memory that it allocates on a GPU, grows at its peak
-    in the call that `prepare` returns for these arguments.
-    """
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(_measure_growth, prepare, *arguments).result()
-
-
-def _measure_growth(prepare: Callable[..., Callable[[], object]], *arguments: Any) -> int:
-    with devices.using_threads(THREADS):
-        call = prepare(*arguments)
-        # Freed memory that glibc keeps would be used by the call without being seen to grow.
-        if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
-            trim(0)
-        _wait_for_gpu()
-        devices.start_memory_peak()
-        kind = "gpu" if is_gpu() else "process"
-        before = devices.read_memory()[kind] or 0
-        call()
-        _wait_for_gpu()
-        return max(0, (devices.read_memory_peak()[kind] or 0) - before)
 
 
 def read_conditions() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ class Measured:
 class BenchReport:
     """What a benchmark reports: numbers beside their bars, and the timings they come from.
 
-    timings: rows of one table, each with the same names in the same order; None: not measured.
+    timings: rows of tables; neighbours with the same names in the same order are one. None: not
+    measured.
     """
 
     measured: Sequence[Measured]
@@ -70,10 +72,8 @@ def make_tables(report: BenchReport) -> list[tuple[Sequence[str], list[Sequence[
     """Header and rows of each table: the bars, then the timings."""
     tables: list[tuple[Sequence[str], list[Sequence[str]]]]
     tables = [(BARS, [bar.as_row() for bar in report.measured])]
-    if report.timings:
-        header = list(report.timings[0])
-        rows = ([format_number(row[name]) for name in header] for row in report.timings)
-        tables.append((header, list(rows)))
+    for header, rows in groupby(report.timings, key=list):
+        tables.append((header, [[format_number(row[name]) for name in header] for row in rows]))
     return tables
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from capsweep.bench import comparison, machine
+from capsweep.bench import comparison, machine, processes
 from capsweep.bench.results import BenchReport, Measured
 from capsweep.model.capsules import squash
 from capsweep.model.routing import Routed, dynamic
@@ -161,8 +161,9 @@ def measure_routing(sizes: RoutingSizes = MNIST_LAYER, budget: float = 4.0) -> B
             seconds[which] = comparison.time_in_turns(calls, budget)
             place = {"B": sizes.batch, "T": sizes.num_iters, "pass": which}
             for name in candidates:
-                extra = machine.measure_extra_memory(prepare_call, name, sizes, which)
-                rows.append(place | comparison.make_row(seconds[which], name, sizes.batch, extra))
+                extra = processes.measure_extra_memory(prepare_call, name, sizes, which)
+                row = comparison.make_row(seconds[which], name, sizes.batch)
+                rows.append(place | row | {"extra MB": extra / 1e6})
     extra = {row["candidate"]: row["extra MB"] for row in rows}  # of the last pass, both
     return BenchReport(judge_routing(seconds, extra), rows)
 

@@ -1,0 +1,110 @@
+"""Calls in processes of their own, and the memory that each needs.
+
+What a process keeps of the memory that it freed makes its next call faster, and its peak is that of
+all that it ever did: candidates that shared one could not be told apart.
+"""
+
+import ctypes
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+import torch
+
+from capsweep.bench import machine
+from capsweep.training import devices
+
+Call = Callable[[], object]
+Answer = TypeVar("Answer")
+
+
+class RemoteCall:
+    """A call in a process of its own, which computes only while it is asked.
+
+    The process makes the call by `prepare(*arguments)`. peak: the largest number of bytes so far,
+    resident in the process, or on a GPU allocated there. seconds: of each call so far.
+    """
+
+    def __init__(self, prepare: Callable[..., Call], *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        answer = theirs, prepare, arguments
+        self.process = context.Process(target=_answer_questions, args=answer, daemon=True)
+        self.process.start()
+        theirs.close()
+        self.seconds: list[float] = []
+        self.peak = 0
+
+    def __call__(self) -> float:
+        """Seconds of one call, as the process itself measures them."""
+        seconds, self.peak = self.ask(_time_call)
+        self.seconds.append(seconds)
+        return seconds
+
+    def ask(self, question: Callable[[Any], Answer]) -> Answer:
+        """What `question`, a function of a module, answers there when it is given the call.
+
+        Raises RuntimeError where the process has failed; it has printed why.
+        """
+        try:
+            self.connection.send(question)
+            return self.connection.recv()
+        except (EOFError, ConnectionError):
+            raise RuntimeError("the process of a benchmark failed, see above") from None
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        self.process.terminate()
+        self.process.join()
+        self.connection.close()
+
+
+@contextmanager
+def start_calls(candidates: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, RemoteCall]]:
+    """A process for each candidate, `prepare` and its arguments; they end here, also on errors."""
+    with ExitStack() as stack:
+        calls: dict[str, RemoteCall] = {}
+        for name, candidate in candidates.items():
+            calls[name] = RemoteCall(*candidate)
+            stack.callback(calls[name].end)
+        for call in calls.values():
+            call.ask(bool)  # it is prepared when it answers
+        yield calls
+
+
+def measure_extra_memory(prepare: Callable[..., Call], *arguments: Any) -> int:
+    """Bytes by which a fresh process, or the memory that it allocates on a GPU, grows at its peak
+    in the call that `prepare` returns for these arguments.
+    """
+    with start_calls({"call": (prepare, *arguments)}) as calls:
+        return calls["call"].ask(_measure_growth)
+
+
+def _answer_questions(asked: Connection, prepare: Callable[..., Call], arguments: Any) -> None:
+    """Until nobody can ask any more."""
+    torch.set_num_threads(machine.THREADS)
+    call = prepare(*arguments)
+    with suppress(EOFError):
+        while True:
+            asked.send(asked.recv()(call))
+
+
+def _time_call(call: Call) -> tuple[float, int]:
+    return machine.time_call(call), devices.read_memory_peak()[_get_kind()] or 0
+
+
+def _measure_growth(call: Call) -> int:
+    # Freed memory that glibc keeps would be used by the call without being seen to grow.
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
+    devices.start_memory_peak()
+    before = devices.read_memory()[_get_kind()] or 0
+    machine.time_call(call)
+    return max(0, (devices.read_memory_peak()[_get_kind()] or 0) - before)
+
+
+def _get_kind() -> str:
+    """Of memory."""
+    return "gpu" if machine.is_gpu() else "process"

@@ -1,0 +1,153 @@
+"""Ways to train a network, each in training on one batch: forward, objective, backward, Adam.
+
+Ours is what a cell trains, its network and optimiser made as for a cell. Baselines are what public
+code does: their routing, torch's plain Adam, single precision.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from capsweep.bench import comparison, machine
+from capsweep.bench.routing import Route, replace_routing
+from capsweep.config import compose
+from capsweep.config.cell import Cell
+from capsweep.data.batches import Batch
+from capsweep.model.convolution import describe_methods
+from capsweep.training import devices
+from capsweep.training.fit import make_task
+from capsweep.training.objective import Losses
+
+BATCH = 128
+GATE_BATCH = 8
+CAPSNET = ("model=capsnet", "dataset=digits", "routing.num_iters=3")
+# Largest error of a tensor in units of its largest number, by precision.
+TOLERANCE = {"32": 1e-3, "bf16-mixed": 0.2}
+FLOAT64_TOLERANCE = 1e-5  # the objective rounds scores to float32
+
+
+@dataclass(frozen=True)
+class StepCandidate:
+    """One way to train. route: of a baseline; None: ours, as the cell says. compiled: the network
+    by torch.compile, replayed by CUDA graphs. overrides: of the network that is trained.
+    convolution: `trainer.convolution`. keeps_memory: whether its process keeps freed memory, as
+    that of a cell on a processor does.
+    """
+
+    impl: str
+    precision: str = "32"
+    route: Route | None = None
+    compiled: bool = False
+    overrides: tuple[str, ...] = CAPSNET
+    convolution: str = "auto"
+    keeps_memory: bool = True
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that it trains, or whose training a baseline replaces."""
+        implementation = [f"routing.impl={self.impl}", f"precision={self.precision}"]
+        implementation += [f"trainer.convolution={self.convolution}"]
+        graphs = ["trainer.compile=reduce-overhead"] if self.compiled else []
+        return compose.cell([*self.overrides, *implementation, *graphs])
+
+
+class StepTraining:
+    """A candidate in training on one batch, again and again."""
+
+    def __init__(
+        self, candidate: StepCandidate, images: int = BATCH, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.candidate = candidate
+        self.task = make_task(candidate.cell).to(machine.get_device(), dtype)
+        self.network = self.task.network.train()
+        if candidate.route is None:
+            self.optimizer = self.task.make_optimizer(self.network)
+        else:
+            replace_routing(self.network, candidate.route)
+            _lay_out_plainly(self.network)
+            self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.001)
+        self.batch = make_batch(candidate.cell, images, dtype)
+
+    def __call__(self) -> None:
+        """One step."""
+        losses = self._run_backward()
+        if self.candidate.route is None:
+            self.task.train_metrics.update(losses, self.batch)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def compute_results(self) -> comparison.Results:
+        """Scores, loss and all gradients of the first step."""
+        torch.manual_seed(0)  # of dropout
+        losses = self._run_backward()
+        gradients = {
+            f"gradient of {name}": parameter.grad.clone()
+            for name, parameter in self.network.named_parameters()
+            if parameter.grad is not None
+        }
+        return {"scores": losses.scores_BN, "loss": losses.total, **gradients}
+
+    def describe_convolutions(self) -> dict[str, str]:
+        """By name, how they computed their batches."""
+        return describe_methods(self.network)
+
+    def _run_backward(self) -> Losses:
+        is_mixed = self.candidate.precision == "bf16-mixed"
+        with torch.autocast(machine.get_device().type, dtype=torch.bfloat16, enabled=is_mixed):
+            losses = self.task.objective(self.network, self.batch)
+        losses.total.backward()
+        return losses
+
+
+def make_batch(cell: Cell, images: int, dtype: torch.dtype) -> Batch:
+    """Random images for the network of a cell, with as many classes as its images show."""
+    dataset, device = cell.config["dataset"], machine.get_device()
+    noise = torch.Generator().manual_seed(0)
+    shape, count = dataset["image_shape"], dataset.get("labels_per_image", 1)
+    images_BCHW = torch.rand(images, *shape, generator=noise).to(device, dtype)
+    first_B1 = torch.arange(images, device=device)[:, None]
+    labels_BL = (first_B1 + torch.arange(count, device=device)) % dataset["num_classes"]
+    return Batch(images_BCHW, labels_BL, images_BCHW[:, None].expand(-1, count, -1, -1, -1))
+
+
+def _lay_out_plainly(network: nn.Module) -> None:
+    """Weights of convolutions in torch's own order, also those of one channel, whose strides can
+    say either.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            weight = module.weight.data
+            plain = torch.empty_like(weight, memory_format=torch.contiguous_format)
+            module.weight.data = plain.copy_(weight)
+
+
+def check_steps(
+    candidates: Mapping[str, StepCandidate], dtype: torch.dtype = torch.float32
+) -> None:
+    """Raise ParityError unless all candidates give the scores, loss and gradients of the reference,
+    as precisely as they compute. Few images pay no transformation: where it may be chosen, it is.
+
+    dtype: float64 for networks with ReLU before large weights, whose gradients jump where a feature
+    is rounded to another sign.
+    """
+    first = next(iter(candidates.values()))
+    reference = StepCandidate("reference", overrides=first.overrides, convolution="direct")
+    results = {}
+    for name, candidate in candidates.items():
+        if candidate.convolution == "auto":
+            candidate = replace(candidate, convolution="transformed")
+        is_exact = dtype == torch.float64
+        tolerance = FLOAT64_TOLERANCE if is_exact else TOLERANCE[candidate.precision]
+        outputs = StepTraining(candidate, GATE_BATCH, dtype).compute_results()
+        results[name] = outputs, tolerance
+    expected = StepTraining(reference, GATE_BATCH, dtype).compute_results()
+    comparison.check_parity(expected, results)
+
+
+def prepare_step(candidate: StepCandidate, images: int = BATCH) -> StepTraining:
+    """In training in a process of its own, whose memory it then keeps or gives back."""
+    if candidate.keeps_memory and not machine.is_gpu():
+        devices.keep_freed_memory()
+    return StepTraining(candidate, images)

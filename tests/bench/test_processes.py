@@ -1,0 +1,36 @@
+"""Calls in processes of their own. Nothing here is a test of speed."""
+
+import os
+import time
+from functools import partial
+
+import pytest
+
+from capsweep.bench.processes import start_calls
+
+
+def test_a_process_computes_when_it_is_asked() -> None:
+    with start_calls({"sleeps": (partial, time.sleep, 0.05)}) as calls:
+        sleeps = calls["sleeps"]
+        assert sleeps.seconds == []
+        seconds = sleeps()
+        assert 0.05 <= seconds < 5
+        assert sleeps.seconds == [seconds]
+        assert sleeps.peak > 10**7
+        assert sleeps.process.pid != os.getpid()
+
+
+def test_all_processes_end_when_one_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    started = []
+
+    def ask_all() -> None:
+        candidates = {"sleeps": (partial, time.sleep, 0.05), "fails": (partial, divmod, 1, 0)}
+        with start_calls(candidates) as calls:
+            started.extend(calls.values())
+            for call in started:
+                call()
+
+    with pytest.raises(RuntimeError, match="failed, see above"):
+        ask_all()
+    assert [call.process.is_alive() for call in started] == [False, False]
+    assert "ZeroDivisionError" in capfd.readouterr().err

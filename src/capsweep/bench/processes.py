@@ -6,6 +6,7 @@ all that it ever did: candidates that shared one could not be told apart.
 
 import ctypes
 import multiprocessing
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection
@@ -16,6 +17,7 @@ import torch
 from capsweep.bench import machine
 from capsweep.training import devices
 
+PAUSE = 0.03  # seconds; threads of OpenMP wait busily for 10 ms after they have computed
 Call = Callable[[], object]
 Answer = TypeVar("Answer")
 
@@ -92,6 +94,7 @@ def _answer_questions(asked: Connection, prepare: Callable[..., Call], arguments
 
 
 def _time_call(call: Call) -> tuple[float, int]:
+    time.sleep(PAUSE)
     return machine.time_call(call), devices.read_memory_peak()[_get_kind()] or 0
 
 

@@ -253,6 +253,6 @@ def test_a_checkpoint_of_one_method_continues_with_the_other(tmp_path: Path) -> 
         "direct, channels last",
     ]
     assert provenance["convolutions"] == {
-        "conv": "transformed, tiles of 20x20",
+        "conv": "transformed, tiles of 10x10",
         "primary.conv": "transformed, tiles of 6x6",
     }

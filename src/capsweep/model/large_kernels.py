@@ -34,9 +34,10 @@ import torch
 from torch import Tensor
 
 SMALLEST_KERNEL = 4
-# Fitted to 70 convolutions, see docs/performance.md: what a multiplication of a direct convolution
+LARGEST_TILE = 24  # positions along an axis; larger ones need more memory and win no time
+# Fitted to 61 convolutions, see docs/performance.md: what a multiplication of a direct convolution
 # costs, and to transform a number, in multiplications of large matrices.
-DIRECT_COST, TRANSFORM_COST, FEWEST_CHANNELS = 2.0, 110.0, 32
+DIRECT_COST, TRANSFORM_COST, FEWEST_CHANNELS = 1.4, 110.0, 32
 # The three numbers that are made of the real and the imaginary part of a frequency. Those of
 # outputs count twice, for the frequency's mirror image.
 IMAGE = ((1.0, 1.0), (1.0, 0.0), (0.0, 1.0))
@@ -134,7 +135,8 @@ def choose_tiling(
     """
     taps, most = -(-kernel // stride), max(places)
     sizes = {-(-most // count) for count in range(1, most + 1)}
-    tilings = [Tiling(kernel, stride, size + (size + taps - 1) % 2) for size in sorted(sizes)]
+    even = [Tiling(kernel, stride, size + (size + taps - 1) % 2) for size in sorted(sizes)]
+    tilings = [tiling for tiling in even if tiling.positions <= max(LARGEST_TILE, taps + 1)]
     cheapest = min(tilings, key=lambda tiling: _estimate_cost(tiling, channels, batch, places))
     direct = DIRECT_COST * math.prod((kernel, kernel, *channels, batch, *places))
     is_cheaper = _estimate_cost(cheapest, channels, batch, places) < direct

@@ -3,18 +3,21 @@
 import copy
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
 from trained_cells import find_folder, train
 
 from capsweep.config import compose
 from capsweep.data.batches import Batch
-from capsweep.model import bilinear_form, convolution
+from capsweep.model import bilinear_form, convolution, transformed_convolution
+from capsweep.model.bilinear_form import BilinearForm
 from capsweep.model.convolution import Convolution, describe_methods, set_method
 from capsweep.model.large_kernels import Tiling, choose_tiling
 from capsweep.training import build
@@ -82,29 +85,54 @@ def test_outputs_and_gradients_are_those_of_direct_convolution(
 @pytest.mark.parametrize(("kernel", "stride"), [(4, 1), (5, 1), (5, 2), (9, 2)])
 def test_tiles_of_every_size_are_the_reference(kernel: int, stride: int, size: int) -> None:
     tiling = Tiling(kernel, stride, size + (size + -(-kernel // stride) - 1) % 2)
-    images_BHWC, weight_OKKC = _normal(2, 21, 18, 3), _normal(2, kernel, kernel, 3)
+    images_BCHW, weight_OCKK = _normal(2, 3, 21, 18), _normal(2, 3, kernel, kernel)
     places = (21 - kernel) // stride + 1, (18 - kernel) // stride + 1
+    expected = F.conv2d(images_BCHW, weight_OCKK, None, stride)
     form = bilinear_form.make_form(tiling, (21, 18), (0, 0), places, torch.float64)
-    expected = F.conv2d(
-        images_BHWC.permute(0, 3, 1, 2), weight_OKKC.permute(0, 3, 1, 2), None, stride
-    )
-    reference = form.convolve_reference(images_BHWC, weight_OKKC).permute(0, 3, 1, 2)
-    torch.testing.assert_close(reference, expected)
-    fast = bilinear_form.TransformedConvolution.apply(
-        images_BHWC, weight_OKKC, torch.zeros(2, dtype=torch.float64), form
-    )
-    torch.testing.assert_close(fast.permute(0, 3, 1, 2), expected)
+    channels_last = images_BCHW.permute(0, 2, 3, 1), weight_OCKK.permute(0, 2, 3, 1)
+    reference = form.convolve_reference(*map(Tensor.contiguous, channels_last))
+    torch.testing.assert_close(reference.permute(0, 3, 1, 2), expected)
+    arguments = images_BCHW, weight_OCKK, _normal(2).zero_(), tiling, (0, 0), places
+    torch.testing.assert_close(transformed_convolution.convolve(*arguments), expected)
 
 
-@pytest.mark.parametrize("name", ["COLUMNS", "HELD", "CACHED"])
-def test_what_is_computed_at_once_changes_no_number(
+@pytest.mark.parametrize("name", ["CHANNELS_AT_ONCE", "ROWS_AT_ONCE", "CACHED", "MOST_KEPT"])
+def test_what_is_computed_at_once_or_kept_changes_no_number(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    _, layer = _make_layers(6, 4, 9, 2)
-    images_BCHW = _normal(5, 6, 23, 20)
+    _, layer = _make_layers(7, 4, 9, 2)
+    images_BCHW = _normal(5, 7, 23, 20)
     at_once = _compute(layer.double(), images_BCHW)
-    monkeypatch.setattr(bilinear_form, name, 5)
+    module = transformed_convolution if name == "MOST_KEPT" else bilinear_form
+    # Blocks of 5 and 4 of the 14 channels of a row of phases; an image at a time; nothing kept.
+    monkeypatch.setattr(module, name, 5)
     torch.testing.assert_close(_compute(layer, images_BCHW), at_once)
+
+
+def test_factors_are_kept_in_training_alone_and_within_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, layer = _make_layers(2, 3, 5, 1)
+    images_BCHW, kept, add_outputs = _normal(4, 2, 11, 13).float(), [], BilinearForm.add_outputs
+
+    def add_and_count(form: BilinearForm, image: Tensor, weight: Tensor, *others: Any) -> None:
+        add_outputs(form, image, weight, *others)
+        kept.append(sum(array.numel() for pair in others[1] or [] for array in pair))
+        limits.append(form.count_factors(image, weight))
+
+    limits: list[int] = []
+    monkeypatch.setattr(BilinearForm, "add_outputs", add_and_count)
+    layer(images_BCHW)
+    assert kept == limits
+    monkeypatch.setattr(transformed_convolution, "MOST_KEPT", limits[0])
+    layer(images_BCHW)
+    monkeypatch.setattr(transformed_convolution, "MOST_KEPT", limits[0] - 1)
+    layer(images_BCHW)
+    monkeypatch.undo()
+    monkeypatch.setattr(BilinearForm, "add_outputs", add_and_count)
+    with torch.no_grad():
+        layer(images_BCHW)
+    assert kept == [limits[0], limits[0], 0, 0]
 
 
 def test_gradients_are_those_of_differences() -> None:
@@ -215,14 +243,30 @@ def test_a_networks_loss_and_gradients_are_those_of_direct_convolution(
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # its compiler uses such
-def test_a_compiled_network_leaves_it_alone() -> None:
-    _, layer = _make_layers(2, 3, 5, 1)
-    images_BCHW = _normal(2, 2, 9, 9).float()
-    expected = _compute(nn.Sequential(layer, nn.ReLU()), images_BCHW)
-    compiled = nn.Sequential(layer, nn.ReLU())
-    compiled.compile(backend="eager", dynamic=False)
-    torch.testing.assert_close(_compute(compiled, images_BCHW), expected)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore:The .grad attribute")
+@pytest.mark.parametrize(("method", "graphs"), [("direct", 1), ("transformed", 2)])
+def test_a_compiled_network_breaks_at_a_transformed_convolution_alone(
+    method: str, graphs: int
+) -> None:
+    class Network(nn.Module):
+        """Something to compile before and after the convolution."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            direct, transformed = _make_layers(2, 3, 5, 1)
+            self.layer = direct if method == "direct" else transformed
+
+        def forward(self, images_BCHW: Tensor) -> Tensor:
+            return self.layer(2 * images_BCHW).relu_()
+
+    network, images_BCHW = Network(), _normal(2, 2, 9, 9).float()
+    expected = _compute(network, images_BCHW)
+    network.layer.methods.clear()
+    counter = CompileCounter()
+    network.compile(backend=counter, dynamic=False)
+    torch.testing.assert_close(_compute(network, images_BCHW), expected)
+    assert counter.frame_count == graphs
+    assert all(used.startswith(method) for used in network.layer.methods)
 
 
 def test_a_checkpoint_of_one_method_continues_with_the_other(tmp_path: Path) -> None:

@@ -4,21 +4,21 @@ Shape letters: as there.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from capsweep.model.large_kernels import Tiling, Transform, make_transforms
 
-COLUMNS = 512  # channels of the matrices that are multiplied at once
-HELD = 2**24  # numbers of the rows that are held at once
+CHANNELS_AT_ONCE = 512  # columns of the matrices that are multiplied
+# Numbers that the rows of image and of outputs have. Larger arrays would be fresh memory each time,
+# see `devices.keep_freed_memory`.
+ROWS_AT_ONCE = 2**23 - 2**10
 CACHED = 2**19  # numbers of the tiles that are transformed at once
 
 Block = tuple[slice, slice]  # rows of phases, and channels of all phases of such a row
-Factors = list[tuple[Tensor, Tensor]]  # of each block and pair: x_TFC, w_OFC
+Factors = list[tuple[Tensor, Tensor]]  # x_TFC, w_OFC of each pair of rows of each block
 WHOLE: Block = (slice(None), slice(None))
 
 
@@ -47,7 +47,7 @@ class Operand:
         return rows
 
     def make_rows(self, array_BHWC: Tensor, block: Block) -> Tensor:
-        """Without numbers, what `transform_rows` gives."""
+        """An array for `transform_rows`, without its numbers."""
         shape = self.split(self.pad(array_BHWC[:1]))[..., *block].shape
         tiles, pairs = len(array_BHWC) * shape[:3].numel(), len(self.transform.rows_np) // 2
         return array_BHWC.new_empty(tiles, pairs, 2 * self.size, shape[5:].numel())
@@ -117,26 +117,42 @@ class BilinearForm:
     places: tuple[int, int]
 
     def list_blocks(self, image_BHWC: Tensor) -> list[Block]:
-        """What is multiplied at once: about COLUMNS channels of all phases."""
+        """What is multiplied at once: about CHANNELS_AT_ONCE channels of all phases."""
         stride, width = self.image.stride, self.image.stride * image_BHWC.shape[3]
-        parts = _split_range(width, -(-width // -(-width // COLUMNS)))
-        rows = _split_range(stride, COLUMNS // width)
+        parts = _split_range(width, -(-width // -(-width // CHANNELS_AT_ONCE)))
+        rows = _split_range(stride, CHANNELS_AT_ONCE // width)
         return [(phases, part) for phases in rows for part in parts]
 
-    def list_parts(self, image_BHWC: Tensor) -> list[slice]:
-        """The images whose rows are held at once: all, if they take no more than HELD numbers."""
-        rows = self.image.make_rows(image_BHWC[:1], self.list_blocks(image_BHWC)[0])
-        return _split_range(len(image_BHWC), HELD // rows.numel())
+    def list_parts(self, image_BHWC: Tensor, outputs: int) -> list[slice]:
+        """The images that are computed at once: all, if their rows have few enough numbers.
 
-    def add_outputs(self, image_BHWC: Tensor, weight_OKKC: Tensor, y_BHWO: Tensor) -> Factors:
-        """Add the convolution to y. Returns what it multiplied, or nothing if that is large.
+        outputs: channels.
+        """
+        rows = self.image.make_rows(image_BHWC[:1], self.list_blocks(image_BHWC)[0])
+        y_rows = rows.shape[:2].numel() * 2 * self.outputs.size * outputs
+        return _split_range(len(image_BHWC), ROWS_AT_ONCE // max(rows.numel(), y_rows))
+
+    def count_factors(self, image_BHWC: Tensor, weight_OKKC: Tensor) -> int:
+        """The numbers of the factors of all these images."""
+        pairs, components, _ = self.image.transform.columns.shape
+        tiles = len(image_BHWC) * len(self.image.make_rows(image_BHWC[:1], WHOLE))
+        channels = self.image.stride**2 * image_BHWC.shape[3]
+        return pairs * components * channels * (tiles + len(weight_OKKC))
+
+    def add_outputs(
+        self,
+        image_BHWC: Tensor,
+        weight_OKKC: Tensor,
+        y_BHWO: Tensor,
+        factors: Factors | None = None,
+    ) -> None:
+        """Add the convolution to y, and all that was multiplied to `factors`.
 
         One block of channels and one pair of rows of frequencies at a time, so that neither image
         nor weights need be held in all their components.
         """
-        y_rows, factors = self.outputs.make_rows(y_BHWO, WHOLE).zero_(), []
-        blocks = self.list_blocks(image_BHWC)
-        for block in blocks:
+        y_rows = self.outputs.make_rows(y_BHWO, WHOLE).zero_()
+        for block in self.list_blocks(image_BHWC):
             x_rows = self.image.transform_rows(image_BHWC, block)
             w_rows = self.weights.transform_rows(weight_OKKC, block)
             for pair in range(x_rows.shape[1]):
@@ -144,45 +160,48 @@ class BilinearForm:
                 w_OFC = self.weights.transform_columns(w_rows, pair)
                 y_FTO = torch.bmm(x_TFC.transpose(0, 1), w_OFC.permute(1, 2, 0))
                 y_rows[:, pair] += self.outputs.transpose_columns(y_FTO, pair)
-                numbers = (x_TFC.numel() + w_OFC.numel()) * x_rows.shape[1] * len(blocks)
-                factors += [(x_TFC, w_OFC)] if numbers <= HELD else []
+                if factors is not None:
+                    factors.append((x_TFC, w_OFC))
         self.outputs.add_transposed_rows(y_rows, y_BHWO, WHOLE)
-        return factors
 
     def add_gradients(
         self,
         image_BHWC: Tensor,
         weight_OKKC: Tensor,
-        factors: Factors,
         gradient_BHWO: Tensor,
         by_image: Tensor | None,
-        by_weight: Tensor,
+        by_weight: Tensor | None,
+        factors: Factors | None = None,
     ) -> None:
-        """Add to the gradients by image, unless it is None, and weights what the outputs' gives.
+        """Add to the gradients by image and weights, None where they are not needed.
 
-        factors: of `add_outputs`.
+        gradient_BHWO: by the outputs. factors: of `add_outputs`; None: computed again.
         """
-        g_rows, kept = self.outputs.transform_rows(gradient_BHWO, WHOLE), iter(factors)
+        g_rows = self.outputs.transform_rows(gradient_BHWO, WHOLE)
+        kept = None if factors is None else iter(factors)
         for block in self.list_blocks(image_BHWC):
             operands = (self.image, image_BHWC), (self.weights, weight_OKKC)
             x_rows, w_rows = (
-                operand.make_rows(array, block) if factors else operand.transform_rows(array, block)
-                for operand, array in operands
+                each.make_rows(array, block) if kept else each.transform_rows(array, block)
+                for each, array in operands
             )
-            for pair in range(x_rows.shape[1]):  # whose rows become the gradients by themselves
+            for pair in range(x_rows.shape[1]):  # whose rows become the gradients' own
                 g_TFO = self.outputs.transform_columns(g_rows, pair)
-                x_TFC, w_OFC = next(kept, None) or (
-                    self.image.transform_columns(x_rows, pair),
-                    self.weights.transform_columns(w_rows, pair),
-                )
+                if kept:
+                    x_TFC, w_OFC = next(kept)
+                else:
+                    x_TFC = self.image.transform_columns(x_rows, pair)
+                    w_OFC = self.weights.transform_columns(w_rows, pair)
                 if by_image is not None:
                     gx_FTC = torch.bmm(g_TFO.transpose(0, 1), w_OFC.transpose(0, 1))
                     x_rows[:, pair] = self.image.transpose_columns(gx_FTC, pair)
-                gw_FOC = torch.bmm(g_TFO.permute(1, 2, 0), x_TFC.transpose(0, 1))
-                w_rows[:, pair] = self.weights.transpose_columns(gw_FOC, pair)
-            self.weights.add_transposed_rows(w_rows, by_weight, block)
+                if by_weight is not None:
+                    gw_FOC = torch.bmm(g_TFO.permute(1, 2, 0), x_TFC.transpose(0, 1))
+                    w_rows[:, pair] = self.weights.transpose_columns(gw_FOC, pair)
             if by_image is not None:
                 self.image.add_transposed_rows(x_rows, by_image, block)
+            if by_weight is not None:
+                self.weights.add_transposed_rows(w_rows, by_weight, block)
 
     def convolve_reference(self, image_BHWC: Tensor, weight_OKKC: Tensor) -> Tensor:
         """As it is defined."""
@@ -214,74 +233,14 @@ def make_form(
         stride * (count * step + taps - 1) - pixels - zeros
         for count, pixels, zeros in zip(counts, size, before, strict=True)
     )
-    left, more = before[1], taps * stride - tiling.kernel
-    lower, further = (c * step - places for c, places in zip(counts, places, strict=True))
+    missing_taps = taps * stride - tiling.kernel
+    missing_rows, missing_columns = (
+        count * step - exist for count, exist in zip(counts, places, strict=True)
+    )
     image, weights, outputs = make_transforms(tiling, dtype)
     return BilinearForm(
-        Operand(image, tiling.positions, step, stride, (left, right, before[0], below)),
-        Operand(weights, taps, taps, stride, (0, more, 0, more)),
-        Operand(outputs, step, step, 1, (0, further, 0, lower)),
+        Operand(image, tiling.positions, step, stride, (before[1], right, before[0], below)),
+        Operand(weights, taps, taps, stride, (0, missing_taps, 0, missing_taps)),
+        Operand(outputs, step, step, 1, (0, missing_columns, 0, missing_rows)),
         places,
     )
-
-
-class TransformedConvolution(torch.autograd.Function):
-    """`BilinearForm.convolve_reference` with a bias, and its gradients, in float32 even inside
-    autocast.
-    """
-
-    @staticmethod
-    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
-    def forward(
-        ctx: Any, image_BHWC: Tensor, weight_OKKC: Tensor, bias_O: Tensor, form: BilinearForm
-    ) -> Tensor:
-        """[B, H, W, O]."""
-        ctx.save_for_backward(image_BHWC, weight_OKKC)
-        ctx.form = form
-        y_BHWO = bias_O.repeat(len(image_BHWC), *form.places, 1)
-        ctx.factors = [
-            form.add_outputs(image_BHWC[images], weight_OKKC, y_BHWO[images])
-            for images in form.list_parts(image_BHWC)
-        ]
-        return y_BHWO
-
-    @staticmethod
-    @torch.amp.custom_bwd(device_type="cpu")
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        """By image, weights and bias; that by an image that needs none is left out."""
-        return *_differentiate(ctx, grad_outputs[0].contiguous()), None
-
-
-@once_differentiable
-def _differentiate(ctx: Any, gradient_BHWO: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-    form: BilinearForm = ctx.form
-    image_BHWC, weight_OKKC = ctx.saved_tensors
-    by_image = torch.zeros_like(image_BHWC) if ctx.needs_input_grad[0] else None
-    by_weight = torch.zeros_like(weight_OKKC)
-    for images, factors in zip(form.list_parts(image_BHWC), ctx.factors, strict=True):
-        part = None if by_image is None else by_image[images]
-        form.add_gradients(
-            image_BHWC[images], weight_OKKC, factors, gradient_BHWO[images], part, by_weight
-        )
-    return by_image, by_weight, gradient_BHWO.sum((0, 1, 2))
-
-
-def convolve(
-    image_BCHW: Tensor,
-    weight_OCKK: Tensor,
-    bias_O: Tensor,
-    tiling: Tiling,
-    before: tuple[int, int],
-    places: tuple[int, int],
-) -> Tensor:
-    """Feature maps [B, O, H, W], channels last, of so many places in rows and columns.
-
-    before: zeros above and left of the image; below and right there are as many as are needed.
-    """
-    image_BHWC, weight_OKKC = (
-        array.permute(0, 2, 3, 1).contiguous() for array in (image_BCHW, weight_OCKK)
-    )
-    height, width = image_BHWC.shape[1:3]
-    form = make_form(tiling, (height, width), before, places, weight_OKKC.dtype)
-    y_BHWO = TransformedConvolution.apply(image_BHWC, weight_OKKC, bias_O, form)
-    return y_BHWO.permute(0, 3, 1, 2)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsweep.model.bilinear_form import convolve
 from capsweep.model.large_kernels import SMALLEST_KERNEL, Tiling, choose_tiling
 from capsweep.model.routing import exclude_from_compiling
+from capsweep.model.transformed_convolution import convolve
 
 WHOLE_PRECISION = (torch.float32, torch.float64)
 
@@ -45,11 +45,6 @@ class Convolution(nn.Conv2d):
         """Feature maps [B, C, H, W]."""
         # A division of the weights touches fewer numbers than one of the features or the sums.
         weight = self.weight if self.divisor == 1 else self.weight / self.divisor
-        if self.method != "direct" and input.device.type == "cpu":
-            return exclude_from_compiling(self._convolve_by_method)(input, weight)
-        return self._convolve_directly(input, weight)
-
-    def _convolve_by_method(self, input: Tensor, weight: Tensor) -> Tensor:
         tiling = self._choose_tiling(input)
         if tiling is None:
             self.methods.add("direct")
@@ -57,15 +52,15 @@ class Convolution(nn.Conv2d):
         self.methods.add(f"transformed, tiles of {tiling.outputs}x{tiling.outputs}")
         assert self.bias is not None
         before = self._padding_of(input.shape[2])[0], self._padding_of(input.shape[3])[0]
-        places = self._count_all_places(input)
-        features = convolve(input, weight, self.bias, tiling, before, places)
-        is_mixed = torch.is_autocast_enabled("cpu")
-        return features.to(torch.get_autocast_dtype("cpu")) if is_mixed else features
+        arguments = input, weight, self.bias, tiling, before, self._count_all_places(input)
+        return exclude_from_compiling(convolve)(*arguments)
 
     def _choose_tiling(self, input: Tensor) -> Tiling | None:
         """None: directly, as all that `large_kernels` cannot do, and what a processor multiplies in
         bfloat16.
         """
+        if self.method == "direct" or input.device.type != "cpu":
+            return None
         kernel, stride, places = self.kernel_size[0], self.stride[0], self._count_all_places(input)
         is_large = kernel >= SMALLEST_KERNEL and min(len(input), *places) > 0
         is_bfloat16 = torch.is_autocast_enabled("cpu") and multiplies_bfloat16()

@@ -120,7 +120,6 @@ def _make_transform(
     return Transform(rows_np, torch.stack(columns))
 
 
-@lru_cache
 def choose_tiling(
     kernel: int,
     stride: int,
@@ -137,10 +136,9 @@ def choose_tiling(
     sizes = {-(-most // count) for count in range(1, most + 1)}
     even = [Tiling(kernel, stride, size + (size + taps - 1) % 2) for size in sorted(sizes)]
     tilings = [tiling for tiling in even if tiling.positions <= max(LARGEST_TILE, taps + 1)]
-    cheapest = min(tilings, key=lambda tiling: _estimate_cost(tiling, channels, batch, places))
+    costs = [_estimate_cost(tiling, channels, batch, places) for tiling in tilings]
     direct = DIRECT_COST * math.prod((kernel, kernel, *channels, batch, *places))
-    is_cheaper = _estimate_cost(cheapest, channels, batch, places) < direct
-    return cheapest if always or is_cheaper else None
+    return tilings[costs.index(min(costs))] if always or min(costs) < direct else None
 
 
 def _estimate_cost(

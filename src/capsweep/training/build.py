@@ -16,7 +16,7 @@ from capsweep.data.batches import Presenter
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import Reader, TestedElsewhere
 from capsweep.errors import ConfigError
-from capsweep.model.convolution import to_channels_last
+from capsweep.model.convolution import set_method, to_channels_last
 from capsweep.shards.manifest import hash_declared
 from capsweep.training.objective import Classification, Objective
 
@@ -35,20 +35,23 @@ def _instantiate(section: Mapping[str, Any], **extra: Any) -> Any:
 
 
 def build_network(config: Mapping[str, Any]) -> nn.Module:
-    """The network of a canonical configuration, its routing drawn in; channels last.
+    """The network of a canonical configuration, its routing drawn in; channels last, and computed
+    by `trainer.convolution`, auto where a configuration has no such key.
 
     Raises ConfigError naming the key when the sizes do not fit together.
     """
     routing = config["routing"]
     routed = {} if routing is None else {"routing": _without_name(routing)}
     try:
-        return to_channels_last(_instantiate(config["model"], **routed))
+        network = to_channels_last(_instantiate(config["model"], **routed))
     except Exception as error:  # Hydra wraps what a constructor raises; the rest goes on up
         if isinstance(error.__cause__, ValueError):
             raise ConfigError(str(error.__cause__)) from error
         if isinstance(error.__cause__, TypeError):  # another class than its section is for
             raise ConfigError(f"model._target_: {error.__cause__}") from error
         raise
+    set_method(network, config.get("trainer", {}).get("convolution", "auto"))
+    return network
 
 
 def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:

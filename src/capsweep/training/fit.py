@@ -31,7 +31,7 @@ from capsweep.errors import LeftEarlyError
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.lightning import Callback, LightningEnvironment, Trainer
-from capsweep.model.convolution import describe_methods, set_method
+from capsweep.model.convolution import describe_methods
 from capsweep.statistics import examples
 from capsweep.terminal import count_of
 from capsweep.training import build, callbacks, devices, distributed, provenance
@@ -63,7 +63,6 @@ def make_task(cell: Cell, num_devices: int = 1) -> CapsuleTask:
     devices.disable_tf32()
     torch.manual_seed(seed_of(config["seed"], "weights"))
     network = build.build_network(config)
-    set_method(network, config["trainer"].get("convolution", "auto"))  # older cells lack it
     shared = distributed.share_modules(network) if num_devices > 1 else []
     devices.compile_network(network, config["trainer"]["compile"])
     objective, optimizer = build.build_objective(config), build.build_optimizer(config)

@@ -4,7 +4,6 @@ What a process keeps of the memory that it freed makes its next call faster, and
 all that it ever did: candidates that shared one could not be told apart.
 """
 
-import ctypes
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -85,7 +84,7 @@ def measure_extra_memory(prepare: Callable[..., Call], *arguments: Any) -> int:
 
 
 def _answer_questions(asked: Connection, prepare: Callable[..., Call], arguments: Any) -> None:
-    """Until nobody can ask any more."""
+    """Answer what is asked, until the process that asks has ended."""
     torch.set_num_threads(machine.THREADS)
     call = prepare(*arguments)
     with suppress(EOFError):
@@ -99,9 +98,6 @@ def _time_call(call: Call) -> tuple[float, int]:
 
 
 def _measure_growth(call: Call) -> int:
-    # Freed memory that glibc keeps would be used by the call without being seen to grow.
-    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
-        trim(0)
     devices.start_memory_peak()
     before = devices.read_memory()[_get_kind()] or 0
     machine.time_call(call)

@@ -5,11 +5,11 @@ Each candidate has a process of its own, and one of them computes at a time. EM 
 with its reference.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from capsweep.bench import comparison, convolution, machine, networks
+from capsweep.bench import comparison, machine, networks
 from capsweep.bench.processes import RemoteCall, start_calls
 from capsweep.bench.results import BenchReport, Measured
 from capsweep.bench.routing import route_by_bmm, route_by_textbook
@@ -36,7 +36,7 @@ def list_candidates() -> dict[str, StepCandidate]:
         for name, route in (("textbook", route_by_textbook), ("bmm", route_by_bmm))
     }
     if not machine.is_gpu():
-        ours = networks.list_ways(*CAPSNET)
+        ours = networks.list_candidates(*CAPSNET)
         return {**candidates, **ours, "bf16": StepCandidate("fast", "bf16-mixed")}
     for impl in ("fast", "triton"):
         for name, precision in (("fp32", "32"), ("bf16", "bf16-mixed")):
@@ -46,16 +46,17 @@ def list_candidates() -> dict[str, StepCandidate]:
 
 
 def measure_step(
-    budget: float = 20.0, images: int = BATCH, others: Mapping[str, str] = networks.NETWORKS
+    budget: float = 60.0, images: int = BATCH, others: Iterable[str] = tuple(networks.NETWORKS)
 ) -> BenchReport:
-    """All candidates of the CapsNet; on a processor also its convolution, and other networks.
+    """All candidates of the CapsNet; on a processor also other networks.
 
     budget: least seconds of its rounds; the others take less. Raises ParityError before it
     measures.
     """
     with using_threads(machine.THREADS):
         candidates = list_candidates()
-        check_steps(candidates)
+        check_steps(candidates, images)
+        checked = {} if machine.is_gpu() else networks.check_networks(others, images)
         prepared = {name: (prepare_step, each, images) for name, each in candidates.items()}
         with start_calls(prepared) as calls:
             seconds = comparison.time_in_turns(calls, budget, time_call=RemoteCall.__call__)
@@ -67,8 +68,7 @@ def measure_step(
             if machine.is_gpu():
                 return BenchReport(measured, rows)
             capsnet = networks.make_row("capsnet", "digits", seconds, calls)
-        measured += convolution.measure_convolution(budget / 2, images)
-        all_rows = [capsnet, *networks.measure_networks(others, images, budget / 5)]
+        all_rows = [capsnet, *networks.measure_networks(checked, images, budget / 6)]
     return BenchReport(measured + networks.judge_networks(all_rows), rows + all_rows)
 
 
@@ -84,7 +84,7 @@ def judge_steps(seconds: comparison.Seconds, rows: Sequence[Mapping[str, Any]]) 
     has_amx = cpuinfo.exists() and "amx_bf16" in cpuinfo.read_text().split()
     no_bf16 = None if has_amx else "no AMX in this processor"
     bf16, fp32 = (
-        comparison.median_ratio(seconds, "textbook", way) for way in ("bf16", networks.OURS)
+        comparison.median_ratio(seconds, "textbook", way) for way in ("bf16", networks.NOW)
     )
     return [
         Measured("step: bf16 over textbook fp32", bf16, "x", 3.5, True, no_bf16),

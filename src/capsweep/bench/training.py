@@ -5,7 +5,7 @@ code does: their routing, torch's plain Adam, single precision.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -21,7 +21,6 @@ from capsweep.training.fit import make_task
 from capsweep.training.objective import Losses
 
 BATCH = 128
-GATE_BATCH = 8
 CAPSNET = ("model=capsnet", "dataset=digits", "routing.num_iters=3")
 # Largest error of a tensor in units of its largest number, by precision.
 TOLERANCE = {"32": 1e-3, "bf16-mixed": 0.2}
@@ -124,10 +123,12 @@ def _lay_out_plainly(network: nn.Module) -> None:
 
 
 def check_steps(
-    candidates: Mapping[str, StepCandidate], dtype: torch.dtype = torch.float32
+    candidates: Mapping[str, StepCandidate],
+    images: int = BATCH,
+    dtype: torch.dtype = torch.float32,
 ) -> None:
     """Raise ParityError unless all candidates give the scores, loss and gradients of the reference,
-    as precisely as they compute. Few images pay no transformation: where it may be chosen, it is.
+    as precisely as they compute.
 
     dtype: float64 for networks with ReLU before large weights, whose gradients jump where a feature
     is rounded to another sign.
@@ -136,13 +137,11 @@ def check_steps(
     reference = StepCandidate("reference", overrides=first.overrides, convolution="direct")
     results = {}
     for name, candidate in candidates.items():
-        if candidate.convolution == "auto":
-            candidate = replace(candidate, convolution="transformed")
         is_exact = dtype == torch.float64
         tolerance = FLOAT64_TOLERANCE if is_exact else TOLERANCE[candidate.precision]
-        outputs = StepTraining(candidate, GATE_BATCH, dtype).compute_results()
+        outputs = StepTraining(candidate, images, dtype).compute_results()
         results[name] = outputs, tolerance
-    expected = StepTraining(reference, GATE_BATCH, dtype).compute_results()
+    expected = StepTraining(reference, images, dtype).compute_results()
     comparison.check_parity(expected, results)
 
 

@@ -16,7 +16,7 @@ from capsweep.report import grid
 from capsweep.storage.files import write_json
 
 BENCHES = {  # name: its module
-    **{name: name for name in ("start", "sweep", "routing", "step", "data")},
+    **{name: name for name in ("start", "sweep", "routing", "convolution", "step", "data")},
     **{"em": "step", "shards": "data"},
 }
 

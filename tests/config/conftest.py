@@ -19,13 +19,16 @@ def _forget_conf() -> None:
 @pytest.fixture
 def conf_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Path]]:
     """Puts a copy of conf/, to be changed, in the place of conf/, and returns its folder."""
-    original = package_files.find_folder("conf")
+    find_folder, copy = package_files.find_folder, tmp_path / "conf"
 
     def copied() -> Path:
-        shutil.copytree(original, tmp_path / "conf")
-        monkeypatch.setattr(package_files, "PACKAGE", tmp_path)
+        shutil.copytree(find_folder("conf"), copy)
+        # The code stays where it is: `code_identity` reads it once in a process, whoever asks.
+        monkeypatch.setattr(
+            package_files, "find_folder", lambda name: copy if name == "conf" else find_folder(name)
+        )
         _forget_conf()
-        return tmp_path / "conf"
+        return copy
 
     yield copied
     monkeypatch.undo()

@@ -127,7 +127,6 @@ def test_a_new_loss_is_two_files_and_counts_for_its_cells_alone(
     package,
     copy: Path,
     conf_tree: Callable[[], Path],
-    monkeypatch: pytest.MonkeyPatch,
     line: str,
     model: str,
 ) -> None:
@@ -136,8 +135,6 @@ def test_a_new_loss_is_two_files_and_counts_for_its_cells_alone(
     before = [(compose.cell([cell]).signature, package("", "", "", cell)) for cell in others]
     conf = conf_tree()
     (conf / "loss" / "new.yaml").write_text(LOSS.replace("ON_LOGITS", line))
-    (copy / "conf").symlink_to(conf)
-    monkeypatch.setattr(package_files, "PACKAGE", copy)
     code = copy / "model" / "new_loss.py"
     code.write_text("DELTA = 1")
     own = package("", "", "", "loss=new", f"model={model}")
@@ -148,7 +145,6 @@ def test_a_new_loss_is_two_files_and_counts_for_its_cells_alone(
         with pytest.raises(ConfigError, match=r"^loss=new needs capsules, not model=cnn_small; "):
             compose.cell(["loss=new", "model=cnn_small"])
     code.unlink()
-    (copy / "conf").unlink()
 
 
 def test_what_is_said_to_decide_no_numbers_is_there() -> None:

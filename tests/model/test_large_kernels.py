@@ -96,7 +96,7 @@ def test_tiles_of_every_size_are_the_reference(kernel: int, stride: int, size: i
     torch.testing.assert_close(transformed_convolution.convolve(*arguments), expected)
 
 
-@pytest.mark.parametrize("name", ["CHANNELS_AT_ONCE", "ROWS_AT_ONCE", "CACHED", "MOST_KEPT"])
+@pytest.mark.parametrize("name", ["CHANNELS_AT_ONCE", "NUMBERS_AT_ONCE", "CACHED", "MOST_KEPT"])
 def test_what_is_computed_at_once_or_kept_changes_no_number(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

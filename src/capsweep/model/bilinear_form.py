@@ -12,9 +12,8 @@ from torch.nn import functional as F
 from capsweep.model.large_kernels import Tiling, Transform, make_transforms
 
 CHANNELS_AT_ONCE = 512  # columns of the matrices that are multiplied
-# Numbers that the rows of image and of outputs have. Larger arrays would be fresh memory each time,
-# see `devices.keep_freed_memory`.
-ROWS_AT_ONCE = 2**23 - 2**10
+# Numbers of an array. Larger ones would be fresh memory each time, see `devices.keep_freed_memory`.
+NUMBERS_AT_ONCE = 2**23 - 2**10
 CACHED = 2**19  # numbers of the tiles that are transformed at once
 
 Block = tuple[slice, slice]  # rows of phases, and channels of all phases of such a row
@@ -116,11 +115,17 @@ class BilinearForm:
     outputs: Operand
     places: tuple[int, int]
 
-    def list_blocks(self, image_BHWC: Tensor) -> list[Block]:
-        """What is multiplied at once: about CHANNELS_AT_ONCE channels of all phases."""
+    def list_blocks(self, image_BHWC: Tensor, outputs: int) -> list[Block]:
+        """The channels of all phases that are multiplied at once: at most CHANNELS_AT_ONCE, and as
+        many as the rows or the components of the weights have few enough numbers for.
+
+        outputs: channels.
+        """
         stride, width = self.image.stride, self.image.stride * image_BHWC.shape[3]
-        parts = _split_range(width, -(-width // -(-width // CHANNELS_AT_ONCE)))
-        rows = _split_range(stride, CHANNELS_AT_ONCE // width)
+        by_channel = outputs * self.weights.transform.rows_np.shape[0] * max(self.weights.size, 3)
+        most = min(CHANNELS_AT_ONCE, max(NUMBERS_AT_ONCE // by_channel, 1))
+        parts = _split_range(width, -(-width // -(-width // most)))
+        rows = _split_range(stride, most // width)
         return [(phases, part) for phases in rows for part in parts]
 
     def list_parts(self, image_BHWC: Tensor, outputs: int) -> list[slice]:
@@ -128,9 +133,9 @@ class BilinearForm:
 
         outputs: channels.
         """
-        rows = self.image.make_rows(image_BHWC[:1], self.list_blocks(image_BHWC)[0])
+        rows = self.image.make_rows(image_BHWC[:1], self.list_blocks(image_BHWC, outputs)[0])
         y_rows = rows.shape[:2].numel() * 2 * self.outputs.size * outputs
-        return _split_range(len(image_BHWC), ROWS_AT_ONCE // max(rows.numel(), y_rows))
+        return _split_range(len(image_BHWC), NUMBERS_AT_ONCE // max(rows.numel(), y_rows))
 
     def count_factors(self, image_BHWC: Tensor, weight_OKKC: Tensor) -> int:
         """The numbers of the factors of all these images."""
@@ -152,7 +157,7 @@ class BilinearForm:
         nor weights need be held in all their components.
         """
         y_rows = self.outputs.make_rows(y_BHWO, WHOLE).zero_()
-        for block in self.list_blocks(image_BHWC):
+        for block in self.list_blocks(image_BHWC, len(weight_OKKC)):
             x_rows = self.image.transform_rows(image_BHWC, block)
             w_rows = self.weights.transform_rows(weight_OKKC, block)
             for pair in range(x_rows.shape[1]):
@@ -179,7 +184,7 @@ class BilinearForm:
         """
         g_rows = self.outputs.transform_rows(gradient_BHWO, WHOLE)
         kept = None if factors is None else iter(factors)
-        for block in self.list_blocks(image_BHWC):
+        for block in self.list_blocks(image_BHWC, len(weight_OKKC)):
             operands = (self.image, image_BHWC), (self.weights, weight_OKKC)
             x_rows, w_rows = (
                 each.make_rows(array, block) if kept else each.transform_rows(array, block)

@@ -35,9 +35,12 @@ from torch import Tensor
 
 SMALLEST_KERNEL = 4
 LARGEST_TILE = 24  # positions along an axis; larger ones need more memory and win no time
-# Fitted to 61 convolutions, see docs/performance.md: what a multiplication of a direct convolution
-# costs, and to transform a number, in multiplications of large matrices.
-DIRECT_COST, TRANSFORM_COST, FEWEST_CHANNELS = 1.4, 110.0, 32
+# What a multiplication of a direct convolution costs, and to transform a number, in multiplications
+# of large matrices; fitted by `capsweep bench convolution`, see docs/performance.md. Matrices are
+# multiplied with AVX2 even on some processors whose direct convolutions use AVX-512.
+DIRECT_COST = 1.2 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 2.0
+TRANSFORM_COST = 110.0
+FEWEST_CHANNELS = 32
 # The three numbers that are made of the real and the imaginary part of a frequency. Those of
 # outputs count twice, for the frequency's mirror image.
 IMAGE = ((1.0, 1.0), (1.0, 0.0), (0.0, 1.0))

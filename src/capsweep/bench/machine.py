@@ -60,8 +60,9 @@ def describe_conditions(conditions: Mapping[str, Any]) -> str:
     """In one line, for people; the JSON has the rest."""
     hardware, code = conditions["hardware"], conditions["code"]
     commit = (code["commit"] or "of no checkout")[:12] + (", changed" if code["dirty"] else "")
-    processor = ", ".join([*hardware["gpus"], hardware["processor"]])
+    processor = f"{hardware['processor']} with {hardware['capability']}"
+    devices = ", ".join([*hardware["gpus"], processor])
     return (
-        f"{conditions['when'][:10]}, code {commit}, {processor}, {hardware['cores']} cores, "
+        f"{conditions['when'][:10]}, code {commit}, {devices}, {hardware['cores']} cores, "
         f"load {conditions['load']:.2f}, torch {conditions['versions']['torch']}"
     )

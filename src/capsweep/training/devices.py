@@ -108,7 +108,7 @@ def compile_network(network: nn.Module, mode: str | None) -> None:
 
     The keys of its `state_dict` stay. Each size of a batch has code of its own, so that what a
     batch gives does not depend on the batches before it, nor on whether the run was resumed.
-    Routing runs as it is, between compiled parts.
+    Routing and transformed convolutions run as they are, between compiled parts.
     """
     if mode is None:
         return

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 from trained_cells import find_folder, train
 
 from capsweep.config import compose
 from capsweep.data.batches import Batch
-from capsweep.model import bilinear_form, convolution, transformed_convolution
+from capsweep.model import bilinear_form, convolution, large_kernels, transformed_convolution
 from capsweep.model.bilinear_form import BilinearForm
 from capsweep.model.convolution import Convolution, describe_methods, set_method
 from capsweep.model.large_kernels import Tiling, choose_tiling
@@ -109,6 +110,32 @@ def test_what_is_computed_at_once_or_kept_changes_no_number(
     torch.testing.assert_close(_compute(layer, images_BCHW), at_once)
 
 
+class LargestArray(TorchDispatchMode):
+    """Numbers of the largest array that an operation gave."""
+
+    numbers = 0
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, arguments: Any = (), named: Any = None
+    ) -> Any:
+        result = operation(*arguments, **(named or {}))
+        if isinstance(result, Tensor):
+            size = result.untyped_storage().nbytes() // result.element_size()
+            self.numbers = max(self.numbers, size)
+        return result
+
+
+def test_no_array_is_larger_than_the_images_or_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, layer = _make_layers(64, 64, 5, 1, same=True)
+    images_BCHW = _normal(8, 64, 20, 20).float().requires_grad_()
+    monkeypatch.setattr(bilinear_form, "NUMBERS_AT_ONCE", images_BCHW.numel())
+    monkeypatch.setattr(transformed_convolution, "MOST_KEPT", 0)
+    with LargestArray() as largest:
+        layer(images_BCHW).sum().backward()
+    assert layer.methods == {"transformed, tiles of 10x10"}
+    assert largest.numbers == images_BCHW.numel()
+
+
 def test_factors_are_kept_in_training_alone_and_within_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -169,14 +196,38 @@ def test_a_graph_can_be_gone_back_through_twice_and_has_no_second_derivative() -
         gradient.sum().backward()
 
 
-def test_the_rule_takes_what_was_measured_to_be_faster() -> None:
+@pytest.mark.parametrize(
+    ("vectors", "cpu_name", "avx_vnni", "cost"),
+    [
+        ("AVX512", "AMD EPYC", True, 0.9),
+        ("AVX512", "AMD EPYC", False, 1.8),
+        ("AVX2", "AMD EPYC", True, 1.8),
+        ("AVX512", "Intel(R) Xeon(R)", True, 1.8),
+    ],
+)
+def test_direct_convolution_is_cheap_where_it_alone_has_longer_vectors(
+    monkeypatch: pytest.MonkeyPatch, vectors: str, cpu_name: str, avx_vnni: bool, cost: float
+) -> None:
+    capabilities = {"cpu_name": cpu_name, "avx_vnni": avx_vnni}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
+    assert large_kernels.find_direct_cost() == cost
+
+
+@pytest.mark.parametrize("direct_cost", [0.9, 1.8])
+def test_the_rule_takes_what_was_measured_to_be_faster(
+    monkeypatch: pytest.MonkeyPatch, direct_cost: float
+) -> None:
+    monkeypatch.setattr(large_kernels, "DIRECT_COST", direct_cost)
+
     def choose(*sizes: int, batch: int, places: int) -> Tiling | None:
         channels, outputs, kernel, stride = sizes
         places_HW = places, places
         return choose_tiling(kernel, stride, (channels, outputs), batch, places_HW)
 
     assert choose(*PRIMARY, batch=128, places=6) == Tiling(9, 2, 6)
-    assert choose(64, 64, 9, 2, batch=128, places=6) == Tiling(9, 2, 6)
+    small = Tiling(9, 2, 6) if direct_cost > 1 else None
+    assert choose(64, 64, 9, 2, batch=128, places=6) == small, "capsnet_small"
     assert choose(256, 256, 5, 1, batch=128, places=28) == Tiling(5, 1, 14)
     assert choose(1, 256, 9, 1, batch=128, places=20) is None, "the first layer"
     assert choose(64, 64, 5, 2, batch=128, places=5) is None, "capsnet_tiny"

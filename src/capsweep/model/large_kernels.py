@@ -35,17 +35,28 @@ from torch import Tensor
 
 SMALLEST_KERNEL = 4
 LARGEST_TILE = 24  # positions along an axis; larger ones need more memory and win no time
-# What a multiplication of a direct convolution costs, and to transform a number, in multiplications
-# of large matrices; fitted by `capsweep bench convolution`, see docs/performance.md. Matrices are
-# multiplied with AVX2 even on some processors whose direct convolutions use AVX-512.
-DIRECT_COST = 1.2 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 2.0
-TRANSFORM_COST = 110.0
-FEWEST_CHANNELS = 32
 # The three numbers that are made of the real and the imaginary part of a frequency. Those of
 # outputs count twice, for the frequency's mirror image.
 IMAGE = ((1.0, 1.0), (1.0, 0.0), (0.0, 1.0))
 WEIGHTS = ((1.0, 0.0), (-1.0, -1.0), (1.0, -1.0))
 OUTPUTS = ((2.0, 2.0), (0.0, 2.0), (-2.0, 0.0))
+
+
+def find_direct_cost() -> float:
+    """What a multiplication of a direct convolution costs, in multiplications of large matrices.
+
+    Where a processor has AVX-512, oneDNN convolves with it. On AMD's, MKL multiplies matrices with
+    AVX2 nevertheless; that is half as fast from Zen 5 on, which is the first of them with AVX-VNNI.
+    """
+    capabilities = torch.cpu.get_capabilities()
+    is_amd = "AMD" in str(capabilities.get("cpu_name"))
+    is_whole = is_amd and bool(capabilities.get("avx_vnni"))
+    return 0.9 if is_whole and torch.backends.cpu.get_cpu_capability() == "AVX512" else 1.8
+
+
+# In multiplications of large matrices: one of a direct convolution, and to transform a number.
+# Fewer channels than the least cost as much. Fitted to what `capsweep bench convolution` measures.
+DIRECT_COST, TRANSFORM_COST, FEWEST_CHANNELS = find_direct_cost(), 110.0, 32
 
 
 @dataclass(frozen=True)

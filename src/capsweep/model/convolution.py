@@ -92,7 +92,7 @@ class Convolution(nn.Conv2d):
 def multiplies_bfloat16() -> bool:
     """Whether the processor has instructions for it, and need not emulate it."""
     capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def set_method(network: nn.Module, method: str) -> None:

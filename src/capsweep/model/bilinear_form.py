@@ -3,6 +3,7 @@
 Shape letters: as there.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +18,7 @@ NUMBERS_AT_ONCE = 2**23 - 2**10
 CACHED = 2**19  # numbers of the tiles that are transformed at once
 
 Block = tuple[slice, slice]  # rows of phases, and channels of all phases of such a row
-Factors = list[tuple[Tensor, Tensor]]  # x_TFC, w_OFC of each pair of rows of each block
+Factors = tuple[Tensor, Tensor]  # x_TFC, w_OFC of a pair of rows of a block
 WHOLE: Block = (slice(None), slice(None))
 
 
@@ -134,22 +135,23 @@ class BilinearForm:
         outputs: channels.
         """
         rows = self.image.make_rows(image_BHWC[:1], self.list_blocks(image_BHWC, outputs)[0])
-        y_rows = rows.shape[:2].numel() * 2 * self.outputs.size * outputs
+        y_rows = rows.shape[:2].numel() * 2 * max(self.outputs.size, 3) * outputs
         return _split_range(len(image_BHWC), NUMBERS_AT_ONCE // max(rows.numel(), y_rows))
 
     def count_factors(self, image_BHWC: Tensor, weight_OKKC: Tensor) -> int:
-        """The numbers of the factors of all these images."""
+        """The numbers of the factors of all these images; each part has its own of the weights."""
         pairs, components, _ = self.image.transform.columns.shape
         tiles = len(image_BHWC) * len(self.image.make_rows(image_BHWC[:1], WHOLE))
+        weights = len(self.list_parts(image_BHWC, len(weight_OKKC))) * len(weight_OKKC)
         channels = self.image.stride**2 * image_BHWC.shape[3]
-        return pairs * components * channels * (tiles + len(weight_OKKC))
+        return pairs * components * channels * (tiles + weights)
 
     def add_outputs(
         self,
         image_BHWC: Tensor,
         weight_OKKC: Tensor,
         y_BHWO: Tensor,
-        factors: Factors | None = None,
+        factors: list[Factors] | None = None,
     ) -> None:
         """Add the convolution to y, and all that was multiplied to `factors`.
 
@@ -176,24 +178,23 @@ class BilinearForm:
         gradient_BHWO: Tensor,
         by_image: Tensor | None,
         by_weight: Tensor | None,
-        factors: Factors | None = None,
+        factors: Iterator[Factors] | None = None,
     ) -> None:
         """Add to the gradients by image and weights, None where they are not needed.
 
         gradient_BHWO: by the outputs. factors: of `add_outputs`; None: computed again.
         """
         g_rows = self.outputs.transform_rows(gradient_BHWO, WHOLE)
-        kept = None if factors is None else iter(factors)
         for block in self.list_blocks(image_BHWC, len(weight_OKKC)):
             operands = (self.image, image_BHWC), (self.weights, weight_OKKC)
             x_rows, w_rows = (
-                each.make_rows(array, block) if kept else each.transform_rows(array, block)
+                each.make_rows(array, block) if factors else each.transform_rows(array, block)
                 for each, array in operands
             )
             for pair in range(x_rows.shape[1]):  # whose rows become the gradients' own
                 g_TFO = self.outputs.transform_columns(g_rows, pair)
-                if kept:
-                    x_TFC, w_OFC = next(kept)
+                if factors:
+                    x_TFC, w_OFC = next(factors)
                 else:
                     x_TFC = self.image.transform_columns(x_rows, pair)
                     w_OFC = self.weights.transform_columns(w_rows, pair)

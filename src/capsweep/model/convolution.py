@@ -6,7 +6,6 @@ kernel offsets.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,10 @@ from capsweep.model.routing import exclude_from_compiling
 from capsweep.model.transformed_convolution import convolve
 
 WHOLE_PRECISION = (torch.float32, torch.float64)
+# Whether the processor has instructions for it, and need not emulate it.
+MULTIPLIES_BFLOAT16 = any(
+    torch.cpu.get_capabilities().get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16")
+)
 
 
 class Convolution(nn.Conv2d):
@@ -47,13 +50,17 @@ class Convolution(nn.Conv2d):
         weight = self.weight if self.divisor == 1 else self.weight / self.divisor
         tiling = self._choose_tiling(input)
         if tiling is None:
-            self.methods.add("direct")
+            self._record("direct")
             return self._convolve_directly(input, weight)
-        self.methods.add(f"transformed, tiles of {tiling.outputs}x{tiling.outputs}")
+        self._record(f"transformed, tiles of {tiling.outputs}x{tiling.outputs}")
         assert self.bias is not None
         before = self._padding_of(input.shape[2])[0], self._padding_of(input.shape[3])[0]
         arguments = input, weight, self.bias, tiling, before, self._count_all_places(input)
         return exclude_from_compiling(convolve)(*arguments)
+
+    @torch.compiler.assume_constant_result  # a compiled network records while it is compiled
+    def _record(self, method: str) -> None:
+        self.methods.add(method)
 
     def _choose_tiling(self, input: Tensor) -> Tiling | None:
         """None: directly, as all that `large_kernels` cannot do, and what a processor multiplies in
@@ -63,7 +70,7 @@ class Convolution(nn.Conv2d):
             return None
         kernel, stride, places = self.kernel_size[0], self.stride[0], self._count_all_places(input)
         is_large = kernel >= SMALLEST_KERNEL and min(len(input), *places) > 0
-        is_bfloat16 = torch.is_autocast_enabled("cpu") and multiplies_bfloat16()
+        is_bfloat16 = torch.is_autocast_enabled("cpu") and MULTIPLIES_BFLOAT16
         if not is_large or stride > 2 or is_bfloat16 or self.weight.dtype not in WHOLE_PRECISION:
             return None
         channels, always = (self.in_channels, self.out_channels), self.method == "transformed"
@@ -86,13 +93,6 @@ class Convolution(nn.Conv2d):
         kernel, stride = self.kernel_size[0], self.stride[0]
         missing = max((self.count_places(size) - 1) * stride + kernel - size, 0)
         return missing // 2, missing - missing // 2
-
-
-@cache
-def multiplies_bfloat16() -> bool:
-    """Whether the processor has instructions for it, and need not emulate it."""
-    capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def set_method(network: nn.Module, method: str) -> None:

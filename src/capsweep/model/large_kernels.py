@@ -55,8 +55,8 @@ def find_direct_cost() -> float:
 
 
 # In multiplications of large matrices: one of a direct convolution, and to transform a number.
-# Fewer channels than the least cost as much. Fitted to what `capsweep bench convolution` measures.
-DIRECT_COST, TRANSFORM_COST, FEWEST_CHANNELS = find_direct_cost(), 110.0, 32
+# Channels count in whole steps. Fitted to what `capsweep bench convolution` measures.
+DIRECT_COST, TRANSFORM_COST, CHANNEL_STEP = find_direct_cost(), 110.0, 32
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,8 @@ def choose_tiling(
 def _estimate_cost(
     tiling: Tiling, channels: tuple[int, int], batch: int, places: tuple[int, int]
 ) -> float:
-    """In multiplications of large matrices; few channels take as long as FEWEST_CHANNELS."""
-    inputs, outputs = (-(-count // FEWEST_CHANNELS) * FEWEST_CHANNELS for count in channels)
+    """In multiplications of large matrices."""
+    inputs, outputs = (-(-count // CHANNEL_STEP) * CHANNEL_STEP for count in channels)
     inputs *= tiling.stride**2
     tiles = batch * math.prod(map(tiling.count_tiles, places))
     components = tiling.components

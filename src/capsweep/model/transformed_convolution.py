@@ -3,13 +3,14 @@
 Shape letters: as there.
 """
 
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from capsweep.model.bilinear_form import BilinearForm, make_form
+from capsweep.model.bilinear_form import BilinearForm, Factors, make_form
 from capsweep.model.large_kernels import Tiling
 
 MOST_KEPT = 2**24  # numbers of the factors that may wait for the backward pass
@@ -40,10 +41,11 @@ class TransformedConvolution(torch.autograd.Function):
         y_BHWO = _put_channels_last(y_BOHW)
         parts = form.list_parts(image_BHWC, len(weight_OKKC))
         is_kept = is_trained and form.count_factors(image_BHWC, weight_OKKC) <= MOST_KEPT
-        ctx.factors = [[] if is_kept else None for _ in parts]
-        for images, factors in zip(parts, ctx.factors, strict=True):
-            form.add_outputs(image_BHWC[images], weight_OKKC, y_BHWO[images], factors)
-        ctx.save_for_backward(image_BHWC, weight_OKKC)
+        factors: list[Factors] = []
+        for images in parts:
+            arrays = image_BHWC[images], weight_OKKC, y_BHWO[images]
+            form.add_outputs(*arrays, factors if is_kept else None)
+        ctx.save_for_backward(image_BHWC, weight_OKKC, *chain.from_iterable(factors))
         ctx.form = form
         return y_BOHW
 
@@ -56,14 +58,15 @@ class TransformedConvolution(torch.autograd.Function):
 
 @once_differentiable
 def _differentiate(ctx: Any, gradient_BHWO: Tensor) -> tuple[Tensor | None, ...]:
-    image_BHWC, weight_OKKC = ctx.saved_tensors
+    image_BHWC, weight_OKKC, *kept = ctx.saved_tensors
+    factors = iter(zip(kept[::2], kept[1::2], strict=True)) if kept else None
     by_image, by_weight = (
         torch.zeros_like(array) if is_needed else None
-        for array, is_needed in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
+        for array, is_needed in zip((image_BHWC, weight_OKKC), ctx.needs_input_grad, strict=False)
     )
     form: BilinearForm = ctx.form
     parts = form.list_parts(image_BHWC, len(weight_OKKC))
-    for images, factors in zip(parts, ctx.factors, strict=True):
+    for images in parts:
         part = None if by_image is None else by_image[images]
         gradients = gradient_BHWO[images], part, by_weight
         form.add_gradients(image_BHWC[images], weight_OKKC, *gradients, factors)
@@ -71,7 +74,8 @@ def _differentiate(ctx: Any, gradient_BHWO: Tensor) -> tuple[Tensor | None, ...]
         None if gradient is None else gradient.permute(0, 3, 1, 2)
         for gradient in (by_image, by_weight)
     )
-    return *channels_second, gradient_BHWO.sum((0, 1, 2))
+    by_bias = gradient_BHWO.sum((0, 1, 2)) if ctx.needs_input_grad[2] else None
+    return *channels_second, by_bias
 
 
 def _put_channels_last(array_BCHW: Tensor) -> Tensor:

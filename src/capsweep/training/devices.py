@@ -65,8 +65,8 @@ def disable_tf32() -> None:
 def keep_freed_memory() -> None:
     """Let this process keep freed memory, and use it again, in blocks of up to 32 MiB.
 
-    glibc gives it back to the kernel, which fills each new page with zeros: up to 30 % of the time
-    of a small network's step. It keeps no larger blocks; other allocators have no such setting.
+    glibc gives it back to the kernel, which fills each new page with zeros: up to a third of a
+    small network's step. It keeps no larger blocks; other allocators have no such setting.
     """
     if (set_option := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         set_option(M_MMAP_THRESHOLD, LARGEST_BLOCK)

@@ -130,10 +130,7 @@ class BilinearForm:
         return [(phases, part) for phases in rows for part in parts]
 
     def list_parts(self, image_BHWC: Tensor, outputs: int) -> list[slice]:
-        """The images that are computed at once: all, if their rows have few enough numbers.
-
-        outputs: channels.
-        """
+        """Images computed at once: all whose rows have few enough numbers. outputs: channels."""
         rows = self.image.make_rows(image_BHWC[:1], self.list_blocks(image_BHWC, outputs)[0])
         y_rows = rows.shape[:2].numel() * 2 * max(self.outputs.size, 3) * outputs
         return _split_range(len(image_BHWC), NUMBERS_AT_ONCE // max(rows.numel(), y_rows))

@@ -1,0 +1,184 @@
+"""Transformed convolutions in a network: where they are used, and that it trains as before."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from convolutions import PRIMARY, compute_results, draw_normal, find_relative_error, make_layers
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
+from trained_cells import find_folder, train
+
+from capsweep.config import compose
+from capsweep.data.batches import Batch
+from capsweep.model import convolution, large_kernels
+from capsweep.model.convolution import describe_methods, set_method
+from capsweep.model.large_kernels import Tiling, choose_tiling
+from capsweep.training import build
+from capsweep.training.run_hooks import RunHooks
+
+
+@pytest.mark.parametrize(
+    ("vectors", "cpu_name", "avx_vnni", "cost"),
+    [
+        ("AVX512", "AMD EPYC", True, 0.9),
+        ("AVX512", "AMD EPYC", False, 1.8),
+        ("AVX2", "AMD EPYC", True, 1.8),
+        ("AVX512", "Intel(R) Xeon(R)", True, 1.8),
+    ],
+)
+def test_direct_convolution_is_cheap_where_it_alone_has_longer_vectors(
+    monkeypatch: pytest.MonkeyPatch, vectors: str, cpu_name: str, avx_vnni: bool, cost: float
+) -> None:
+    capabilities = {"cpu_name": cpu_name, "avx_vnni": avx_vnni}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
+    assert large_kernels.find_direct_cost() == cost
+
+
+@pytest.mark.parametrize("direct_cost", [0.9, 1.8])
+def test_the_rule_takes_what_was_measured_to_be_faster(
+    monkeypatch: pytest.MonkeyPatch, direct_cost: float
+) -> None:
+    monkeypatch.setattr(large_kernels, "DIRECT_COST", direct_cost)
+
+    def choose(*sizes: int, batch: int, places: int) -> Tiling | None:
+        channels, outputs, kernel, stride = sizes
+        places_HW = places, places
+        return choose_tiling(kernel, stride, (channels, outputs), batch, places_HW)
+
+    assert choose(*PRIMARY, batch=128, places=6) == Tiling(9, 2, 6)
+    small = Tiling(9, 2, 6) if direct_cost > 1 else None
+    assert choose(64, 64, 9, 2, batch=128, places=6) == small, "capsnet_small"
+    assert choose(256, 256, 5, 1, batch=128, places=28) == Tiling(5, 1, 14)
+    assert choose(1, 256, 9, 1, batch=128, places=20) is None, "the first layer"
+    assert choose(64, 64, 5, 2, batch=128, places=5) is None, "capsnet_tiny"
+    assert choose(*PRIMARY, batch=1, places=6) is None, "transformed weights serve one image"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "pixels"), [((2, 3, 3, 1), 9), ((2, 3, 9, 3), 20), ((2, 3, 5, 1), 0)]
+)
+def test_what_it_cannot_do_is_done_directly(sizes: tuple[int, ...], pixels: int) -> None:
+    direct, transformed = make_layers(*sizes, same=True)
+    images_BCHW = draw_normal(2 if pixels else 0, 2, pixels or 9, pixels or 9).float()
+    assert torch.equal(transformed(images_BCHW), direct(images_BCHW))
+    assert describe_methods(nn.Sequential(transformed)) == {"0": "direct"}
+
+
+def test_a_kernel_that_does_not_fit_is_torchs_error() -> None:
+    _, transformed = make_layers(2, 3, 9, 1)
+    with pytest.raises(RuntimeError, match="Kernel size can't be greater than actual input size"):
+        transformed(draw_normal(2, 2, 5, 5).float())
+
+
+@pytest.mark.parametrize("has_instructions", [True, False])
+def test_in_mixed_precision_it_is_used_where_bfloat16_is_emulated(
+    monkeypatch: pytest.MonkeyPatch, has_instructions: bool
+) -> None:
+    monkeypatch.setattr(convolution, "MULTIPLIES_BFLOAT16", has_instructions)
+    direct, transformed = make_layers(3, 4, 5, 1)
+    images_BCHW = draw_normal(2, 3, 12, 12).float()
+    expected = direct(images_BCHW)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        features_BCHW = transformed(images_BCHW.bfloat16())
+    assert features_BCHW.dtype == torch.bfloat16
+    torch.testing.assert_close(features_BCHW.float(), expected, rtol=0.05, atol=0.05)
+    features_BCHW.float().square().sum().backward()
+    assert transformed.weight.grad is not None
+    assert transformed.weight.grad.isfinite().all()
+    assert ("direct" in transformed.methods) == has_instructions
+
+
+@pytest.mark.parametrize(
+    "model", [("capsnet", "model.conv.channels=32", "model.primary.types=4"), ("cnn_small",)]
+)
+def test_a_networks_loss_and_gradients_are_those_of_direct_convolution(
+    model: tuple[str, ...],
+) -> None:
+    name, *sizes = model
+    config = compose.cell([f"model={name}", *sizes]).config
+    batch = Batch(torch.rand(6, *config["dataset"]["image_shape"]), torch.arange(6))
+    results = {}
+    for method in ("direct", "transformed"):
+        torch.manual_seed(0)
+        network = build.build_network(config)
+        set_method(network, method)
+        torch.manual_seed(1)  # of dropout
+        loss = build.build_objective(config)(network, batch).total
+        loss.backward()
+        gradients = {name: p.grad for name, p in network.named_parameters()}
+        results[method] = {"loss": loss.detach(), **gradients}
+        assert any(method in used for used in describe_methods(network).values())
+    for key, expected in results["direct"].items():
+        error = find_relative_error(results["transformed"][key], expected.double())
+        assert error < 1e-4, key
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore:The .grad attribute")
+@pytest.mark.parametrize(("method", "graphs"), [("direct", 1), ("transformed", 2)])
+def test_a_compiled_network_breaks_at_a_transformed_convolution_alone(
+    monkeypatch: pytest.MonkeyPatch, method: str, graphs: int
+) -> None:
+    monkeypatch.setattr(convolution, "MULTIPLIES_BFLOAT16", True)
+
+    class Network(nn.Module):
+        """Something to compile before and after the convolution."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            direct, transformed = make_layers(2, 3, 5, 1)
+            self.layer = direct if method == "direct" else transformed
+
+        def forward(self, images_BCHW: Tensor) -> Tensor:
+            return self.layer(2 * images_BCHW).relu_()
+
+    network, images_BCHW = Network(), draw_normal(2, 2, 9, 9).float()
+    expected = compute_results(network, images_BCHW)
+    network.layer.methods.clear()
+    counter = CompileCounter()
+    network.compile(backend=counter, dynamic=False)
+    for _ in range(2):
+        torch.testing.assert_close(compute_results(network, images_BCHW), expected)
+        assert counter.frame_count == graphs
+    (used,) = network.layer.methods
+    assert used.startswith(method)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        network(images_BCHW)
+    assert counter.frame_count - graphs == 1
+    assert "direct" in network.layer.methods
+
+
+def test_a_checkpoint_of_one_method_continues_with_the_other(tmp_path: Path) -> None:
+    class CutError(Exception):
+        """What ends a run early."""
+
+    def cut(row: dict) -> None:
+        if row["epoch"] == 1:
+            raise CutError
+
+    small = ["model.conv.channels=8", "model.primary.types=2", "batch_size=16", "limit_batches=3"]
+    fixed = ["epochs=3", "trainer.accelerator=cpu", "trainer.checkpoint_interval=0", "logger=csv"]
+    direct, transformed = (
+        compose.cell(
+            [*small, *fixed, f"places.storage={tmp_path}", f"trainer.convolution={method}"]
+        )
+        for method in ("direct", "transformed")
+    )
+    assert direct.signature == transformed.signature
+    with pytest.raises(CutError):
+        train(direct, RunHooks(on_epoch=cut))
+    result = train(transformed)
+    provenance = json.loads((find_folder(transformed) / "provenance.json").read_text())
+    assert result["epochs"] == 3
+    methods = [provenance, *provenance["earlier"]]
+    assert [run["implementations"]["convolutions"] for run in methods] == [
+        "transformed, channels last",
+        "direct, channels last",
+    ]
+    assert provenance["convolutions"] == {
+        "conv": "transformed, tiles of 10x10",
+        "primary.conv": "transformed, tiles of 6x6",
+    }

@@ -115,10 +115,14 @@ def test_a_step_with_another_routing_is_refused() -> None:
 def test_all_candidates_of_a_step_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "is_gpu", lambda: False)
     report = step.measure_step(budget=0, images=2, others=["cnn_tiny"])
-    names = [row.get("candidate", row.get("network")) for row in report.timings]
-    assert names == [*step.list_candidates(), "capsnet", "cnn_tiny"]
+    names = [next(iter(row.values())) for row in report.timings]
+    parts = [*step.PARTS, step.OTHER_PARTS]
+    assert names == [*step.list_candidates(), *parts, "capsnet", "cnn_tiny"]
+    profiled = {row["part"]: row["before: ms"] for row in report.timings if "part" in row}
+    never = {"transformed convolutions"}
+    assert {part for part, milliseconds in profiled.items() if milliseconds == 0} == never
     assert report.timings[-1]["tiles"] == "direct, direct, direct"
-    peaks = [row["peak MB"] for row in report.timings]
+    peaks = [row["peak MB"] for row in report.timings if "part" not in row]
     assert all(1e2 < peak < 1e4 for peak in peaks)
 
 

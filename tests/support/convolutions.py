@@ -10,10 +10,10 @@ from capsweep.model.convolution import Convolution
 PRIMARY = 256, 256, 9, 2  # of CapsNet: channels, outputs, kernel, stride
 
 
-def draw_normal(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """The same numbers for each shape."""
+def draw_normal(*shape: int) -> Tensor:
+    """The same numbers of float64 each time that a shape is asked for."""
     generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(shape, generator=generator, dtype=dtype)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def make_layers(*sizes: int, same: bool = False) -> tuple[Convolution, Convolution]:

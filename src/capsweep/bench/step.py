@@ -5,9 +5,12 @@ Each candidate has a process of its own, and one of them computes at a time. EM 
 with its reference.
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from torch.profiler import ProfilerActivity, profile
 
 from capsweep.bench import comparison, machine, networks
 from capsweep.bench.processes import RemoteCall, start_calls
@@ -23,10 +26,20 @@ from capsweep.bench.training import (
 )
 from capsweep.training.devices import using_threads
 
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch's profiler prints that it starts
 EM_BATCH = 8
 EM_NETWORK = ("model=matrix_capsnet", "routing=em", "dataset=smallnorb", "loss=spread")
 EM_FASTEST = {2: 60.0, 3: 45.0}  # images a second, by routing iterations
 EM_TOLERANCE = 1e-4
+PARTS = {  # of a step, by words in what torch's profiler records; the first that fits
+    "transformed convolutions": ("TransformedConvolution",),
+    "direct convolutions": ("aten::conv2d", "ConvolutionBackward"),
+    "routing": ("Routing",),
+    "ReLU": ("aten::relu", "ReluBackward"),
+    "optimiser": ("Optimizer",),
+}
+OTHER_PARTS = "decoder and the rest"
+PROFILED_STEPS = 3
 
 
 def list_candidates() -> dict[str, StepCandidate]:
@@ -68,8 +81,38 @@ def measure_step(
             if machine.is_gpu():
                 return BenchReport(measured, rows)
             capsnet = networks.make_row("capsnet", "digits", seconds, calls)
+            rows += list_parts(
+                *(calls[way].ask(profile_step) for way in (networks.BEFORE, networks.NOW))
+            )
         all_rows = [capsnet, *networks.measure_networks(checked, images, budget / 6)]
     return BenchReport(measured + networks.judge_networks(all_rows), rows + all_rows)
+
+
+def profile_step(step: StepTraining) -> dict[str, float]:
+    """Milliseconds of each of its parts, by torch's profiler."""
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for _ in range(PROFILED_STEPS):
+            step()
+    parts = dict.fromkeys([*PARTS, OTHER_PARTS], 0.0)
+    for event in profiler.events() or ():
+        if event.cpu_parent is None:
+            fitting = (part for part, words in PARTS.items() if any(w in event.name for w in words))
+            parts[next(fitting, OTHER_PARTS)] += event.cpu_time_total / 1e3 / PROFILED_STEPS
+    return parts
+
+
+def list_parts(before: Mapping[str, float], now: Mapping[str, float]) -> list[dict[str, Any]]:
+    """A row for each part of a step of the CapsNet."""
+    return [
+        {
+            "part": part,
+            "before: ms": before[part],
+            "before: share": f"{before[part] / sum(before.values()):.0%}",
+            "ms": now[part],
+            "share": f"{now[part] / sum(now.values()):.0%}",
+        }
+        for part in now
+    ]
 
 
 def judge_steps(seconds: comparison.Seconds, rows: Sequence[Mapping[str, Any]]) -> list[Measured]:

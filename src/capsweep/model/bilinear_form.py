@@ -185,16 +185,18 @@ class BilinearForm:
         for block in self.list_blocks(image_BHWC, len(weight_OKKC)):
             operands = (self.image, image_BHWC), (self.weights, weight_OKKC)
             x_rows, w_rows = (
-                each.make_rows(array, block) if factors else each.transform_rows(array, block)
+                each.transform_rows(array, block)
+                if factors is None
+                else each.make_rows(array, block)
                 for each, array in operands
             )
             for pair in range(x_rows.shape[1]):  # whose rows become the gradients' own
                 g_TFO = self.outputs.transform_columns(g_rows, pair)
-                if factors:
-                    x_TFC, w_OFC = next(factors)
-                else:
+                if factors is None:
                     x_TFC = self.image.transform_columns(x_rows, pair)
                     w_OFC = self.weights.transform_columns(w_rows, pair)
+                else:
+                    x_TFC, w_OFC = next(factors)
                 if by_image is not None:
                     gx_FTC = torch.bmm(g_TFO.transpose(0, 1), w_OFC.transpose(0, 1))
                     x_rows[:, pair] = self.image.transpose_columns(gx_FTC, pair)

@@ -39,10 +39,9 @@ class TransformedConvolution(torch.autograd.Function):
         # Not a view: ReLU works in place on it, and autograd copies the gradients of views.
         y_BOHW = bias_BOHW.clone(memory_format=torch.channels_last)
         y_BHWO = _put_channels_last(y_BOHW)
-        parts = form.list_parts(image_BHWC, len(weight_OKKC))
         is_kept = is_trained and form.count_factors(image_BHWC, weight_OKKC) <= MOST_KEPT
         factors: list[Factors] = []
-        for images in parts:
+        for images in form.list_parts(image_BHWC, len(weight_OKKC)):
             arrays = image_BHWC[images], weight_OKKC, y_BHWO[images]
             form.add_outputs(*arrays, factors if is_kept else None)
         ctx.save_for_backward(image_BHWC, weight_OKKC, *chain.from_iterable(factors))
@@ -65,8 +64,7 @@ def _differentiate(ctx: Any, gradient_BHWO: Tensor) -> tuple[Tensor | None, ...]
         for array, is_needed in zip((image_BHWC, weight_OKKC), ctx.needs_input_grad, strict=False)
     )
     form: BilinearForm = ctx.form
-    parts = form.list_parts(image_BHWC, len(weight_OKKC))
-    for images in parts:
+    for images in form.list_parts(image_BHWC, len(weight_OKKC)):
         part = None if by_image is None else by_image[images]
         gradients = gradient_BHWO[images], part, by_weight
         form.add_gradients(image_BHWC[images], weight_OKKC, *gradients, factors)

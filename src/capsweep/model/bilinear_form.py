@@ -166,6 +166,7 @@ class BilinearForm:
                 y_rows[:, pair] += self.outputs.transpose_columns(y_FTO, pair)
                 if factors is not None:
                     factors.append((x_TFC, w_OFC))
+            del x_rows, w_rows  # before the next ones are made beside them
         self.outputs.add_transposed_rows(y_rows, y_BHWO, WHOLE)
 
     def add_gradients(
@@ -207,6 +208,7 @@ class BilinearForm:
                 self.image.add_transposed_rows(x_rows, by_image, block)
             if by_weight is not None:
                 self.weights.add_transposed_rows(w_rows, by_weight, block)
+            del x_rows, w_rows
 
     def convolve_reference(self, image_BHWC: Tensor, weight_OKKC: Tensor) -> Tensor:
         """As it is defined."""

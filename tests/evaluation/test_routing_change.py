@@ -18,6 +18,7 @@ from capsweep.evaluation.figures.routing_change import (
     measure_trace,
 )
 from capsweep.evaluation.traces import find_routed
+from capsweep.model.routing import LayerSizes
 
 
 def make_iteration(**values: list) -> dict[str, Tensor]:
@@ -113,6 +114,6 @@ def test_a_routing_without_iterations_or_traces_is_told_apart() -> None:
     assert alone.describe_images() == "first 3 test images, 1 routing iteration as in training"
     with pytest.raises(NotApplicableError, match=r"no num_iters; leave --iterations out"):
         find_routed(cell, 3, 2)
-    cell.network.classes.routing = UniformRouting(num_children=1, num_parents=1, parent_pose=1)
+    cell.network.classes.routing = UniformRouting(sizes=LayerSizes(1, 1, 1, 1))
     with pytest.raises(NotApplicableError, match="keeps no trace"):
         measure(alone)

@@ -14,6 +14,7 @@ from capsweep.config import compose
 from capsweep.data.batches import to_unit
 from capsweep.model.capsnet import CapsNet, InitialWeights, count_first_shares
 from capsweep.model.convolution import Convolution
+from capsweep.model.routing import LayerSizes
 from capsweep.training import build
 
 # Of a normal distribution cut off at two deviations: what is left has this deviation.
@@ -156,7 +157,7 @@ def test_primary_votes_are_divided_among_the_types_and_none_of_the_above(
 class Unequal(nn.Module):
     """A variant whose children do not divide themselves at first."""
 
-    def __init__(self, *, num_children: int, num_parents: int, parent_pose: int) -> None:
+    def __init__(self, *, sizes: LayerSizes) -> None:
         super().__init__()
 
 

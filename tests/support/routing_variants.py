@@ -16,7 +16,7 @@ from hydra.utils import instantiate
 from torch import Tensor, nn
 
 from capsweep.config import compose
-from capsweep.model.routing import CouplingRule
+from capsweep.model.routing import CouplingRule, LayerSizes
 from capsweep.model.votes import ConvolutionalVotes, LocalVotes, Votes
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -53,16 +53,15 @@ class Variant(NamedTuple):
         """As in the ids of tests."""
         return f"{self.stem}-{self.impl}"
 
-    def layer(
-        self, num_iters: int, children: int, parents: int, parent_pose: int, seed: int = 0
-    ) -> nn.Module:
+    def layer(self, num_iters: int, sizes: LayerSizes, seed: int = 0) -> nn.Module:
         """The routing of one layer in float64, as its section makes it, but for iterations, where
-        it has them, and implementation. Its parameters are moved a little, each by its own amount.
+        it has them, and implementation; for evaluation, where none draws anything. Its parameters
+        are moved a little, each by its own amount.
         """
         chosen = {"num_iters": num_iters, "impl": self.impl}
         section = {key: chosen.get(key, value) for key, value in self.section.items()}
         make = instantiate(section, _convert_="all")
-        made = make(num_children=children, num_parents=parents, parent_pose=parent_pose).double()
+        made = make(sizes=sizes).double().eval()
         draw = normal(seed)
         with torch.no_grad():
             for parameter in made.parameters():
@@ -71,12 +70,13 @@ class Variant(NamedTuple):
 
     def routes(self, kind: type[LocalVotes]) -> bool:
         """Whether it takes votes of a kind: of all, or of the one that `votes_kind` says."""
-        return getattr(self.layer(1, 1, 1, 1), "votes_kind", kind) is kind
+        return getattr(self.layer(1, LayerSizes(1, 1, 1, 1)), "votes_kind", kind) is kind
 
     @property
-    def divides_children(self) -> bool:
-        """Whether its `coupling_rule` says that the shares of a child sum to 1."""
-        return getattr(self.layer(1, 1, 1, 1), "coupling_rule", None) == CouplingRule()
+    def coupling_rule(self) -> CouplingRule | None:
+        """Among whom a child divides itself, so that its shares sum to 1; None: they do not."""
+        rule = getattr(self.layer(1, LayerSizes(1, 1, 1, 1)), "coupling_rule", None)
+        return None if rule is None or rule.none_of_the_above else rule
 
 
 def _variants_of(stem: str, impls: Iterable[str]) -> list[Variant]:
@@ -108,11 +108,23 @@ every_variant = pytest.mark.parametrize("stem", VARIANTS)
 every_impl = parametrize(IMPLEMENTATIONS)
 every_convolving_impl = parametrize(CONVOLVING)
 every_impl_of_both_kinds = parametrize(each for each in CONVOLVING if each.routes(Votes))
-every_dividing_impl = parametrize(each for each in IMPLEMENTATIONS if each.divides_children)
+every_dividing_impl = parametrize(each for each in IMPLEMENTATIONS if each.coupling_rule)
 every_convolving_and_dividing_impl = parametrize(
-    each for each in CONVOLVING if each.divides_children
+    each for each in CONVOLVING if each.coupling_rule == CouplingRule()
 )
 iterations = pytest.mark.parametrize("num_iters", [1, 2, 3])
+
+
+def move_links(module: nn.Module, letters: str, order: Tensor) -> None:
+    """Put what a layer owns of each child (letters IL) or parent (J) in another order, by the
+    letters that end the names of its tensors.
+    """
+    named = [*module.named_parameters(), *module.named_buffers()]
+    with torch.no_grad():
+        for name, tensor in named:
+            for axis, letter in enumerate(name.rpartition("_")[2]):
+                if letter in letters:
+                    tensor.copy_(tensor.index_select(axis, order))
 
 
 def assert_same(one: Tensor, other: Tensor) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.model.capsules import squash
-from capsweep.model.routing import Routed
+from capsweep.model.routing import LayerSizes, Routed
 from capsweep.model.votes import ConvolutionalVotes, LocalVotes, Votes
 
 
@@ -21,7 +21,7 @@ def _return_poses(v_BMJD: Tensor) -> Routed:
 class UniformRouting(nn.Module):
     """A mean of all votes: without parameters, iterations and couplings."""
 
-    def __init__(self, *, num_children: int, num_parents: int, parent_pose: int) -> None:
+    def __init__(self, *, sizes: LayerSizes) -> None:
         super().__init__()
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
@@ -36,12 +36,10 @@ class SigmoidRouting(nn.Module):
 
     votes_kind = Votes
 
-    def __init__(
-        self, num_iters: int, *, num_children: int, num_parents: int, parent_pose: int
-    ) -> None:
+    def __init__(self, num_iters: int, *, sizes: LayerSizes) -> None:
         super().__init__()
         self.num_iters = num_iters
-        self.logit_J = nn.Parameter(torch.zeros(num_parents))
+        self.logit_J = nn.Parameter(torch.zeros(sizes.parents))
 
     def forward(self, votes: Votes, with_trace: bool = False) -> Routed:
         """With its couplings."""
@@ -66,9 +64,9 @@ class AttentionRouting(nn.Module):
     votes_kind = ConvolutionalVotes
     reads_activations = True
 
-    def __init__(self, *, num_children: int, num_parents: int, parent_pose: int) -> None:
+    def __init__(self, *, sizes: LayerSizes) -> None:
         super().__init__()
-        self.bias_JD = nn.Parameter(torch.zeros(num_parents, parent_pose))
+        self.bias_JD = nn.Parameter(torch.zeros(sizes.parents, sizes.parent_pose))
 
     def forward(self, votes: ConvolutionalVotes, with_trace: bool = False) -> Routed:
         """No traces: it has no iterations."""

@@ -59,6 +59,9 @@ NEUTRAL: Mapping[str, Any] = {
     "optim.decayed": "all",
     "optim.clip_norm": None,
     "optim.schedule.warmup": 0,
+    "routing.normaliser": "softmax",
+    "model.head": "length",
+    "model.votes.shared": False,
 }
 
 # A `_target_` that moved is hashed and stored under the path that it had first, so that results of

@@ -16,6 +16,8 @@ REDUCTIONS = {"margin": ("sum", "half_mean"), "spread": ("sum", "mean")}
 # Losses on logits, of which every network has some; the files of others say `on_logits: true`.
 ON_LOGITS = ("cross_entropy", "binary_cross_entropy")
 
+CONTROLS = ("uniform", "static", "random")  # dynamic routing of one iteration
+
 # Keys that say how many pixels an image has in both axes when the network gets it.
 SIDES = ("dataset.batches.crop", "dataset.batches.canvas", "dataset.test.canvas")
 
@@ -57,18 +59,17 @@ def check_target(key: str, target: object) -> None:
 
 def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
     """Parts that do not fit together."""
-    model, loss, dataset = config["model"], config["loss"], config["dataset"]
+    model, loss = config["model"], config["loss"]
     name, classes, routing = loss["name"], loss["classification"], config["routing"]
-    is_routed, labels = "routing" in model, dataset.get("labels_per_image", 1)
+    is_routed = "routing" in model
     known = REDUCTIONS.get(name, ())
     lr, floor = get(config, "optim.optimizer.lr"), get(config, "optim.schedule.floor")
     if not is_routed and not is_on_logits(loss):
         yield f"loss={name} needs capsules, not model={model['name']}; set loss=cross_entropy"
     if loss["reconstruction"]["weight"] > 0 and not model.get("decoder"):
         yield f"loss.reconstruction.weight needs a decoder; set it to 0 for model={model['name']}"
-    if name == "cross_entropy" and labels > 1:
-        cure = "margin" if is_routed else "binary_cross_entropy"
-        yield f"loss=cross_entropy is for one class an image, not {labels}; set loss={cure}"
+    if model.get("head") == "linear" and not is_on_logits(loss):
+        yield f"model.head=linear gives logits, not lengths for loss={name}; set loss=cross_entropy"
     if known and classes.get("reduction", known[0]) not in known:
         yield f"loss.classification.reduction must be one of {', '.join(known)} for loss={name}"
     if "absent" in classes and classes["absent"] >= classes["present"]:
@@ -81,9 +82,11 @@ def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
             "instead; set optim.schedule.floor=0"
         )
     # Whether a node has the GPU that Triton's kernels need is known there alone.
-    is_vector = is_routed and routing["name"] == "dynamic" and "capsules" not in model
-    if is_routed and routing["impl"] == "triton" and not is_vector:
+    is_dynamic = is_routed and routing["name"] in ("dynamic", *CONTROLS)
+    if is_routed and routing["impl"] == "triton" and ("capsules" in model or not is_dynamic):
         yield "routing.impl=triton is for dynamic routing of vector capsules; set routing.impl=fast"
+    if get(config, "routing.none_of_the_above") and routing.get("normaliser") != "softmax":
+        yield "routing.none_of_the_above is a slot of the softmax; set routing.normaliser=softmax"
 
 
 def is_on_logits(loss: Mapping[str, Any]) -> bool:

@@ -18,9 +18,10 @@ from capsweep.model.capsules import (
     NetworkOutput,
     PrimaryCapsules,
     draw_truncated_normal,
+    make_head,
 )
 from capsweep.model.convolution import Convolution
-from capsweep.model.routing import CouplingRule, RoutingFactory
+from capsweep.model.routing import CouplingRule, LayerSizes, RoutingFactory
 
 FIRST_SD, SD = 0.05, 0.1  # the authors': of the first convolution, and of everything after it
 
@@ -31,7 +32,8 @@ class CapsNet(nn.Module):
     image_shape: C, H, W. conv: channels, kernel, stride. primary: types, pose, kernel, stride;
     divided: its weighted sums are shared out among the types, as in the authors' code. padding:
     valid or same, of both convolutions. decoder: makes one, given num_classes, class_pose and
-    image_shape. initial: weights and bias before training, as in `InitialWeights`.
+    image_shape. initial: weights and bias before training, as in `InitialWeights`. head: length or
+    linear, what class scores are. votes: shared, as in `ClassCapsules`.
     Raises ValueError, naming the key, when the kernels do not fit into the image.
     """
 
@@ -47,6 +49,8 @@ class CapsNet(nn.Module):
         decoder: Callable[..., nn.Module] | None = None,
         padding: str = "valid",
         initial: Mapping[str, Any] | None = None,
+        head: str = "length",
+        votes: Mapping[str, bool] | None = None,
     ) -> None:
         super().__init__()
         channels, height, width = image_shape
@@ -70,22 +74,25 @@ class CapsNet(nn.Module):
             num_classes=num_classes,
             class_pose=class_pose,
             routing=routing,
+            **(votes or {}),
         )
-        weights.draw_votes(self.classes.weight_IJDP, vote_gain)
+        weights.draw_votes(self.classes.weight_IJDP, vote_gain, self.classes.num_children)
         self.decoder = None
         if decoder is not None:
             self.decoder = decoder(
                 num_classes=num_classes, class_pose=class_pose, image_shape=image_shape
             )
             weights.draw_decoder(self.decoder)
+        self.head = make_head(head, class_pose, self.classes.routing)
 
     def forward(self, images_BCHW: Tensor, with_trace: bool = False) -> NetworkOutput:
-        """Class capsule lengths and poses; the trace of `classes` on request."""
+        """Class scores and poses; the trace of `classes` on request."""
         features_BCHW = torch.relu_(self.conv(images_BCHW))
         routed = self.classes(self.primary(features_BCHW), with_trace)
         return NetworkOutput(
-            scores_BN=routed.act_BJ,
+            scores_BN=routed.act_BJ if self.head is None else self.head(routed.pose_BJD),
             pose_BJD=routed.pose_BJD,
+            logits_BN=routed.logit_BJ if self.head is None else None,
             traces={"classes": routed.trace} if with_trace else None,
         )
 
@@ -105,7 +112,7 @@ def count_first_shares(routing: RoutingFactory, num_parents: int) -> int:
 
     Raises ValueError for a variant whose children do not divide themselves.
     """
-    layer = routing(num_children=1, num_parents=num_parents, parent_pose=1)
+    layer = routing(sizes=LayerSizes(1, num_parents, 1, 1))
     rule = getattr(layer, "coupling_rule", None)
     if not isinstance(rule, CouplingRule):
         raise ValueError(
@@ -167,8 +174,8 @@ class InitialWeights:
         assert conv.bias is not None
         nn.init.constant_(conv.bias, self.bias or 0.0)
 
-    def draw_votes(self, weight_IJDP: Tensor, gain: float) -> None:
-        """Of the vote weights.
+    def draw_votes(self, weight_IJDP: Tensor, gain: float, num_children: int | None = None) -> None:
+        """Of the vote weights; num_children: where they share one.
 
         gain (of variance alone): expected length of a parent's input, couplings equal, for
         independent children of length 1.
@@ -176,8 +183,9 @@ class InitialWeights:
         if self.weights == "truncated_normal":
             draw_truncated_normal(weight_IJDP, SD)
             return
-        children, parents, parent_pose, _ = weight_IJDP.shape
+        weights, parents, parent_pose, _ = weight_IJDP.shape
         # |s_j|^2 = D I (sd / J)^2 when each child of length 1 gives 1 / J of itself
+        children = num_children or weights
         nn.init.normal_(weight_IJDP, std=gain * parents / math.sqrt(children * parent_pose))
 
     def draw_decoder(self, decoder: nn.Module) -> None:

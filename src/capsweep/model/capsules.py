@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.model.convolution import Convolution
-from capsweep.model.routing import Routed, RoutingFactory, make_class_routing
+from capsweep.model.routing import LayerSizes, Routed, RoutingFactory, make_class_routing
 from capsweep.model.votes import Votes
 
 
@@ -81,7 +81,8 @@ class PrimaryCapsules(nn.Module):
 class ClassCapsules(nn.Module):
     """One capsule per class, fully connected to its children by routed linear votes.
 
-    The vote weights are left to the network to draw.
+    shared: all children of a parent have one weight (Gu and Tresp 2020), so that weight_IJDP has 1
+    in place of I. The vote weights are left to the network to draw.
     """
 
     def __init__(
@@ -91,26 +92,57 @@ class ClassCapsules(nn.Module):
         num_classes: int,
         class_pose: int,
         routing: RoutingFactory,
+        shared: bool = False,
     ) -> None:
         super().__init__()
-        weight_IJDP = torch.empty(num_children, num_classes, class_pose, child_pose)
+        self.num_children = num_children
+        weights = 1 if shared else num_children
+        weight_IJDP = torch.empty(weights, num_classes, class_pose, child_pose)
         self.weight_IJDP = nn.Parameter(weight_IJDP)
-        self.routing = make_class_routing(
-            routing, num_children=num_children, num_parents=num_classes, parent_pose=class_pose
-        )
+        sizes = LayerSizes(num_children, num_classes, child_pose, class_pose)
+        self.routing = make_class_routing(routing, sizes)
 
     @property
     def votes_per_image(self) -> int:
         """How many votes one image casts: one of every child for every parent, I J."""
-        num_children, num_parents = self.weight_IJDP.shape[:2]
-        return num_children * num_parents
+        return self.num_children * self.weight_IJDP.shape[1]
 
     def forward(self, pose_BIP: Tensor, with_trace: bool = False) -> Routed:
         """Class poses and activations, in the weights' precision even inside autocast."""
         with without_autocast(pose_BIP.device.type):
             pose_BIP = pose_BIP.to(self.weight_IJDP.dtype)
-            votes = Votes(pose_BIP, self.weight_IJDP, torch.linalg.vector_norm(pose_BIP, dim=-1))
+            weight_IJDP = self.weight_IJDP.expand(self.num_children, -1, -1, -1)
+            votes = Votes(pose_BIP, weight_IJDP, torch.linalg.vector_norm(pose_BIP, dim=-1))
             return self.routing(votes, with_trace)
+
+
+class LinearHead(nn.Module):
+    """A logit of each class from its pose, by weights that all classes share (Tsai et al. 2020)."""
+
+    def __init__(self, class_pose: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(class_pose, 1)
+
+    def forward(self, pose_BJD: Tensor) -> Tensor:
+        """Logits [B, J], in the weights' precision even inside autocast."""
+        with without_autocast(pose_BJD.device.type):
+            return self.linear(pose_BJD).squeeze(-1)
+
+
+def make_head(head: str, class_pose: int, routing: nn.Module) -> LinearHead | None:
+    """What reads class scores off class capsules. length: None, their activations are the scores;
+    linear: a `LinearHead`.
+
+    Raises ValueError where the parents of a routing have no activations.
+    """
+    if head == "linear":
+        return LinearHead(class_pose)
+    if not getattr(routing, "has_activations", True):
+        raise ValueError(
+            "model.head=length reads activations, which the parents of this routing do not have; "
+            "set model.head=linear loss=cross_entropy loss.reconstruction.weight=0"
+        )
+    return None
 
 
 def draw_truncated_normal(weight: Tensor, sd: float) -> None:

@@ -84,8 +84,10 @@ class SpreadLoss:
 
 
 def cross_entropy(logit_BN: Tensor, target_BN: Tensor) -> Tensor:
-    """Softmax cross-entropy with probabilities (or a one-hot vector) as target."""
-    return F.cross_entropy(logit_BN, target_BN)
+    """Softmax cross-entropy; where an image shows several classes, each has an equal part of the
+    target.
+    """
+    return F.cross_entropy(logit_BN, target_BN / target_BN.sum(dim=1, keepdim=True))
 
 
 def binary_cross_entropy(logit_BN: Tensor, target_BN: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from capsweep.model.capsules import (
     NetworkOutput,
     draw_truncated_normal,
+    make_head,
     squash,
     without_autocast,
 )
@@ -27,7 +28,7 @@ from capsweep.model.convolution import (
     make_coordinate_offsets,
     zip_layers,
 )
-from capsweep.model.routing import Routed, RoutingFactory, make_class_routing
+from capsweep.model.routing import LayerSizes, Routed, RoutingFactory, make_class_routing
 from capsweep.model.votes import ConvolutionalVotes
 
 POSES: Mapping[str, tuple[int, int]] = {"matrix": (4, 4), "vector": (1, 16)}
@@ -65,8 +66,8 @@ class MatrixCapsules(nn.Module):
     """Parents that each see some child positions, by routed pose-matrix votes.
 
     child_MK: the positions below each; of how many positions; weights: of how many kernel offsets
-    there are, K, or 1 where they share one. offset_KD: added to votes. The vote weights are left to
-    the network to draw.
+    there are, K, or 1 where they share one. offset_KD: added to votes. shared: all children of a
+    parent type have one weight. The vote weights are left to the network to draw.
     """
 
     def __init__(
@@ -76,13 +77,15 @@ class MatrixCapsules(nn.Module):
         weight_shape: tuple[int, int, int, int, int],
         routing: nn.Module,
         offset_KD: Tensor | None = None,
+        shared: bool = False,
     ) -> None:
         super().__init__()
-        child_types = weight_shape[1]
+        self.child_types = weight_shape[1]
         children = {child for field in child_MK for child in field}
         self.num_child_positions = num_child_positions
-        self.children_without_parent = child_types * (num_child_positions - len(children))
-        self.weight_KIJSS = nn.Parameter(torch.empty(weight_shape))
+        self.children_without_parent = self.child_types * (num_child_positions - len(children))
+        shape = (1, 1, *weight_shape[2:]) if shared else weight_shape
+        self.weight_KIJSS = nn.Parameter(torch.empty(shape))
         self.routing = routing
         self.register_buffer("child_MK", torch.tensor(child_MK), persistent=False)
         self.register_buffer("offset_KD", offset_KD, persistent=False)
@@ -92,7 +95,7 @@ class MatrixCapsules(nn.Module):
     @property
     def votes_per_image(self) -> int:
         """How many votes one image casts, M K I J."""
-        return self.child_MK.numel() * self.weight_KIJSS.shape[1] * self.weight_KIJSS.shape[2]
+        return self.child_MK.numel() * self.child_types * self.weight_KIJSS.shape[2]
 
     def forward(self, children: CapsuleLayer, with_trace: bool = False) -> Routed:
         """The parents, position by position, in the weights' precision even inside autocast."""
@@ -101,7 +104,7 @@ class MatrixCapsules(nn.Module):
             votes = ConvolutionalVotes(
                 children.pose_BNIRS.to(dtype),
                 children.act_BNI.to(dtype),
-                self.weight_KIJSS,
+                self.weight_KIJSS.expand(-1, self.child_types, -1, -1, -1),
                 self.child_MK,
                 self.offset_KD,
             )
@@ -124,6 +127,7 @@ def make_convolutional(
     stride: int,
     pose: tuple[int, int],
     routing: RoutingFactory,
+    shared: bool = False,
 ) -> MatrixCapsules:
     """Parents of a kernel of child positions, without padding; weights shared by their positions.
 
@@ -140,7 +144,8 @@ def make_convolutional(
         list_fields(children, kernel, stride),
         children.num_positions,
         (offsets, child_types, types, columns, columns),
-        routing(num_children=offsets * child_types, num_parents=types, parent_pose=rows * columns),
+        routing(sizes=LayerSizes(offsets * child_types, types, rows * columns, rows * columns)),
+        shared=shared,
     )
 
 
@@ -151,23 +156,22 @@ def make_class_capsules(
     pose: tuple[int, int],
     offset_ND: Tensor | None,
     routing: RoutingFactory,
+    shared: bool = False,
 ) -> MatrixCapsules:
     """One parent per class, which sees all children; weights shared by their positions.
 
     offset_ND: added to the votes of each child position.
     """
     rows, columns = pose
+    num_children = children.num_positions * child_types
+    sizes = LayerSizes(num_children, num_classes, rows * columns, rows * columns)
     return MatrixCapsules(
         [range(children.num_positions)],
         children.num_positions,
         (1, child_types, num_classes, columns, columns),
-        make_class_routing(
-            routing,
-            num_children=children.num_positions * child_types,
-            num_parents=num_classes,
-            parent_pose=rows * columns,
-        ),
+        make_class_routing(routing, sizes),
         offset_ND,
+        shared,
     )
 
 
@@ -177,8 +181,9 @@ class MatrixCapsNet(nn.Module):
     image_shape: C, H, W. conv: channels, kernel, stride, batch_norm. primary: types, bias.
     capsules: types, kernel, stride, a list each, of the convolutional layers. pose: matrix (4x4),
     or vector (16 numbers, weights 16x16). coordinates: place and scale of coordinate addition.
-    initial: the weights before training. Raises ValueError, naming the key, for lists of unequal
-    length and kernels that do not fit.
+    initial: the weights before training. head: length or linear, what class scores are. votes:
+    shared, as in `MatrixCapsules`, of all layers. Raises ValueError, naming the key, for lists of
+    unequal length and kernels that do not fit.
     """
 
     def __init__(
@@ -192,6 +197,8 @@ class MatrixCapsNet(nn.Module):
         coordinates: Mapping[str, str],
         initial: Mapping[str, float],
         routing: RoutingFactory,
+        head: str = "length",
+        votes: Mapping[str, bool] | None = None,
     ) -> None:
         super().__init__()
         channels, *size = image_shape
@@ -207,19 +214,22 @@ class MatrixCapsNet(nn.Module):
             )
         self.capsules = nn.ModuleList()
         sizes = zip_layers("model.capsules", capsules, "types", "kernel", "stride")
+        shared = votes or {}
         for parents, kernel, stride in sizes:
-            layer = make_convolutional(grid, types, parents, kernel, stride, POSES[pose], routing)
-            self.capsules.append(layer)
+            below = grid, types, parents, kernel, stride, POSES[pose]
+            self.capsules.append(make_convolutional(*below, routing, **shared))
             grid, types = grid.after_convolution(kernel, stride), parents
         offset_ND = make_coordinate_offsets(grid, image, 16, **coordinates)
         self.classes = make_class_capsules(
-            grid, types, num_classes, POSES[pose], offset_ND, routing
+            grid, types, num_classes, POSES[pose], offset_ND, routing, **shared
         )
         self.reads_activations = getattr(self.classes.routing, "reads_activations", False)
         _draw_weights(self, initial)
+        rows, columns = POSES[pose]
+        self.head = make_head(head, rows * columns, self.classes.routing)
 
     def forward(self, images_BCHW: Tensor, with_trace: bool = False) -> NetworkOutput:
-        """Class activations and poses; traces of `capsules.0`, ..., `classes` on request."""
+        """Class scores and poses; traces of `capsules.0`, ..., `classes` on request."""
         features_BCHW = torch.relu(self.norm(self.conv(images_BCHW)))
         children = self.primary(features_BCHW)
         if not self.reads_activations:
@@ -233,9 +243,9 @@ class MatrixCapsNet(nn.Module):
         routed = self.classes(children, with_trace)
         traces["classes"] = routed.trace
         return NetworkOutput(
-            scores_BN=routed.act_BJ,
+            scores_BN=routed.act_BJ if self.head is None else self.head(routed.pose_BJD),
             pose_BJD=routed.pose_BJD,
-            logits_BN=routed.logit_BJ,
+            logits_BN=routed.logit_BJ if self.head is None else None,
             traces=traces if with_trace else None,
         )
 

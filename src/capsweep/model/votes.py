@@ -61,6 +61,10 @@ class Votes:
         """u_hat [B, 1, J, D, I]."""
         return put_numbers_first(self.form_local())
 
+    def local_poses(self) -> Tensor:
+        """Poses [B, 1, I, P] of the children."""
+        return self.pose_BIP[:, None]
+
     @property
     def numbers_per_image(self) -> int:
         """How many numbers the votes of an image are, I J D."""
@@ -136,6 +140,10 @@ class ConvolutionalVotes:
             votes_BMJDL = votes_BMJDL + self.offset_KD.T.repeat_interleave(types, dim=1)
         return votes_BMJDL
 
+    def local_poses(self) -> Tensor:
+        """Poses [B, M, L, R S] of the children below each position."""
+        return self.pose_BNIRS[:, self.child_MK].flatten(4).flatten(2, 3)
+
     @property
     def numbers_per_image(self) -> int:
         """How many numbers the votes of an image are, M K I J D."""
@@ -176,6 +184,21 @@ LocalVotes = Votes | ConvolutionalVotes
 def images_at_once(votes: LocalVotes) -> int:
     """Of how many images the votes stay in the cache, or fit a GPU."""
     return max(1, NUMBERS_AT_ONCE[votes.device.type == "cuda"] // votes.numbers_per_image)
+
+
+def form_parents_first(votes: LocalVotes) -> Tensor:
+    """[B, M, J, L, D], in order, for what reads votes parent by parent, and several times."""
+    return votes.form_local().transpose(2, 3).contiguous()
+
+
+def sum_votes(coupling_BMLJ: Tensor, votes_BMJLD: Tensor) -> Tensor:
+    """sum_l c_lj V_ljd [B, M, J, D]."""
+    return torch.matmul(coupling_BMLJ.transpose(2, 3)[..., None, :], votes_BMJLD).squeeze(3)
+
+
+def compare_votes(votes_BMJLD: Tensor, pose_BMJD: Tensor) -> Tensor:
+    """Scalar products of votes with the poses of their parents [B, M, L, J]."""
+    return torch.matmul(votes_BMJLD, pose_BMJD[..., None]).squeeze(-1).transpose(2, 3)
 
 
 def put_numbers_first(votes_BMLJD: Tensor) -> Tensor:

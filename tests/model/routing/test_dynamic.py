@@ -12,6 +12,7 @@ import pytest
 import torch
 from procedure_1 import AWKWARD, Layer, Size, assert_equal, layer, procedure_1
 
+from capsweep.model.routing import LayerSizes
 from capsweep.model.routing.dynamic import IMPLS, DynamicRouting, reference
 
 
@@ -90,7 +91,7 @@ def test_the_last_gradient_is_that_of_one_iteration_with_agreements_that_have_no
 
 def _module(**changed: object) -> DynamicRouting:
     arguments = {"num_iters": 2, "bias": True, "impl": "fast", **changed}
-    return DynamicRouting(**arguments, num_children=5, num_parents=3, parent_pose=2).double()
+    return DynamicRouting(**arguments, sizes=LayerSizes(5, 3, 4, 2)).double()
 
 
 @pytest.mark.parametrize("gradient", ["full", "last"])

@@ -15,7 +15,7 @@ from routing_layers import Layer, convolutional_layer
 from torch import Tensor, nn
 
 from capsweep.config import compose
-from capsweep.model.routing import make_class_routing
+from capsweep.model.routing import LayerSizes, make_class_routing
 from capsweep.model.routing.em import IMPLS, EMProcedure, EMRouting, reference
 from capsweep.model.votes import Votes
 
@@ -103,12 +103,12 @@ def parameters(module: nn.Module) -> dict[str, list[float]]:
 
 
 def test_a_layer_owns_a_pair_of_betas_for_each_parent_type_and_that_of_classes_others() -> None:
-    module = factory()(num_children=72, num_parents=2, parent_pose=16)
+    module = factory()(sizes=LayerSizes(72, 2, 16, 16))
     # In units of 2500: -1250, and -2500.
     expected = {"beta_u_J": pytest.approx([0.709, 0.709]), "beta_a_J": [-0.5, -0.5]}
     assert parameters(module) == expected
     assert module.procedure.inverse_temperature_at(0) == pytest.approx(0.02 * 0.05)
-    module = make_class_routing(factory(), num_children=256, num_parents=2, parent_pose=16)
+    module = make_class_routing(factory(), LayerSizes(256, 2, 16, 16))
     expected = {"beta_u_J": pytest.approx([2.838, 2.838]), "beta_a_J": [-1.0, -1.0]}
     assert parameters(module) == expected
     assert module.procedure.inverse_temperature_at(0) == pytest.approx(0.005 * 0.05)
@@ -120,7 +120,7 @@ def test_the_layer_routes_with_its_own_options_and_the_unit_of_its_betas(impl: s
     options = {"norm": "types", "r0": "types", "mass_norm": "ratio", "floor": 0.01}
     overrides = [f"routing.{key}={value}" for key, value in options.items()]
     make = factory(*overrides, "routing.num_iters=2", "routing.beta_a=-3.0", impl=impl)
-    module = make(num_children=8, num_parents=3, parent_pose=4).double()
+    module = make(sizes=LayerSizes(8, 3, 4, 4)).double()
     routed = module(given.votes)
     betas: list[Tensor] = [torch.full((3,), beta, dtype=torch.float64) for beta in (0.709, -3.0)]
     procedure = EMProcedure(0.02, norm="types", r0="types", mass_norm="ratio", floor=0.01)
@@ -131,7 +131,7 @@ def test_the_layer_routes_with_its_own_options_and_the_unit_of_its_betas(impl: s
 
 def test_a_trace_says_what_entered_each_m_step_and_is_kept_on_request() -> None:
     given = draw_layer()
-    module = factory(impl="fast")(num_children=8, num_parents=3, parent_pose=4).double()
+    module = factory(impl="fast")(sizes=LayerSizes(8, 3, 4, 4)).double()
     assert module(given.votes).trace is None
     routed = module(given.votes, with_trace=True)
     torch.testing.assert_close(routed.pose_BJD, module(given.votes).pose_BJD)

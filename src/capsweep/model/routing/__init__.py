@@ -34,6 +34,23 @@ class Routed(NamedTuple):
     logit_BJ: Tensor | None = None
 
 
+def make_routed(
+    pose_BMJD: Tensor,
+    act_BMJ: Tensor,
+    coupling_BMLJ: Tensor,
+    trace: list[dict[str, Tensor]] | None = None,
+    logit_BMJ: Tensor | None = None,
+) -> Routed:
+    """What routing returns, position by position."""
+    return Routed(
+        pose_BJD=pose_BMJD.flatten(1, 2),
+        act_BJ=act_BMJ.flatten(1),
+        coupling_BIJ=coupling_BMLJ[:, 0] if coupling_BMLJ.shape[1] == 1 else None,
+        trace=trace,
+        logit_BJ=None if logit_BMJ is None else logit_BMJ.flatten(1),
+    )
+
+
 def join_routed(parts: Sequence[Routed]) -> Routed:
     """What routing returned for some images at a time, of all of them; no traces."""
     if len(parts) == 1:
@@ -45,20 +62,27 @@ def join_routed(parts: Sequence[Routed]) -> Routed:
     return Routed(pose_BJD, act_BJ, coupling_BIJ, logit_BJ=logit_BJ)
 
 
+class LayerSizes(NamedTuple):
+    """Of a layer that is routed: children below one position, parents there, numbers of a pose."""
+
+    children: int
+    parents: int
+    child_pose: int
+    parent_pose: int
+
+
 class RoutingFactory(Protocol):
     """Makes the routing of one layer: the partial that `conf/routing/*.yaml` instantiates to."""
 
-    def __call__(self, *, num_children: int, num_parents: int, parent_pose: int) -> nn.Module: ...
+    def __call__(self, *, sizes: LayerSizes) -> nn.Module: ...
 
 
-def make_class_routing(
-    routing: RoutingFactory, *, num_children: int, num_parents: int, parent_pose: int
-) -> nn.Module:
+def make_class_routing(routing: RoutingFactory, sizes: LayerSizes) -> nn.Module:
     """The routing of a layer whose parents are the classes.
 
     A variant that starts with other values there has the method `use_class_values`.
     """
-    layer = routing(num_children=num_children, num_parents=num_parents, parent_pose=parent_pose)
+    layer = routing(sizes=sizes)
     use_class_values: Any = getattr(layer, "use_class_values", None)
     if use_class_values is not None:
         use_class_values()

@@ -7,10 +7,14 @@
         v_j  = squash(s_j)
         b_ij = b_ij + u_hat_ij . v_j        not after the last iteration: nothing reads it
 
+`normaliser` may be another function than the softmax (`normalisers`): an ingredient that several
+papers change. Sums of couplings then are others, and so is the length of s_j at first.
+
 With `none_of_the_above` (section 7) the softmax has one more slot, of logit 0 for ever: it gets no
 votes and is no parent, so a child's couplings sum to less than 1.
 
-Where a child stands below several positions, it divides itself among the parents at all of them.
+Where a child stands below several positions, the softmax divides it among the parents at all of
+them, another normaliser at each anew.
 
 Gradients flow through all iterations, and the bias is added in each, as in the authors' code.
 `gradient: last` lets them flow through the last weighted sum alone, and through the learned prior:
@@ -23,6 +27,7 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, T it
 positions, L children below one, J parent types there.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -34,17 +39,20 @@ from capsweep.errors import ConfigError
 from capsweep.model.capsules import squash
 from capsweep.model.routing import (
     CouplingRule,
+    LayerSizes,
     Routed,
     choose_impl,
     exclude_from_compiling,
     join_routed,
+    make_routed,
 )
 from capsweep.model.routing.dynamic_fast import (
     LinearVotes,
     route_linear,
     softmax_over_parents,
 )
-from capsweep.model.votes import LocalVotes, Votes, images_at_once
+from capsweep.model.routing.normalisers import DIVIDING, NORMALISERS
+from capsweep.model.votes import LocalVotes, Votes, form_parents_first, images_at_once
 
 
 def reference(
@@ -56,8 +64,11 @@ def reference(
     prior_LJ: Tensor | None = None,
     none_of_the_above: bool = False,
     gradient: str = "full",
+    normaliser: str = "softmax",
+    given_BMLJ: Tensor | None = None,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations (procedure 1).
+    """Route `votes` in `num_iters` iterations (procedure 1); with given couplings, by the last
+    weighted sum alone.
 
     Returns the poses of the M J parents, act_BJ = |v_j|, where there is one position the
     coupling_BIJ of the last iteration and, on request, a trace of {"coupling": [B, M, L, J],
@@ -65,7 +76,13 @@ def reference(
     logits, or in the last one would add} per iteration.
     """
     # They are read 2 T - 1 times, and therefore laid out in order once.
-    votes_BMJLD = votes.form_local().transpose(2, 3).contiguous()
+    votes_BMJLD = form_parents_first(votes)
+    if given_BMLJ is not None:
+        v_BMJD = _sum_and_squash(given_BMLJ.transpose(2, 3), votes_BMJLD, bias_JD)
+        return _make_routed(v_BMJD, given_BMLJ)
+    divide = partial(
+        _divide_children, votes=votes, none_of_the_above=none_of_the_above, normaliser=normaliser
+    )
     early_BMJLD, early_bias_JD = votes_BMJLD, bias_JD  # of the iterations before the last
     if gradient == "last":
         early_BMJLD = votes_BMJLD.detach()
@@ -74,7 +91,7 @@ def reference(
     logit_BMJL = votes_BMJLD.new_zeros(votes_BMJLD.shape[:-1])
     if prior_LJ is not None:
         logit_BMJL = logit_BMJL + prior_LJ.T
-    coupling_BMJL = _divide_children(logit_BMJL, votes, none_of_the_above)
+    coupling_BMJL = divide(logit_BMJL)
     trace: list[dict[str, Tensor]] = []
     for _ in range(num_iters - 1):
         early_BMJL = coupling_BMJL if gradient == "full" else coupling_BMJL.detach()
@@ -83,17 +100,18 @@ def reference(
         if with_trace:
             trace.append(_make_trace_step(coupling_BMJL, v_BMJD, agreement_BMJL))
         logit_BMJL = logit_BMJL + agreement_BMJL
-        coupling_BMJL = _divide_children(logit_BMJL, votes, none_of_the_above)
+        coupling_BMJL = divide(logit_BMJL)
     v_BMJD = _sum_and_squash(coupling_BMJL, votes_BMJLD, bias_JD)
     if with_trace:
         agreement_BMJL = _compute_agreement(votes_BMJLD, v_BMJD)
         trace.append(_make_trace_step(coupling_BMJL, v_BMJD, agreement_BMJL))
-    return Routed(
-        pose_BJD=v_BMJD.flatten(1, 2),
-        act_BJ=torch.linalg.vector_norm(v_BMJD, dim=-1).flatten(1),
-        coupling_BIJ=coupling_BMJL.transpose(2, 3)[:, 0] if coupling_BMJL.shape[1] == 1 else None,
-        trace=trace if with_trace else None,
-    )
+    return _make_routed(v_BMJD, coupling_BMJL.transpose(2, 3), trace if with_trace else None)
+
+
+def _make_routed(
+    v_BMJD: Tensor, coupling_BMLJ: Tensor, trace: list[dict[str, Tensor]] | None = None
+) -> Routed:
+    return make_routed(v_BMJD, torch.linalg.vector_norm(v_BMJD, dim=-1), coupling_BMLJ, trace)
 
 
 def _compute_agreement(votes_BMJLD: Tensor, v_BMJD: Tensor) -> Tensor:
@@ -107,7 +125,11 @@ def _make_trace_step(
     return {"coupling": coupling_BMLJ, "pose": v_BMJD, "agreement": agreement_BMLJ}
 
 
-def _divide_children(logit_BMJL: Tensor, votes: LocalVotes, none_of_the_above: bool) -> Tensor:
+def _divide_children(
+    logit_BMJL: Tensor, votes: LocalVotes, none_of_the_above: bool, normaliser: str
+) -> Tensor:
+    if normaliser != "softmax":
+        return NORMALISERS[normaliser](logit_BMJL, 2)
     if logit_BMJL.shape[1] > 1:
         shares_BMLJ = votes.divide_children(
             logit_BMJL.transpose(2, 3), none_of_the_above=none_of_the_above
@@ -123,16 +145,22 @@ def _sum_and_squash(coupling_BMJL: Tensor, votes_BMJLD: Tensor, bias_JD: Tensor 
 
 
 def fast(
-    votes: LocalVotes, num_iters: int, bias_JD: Tensor | None = None, **options: Any
+    votes: LocalVotes,
+    num_iters: int,
+    bias_JD: Tensor | None = None,
+    *,
+    normaliser: str = "softmax",
+    **options: Any,
 ) -> Routed:
     """The same as `reference`, in less time and memory, with its options but for traces.
 
-    Linear votes are never formed (`dynamic_fast`); their couplings have no gradients. With other
-    votes the reference routes a few images at a time, and once more in the backward pass: in less
-    memory, not in less time.
+    Linear votes are never formed (`dynamic_fast`), and their couplings have no gradients. Other
+    votes, and those that another normaliser than the softmax divides, the reference routes a few
+    images at a time, and once more in the backward pass: in less memory, not in less time.
     """
-    if isinstance(votes, Votes):
+    if isinstance(votes, Votes) and normaliser == "softmax":
         return route_linear(LinearVotes, votes, num_iters, bias_JD, **options)
+    options["normaliser"] = normaliser
     route = partial(reference, num_iters=num_iters, bias_JD=bias_JD, **options)
     # A checkpoint keeps nothing for the backward pass.
     route_again = partial(checkpoint, route, use_reentrant=False, preserve_rng_state=False)
@@ -140,13 +168,20 @@ def fast(
 
 
 def triton_route(
-    votes: LocalVotes, num_iters: int, bias_JD: Tensor | None = None, **options: Any
+    votes: LocalVotes,
+    num_iters: int,
+    bias_JD: Tensor | None = None,
+    *,
+    normaliser: str = "softmax",
+    **options: Any,
 ) -> Routed:
     """The same as `fast` for linear votes on a GPU, by the kernels of `dynamic_kernels`.
 
     Raises ConfigError for other votes, without triton, and on another device.
     """
     instead = "set routing.impl=fast or routing.impl=reference"
+    if normaliser != "softmax":
+        raise ConfigError(f"routing.impl=triton knows routing.normaliser=softmax alone; {instead}")
     if not isinstance(votes, Votes):
         raise ConfigError(
             f"routing.impl=triton routes linear votes alone (model=capsnet); {instead}"
@@ -187,34 +222,44 @@ class DynamicRouting(nn.Module):
         none_of_the_above: bool = False,
         learned_prior: bool = False,
         gradient: str = "full",
+        normaliser: str = "softmax",
         *,
-        num_children: int,
-        num_parents: int,
-        parent_pose: int,
+        sizes: LayerSizes,
     ) -> None:
         super().__init__()
         self.num_iters = num_iters
         self.route = choose_impl(IMPLS, impl)
-        self.none_of_the_above, self.gradient = none_of_the_above, gradient
+        self.none_of_the_above = none_of_the_above
+        self.gradient, self.normaliser = gradient, normaliser
         self.bias_JD = self.prior_IJ = None
         if bias:
-            self.bias_JD = nn.Parameter(torch.full((num_parents, parent_pose), 0.1))
+            self.bias_JD = nn.Parameter(torch.full((sizes.parents, sizes.parent_pose), 0.1))
         if learned_prior:
-            self.prior_IJ = nn.Parameter(torch.zeros(num_children, num_parents))
+            self.prior_IJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))
 
     @property
-    def coupling_rule(self) -> CouplingRule:
-        """Among whom a child divides itself."""
-        return CouplingRule(none_of_the_above=self.none_of_the_above)
+    def coupling_rule(self) -> CouplingRule | None:
+        """Among whom a child divides itself; None where its couplings have no sum."""
+        if self.normaliser == "softmax":
+            return CouplingRule(none_of_the_above=self.none_of_the_above)
+        return CouplingRule("types") if self.normaliser in DIVIDING else None
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """Route the votes of this layer's children; with a trace, by the reference."""
         route = partial(reference, with_trace=True) if with_trace else self.route
-        return exclude_from_compiling(route)(
+        return self._call(exclude_from_compiling(route), votes)
+
+    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
+        """The parents of children with these couplings."""
+        return self._call(partial(reference, given_BMLJ=coupling_BMLJ), votes)
+
+    def _call(self, route: Callable[..., Routed], votes: LocalVotes) -> Routed:
+        return route(
             votes,
             self.num_iters,
             self.bias_JD,
             prior_LJ=self.prior_IJ,
             none_of_the_above=self.none_of_the_above,
             gradient=self.gradient,
+            normaliser=self.normaliser,
         )

@@ -24,7 +24,7 @@ Shape letters: B batch, M parent positions, L children below one, J parent types
 iterations.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -32,7 +32,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from capsweep.model.routing import CouplingRule, Routed, choose_impl, exclude_from_compiling
+from capsweep.model.routing import (
+    CouplingRule,
+    LayerSizes,
+    Routed,
+    choose_impl,
+    exclude_from_compiling,
+    make_routed,
+)
 from capsweep.model.routing.em_fast import fast
 from capsweep.model.routing.em_procedure import (
     PAPER_PROCEDURE,
@@ -42,7 +49,6 @@ from capsweep.model.routing.em_procedure import (
     EMProcedure,
     assign_equally,
     compute_log_fit,
-    make_routed,
 )
 from capsweep.model.votes import LocalVotes
 
@@ -55,8 +61,10 @@ def reference(
     with_trace: bool = False,
     *,
     procedure: EMProcedure = PAPER_PROCEDURE,
+    given_BMLJ: Tensor | None = None,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations (procedure 1).
+    """Route `votes` in `num_iters` iterations (procedure 1); with a given assignment, by the last
+    M-step alone.
 
     Returns the poses and activations of the M J parents, the last assignment where all children
     stand below all parents and, on request, a trace of {"coupling": the assignment [B, M, L, J]
@@ -69,6 +77,9 @@ def reference(
     description = ActivationRule(
         procedure, beta_u_J, beta_a_J, assigned_BMLJ.sum(dim=2), activation_BML.sum(dim=2)
     )
+    if given_BMLJ is not None:
+        fit = _m_step(votes_BMLJD, activation_BML, given_BMLJ, description, num_iters - 1)
+        return _make_routed(fit)
     fit = _m_step(votes_BMLJD, activation_BML, assigned_BMLJ, description, 0)
     trace = [_make_trace_step(fit, activation_BML)] if with_trace else None
     for iteration in range(1, num_iters):
@@ -76,7 +87,7 @@ def reference(
         fit = _m_step(votes_BMLJD, activation_BML, assigned_BMLJ, description, iteration)
         if trace is not None:
             trace.append(_make_trace_step(fit, activation_BML))
-    return make_routed(fit.mean, fit.activations, fit.assigned, trace)
+    return _make_routed(fit, trace)
 
 
 class GaussianFit(NamedTuple):
@@ -108,6 +119,11 @@ def _m_step(
     activations = description.activate_parents(mass_BMJ, variance_BMJD, iteration)
     assigned_BMLJ = assigned_BMLJ.expand_as(weight_BMLJ)
     return GaussianFit(assigned_BMLJ, mean_BMJD, variance_BMJD, squared_BMLJD, activations)
+
+
+def _make_routed(fit: GaussianFit, trace: list[dict[str, Tensor]] | None = None) -> Routed:
+    act = fit.activations
+    return make_routed(fit.mean, act.value, fit.assigned, trace, act.logit)
 
 
 def _make_trace_step(fit: GaussianFit, activation_BML: Tensor) -> dict[str, Tensor]:
@@ -150,17 +166,15 @@ class EMRouting(nn.Module):
         beta_a_unit: float,
         classes: Mapping[str, float],
         *,
-        num_children: int,
-        num_parents: int,
-        parent_pose: int,
+        sizes: LayerSizes,
         **procedure: Any,
     ) -> None:
         super().__init__()
         self.num_iters, self.route = num_iters, choose_impl(IMPLS, impl)
         self.beta_a_unit, self.class_values = beta_a_unit, classes
         self.procedure = EMProcedure(**procedure)
-        self.beta_u_J = nn.Parameter(torch.full((num_parents,), beta_u))
-        self.beta_a_J = nn.Parameter(torch.full((num_parents,), beta_a / beta_a_unit))
+        self.beta_u_J = nn.Parameter(torch.full((sizes.parents,), beta_u))
+        self.beta_a_J = nn.Parameter(torch.full((sizes.parents,), beta_a / beta_a_unit))
 
     def use_class_values(self) -> None:
         """Begin as the routing of class capsules."""
@@ -178,10 +192,12 @@ class EMRouting(nn.Module):
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """Route the votes of this layer's children; with a trace, by the reference."""
         route = partial(reference, with_trace=True) if with_trace else self.route
-        return exclude_from_compiling(route)(
-            votes,
-            self.num_iters,
-            self.beta_u_J,
-            self.beta_a_unit * self.beta_a_J,
-            procedure=self.procedure,
-        )
+        return self._call(exclude_from_compiling(route), votes)
+
+    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
+        """The parents of children that are assigned so."""
+        return self._call(partial(reference, given_BMLJ=coupling_BMLJ), votes)
+
+    def _call(self, route: Callable[..., Routed], votes: LocalVotes) -> Routed:
+        beta_a_J = self.beta_a_unit * self.beta_a_J
+        return route(votes, self.num_iters, self.beta_u_J, beta_a_J, procedure=self.procedure)

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from capsweep.model.routing import Routed, join_routed
+from capsweep.model.routing import Routed, join_routed, make_routed
 from capsweep.model.routing.em_procedure import (
     PAPER_PROCEDURE,
     SMALLEST_MASS,
@@ -39,7 +39,6 @@ from capsweep.model.routing.em_procedure import (
     EMProcedure,
     assign_equally,
     compute_log_fit,
-    make_routed,
 )
 from capsweep.model.votes import LocalVotes, images_at_once
 
@@ -180,7 +179,8 @@ def fast(
         mean_BMJD, *activations, assigned_BMLJ = apply_to_moments(
             iterations, part.form_numbers_first(), *leaves
         )
-        parts.append(make_routed(mean_BMJD, Activations(*activations), assigned_BMLJ))
+        act = Activations(*activations)
+        parts.append(make_routed(mean_BMJD, act.value, assigned_BMLJ, logit_BMJ=act.logit))
     return join_routed(parts)
 
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsweep.model.routing import Routed
 from capsweep.model.votes import LocalVotes
 
 SMALLEST_MASS = 1e-7
@@ -100,19 +99,3 @@ def compute_log_fit(
     numbers = variance_BMJD.shape[3]
     volume_BMJ = variance_BMJD.log().sum(dim=3) + numbers * math.log(2 * math.pi)
     return (log_activation_BMJ - 0.5 * volume_BMJ)[:, :, None] - 0.5 * scaled_BMLJ
-
-
-def make_routed(
-    mean_BMJD: Tensor,
-    activations: Activations,
-    assigned_BMLJ: Tensor,
-    trace: list[dict[str, Tensor]] | None = None,
-) -> Routed:
-    """What routing returns, position by position."""
-    return Routed(
-        pose_BJD=mean_BMJD.flatten(1, 2),
-        act_BJ=activations.value.flatten(1),
-        coupling_BIJ=assigned_BMLJ[:, 0] if assigned_BMLJ.shape[1] == 1 else None,
-        trace=trace,
-        logit_BJ=activations.logit.flatten(1),
-    )

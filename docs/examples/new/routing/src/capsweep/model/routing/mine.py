@@ -23,7 +23,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsweep.model.capsules import squash
-from capsweep.model.routing import CouplingRule, Routed, choose_impl, exclude_from_compiling
+from capsweep.model.routing import (
+    CouplingRule,
+    LayerSizes,
+    Routed,
+    choose_impl,
+    exclude_from_compiling,
+    make_routed,
+)
 from capsweep.model.votes import LocalVotes
 
 
@@ -41,12 +48,14 @@ def reference(
         trace.append({"coupling": coupling_BMLJ, "pose": pose_BMJD, "agreement": agreement_BMLJ})
         logit_BMLJ = logit_BMLJ + agreement_BMLJ
     coupling_BMLJ, pose_BMJD = trace[-1]["coupling"], trace[-1]["pose"]
-    return Routed(
-        pose_BJD=pose_BMJD.flatten(1, 2),
-        act_BJ=torch.linalg.vector_norm(pose_BMJD, dim=-1).flatten(1),
-        coupling_BIJ=coupling_BMLJ[:, 0] if coupling_BMLJ.shape[1] == 1 else None,
-        trace=trace if with_trace else None,
-    )
+    return _make_routed(coupling_BMLJ, pose_BMJD, trace if with_trace else None)
+
+
+def _make_routed(
+    coupling_BMLJ: Tensor, pose_BMJD: Tensor, trace: list[dict[str, Tensor]] | None = None
+) -> Routed:
+    length_BMJ = torch.linalg.vector_norm(pose_BMJD, dim=-1)
+    return make_routed(pose_BMJD, length_BMJ, coupling_BMLJ, trace)
 
 
 IMPLS = {"reference": reference}
@@ -55,26 +64,19 @@ IMPLS = {"reference": reference}
 class MineRouting(nn.Module):
     """The routing of one layer. Owns the gain of every parent [J], `gain` at first."""
 
-    def __init__(
-        self,
-        num_iters: int,
-        gain: float,
-        impl: str,
-        *,
-        num_children: int,
-        num_parents: int,
-        parent_pose: int,
-    ) -> None:
+    coupling_rule = CouplingRule()  # the shares of a child sum to 1; leave it out where they do not
+
+    def __init__(self, num_iters: int, gain: float, impl: str, *, sizes: LayerSizes) -> None:
         super().__init__()
         self.num_iters, self.route = num_iters, choose_impl(IMPLS, impl)
-        self.gain_J = nn.Parameter(torch.full((num_parents,), gain))
-
-    @property
-    def coupling_rule(self) -> CouplingRule:
-        """The shares of a child sum to 1; leave this out where they do not."""
-        return CouplingRule()
+        self.gain_J = nn.Parameter(torch.full((sizes.parents,), gain))
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """Route the votes of this layer's children; with a trace, by the reference."""
         route = partial(reference, with_trace=True) if with_trace else self.route
         return exclude_from_compiling(route)(votes, self.num_iters, self.gain_J)
+
+    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
+        """The parents of children with these couplings."""
+        pose_BMJD = squash((coupling_BMLJ[..., None] * votes.form_local()).sum(dim=2))
+        return _make_routed(coupling_BMLJ, pose_BMJD)

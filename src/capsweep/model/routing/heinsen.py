@@ -1,0 +1,137 @@
+"""Heinsen routing (Heinsen 2019, "An Algorithm for Routing Capsules in All Domains", algorithm 1).
+
+    R_ij = 1 / J
+    for t = 0 .. T-1:
+        use_ij = a_i R_ij;  ignore_ij = a_i - use_ij                                    D-step
+        z_j   = sum_i beta_use_ij use_ij - sum_i beta_ignore_ij ignore_ij               M-step
+        mu_jd = sum_i use_ij V_ijd / m_j;   m_j = sum_i use_ij + 1e-5
+        var_jd = sum_i use_ij (V_ijd - mu_jd)^2 / m_j + 1e-5
+        R_i. = softmax_j logsigmoid(z_j) - sum_d [(V_ijd - mu_jd)^2 / var_jd + log var_jd] / 2
+                                                                   E-step; not after the last
+    a_j = sigmoid(z_j)
+
+What sets it apart from EM routing, whose assignment it shares: a parent is activated by the net
+benefit of using children less that of ignoring them, with learned prices for each pair, not by a
+description length; and there is no temperature.
+
+The paper's children bring logits, of which it takes the sigmoid; ours bring that probability a_i.
+Prices are 0 at first, so at first all parents are at 0.5 whatever they see.
+
+Where a child stands below several positions, it divides itself at each anew. An iteration costs 5 B
+M L J D multiplications; memory is about two tensors of the size of the votes an iteration. Prices
+are 2 L J parameters.
+
+Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
+pose, T iterations.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capsweep.model.routing import (
+    CouplingRule,
+    LayerSizes,
+    Routed,
+    choose_impl,
+    exclude_from_compiling,
+    make_routed,
+)
+from capsweep.model.votes import LocalVotes
+
+FLOOR = 1e-5  # of masses and variances
+
+
+def reference(
+    votes: LocalVotes,
+    num_iters: int,
+    beta_use_LJ: Tensor,
+    beta_ignore_LJ: Tensor,
+    with_trace: bool = False,
+    *,
+    given_BMLJ: Tensor | None = None,
+) -> Routed:
+    """Route `votes` in `num_iters` iterations; with a given assignment, by one D- and M-step.
+    `Routed` says what is returned and traced.
+    """
+    votes_BMLJD, activation_BML1 = votes.form_local(), votes.local_activation()[..., None]
+    fit_parents = partial(_fit_parents, votes_BMLJD, activation_BML1, beta_use_LJ, beta_ignore_LJ)
+    if given_BMLJ is not None:
+        return _make_routed(fit_parents(given_BMLJ))
+    logit_BMLJ = torch.zeros_like(votes_BMLJD[..., 0])
+    fit = fit_parents(votes.divide_children(logit_BMLJ, "types"))
+    trace = [_make_trace_step(fit)]
+    for _ in range(num_iters - 1):
+        prior_BMJ = F.logsigmoid(fit.logit) - fit.variance.log().sum(dim=3) / 2
+        scaled_BMLJ = (fit.squared / fit.variance[:, :, None]).sum(dim=4)
+        logit_BMLJ = prior_BMJ[:, :, None] - scaled_BMLJ / 2
+        fit = fit_parents(votes.divide_children(logit_BMLJ, "types"))
+        trace.append(_make_trace_step(fit))
+    return _make_routed(fit, trace if with_trace else None)
+
+
+class ParentFit(NamedTuple):
+    """Of an assignment [B, M, L, J]: z [B, M, J], means and variances [B, M, J, D], and the squared
+    differences of the votes from the means [B, M, L, J, D].
+    """
+
+    assigned: Tensor
+    logit: Tensor
+    mean: Tensor
+    variance: Tensor
+    squared: Tensor
+
+
+def _fit_parents(
+    votes_BMLJD: Tensor,
+    activation_BML1: Tensor,
+    beta_use_LJ: Tensor,
+    beta_ignore_LJ: Tensor,
+    assigned_BMLJ: Tensor,
+) -> ParentFit:
+    """D-step and M-step."""
+    used_BMLJ = activation_BML1 * assigned_BMLJ
+    ignored_BMLJ = activation_BML1 - used_BMLJ
+    logit_BMJ = (beta_use_LJ * used_BMLJ - beta_ignore_LJ * ignored_BMLJ).sum(dim=2)
+    share_BMLJ = used_BMLJ / (used_BMLJ.sum(dim=2, keepdim=True) + FLOOR)
+    mean_BMJD = (share_BMLJ[..., None] * votes_BMLJD).sum(dim=2)
+    squared_BMLJD = (votes_BMLJD - mean_BMJD[:, :, None]).square()
+    variance_BMJD = (share_BMLJ[..., None] * squared_BMLJD).sum(dim=2) + FLOOR
+    return ParentFit(assigned_BMLJ, logit_BMJ, mean_BMJD, variance_BMJD, squared_BMLJD)
+
+
+def _make_trace_step(fit: ParentFit) -> dict[str, Tensor]:
+    return {"coupling": fit.assigned, "pose": fit.mean, "activation": fit.logit.sigmoid()}
+
+
+def _make_routed(fit: ParentFit, trace: list[dict[str, Tensor]] | None = None) -> Routed:
+    return make_routed(fit.mean, fit.logit.sigmoid(), fit.assigned, trace, fit.logit)
+
+
+IMPLS = {"reference": reference}
+
+
+class HeinsenRouting(nn.Module):
+    """The routing of one layer. Owns the prices of using and of ignoring a child, 0 at first."""
+
+    coupling_rule = CouplingRule("types")
+    reads_activations = True
+
+    def __init__(self, num_iters: int, impl: str, *, sizes: LayerSizes) -> None:
+        super().__init__()
+        self.num_iters, self.route = num_iters, choose_impl(IMPLS, impl)
+        self.beta_use_LJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))
+        self.beta_ignore_LJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))
+
+    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
+        """Route the votes of this layer's children."""
+        route = exclude_from_compiling(self.route)
+        return route(votes, self.num_iters, self.beta_use_LJ, self.beta_ignore_LJ, with_trace)
+
+    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
+        """The parents of children that are assigned so."""
+        betas = self.beta_use_LJ, self.beta_ignore_LJ
+        return reference(votes, self.num_iters, *betas, given_BMLJ=coupling_BMLJ)

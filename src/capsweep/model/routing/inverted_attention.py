@@ -1,0 +1,99 @@
+"""Inverted dot-product attention routing (Tsai, Srivastava, Goh, Salakhutdinov 2020, "Capsules with
+Inverted Dot-Product Attention Routing").
+
+    c_ij = 1 / J
+    for t = 0 .. T-1:
+        v_j  = LayerNorm(sum_i c_ij u_hat_ij)
+        b_ij = u_hat_ij . v_j / sqrt(D)         made anew in each iteration; not after the last
+        c_ij = softmax_j b_ij
+
+What sets it apart: logits do not add up, so couplings come to rest instead of becoming one-hot, and
+parents are normalised, not squashed. Their length is nearly the same for all, so it says nothing:
+the class is read off the pose by a linear head. Gain and shift of LayerNorm, D each, are those of
+all parents of a layer; there is no LayerNorm where D is 1.
+
+Where a child stands below several positions, it divides itself at each anew. Layers are routed one
+after the other (sequentially, in the words of the paper). Its authors' primary capsules are
+normalised too, and ours are squashed.
+
+An iteration costs 4 B M L J D multiplications; memory is that of the votes.
+
+Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
+pose, T iterations.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capsweep.model.routing import (
+    CouplingRule,
+    LayerSizes,
+    Routed,
+    choose_impl,
+    exclude_from_compiling,
+    make_routed,
+)
+from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
+
+
+def reference(
+    votes: LocalVotes,
+    num_iters: int,
+    gain_D: Tensor,
+    shift_D: Tensor,
+    with_trace: bool = False,
+) -> Routed:
+    """Route `votes` in `num_iters` iterations. `Routed` says what is returned and traced."""
+    votes_BMJLD = form_parents_first(votes)
+    logit_BMLJ = torch.zeros_like(votes_BMJLD[..., 0]).transpose(2, 3)
+    trace: list[dict[str, Tensor]] = []
+    for _ in range(num_iters):
+        if trace:
+            agreement_BMLJ = compare_votes(votes_BMJLD, trace[-1]["pose"])
+            logit_BMLJ = agreement_BMLJ / math.sqrt(votes_BMJLD.shape[-1])
+        coupling_BMLJ = votes.divide_children(logit_BMLJ, "types")
+        pose_BMJD = _normalise(sum_votes(coupling_BMLJ, votes_BMJLD), gain_D, shift_D)
+        trace.append({"coupling": coupling_BMLJ, "pose": pose_BMJD})
+    return _make_routed(**trace[-1], trace=trace if with_trace else None)
+
+
+def _normalise(sum_BMJD: Tensor, gain_D: Tensor, shift_D: Tensor) -> Tensor:
+    if len(gain_D) == 1:
+        return sum_BMJD
+    return F.layer_norm(sum_BMJD, gain_D.shape, gain_D, shift_D)
+
+
+def _make_routed(
+    coupling: Tensor, pose: Tensor, trace: list[dict[str, Tensor]] | None = None
+) -> Routed:
+    """All parents are present: they have no activations."""
+    return make_routed(pose, torch.ones_like(pose[..., 0]), coupling, trace)
+
+
+IMPLS = {"reference": reference}
+
+
+class InvertedAttentionRouting(nn.Module):
+    """The routing of one layer. Owns the gain and the shift of LayerNorm, 1 and 0 at first."""
+
+    coupling_rule = CouplingRule("types")
+    has_activations = False
+
+    def __init__(self, num_iters: int, impl: str, *, sizes: LayerSizes) -> None:
+        super().__init__()
+        self.num_iters, self.route = num_iters, choose_impl(IMPLS, impl)
+        self.gain_D = nn.Parameter(torch.ones(sizes.parent_pose))
+        self.shift_D = nn.Parameter(torch.zeros(sizes.parent_pose))
+
+    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
+        """Route the votes of this layer's children."""
+        route = exclude_from_compiling(self.route)
+        return route(votes, self.num_iters, self.gain_D, self.shift_D, with_trace)
+
+    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
+        """The parents of children with these couplings."""
+        sum_BMJD = sum_votes(coupling_BMLJ, form_parents_first(votes))
+        return _make_routed(coupling_BMLJ, _normalise(sum_BMJD, self.gain_D, self.shift_D))

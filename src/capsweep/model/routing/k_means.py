@@ -1,0 +1,77 @@
+"""K-means routing: routing as soft clustering (Wang and Liu 2018, "An Optimization View on Dynamic
+Routing Between Capsules"; in this form leftthomas/CapsuleLayer).
+
+    o_j = sum_i u_hat_ij
+    for t = 0 .. T-1:
+        b_ij = u_hat_ij . o_j / |o_j|         made anew in each iteration
+        c_ij = softmax_j b_ij
+        o_j  = sum_i c_ij u_hat_ij
+    v_j = squash(o_j)                         once, at the end
+
+What sets it apart: both steps minimise the same function, so no iteration raises it,
+
+    - sum_ij c_ij u_hat_ij . m_j + sum_ij c_ij ln c_ij       with |m_j| = 1, m_j = o_j / |o_j|
+
+and the first iteration is routed already, by the sum of all votes.
+
+An iteration costs 4 B M L J D multiplications; memory is that of the votes. Nothing is learned.
+
+Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
+pose, T iterations.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capsweep.model.capsules import squash
+from capsweep.model.routing import (
+    CouplingRule,
+    LayerSizes,
+    Routed,
+    choose_impl,
+    exclude_from_compiling,
+    make_routed,
+)
+from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
+
+
+def reference(votes: LocalVotes, num_iters: int, with_trace: bool = False) -> Routed:
+    """Route `votes` in `num_iters` iterations. `Routed` says what is returned and traced."""
+    votes_BMJLD = form_parents_first(votes)
+    sum_BMJD = votes_BMJLD.sum(dim=3)
+    trace: list[dict[str, Tensor]] = []
+    for _ in range(num_iters):
+        logit_BMLJ = compare_votes(votes_BMJLD, F.normalize(sum_BMJD, dim=-1))
+        coupling_BMLJ = votes.divide_children(logit_BMLJ)
+        sum_BMJD = sum_votes(coupling_BMLJ, votes_BMJLD)
+        trace.append({"coupling": coupling_BMLJ, "pose": squash(sum_BMJD)})
+    return _make_routed(**trace[-1], trace=trace if with_trace else None)
+
+
+def _make_routed(
+    coupling: Tensor, pose: Tensor, trace: list[dict[str, Tensor]] | None = None
+) -> Routed:
+    return make_routed(pose, torch.linalg.vector_norm(pose, dim=-1), coupling, trace)
+
+
+IMPLS = {"reference": reference}
+
+
+class KMeansRouting(nn.Module):
+    """The routing of one layer."""
+
+    coupling_rule = CouplingRule()
+
+    def __init__(self, num_iters: int, impl: str, *, sizes: LayerSizes) -> None:
+        super().__init__()
+        self.num_iters, self.route = num_iters, choose_impl(IMPLS, impl)
+
+    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
+        """Route the votes of this layer's children."""
+        return exclude_from_compiling(self.route)(votes, self.num_iters, with_trace)
+
+    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
+        """The parents of children with these couplings."""
+        pose_BMJD = squash(sum_votes(coupling_BMLJ, form_parents_first(votes)))
+        return _make_routed(coupling_BMLJ, pose_BMJD)

@@ -1,0 +1,56 @@
+"""Random couplings: a control (Paik, Kwak, Kim 2019, "Capsule Networks Need an Improved Routing
+Algorithm").
+
+    r_ij ~ U(0.8, 1.2)
+    c_ij = r_ij / sum_k r_ik              over all parents k of child i
+    v_j  = squash(sum_i c_ij u_hat_ij + bias_j)
+
+draw: anew, in each step of training; fixed, once for a layer. The paper draws anew in each
+iteration of routing; no iteration reads another, so that only the last is computed here. Draws of
+training come from torch's generator, which each epoch seeds with the cell's seed, and all images of
+a batch share one. Tests and evaluations use the fixed draw, so that they can be repeated: it
+belongs to the layer's weights, and takes no number from those that are drawn after it.
+
+That couplings are divided by their sum is ours: it makes them shares, as those of the others.
+
+Votes cost B I J P D multiplications; the fast paths are those of `dynamic`. Nothing but the bias is
+learned.
+
+Shape letters: B batch, M parent positions, L children below one, J parent types there, I children,
+P child pose, D parent pose.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from capsweep.model.routing import LayerSizes, Routed, dynamic, exclude_from_compiling
+from capsweep.model.votes import LocalVotes
+
+LOWEST, HIGHEST = 0.8, 1.2
+
+reference, fast = dynamic.reference, dynamic.fast
+
+IMPLS = dynamic.IMPLS
+
+
+class RandomRouting(dynamic.DynamicRouting):
+    """The routing of one layer. Owns a draw and the parents' bias [J, D]."""
+
+    def __init__(self, draw: str, bias: bool, impl: str, *, sizes: LayerSizes) -> None:
+        super().__init__(1, bias, impl, sizes=sizes)
+        self.draw = draw
+        with torch.random.fork_rng(devices=[]):
+            draw_LJ = torch.empty(sizes.children, sizes.parents).uniform_(LOWEST, HIGHEST)
+        self.register_buffer("draw_LJ", draw_LJ)
+        self.draw_LJ: Tensor
+
+    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
+        """Route the votes of this layer's children; with a trace, by the reference."""
+        draw_LJ = self.draw_LJ
+        if self.training and self.draw == "anew":
+            draw_LJ = torch.empty_like(draw_LJ).uniform_(LOWEST, HIGHEST)
+        # A softmax of logarithms divides by the sum.
+        route = partial(reference, with_trace=True) if with_trace else self.route
+        return exclude_from_compiling(route)(votes, 1, self.bias_JD, prior_LJ=draw_LJ.log())

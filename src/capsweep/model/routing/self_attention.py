@@ -1,0 +1,86 @@
+"""Self-attention routing (Mazzia, Salvetti, Chiaberge 2021, "Efficient-CapsNet: capsule network
+with self-attention routing").
+
+    b_ij = scale u_hat_ij . sum_k u_hat_kj       row sums of the Gram matrix of the votes for j
+    c_ij = softmax_j b_ij + beta_ij
+    s_j  = sum_i c_ij u_hat_ij
+    v_j  = (1 - exp(-|s_j|)) s_j / |s_j|
+
+What sets it apart: one pass without iterations, a vote attends to the sum of all votes for its
+parent, itself included, and learned beta_ij, added after the softmax, so that the couplings of a
+child have no sum. It is dynamic routing of two iterations whose first parent is the plain sum of
+the votes and whose last squash is another one.
+
+scale: pose, 1 / sqrt(D), the authors' code, made for 16 children: with many more the softmax is
+nearly one-hot at first; children, 1 / (L sqrt(D)), a mean of votes in place of the sum.
+
+Cost 4 B M L J D multiplications; memory is that of the votes. beta has L J parameters.
+
+Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
+pose.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from capsweep.model.routing import (
+    LayerSizes,
+    Routed,
+    choose_impl,
+    exclude_from_compiling,
+    make_routed,
+)
+from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
+
+NEAR = 1e-4  # below it the series is exact in float64, but for 4e-14
+
+
+def reference(
+    votes: LocalVotes, beta_LJ: Tensor, scale: str = "pose", with_trace: bool = False
+) -> Routed:
+    """Route `votes`. `Routed` says what is returned and traced."""
+    votes_BMJLD = form_parents_first(votes)
+    children, numbers = votes_BMJLD.shape[3:]
+    factor = math.sqrt(numbers) * (children if scale == "children" else 1)
+    logit_BMLJ = compare_votes(votes_BMJLD, votes_BMJLD.sum(dim=3)) / factor
+    coupling_BMLJ = votes.divide_children(logit_BMLJ) + beta_LJ
+    routed = form_parents(votes_BMJLD, coupling_BMLJ)
+    return routed if with_trace else routed._replace(trace=None)
+
+
+def form_parents(votes_BMJLD: Tensor, coupling_BMLJ: Tensor) -> Routed:
+    """The parents of children with these couplings; with a trace."""
+    pose_BMJD = squash_exponentially(sum_votes(coupling_BMLJ, votes_BMJLD))
+    length_BMJ = torch.linalg.vector_norm(pose_BMJD, dim=-1)
+    trace = [{"coupling": coupling_BMLJ, "pose": pose_BMJD}]
+    return make_routed(pose_BMJD, length_BMJ, coupling_BMLJ, trace)
+
+
+def squash_exponentially(s: Tensor) -> Tensor:
+    """(1 - exp(-l)) s / l with l = |s|, along the last axis; near 0 by its series."""
+    length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
+    far = length.clamp(min=NEAR)
+    series = 1 - length / 2 + length.square() / 6
+    return s * torch.where(length < NEAR, series, -torch.expm1(-far) / far)
+
+
+IMPLS = {"reference": reference}
+
+
+class SelfAttentionRouting(nn.Module):
+    """The routing of one layer. Owns beta of every child and parent type, 0 at first."""
+
+    def __init__(self, scale: str, impl: str, *, sizes: LayerSizes) -> None:
+        super().__init__()
+        self.route, self.scale = choose_impl(IMPLS, impl), scale
+        self.beta_LJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))
+
+    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
+        """Route the votes of this layer's children."""
+        return exclude_from_compiling(self.route)(votes, self.beta_LJ, self.scale, with_trace)
+
+    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
+        """The parents of children with these couplings."""
+        return form_parents(form_parents_first(votes), coupling_BMLJ)

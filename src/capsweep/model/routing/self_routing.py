@@ -1,0 +1,79 @@
+"""Self-routing (Hahn, Pyeon, Kim 2019, "Self-Routing Capsule Networks").
+
+    c_ij = softmax_j (w_ij . u_i + b_ij)         a gate on the child's own pose u_i
+    v_j  = sum_i a_i c_ij u_hat_ij / sum_i a_i c_ij
+    a_j  = sum_i a_i c_ij / sum_i a_i
+
+What sets it apart: a child decides alone, by learned gates w_ij and b_ij, without iterations and
+without looking at any vote: a mixture of experts. It can tell a pose from its negative, which
+routing by agreement cannot. The activations at one position sum to 1, and their logarithms are the
+logits of cross-entropy.
+
+Where a child stands below several positions, it divides itself at each anew. Where no child is
+present, all parents are equally active, and their poses are 0.
+
+Gates cost 2 B M L J P multiplications, the sum B M L J D; memory is that of the votes. Gates have
+L J (P + 1) parameters.
+
+Shape letters: B batch, M parent positions, L children below one, J parent types there, P child
+pose, D parent pose.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from capsweep.model.routing import (
+    CouplingRule,
+    LayerSizes,
+    Routed,
+    choose_impl,
+    exclude_from_compiling,
+    make_routed,
+)
+from capsweep.model.votes import LocalVotes, form_parents_first, sum_votes
+
+SMALLEST_MASS = 1e-7
+
+
+def reference(
+    votes: LocalVotes, gate_LJP: Tensor, gate_bias_LJ: Tensor, with_trace: bool = False
+) -> Routed:
+    """Route `votes`. `Routed` says what is returned and traced."""
+    gate_BMLJ = torch.einsum("bmlp,ljp->bmlj", votes.local_poses(), gate_LJP) + gate_bias_LJ
+    routed = form_parents(votes, votes.divide_children(gate_BMLJ, "types"))
+    return routed if with_trace else routed._replace(trace=None)
+
+
+def form_parents(votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
+    """The parents of children with these couplings; with a trace."""
+    weight_BMLJ = coupling_BMLJ * votes.local_activation()[..., None]
+    mass_BMJ = weight_BMLJ.sum(dim=2) + SMALLEST_MASS
+    pose_BMJD = sum_votes(weight_BMLJ, form_parents_first(votes)) / mass_BMJ[..., None]
+    share_BMJ = mass_BMJ / mass_BMJ.sum(dim=2, keepdim=True)
+    trace = [{"coupling": coupling_BMLJ, "pose": pose_BMJD, "activation": share_BMJ}]
+    return make_routed(pose_BMJD, share_BMJ, coupling_BMLJ, trace, share_BMJ.log())
+
+
+IMPLS = {"reference": reference}
+
+
+class SelfRouting(nn.Module):
+    """The routing of one layer. Owns the gates of its children, 0 at first: equal couplings."""
+
+    coupling_rule = CouplingRule("types")
+    reads_activations = True
+
+    def __init__(self, impl: str, *, sizes: LayerSizes) -> None:
+        super().__init__()
+        self.route = choose_impl(IMPLS, impl)
+        self.gate_LJP = nn.Parameter(torch.zeros(sizes.children, sizes.parents, sizes.child_pose))
+        self.gate_bias_LJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))
+
+    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
+        """Route the votes of this layer's children."""
+        route = exclude_from_compiling(self.route)
+        return route(votes, self.gate_LJP, self.gate_bias_LJ, with_trace)
+
+    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
+        """The parents of children with these couplings."""
+        return form_parents(votes, coupling_BMLJ)

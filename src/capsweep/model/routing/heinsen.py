@@ -40,7 +40,7 @@ from capsweep.model.routing import (
     exclude_from_compiling,
     make_routed,
 )
-from capsweep.model.votes import LocalVotes
+from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
 
 FLOOR = 1e-5  # of masses and variances
 
@@ -57,16 +57,16 @@ def reference(
     """Route `votes` in `num_iters` iterations; with a given assignment, by one D- and M-step.
     `Routed` says what is returned and traced.
     """
-    votes_BMLJD, activation_BML1 = votes.form_local(), votes.local_activation()[..., None]
-    fit_parents = partial(_fit_parents, votes_BMLJD, activation_BML1, beta_use_LJ, beta_ignore_LJ)
+    votes_BMJLD, activation_BML1 = form_parents_first(votes), votes.local_activation()[..., None]
+    fit_parents = partial(_fit_parents, votes_BMJLD, activation_BML1, beta_use_LJ, beta_ignore_LJ)
     if given_BMLJ is not None:
         return _make_routed(fit_parents(given_BMLJ))
-    logit_BMLJ = torch.zeros_like(votes_BMLJD[..., 0])
+    logit_BMLJ = torch.zeros_like(votes_BMJLD[..., 0]).transpose(2, 3)
     fit = fit_parents(votes.divide_children(logit_BMLJ, "types"))
     trace = [_make_trace_step(fit)]
     for _ in range(num_iters - 1):
         prior_BMJ = F.logsigmoid(fit.logit) - fit.variance.log().sum(dim=3) / 2
-        scaled_BMLJ = (fit.squared / fit.variance[:, :, None]).sum(dim=4)
+        scaled_BMLJ = compare_votes(fit.squared, 1 / fit.variance)
         logit_BMLJ = prior_BMJ[:, :, None] - scaled_BMLJ / 2
         fit = fit_parents(votes.divide_children(logit_BMLJ, "types"))
         trace.append(_make_trace_step(fit))
@@ -75,7 +75,7 @@ def reference(
 
 class ParentFit(NamedTuple):
     """Of an assignment [B, M, L, J]: z [B, M, J], means and variances [B, M, J, D], and the squared
-    differences of the votes from the means [B, M, L, J, D].
+    differences of the votes from the means [B, M, J, L, D].
     """
 
     assigned: Tensor
@@ -86,7 +86,7 @@ class ParentFit(NamedTuple):
 
 
 def _fit_parents(
-    votes_BMLJD: Tensor,
+    votes_BMJLD: Tensor,
     activation_BML1: Tensor,
     beta_use_LJ: Tensor,
     beta_ignore_LJ: Tensor,
@@ -97,10 +97,10 @@ def _fit_parents(
     ignored_BMLJ = activation_BML1 - used_BMLJ
     logit_BMJ = (beta_use_LJ * used_BMLJ - beta_ignore_LJ * ignored_BMLJ).sum(dim=2)
     share_BMLJ = used_BMLJ / (used_BMLJ.sum(dim=2, keepdim=True) + FLOOR)
-    mean_BMJD = (share_BMLJ[..., None] * votes_BMLJD).sum(dim=2)
-    squared_BMLJD = (votes_BMLJD - mean_BMJD[:, :, None]).square()
-    variance_BMJD = (share_BMLJ[..., None] * squared_BMLJD).sum(dim=2) + FLOOR
-    return ParentFit(assigned_BMLJ, logit_BMJ, mean_BMJD, variance_BMJD, squared_BMLJD)
+    mean_BMJD = sum_votes(share_BMLJ, votes_BMJLD)
+    squared_BMJLD = (votes_BMJLD - mean_BMJD[:, :, :, None]).square()
+    variance_BMJD = sum_votes(share_BMLJ, squared_BMJLD) + FLOOR
+    return ParentFit(assigned_BMLJ, logit_BMJ, mean_BMJD, variance_BMJD, squared_BMJLD)
 
 
 def _make_trace_step(fit: ParentFit) -> dict[str, Tensor]:

@@ -22,8 +22,8 @@ child, and an activation by the entropy of the Gaussian, without a temperature.
 
 The published activation is sigmoid(BN(beta_a - exp(ln pi_j) H_j - beta_u)), with a batch
 normalisation that has no parameters: it takes away every constant of a parent, so that the
-published betas do nothing, and makes an image depend on its batch mates. Here scale and shift of every
-parent type are learned, 1 and 0 at first, H is that of one dimension, and poses, which are
+published betas do nothing, and makes an image depend on its batch mates. Here scale and shift of
+every parent type are learned, 1 and 0 at first, H is that of one dimension, and poses, which are
 batch-normalised there, stay as they are: named departures. The paper's text multiplies H by R_j,
 its code, which is followed here, does not.
 
@@ -35,8 +35,9 @@ pose, T iterations.
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +50,7 @@ from capsweep.model.routing import (
     exclude_from_compiling,
     make_routed,
 )
-from capsweep.model.votes import LocalVotes
+from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
 
 SMALLEST_MASS = 1e-7
 
@@ -68,17 +69,18 @@ def reference(
     """Route `votes` in `num_iters` iterations; with a given assignment, by the last update alone.
     `Routed` says what is returned and traced.
     """
-    votes_BMLJD, activation_BML1 = votes.form_local(), votes.local_activation()[..., None]
-    numbers = votes_BMLJD.shape[4]
-    fit_parents = partial(_fit_posterior, votes_BMLJD, activation_BML1, kappa, psi)
+    votes_BMJLD, activation_BML1 = form_parents_first(votes), votes.local_activation()[..., None]
+    numbers = votes_BMJLD.shape[4]
+    fit_parents = partial(_fit_posterior, votes_BMJLD, activation_BML1, kappa, psi)
     activate = partial(_make_routed, scale_J, shift_J)
     if given_BMLJ is not None:
         return activate(fit_parents(given_BMLJ))
-    fit = fit_parents(votes.divide_children(torch.zeros_like(votes_BMLJD[..., 0])))
+    logit_BMLJ = torch.zeros_like(votes_BMJLD[..., 0]).transpose(2, 3)
+    fit = fit_parents(votes.divide_children(logit_BMLJ))
     trace = [{"coupling": fit.assigned, "pose": fit.mean}]
     for _ in range(num_iters - 1):
-        squared_BMLJD = (votes_BMLJD - fit.mean[:, :, None]).square()
-        distance_BMLJ = (squared_BMLJD / fit.psi[:, :, None]).sum(dim=4)
+        squared_BMJLD = (votes_BMJLD - fit.mean[:, :, :, None]).square()
+        distance_BMLJ = compare_votes(squared_BMJLD, 1 / fit.psi)
         prior_BMJ = fit.log_pi + (fit.log_precision - numbers / fit.kappa) / 2
         logit_BMLJ = prior_BMJ[:, :, None] - fit.nu[:, :, None] * distance_BMLJ / 2
         fit = fit_parents(votes.divide_children(logit_BMLJ))
@@ -101,15 +103,15 @@ class Posterior(NamedTuple):
 
 
 def _fit_posterior(
-    votes_BMLJD: Tensor, activation_BML1: Tensor, kappa: float, psi: float, assigned_BMLJ: Tensor
+    votes_BMJLD: Tensor, activation_BML1: Tensor, kappa: float, psi: float, assigned_BMLJ: Tensor
 ) -> Posterior:
     weight_BMLJ = assigned_BMLJ * activation_BML1
     mass_BMJ = weight_BMLJ.sum(dim=2) + SMALLEST_MASS
-    kappa_BMJ, nu_BMJ = kappa + mass_BMJ, votes_BMLJD.shape[4] + 1 + mass_BMJ
-    plain_BMJD = (weight_BMLJ[..., None] * votes_BMLJD).sum(dim=2) / mass_BMJ[..., None]
-    squared_BMLJD = (votes_BMLJD - plain_BMJD[:, :, None]).square()
+    kappa_BMJ, nu_BMJ = kappa + mass_BMJ, votes_BMJLD.shape[4] + 1 + mass_BMJ
+    plain_BMJD = sum_votes(weight_BMLJ, votes_BMJLD) / mass_BMJ[..., None]
+    squared_BMJLD = (votes_BMJLD - plain_BMJD[:, :, :, None]).square()
     pulled_BMJD = (kappa * mass_BMJ / kappa_BMJ)[..., None] * plain_BMJD.square()
-    psi_BMJD = psi + (weight_BMLJ[..., None] * squared_BMLJD).sum(dim=2) + pulled_BMJD
+    psi_BMJD = psi + sum_votes(weight_BMLJ, squared_BMJLD) + pulled_BMJD
     alpha_BMJ = 1 + mass_BMJ
     return Posterior(
         assigned=assigned_BMLJ,
@@ -156,17 +158,18 @@ class VariationalBayesRouting(nn.Module):
     ) -> None:
         super().__init__()
         self.num_iters, self.route = num_iters, choose_impl(IMPLS, impl)
-        self.priors = {"kappa": kappa, "psi": psi}
+        self.kappa, self.psi = kappa, psi
         self.scale_J = nn.Parameter(torch.ones(sizes.parents))
         self.shift_J = nn.Parameter(torch.zeros(sizes.parents))
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """Route the votes of this layer's children."""
-        route = exclude_from_compiling(self.route)
-        own = self.scale_J, self.shift_J
-        return route(votes, self.num_iters, *own, with_trace, **self.priors)
+        return self._call(exclude_from_compiling(self.route), votes, with_trace=with_trace)
 
     def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
         """The parents of children that are assigned so."""
+        return self._call(reference, votes, given_BMLJ=coupling_BMLJ)
+
+    def _call(self, route: Callable[..., Routed], votes: LocalVotes, **options: Any) -> Routed:
         own = self.scale_J, self.shift_J
-        return reference(votes, self.num_iters, *own, given_BMLJ=coupling_BMLJ, **self.priors)
+        return route(votes, self.num_iters, *own, kappa=self.kappa, psi=self.psi, **options)

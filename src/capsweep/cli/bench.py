@@ -15,8 +15,9 @@ from capsweep.errors import UserError
 from capsweep.report import grid
 from capsweep.storage.files import write_json
 
+ALONE = ("start", "sweep", "routing", "variants", "convolution", "step", "data")
 BENCHES = {  # name: its module
-    **{name: name for name in ("start", "sweep", "routing", "convolution", "step", "data")},
+    **{name: name for name in ALONE},
     **{"em": "step", "shards": "data"},
 }
 

@@ -1,0 +1,62 @@
+"""Every routing in the training step of `capsnet_tiny` on pairs of digits, on a processor: what a
+variant costs, as a cell trains it, beside dynamic routing.
+"""
+
+from collections.abc import Mapping
+from statistics import median
+
+from capsweep.bench import comparison, machine
+from capsweep.bench.results import BenchReport, Measured
+from capsweep.bench.training import StepCandidate, StepTraining, check_steps
+from capsweep.config import compose, package_files
+from capsweep.config.bounds import NORMALISERS
+from capsweep.training import devices
+
+SETTINGS = ("experiment=overlap", "model.head=linear", "loss=cross_entropy")
+DYNAMIC = "dynamic"
+IMAGES, GATE_IMAGES = 64, 4
+SLOWEST = 2.0  # times dynamic routing: a slower variant deserves a fast path
+
+
+def list_candidates() -> dict[str, StepCandidate]:
+    """Each file of conf/routing by the implementation that it names, and the normalisers of dynamic
+    routing.
+    """
+    folder = package_files.find_folder("conf") / "routing"
+    choices = {path.stem: [f"routing={path.stem}"] for path in sorted(folder.glob("*.yaml"))}
+    for name in NORMALISERS[1:]:
+        choices[f"{DYNAMIC}, {name}"] = ["routing=dynamic", f"routing.normaliser={name}"]
+    candidates = {}
+    for name, choice in choices.items():
+        overrides = (*SETTINGS, *choice)
+        impl = compose.cell(overrides).config["routing"]["impl"]
+        candidates[name] = StepCandidate(impl, overrides=overrides)
+    return candidates
+
+
+def measure_variants(
+    budget: float = 60.0, candidates: Mapping[str, StepCandidate] | None = None
+) -> BenchReport:
+    """Raises ParityError, before a speed is measured, where an implementation is not its reference.
+
+    budget: least seconds of the rounds.
+    """
+    candidates = candidates or list_candidates()
+    with devices.using_threads(machine.THREADS):
+        for name, candidate in candidates.items():
+            check_steps({name: candidate}, GATE_IMAGES)
+        steps = {name: StepTraining(each, IMAGES) for name, each in candidates.items()}
+        seconds = comparison.time_in_turns(steps, budget)
+    rows = [
+        {
+            "routing": name,
+            "implementation": candidates[name].impl,
+            "parameters": sum(each.numel() for each in steps[name].network.parameters()),
+            "ms": median(seconds[name]) * 1e3,
+            "over dynamic": comparison.median_ratio(seconds, name, DYNAMIC),
+        }
+        for name in candidates
+    ]
+    slowest = max(rows, key=lambda row: row["over dynamic"])
+    what = f"step of capsnet_tiny, over dynamic routing: the slowest, {slowest['routing']}"
+    return BenchReport([Measured(what, slowest["over dynamic"], "x", SLOWEST)], rows)

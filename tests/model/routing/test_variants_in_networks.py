@@ -1,0 +1,157 @@
+"""Every routing variant in both capsule networks: it trains, in both precisions, and begins with
+the same weights as the others.
+
+Shape letters: B batch, I children, J parents, D parent pose.
+"""
+
+from functools import cache
+
+import pytest
+import torch
+from routing_variants import VARIANTS, every_variant
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capsweep.config import compose
+from capsweep.data.batches import to_unit
+from capsweep.data.official import DigitsReader
+from capsweep.errors import ConfigError
+from capsweep.model.capsnet import CapsNet
+from capsweep.model.capsules import ClassCapsules, LinearHead
+from capsweep.model.matrix_capsnet import MatrixCapsNet
+from capsweep.training import build
+from capsweep.training.size import network_size
+
+LINEAR = ["dataset=digits", "model.head=linear", "loss=cross_entropy"]
+every_network = pytest.mark.parametrize("model", ["capsnet_tiny", "matrix_capsnet_tiny"])
+
+
+def make_network(*overrides: str) -> nn.Module:
+    """With the first weights of seed 0."""
+    config = compose.cell([*LINEAR, *overrides]).config
+    torch.manual_seed(0)
+    return build.build_network(config)
+
+
+@cache
+def load_digits() -> tuple[Tensor, Tensor]:
+    """16 images and labels."""
+    sha256 = compose.cell(["dataset=digits"]).config["dataset"]["reader"]["sha256"]
+    train = DigitsReader(sha256).read("").train
+    return to_unit(train.images_NCHW[:16]), train.labels_N[:16]
+
+
+@every_variant
+@every_network
+def test_a_small_step_against_the_gradient_lowers_the_loss(stem: str, model: str) -> None:
+    network = make_network(f"model={model}", f"routing={stem}").double()
+    network.eval()  # random couplings are the same twice
+    images_BCHW, labels_B = load_digits()[0].double(), load_digits()[1]
+    optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
+    before = F.cross_entropy(network(images_BCHW).scores_BN, labels_B)
+    before.backward()
+    for name, parameter in network.classes.named_parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+    optimizer.step()
+    with torch.no_grad():
+        after = F.cross_entropy(network(images_BCHW).scores_BN, labels_B)
+    assert after < before
+
+
+@every_variant
+@every_network
+def test_in_bfloat16_routing_stays_in_whole_precision(stem: str, model: str) -> None:
+    network = make_network(f"model={model}", f"routing={stem}").eval()
+    images_BCHW, labels_B = load_digits()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = network(images_BCHW)
+        loss = F.cross_entropy(output.scores_BN, labels_B)
+    loss.backward()
+    assert output.pose_BJD.dtype == output.scores_BN.dtype == torch.float32
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+    expected = F.cross_entropy(network(images_BCHW).scores_BN, labels_B)
+    assert loss.item() == pytest.approx(expected.item(), rel=0.02)
+
+
+@every_network
+def test_all_variants_of_a_seed_begin_with_the_same_weights(model: str) -> None:
+    networks = [make_network(f"model={model}", f"routing={stem}") for stem in VARIANTS]
+    shared = {n for n, _ in networks[0].named_parameters() if "routing" not in n}
+    assert any(name.startswith("head") for name in shared)
+    first = dict(networks[0].named_parameters())
+    for network in networks[1:]:
+        parameters = dict(network.named_parameters())
+        assert {name for name in parameters if "routing" not in name} == shared
+        assert all(torch.equal(parameters[name], first[name]) for name in shared)
+
+
+@every_variant
+@every_network
+def test_a_plan_counts_its_parameters_and_flops(stem: str, model: str) -> None:
+    overrides = [f"model={model}", f"routing={stem}"]
+    size = network_size(compose.cell([*LINEAR, *overrides]).config)
+    network = make_network(*overrides)
+    assert size.parameters == sum(parameter.numel() for parameter in network.parameters())
+    assert size.flops > 100_000
+
+
+def test_a_linear_head_reads_a_logit_off_each_pose_by_the_weights_of_all() -> None:
+    network = make_network("model=capsnet_tiny")
+    assert isinstance(network, CapsNet)
+    assert isinstance(network.head, LinearHead)
+    output = network(load_digits()[0])
+    weight_D, bias = network.head.linear.weight[0], network.head.linear.bias
+    torch.testing.assert_close(output.scores_BN, output.pose_BJD @ weight_D + bias)
+    assert output.logits_BN is None
+
+
+@every_network
+def test_parents_without_activations_are_refused_where_activations_are_the_scores(
+    model: str,
+) -> None:
+    config = compose.cell(["dataset=digits", f"model={model}", "routing=inverted_attention"]).config
+    with pytest.raises(ConfigError, match=r"^model\.head=length reads .* set model\.head=linear"):
+        network_size(config)
+
+
+def test_logits_of_a_linear_head_are_refused_where_a_loss_takes_lengths() -> None:
+    with pytest.raises(ConfigError, match=r"^model\.head=linear .* set loss=cross_entropy$"):
+        compose.cell(["model=capsnet_tiny", "model.head=linear"])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_shared_votes_are_one_matrix_of_each_parent(shared: bool) -> None:
+    network = make_network("model=capsnet_tiny", f"model.votes.shared={shared}")
+    assert isinstance(network.classes, ClassCapsules)
+    children = network.classes.num_children
+    assert network.classes.weight_IJDP.shape == (1 if shared else children, 10, 16, 8)
+    assert network.classes.votes_per_image == children * 10
+
+
+@every_network
+def test_a_network_of_shared_votes_is_one_whose_weights_are_equal(model: str) -> None:
+    shared = make_network(f"model={model}", "routing=dynamic", "model.votes.shared=true")
+    alone = make_network(f"model={model}", "routing=dynamic")
+    weights = shared.state_dict()
+    for name, own in alone.state_dict().items():
+        weights[name] = weights[name].expand_as(own)
+    alone.load_state_dict(weights)
+    images_BCHW, labels_B = load_digits()
+    outputs = [network(images_BCHW).scores_BN for network in (shared, alone)]
+    torch.testing.assert_close(*outputs)
+    gradients = []
+    for network, scores_BN in zip((shared, alone), outputs, strict=True):
+        F.cross_entropy(scores_BN, labels_B).backward()
+        layer = network.classes
+        gradient = (layer.weight_IJDP if isinstance(network, CapsNet) else layer.weight_KIJSS).grad
+        gradients.append(gradient)
+    torch.testing.assert_close(gradients[0], gradients[1].sum_to_size(gradients[0].shape))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_all_layers_of_matrix_capsules_share_their_weights(shared: bool) -> None:
+    network = make_network("model=matrix_capsnet_tiny", f"model.votes.shared={shared}")
+    assert isinstance(network, MatrixCapsNet)
+    for layer in (*network.capsules, network.classes):
+        assert (layer.weight_KIJSS.shape[:2] == (1, 1)) == shared

@@ -1,4 +1,4 @@
-"""`capsweep eval ensemble | attack | multicrop`: tables of what is computed from cells."""
+"""`capsweep eval ensemble | attack | multicrop | routing`: what is computed from cells."""
 
 import json
 from contextlib import suppress
@@ -7,10 +7,13 @@ from pathlib import Path
 import numpy as np
 import official_files
 import pytest
+import torch
+from PIL import Image
 
 from capsweep import cli
 from capsweep.cli.eval import SweepCells
 from capsweep.config import places
+from capsweep.evaluation.checkpoint import CellLoader
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.statistics.examples import find_wrong
 from capsweep.sweep import expand, spec
@@ -176,6 +179,87 @@ def test_both_errors_of_crops_are_printed_and_written(sweep: Path, storage: Path
     errors = [f"{100 * content[key]:.2f} %" for key in ("single_error", "multicrop_error")]
     (table,) = storage.glob("reports/three-arms-cnn-dataset-cifar10-*/multicrop.md")
     assert read_rows(table) == [["cnn", "cifar10", "1/1", "30", *errors]]
+
+
+ROUTED = """\
+question: Does it route?
+base: [epochs=1, limit_batches=1, batch_size=16, trainer.accelerator=cpu, logger=csv]
+seeds: [0, 1]
+baseline: cnn
+arms:
+  cnn: {fixed: [model=cnn_small, "model.hidden=8"]}
+  dynamic: {fixed: [WIDTH]}
+  uniform: {fixed: [routing=uniform, WIDTH]}
+  attention: {fixed: [routing=self_attention, WIDTH]}
+table: {rows: [arm], columns: [dataset], metric: test/error}
+""".replace("WIDTH", 'model.conv.channels=8, model.primary.types=2, "model.decoder.hidden=[16]"')
+
+
+def test_routing_is_measured_into_a_table_data_and_a_picture(
+    tmp_path: Path, storage: Path, capsys: Output
+) -> None:
+    sweep = tmp_path / "routed.yaml"
+    sweep.write_text(ROUTED)
+    train_cells(sweep, storage)
+    capsys.readouterr()
+    assert evaluate("routing", sweep, storage, "--examples", "30") == 0
+    printed = capsys.readouterr().out
+    report = storage / "reports" / "routed"
+    rows = read_rows(report / "routing.md")
+    assert [row[:5] for row in rows] == [
+        [arm, "digits", "classes", "2/2", "30"] for arm in ("dynamic", "uniform", "attention")
+    ]
+    assert rows[1][5:7] == ["100.00 ± 0.00 %", "0.00 ± 0.00 %"]
+    assert (rows[1][7], rows[1][12:]) == ("–", ["–", "–"])
+    assert rows[1][10] == rows[1][11]  # frozen or not
+    assert "–" not in rows[0][5:]
+    for note in ("left out: cnn · digits: its network does not route", "no sum", "is ours"):
+        assert note in (report / "routing.md").read_text()
+        assert note in printed
+    with Image.open(report / "routing.png") as picture:
+        assert picture.width == 3 * 630
+    assert evaluate("routing", sweep, storage, "--examples", "30", "--json") == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written == json.loads((report / "routing.json").read_text())
+    records = {record["arm"]: record for record in written["fields"]}
+    assert list(records) == ["dynamic", "uniform", "attention"]
+    assert len(records["dynamic"]["values"]["entropy"]) == 2
+    at = {answer["iterations"]: answer for answer in records["dynamic"]["iterations"][0]}
+    assert list(at) == [1, 2, 3, 5, 10]
+    assert at[3]["changed"] == 0
+    assert at[3]["error"] == records["dynamic"]["values"]["error"][0]
+    assert records["uniform"]["iterations"] == [None, None]
+
+
+def test_the_routing_of_one_cell_is_measured_by_its_first_letters(
+    sweep: Path, storage: Path, capsys: Output
+) -> None:
+    train_cells(sweep, storage, "--seeds", "1")
+    signature = list_points(sweep)["capsnet", 0].cell.signature
+    capsys.readouterr()
+    where = ["--storage", str(storage), "--device", "cpu", "--examples", "20"]
+    assert cli.main(["eval", "routing", signature[:8], *where]) == 0
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("classes", "frozen couplings", "T'=10", "routing.json"))
+    assert cli.main(["eval", "routing", signature[:8], *where, "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    (path,) = storage.glob("ledger/*/*/evals/routing.json")
+    assert written == {"cell": signature, **json.loads(path.read_text())}
+    with np.load(path.parents[1] / "predictions.npz") as stored:
+        wrong = find_wrong(stored["scores"][:20], stored["labels"][:20])
+    assert (written["examples"], written["error"]) == (20, wrong.mean())
+    cell = CellLoader(Ledger(str(storage / "ledger")), "", torch.device("cpu")).load(signature)
+    assert cell.train is not None
+    assert (len(cell.train), len(cell.test)) == (1257, 360)
+    cnn = list_points(sweep)["cnn", 0].cell.signature
+    for target, options, message in (
+        (cnn, [], f"{cnn}: its network does not route"),
+        (signature, ["--arms", "cnn"], "--arms: chooses cells of a sweep"),
+        ("nosuch", [], "SWEEP=nosuch: no file nosuch.yaml"),
+        (str(sweep), ["--arms", "cnn", "--seeds", "1"], "three: no cell of it routes"),
+    ):
+        assert cli.main(["eval", "routing", target, *where, *options]) == 2
+        assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

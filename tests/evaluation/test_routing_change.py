@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from png_images import read_pixels
 from torch import Tensor
 from toy_routings import UniformRouting
 from trained_cells import make_routed
@@ -13,10 +14,13 @@ from capsweep.errors import NotApplicableError
 from capsweep.evaluation.figures.routing_change import (
     LOGITS,
     SHARES,
+    collect_answers,
+    draw,
     measure,
     measure_shares,
     measure_trace,
 )
+from capsweep.evaluation.routing_measures import RoutedAnew
 from capsweep.evaluation.traces import find_routed
 from capsweep.model.routing import LayerSizes
 
@@ -93,6 +97,16 @@ def test_changes_rise_and_their_shares_fall() -> None:
     np.testing.assert_allclose(changes.std, found.by_layer["classes"].std(axis=0))
     assert changes.quantiles.shape == (5, 10)
     assert set(shares.collect_arrays("x")) == {"x.mean", "x.std", "x.quantiles"}
+
+
+def test_answers_by_iterations_have_a_panel_of_their_own() -> None:
+    found = measure(make_routed(["model=capsnet_small"], 3, 3))
+    answers = [RoutedAnew(1, 0.25, 0.5), RoutedAnew(3, 0.0, 0.5), RoutedAnew(10, None, None)]
+    arrays = collect_answers(answers)
+    assert arrays["answers.iterations"].tolist() == [1, 3, 10]
+    np.testing.assert_array_equal(arrays["answers.changed"], [0.25, 0.0, np.nan])
+    widths = [read_pixels(draw(found, "", "", each)).shape[1] for each in ((), answers)]
+    assert widths[1] == pytest.approx(4 / 3 * widths[0])
 
 
 def test_as_in_training_unless_asked_and_no_more_images_than_there_are() -> None:

@@ -1,46 +1,37 @@
 """`capsweep eval ...`: what is computed from finished cells beyond their errors."""
 
 import argparse
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING
 
 from capsweep import terminal
-from capsweep.cli import sweep_options
-from capsweep.config import compose, places
+from capsweep.cli.parser import PLACES, SWEEP
+from capsweep.cli.sweep_cells import Content, Group, SweepCells, load_cells, print_evaluation
+from capsweep.config import compose, package_files, places
 from capsweep.config.overrides import render
-from capsweep.config.places import Places
-from capsweep.errors import UserError
+from capsweep.errors import NotApplicableError, UserError
 from capsweep.evaluation import averaged_scores, figures
 from capsweep.ledger.ledger import Ledger, load_predictions
 from capsweep.ledger.listing import find_signature
-from capsweep.report import table
+from capsweep.report import routing_table
 from capsweep.report.evaluation_tables import (
     EnsembleRow,
-    EvaluationTable,
     SeedsRow,
     make_ensemble_table,
     make_seeds_table,
 )
 from capsweep.report.published import find_published
-from capsweep.report.trained import describe_trained, warn_of_cuts
-from capsweep.storage.files import write_text
-from capsweep.sweep import more_seeds
-from capsweep.sweep.expand import Point
-from capsweep.sweep.spec import Sweep
+from capsweep.report.routing_table import RoutingGroup
 from capsweep.terminal import count_of
 
 if TYPE_CHECKING:  # it imports torch, which an ensemble does not need
     from capsweep.evaluation.attack import AttackOptions
+    from capsweep.evaluation.checkpoint import CellLoader
 
-Value = TypeVar("Value")
-# Cells of a field of a sweep's table, values of those finished, and fields of an evaluation's row.
-Group: TypeAlias = tuple[list[Point], list[Value], dict[str, Any]]
-Content: TypeAlias = dict[str, Any]  # of a file in the evals/ of a cell
-# Takes a trained cell and its stored predictions; gives names and contents of files.
-EvaluateNetwork: TypeAlias = Callable[..., Iterable[tuple[str, Content]]]
 SETTINGS = ("eps", "targeted", "steps", "restarts", "examples")  # of attacks
 CROPS_NOTE = (
     "single crop: test error of the crop in the middle, as each cell stored it. 13 crops: that and "
@@ -48,91 +39,9 @@ CROPS_NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class SweepCells:
-    """The cells of a sweep as chosen."""
-
-    sweep: Sweep
-    points: Sequence[Point]
-    ledger: Ledger
-    places: Places
-
-    def evaluate_points(self, evaluate: Callable[[Point], Value]) -> list[Group[Value]]:
-        """Every row and column of the sweep's table; equal cells are evaluated once. Raises
-        UserError where none is finished.
-        """
-        entries = self.ledger.entries_of(point.cell for point in self.points)
-        values: dict[str, Value] = {}
-        groups = []
-        for row, by_column in table.group_points(self.sweep, self.points).items():
-            for column, points in by_column.items():
-                of_seeds = {p.seed: entries[p.cell.signature] for p in points}
-                lacking = {s: e for s, e in of_seeds.items() if e.status not in table.COUNTED}
-                finished = {p.seed: p for p in points if p.seed not in lacking}.values()
-                for point in finished:
-                    if point.cell.signature not in values:
-                        values[point.cell.signature] = evaluate(point)
-                fields = {
-                    "coordinates": (*row, *column),
-                    "wanted": len(of_seeds),
-                    "missing": {s: entry.cause or entry.status for s, entry in lacking.items()},
-                    "stale": sum(entry.status == "stale" for entry in of_seeds.values()),
-                    "footnotes": table.dataset_notes(points),
-                }
-                groups.append((points, [values[p.cell.signature] for p in finished], fields))
-        if not values:
-            raise UserError(f"no cell of {self.sweep.name} is finished; run the sweep first")
-        return groups
-
-    def evaluate_networks(
-        self, device: str, evaluate: EvaluateNetwork
-    ) -> list[Group[list[Content]]]:
-        """The same for what is computed from a network; each content becomes a file in the evals/
-        of its cell.
-        """
-        from capsweep.evaluation.checkpoint import CellLoader, find_device
-
-        loader = CellLoader(self.ledger, self.places.data, find_device(device))
-
-        def evaluate_point(point: Point) -> list[Content]:
-            name, contents = point.cell.signature, []
-            for file, content in evaluate(*loader.load_tested(name, point.cell.config)):
-                text = json.dumps(content, indent=2, allow_nan=False)
-                path = self.ledger.write_evaluation(name, file, f"{text}\n".encode())
-                print(f"{point.name}: {path}", flush=True)
-                contents.append(content)
-            return contents
-
-        return self.evaluate_points(evaluate_point)
-
-    def publish_table(self, name: str, answer: EvaluationTable) -> None:
-        """Print a table, its warnings and notes, and write them to the reports of the sweep."""
-        notes = [describe_trained(self.sweep, self.points), *answer.notes]
-        answer = replace(answer, notes=notes, warnings=warn_of_cuts(self.points))
-        console = terminal.make_console()
-        for warning in answer.warnings:
-            terminal.print_paragraph(console, warning)
-        terminal.print_table(console, answer.as_terminal())
-        for note in answer.notes:
-            terminal.print_paragraph(console, note)
-        path = self.places.storage / "reports" / self.sweep.report_name / name
-        write_text(path, answer.as_markdown())
-        terminal.print_line(console, f"report: {path}")
-
-
-def _load_cells(parsed: argparse.Namespace) -> SweepCells:
-    if parsed.metric is not None:
-        raise UserError("METRIC: evaluations have metrics of their own; leave --metric out")
-    sweep, points = sweep_options.load_points(parsed)
-    resolved = places.resolve(points[0].cell.config["places"])
-    places.prepare(resolved)
-    points = more_seeds.load(resolved, sweep).add_points(points)
-    return SweepCells(sweep, points, Ledger(resolved.ledger), resolved)
-
-
 def run_ensemble(parsed: argparse.Namespace) -> None:
     """The seeds of each row as one network, from stored predictions."""
-    cells, rows = _load_cells(parsed), []
+    cells, rows = load_cells(parsed), []
     for points, names, fields in cells.evaluate_points(lambda point: point.cell.signature):
         members = {name: load_predictions(cells.ledger, name) for name in names}
         single = tuple(averaged_scores.measure_error(*member) for member in members.items())
@@ -150,7 +59,7 @@ def run_ensemble(parsed: argparse.Namespace) -> None:
 
 def run_multicrop(parsed: argparse.Namespace) -> None:
     """The 13-crop test of every cell; a file in each one's evals/, and a table."""
-    cells = _load_cells(parsed)
+    cells = load_cells(parsed)
     groups = cells.evaluate_networks(
         parsed.device,
         lambda *tested: [(averaged_scores.CROPS_FILE, averaged_scores.measure_crops(*tested))],
@@ -166,7 +75,7 @@ def run_attack(parsed: argparse.Namespace) -> None:
     from capsweep.evaluation.attack import AttackOptions, attack_cell
 
     settings = {name: getattr(parsed, name) for name in SETTINGS}
-    cells, options = _load_cells(parsed), AttackOptions(methods=parsed.method, **settings)
+    cells, options = load_cells(parsed), AttackOptions(methods=parsed.method, **settings)
     groups = cells.evaluate_networks(
         parsed.device,
         lambda cell, stored: attack_cell(cell, options, stored),
@@ -226,13 +135,107 @@ def _describe_attacks(options: "AttackOptions", contents: Sequence[Content]) -> 
     return notes
 
 
+def run_routing(parsed: argparse.Namespace) -> None:
+    """Measure the routing of the cells of a sweep, or of one cell."""
+    if is_signature(parsed.sweep):
+        _measure_cell(parsed)
+    else:
+        _measure_sweep(parsed)
+
+
+def is_signature(target: str) -> bool:
+    """Whether a target is the first letters of a signature, and no sweep."""
+    sweep = package_files.find_folder("sweeps") / f"{target}.yaml"
+    return re.fullmatch("[0-9a-f]+", target) is not None and not sweep.is_file()
+
+
+def _measure_cell(parsed: argparse.Namespace) -> None:
+    """The measures of one cell, on the screen and in its evals/."""
+    from capsweep.evaluation import routing_measures
+
+    names = [name for name, _ in SWEEP[1:] if name not in PLACES]
+    given = [n for n in names if getattr(parsed, n.removeprefix("--"))]
+    if given:
+        raise UserError(
+            f"{', '.join(given)}: chooses cells of a sweep, and {parsed.sweep} is one cell; leave "
+            "it out"
+        )
+    loader, signature = _open_cell(parsed, parsed.sweep)
+    tested = loader.load_tested(signature)
+    try:
+        content = routing_measures.measure_routing(*tested, parsed.examples)
+    except NotApplicableError as error:
+        raise NotApplicableError(f"{signature}: {error}") from error
+    text = routing_table.render_content(content)
+    path = loader.ledger.write_evaluation(signature, routing_measures.FILE, f"{text}\n".encode())
+    console = terminal.make_console(stderr=parsed.json)
+    terminal.print_line(console, path)
+    if parsed.json:
+        print(routing_table.render_content({"cell": signature, **content}))
+        return
+    for each in routing_table.make_cell_tables(content):
+        terminal.print_table(console, each)
+    for note in (*routing_table.NOTES, *routing_table.describe_exceptions([content])):
+        terminal.print_paragraph(console, note)
+
+
+def _measure_sweep(parsed: argparse.Namespace) -> None:
+    """The measures of every cell that routes; a file in each one's evals/, table, data, picture."""
+    from capsweep.evaluation.routing_picture import draw_routing
+
+    cells, console = load_cells(parsed), terminal.make_console(stderr=parsed.json)
+    with redirect_stdout(sys.stderr if parsed.json else sys.stdout):
+        groups = _measure_groups(cells, parsed)
+    rows = {group.label: group.contents for group in groups}
+    try:
+        picture = draw_routing(rows, f"{cells.sweep.name}: routing of trained cells")
+    except NotApplicableError as error:
+        raise NotApplicableError(f"{cells.sweep.name}: {error}") from error
+    answer = cells.complete_table(routing_table.make_routing_table(cells.sweep, groups))
+    text = routing_table.render_content(routing_table.describe_groups(answer, groups))
+    if parsed.json:
+        print(text)
+    else:
+        print_evaluation(answer, console)
+    cells.write_report("routing.md", answer.as_markdown().encode(), console)
+    cells.write_report("routing.json", f"{text}\n".encode(), console)
+    cells.write_report("routing.png", picture, console)
+
+
+def _measure_groups(cells: SweepCells, parsed: argparse.Namespace) -> list[RoutingGroup]:
+    from capsweep.evaluation.checkpoint import TrainedCell
+    from capsweep.evaluation.routing_measures import FILE, measure_routing
+    from capsweep.ledger.ledger import Predictions
+
+    reasons: dict[str, str] = {}
+
+    def evaluate(cell: TrainedCell, stored: Predictions) -> list[tuple[str, Content]]:
+        try:
+            return [(FILE, measure_routing(cell, stored, parsed.examples))]
+        except NotApplicableError as error:
+            reasons[cell.name] = str(error)
+            return []
+
+    groups = []
+    for points, of_cells, fields in cells.evaluate_networks(parsed.device, evaluate):
+        contents = [content for contents in of_cells for content in contents]
+        why = [reasons[p.cell.signature] for p in points if p.cell.signature in reasons]
+        groups.append(RoutingGroup(contents, why[0] if why else None, fields))
+    return groups
+
+
 def run_figure(parsed: argparse.Namespace) -> None:
     """Draw a figure of a cell into its evals/, the numbers beside it."""
+    loader, signature = _open_cell(parsed, parsed.signature)
+    figures.draw_figure(parsed.figure, loader, signature, parsed)
+
+
+def _open_cell(parsed: argparse.Namespace, letters: str) -> "tuple[CellLoader, str]":
+    """What loads cells, and the signature of the one that begins with these letters."""
     from capsweep.evaluation.checkpoint import CellLoader, find_device
 
     given = {"storage": parsed.storage, "data": parsed.data_dir, "ledger": parsed.ledger}
     texts = [render(f"places.{key}", value) for key, value in given.items() if value is not None]
     resolved = places.resolve(compose.cell(texts).config["places"])
     loader = CellLoader(Ledger(resolved.ledger), resolved.data, find_device(parsed.device))
-    signature = find_signature(loader.ledger, parsed.signature)
-    figures.draw_figure(parsed.figure, loader, signature, parsed)
+    return loader, find_signature(loader.ledger, letters)

@@ -25,8 +25,8 @@ Command: TypeAlias = tuple[str, Sequence[Option]]  # what it does in a line, and
 REMOVED = {
     "cluster": "use `ray up docs/examples/aws.yaml` and CLUSTER=address, or `kubectl apply -f "
     "docs/examples/kuberay.yaml`; on Slurm `make sweep CLUSTER=slurm` submits a sweep",
-    "--json": "plan, report, `ledger ls`, `ledger show` and `wandb sync` have it; bench and "
-    "eval write files into STORAGE",
+    "--json": "plan, report, `ledger ls`, `ledger show`, `wandb sync` and `eval routing` have it; "
+    "bench and eval write files into STORAGE",
     **dict.fromkeys(("--store", "--gzip"), "leave it out, shards hold pixels"),
     **dict.fromkeys(("--deep", "--sample"), "use --again N"),
     "--eps-scale": "leave it out, eps counts in the network's input",
@@ -136,6 +136,16 @@ ATTACK = (
     _switch("--targeted", "at each of the other classes in turn; default: at any"),
     _option("--examples", "the first so many test examples; all", type=whole_number(1)),
 )
+ROUTED = (
+    _option("sweep", "a sweep, as of eval attack, or the signature of a cell", metavar="target"),
+    *SWEEP[1:],
+    _option(
+        "--examples",
+        f"the first so many test images ({figures.TRACED_EXAMPLES})",
+        type=whole_number(1),
+        default=figures.TRACED_EXAMPLES,
+    ),
+)
 MAKE = (
     _option("name", "a file of data_prep: multimnist, affnist_like"),
     *(OVERRIDES, DATA_DIR, EXECUTOR, ADDRESS, DRY_RUN),
@@ -197,6 +207,7 @@ EVAL: dict[str, Command] = {
     "ensemble": ("add the scores of each row's seeds, from stored predictions", SWEEP),
     "attack": ("test networks on images that mislead them", [*SWEEP, *ATTACK, DEVICE]),
     "multicrop": ("average the scores of 13 crops of each test image", [*SWEEP, DEVICE]),
+    "routing": ("measure couplings, and what they do for answers", [*ROUTED, DEVICE, JSON]),
 }
 for _name, _text in figures.FIGURES.items():
     EVAL[_name] = (_text, [SIGNATURE, DEVICE, DATA_DIR, *CELLS])

@@ -35,13 +35,15 @@ AMBIGUOUS = 1e-3  # of the highest score: the next lower one may win on another 
 class TrainedCell:
     """name: the cell's signature. config: its science, and where things are on this node.
 
-    network: in evaluation mode, its weights frozen. test: the examples as in training.
+    network: in evaluation mode, its weights frozen. test: the examples as in training. train: those
+    it was trained on, None where nobody read them.
     """
 
     name: str
     config: Mapping[str, Any]
     network: nn.Module
     test: EvaluatedSplit
+    train: EvaluatedSplit | None = None
 
     def __call__(self, images_BCHW: Tensor, **options: bool) -> NetworkOutput:
         """The network's output, in the precision in which it was trained and tested."""
@@ -72,7 +74,7 @@ class TrainedCell:
 
 @dataclass
 class CellLoader:
-    """Loads cells of a ledger onto a device. The test set of the last cell is kept for the next.
+    """Loads cells of a ledger onto a device. The data set of the last cell is kept for the next.
 
     data: the folder of the data sets.
     """
@@ -80,7 +82,7 @@ class CellLoader:
     ledger: Ledger
     data: str
     device: torch.device
-    _test: tuple[str, EvaluatedSplit] | None = field(default=None, init=False)
+    _splits: tuple[str, Mapping[str, EvaluatedSplit]] | None = field(default=None, init=False)
 
     def load(self, name: str, logistics: Mapping[str, Any] | None = None) -> TrainedCell:
         """The finished cell of a signature.
@@ -91,7 +93,8 @@ class CellLoader:
         science = self._read_science(name)
         config = _add_logistics(science, logistics or self._compose_again(name))
         network = self._load_network(name, config)
-        return TrainedCell(name, config, network, self._load_test(config))
+        splits = self._load_splits(config)
+        return TrainedCell(name, config, network, splits["test"], splits["train"])
 
     def load_tested(
         self, name: str, logistics: Mapping[str, Any] | None = None
@@ -141,14 +144,13 @@ class CellLoader:
             raise UserError(f"{name}: {why}; {_other_code(name)}") from error
         return network.to(self.device).eval().requires_grad_(False)
 
-    def _load_test(self, config: Mapping[str, Any]) -> EvaluatedSplit:
+    def _load_splits(self, config: Mapping[str, Any]) -> Mapping[str, EvaluatedSplit]:
         dataset = config["dataset"]
         key = json.dumps(dataset, sort_keys=True)
-        if self._test is None or self._test[0] != key:
-            self._test = None  # before the next is read: there may be room for one
-            splits = build.load_splits(config, str(self.data), self.device)
-            self._test = (key, splits["test"])
-        return self._test[1]
+        if self._splits is None or self._splits[0] != key:
+            self._splits = None  # before the next is read: there may be room for one
+            self._splits = key, build.load_splits(config, str(self.data), self.device)
+        return self._splits[1]
 
 
 @dataclass(frozen=True)

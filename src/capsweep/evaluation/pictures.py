@@ -96,11 +96,14 @@ def draw_grid(grid: Grid) -> bytes:
 MAX_MARKERS = 12  # points of a curve of which each is shown
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of quantiles
 BAND = "5% to 95%"  # of curves by iteration
+BAR = 0.22  # inches of a bar and what is below it
 
 
 @dataclass(frozen=True)
 class BandedCurve:
-    """middle, low, high at x. control: a value to compare all of the curve with, drawn dotted."""
+    """middle, low, high at x. control: a value to compare all of the curve with, drawn dotted.
+    colour: its place among the styles; None: that among the curves of its panel.
+    """
 
     label: str
     x: np.ndarray
@@ -108,6 +111,7 @@ class BandedCurve:
     low: np.ndarray
     high: np.ndarray
     control: float | None = None
+    colour: int | None = None
 
 
 @dataclass(frozen=True)
@@ -132,35 +136,73 @@ class Spread:
 
 @dataclass(frozen=True)
 class Panel:
-    """Some curves. A band that reaches zero is cut off in a log scale."""
+    """Some curves. A band that reaches zero is cut off in a log scale. along: what x is, where it
+    is not that of the other panels.
+    """
 
     quantity: str
     curves: Sequence[BandedCurve]
     scale: Literal["linear", "log"] = "linear"
+    along: str = ""
 
 
-def draw_panels(panels: Sequence[Panel], along: str, title: str, caption: str) -> bytes:
+@dataclass(frozen=True)
+class Bars:
+    """Bars from zero to `middle`, a line below another, with whiskers from low to high. colours:
+    the place of each among the curves of other panels.
+    """
+
+    quantity: str
+    labels: Sequence[str]
+    middle: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    colours: Sequence[int]
+
+
+def draw_panels(panels: Sequence[Panel | Bars], along: str, title: str, caption: str) -> bytes:
     """The PNG. along: what x is."""
     from matplotlib.figure import Figure
+
+    lines = max((len(panel.labels) for panel in panels if isinstance(panel, Bars)), default=0)
+    size = 4.2 * len(panels), max(3.9, 1.5 + BAR * lines)
+    figure = Figure(figsize=size, layout="constrained")
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        if isinstance(panel, Bars):
+            _draw_bars(axes, panel)
+        else:
+            _draw_panel(axes, panel, panel.along or along)
+        axes.tick_params(labelsize=7, which="both")
+        axes.grid(color="0.9", linewidth=0.5)
+    return finish_figure(figure, title, caption)
+
+
+def _draw_panel(axes: "Axes", panel: Panel, along: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(4.2 * len(panels), 3.9), layout="constrained")
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        for number, curve in enumerate(panel.curves):
-            _draw_curve(axes, number, curve)
-        axes.set_xlabel(along, fontsize=8)
-        scale = " (log scale)" if panel.scale == "log" else ""
-        axes.set_ylabel(f"{panel.quantity}{scale}", fontsize=8)
-        axes.set_yscale(panel.scale)
-        axes.tick_params(labelsize=7, which="both")
-        places = {place for curve in panel.curves for place in curve.x}
-        if len(places) == 1:  # a locator wants two ticks
-            axes.set_xticks([*places])
-        else:
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # whole numbers alone
-        axes.grid(color="0.9", linewidth=0.5)
-        axes.legend(fontsize=7)
-    return finish_figure(figure, title, caption)
+    for number, curve in enumerate(panel.curves):
+        _draw_curve(axes, number if curve.colour is None else curve.colour, curve)
+    axes.set_xlabel(along, fontsize=8)
+    scale = " (log scale)" if panel.scale == "log" else ""
+    axes.set_ylabel(f"{panel.quantity}{scale}", fontsize=8)
+    axes.set_yscale(panel.scale)
+    places = {place for curve in panel.curves for place in curve.x}
+    if len(places) == 1:  # a locator wants two ticks
+        axes.set_xticks([*places])
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # whole numbers alone
+    axes.legend(fontsize=7)
+
+
+def _draw_bars(axes: "Axes", bars: Bars) -> None:
+    y = np.arange(len(bars.labels))
+    ends = np.maximum([bars.middle - bars.low, bars.high - bars.middle], 0)
+    colours = [palette.choose_style(place).colour for place in bars.colours]
+    axes.barh(y, bars.middle, xerr=ends, color=colours, height=0.7, error_kw={"capsize": 2})
+    axes.set_yticks(y, bars.labels)
+    axes.set_ylim(len(y) - 0.5, -0.5)  # the first above
+    axes.set_axisbelow(True)
+    axes.set_xlabel(bars.quantity, fontsize=8)
 
 
 def _draw_curve(axes: "Axes", number: int, curve: BandedCurve) -> None:

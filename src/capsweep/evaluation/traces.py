@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from capsweep.data.batches import Batch, EvaluatedSplit
 from capsweep.data.module import EVALUATION_BATCH
 from capsweep.errors import NotApplicableError
 from capsweep.evaluation.checkpoint import CellLoader, TrainedCell, split_range, verify_predictions
 from capsweep.evaluation.figures import TRACED_EXAMPLES
+from capsweep.ledger.ledger import Predictions
 
 NUMBERS_AT_ONCE = 2**25  # of traces: every vote, and two numbers of it for each iteration
 POSE = 16  # numbers of a vote
@@ -35,21 +37,34 @@ class RoutedCell:
     examples: int
     iterations: int
 
-    def trace_batches(self) -> Iterator[Mapping[str, Trace]]:
+    def trace_batches(self, split: EvaluatedSplit | None = None) -> Iterator[Mapping[str, Trace]]:
         """Traces by layer, of batch after batch; leaves the network with these iterations.
 
-        Raises NotApplicableError for a routing without traces.
+        split: whose first images, at most `examples`; None: the test's. Raises NotApplicableError
+        for a routing without traces.
         """
         for layer in self.layers.values():
             layer.routing.num_iters = self.iterations
-        votes = sum(layer.votes_per_image for layer in self.layers.values())
-        images = max(1, NUMBERS_AT_ONCE // ((POSE + 2 * self.iterations) * votes))
-        for part in split_range(self.examples, min(images, EVALUATION_BATCH)):
-            batch = self.cell.test.evaluation_batch(part)
+        for batch in self._iterate_batches(self.cell.test if split is None else split):
             traces = trace_images(self.cell, batch.images_BCHW)
             if None in traces.values():
                 raise NotApplicableError("its routing keeps no trace")
             yield traces
+
+    def predict_scores(self) -> Predictions:
+        """Scores and labels of the test images, as many at a time as are traced."""
+        scores, labels = [], []
+        with torch.no_grad():
+            for batch in self._iterate_batches(self.cell.test):
+                scores.append(self.cell(batch.images_BCHW).scores_BN.float().cpu())
+                labels.append(batch.labels.cpu())
+        return torch.cat(scores).numpy(), torch.cat(labels).numpy()
+
+    def _iterate_batches(self, split: EvaluatedSplit) -> Iterator[Batch]:
+        votes = sum(layer.votes_per_image for layer in self.layers.values())
+        images = max(1, NUMBERS_AT_ONCE // ((POSE + 2 * self.iterations) * votes))
+        for part in split_range(min(self.examples, len(split)), min(images, EVALUATION_BATCH)):
+            yield split.evaluation_batch(part)
 
     def describe_images(self) -> str:
         """For a caption: which images, and how they were routed."""
@@ -77,7 +92,7 @@ def find_routed(cell: TrainedCell, examples: int, iterations: int | None) -> Rou
     modules = cell.network.named_modules()
     layers = {name: module for name, module in modules if hasattr(module, "votes_per_image")}
     if not layers:
-        raise NotApplicableError("its network does not route; traces need routing=dynamic or em")
+        raise NotApplicableError("its network does not route; take one of capsules")
     trained = cell.config["routing"].get("num_iters")
     if iterations is not None and trained is None:
         raise NotApplicableError("its routing has no num_iters; leave --iterations out")

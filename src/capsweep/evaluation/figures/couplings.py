@@ -13,83 +13,26 @@ choice, those without any no shares: neither count.
 Where a routing divides children otherwise (routing.norm: types at each position, or positions for
 each type), p is what it divides: a child has a distribution for each position, or type.
 
-Shape letters: B images, M parent positions, K kernel offsets, N child positions, I child types, L =
-K I children below a position, J parent types, G distributions, T iterations.
+Shape letters: B images, G distributions, T iterations.
 """
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from capsweep.errors import NotApplicableError
 from capsweep.evaluation import pictures
+from capsweep.evaluation.children import Children, find_children
 from capsweep.evaluation.figures import Drawing, add_trace_options
 from capsweep.evaluation.pictures import BAND, LEVELS, Panel, Spread
 from capsweep.statistics.examples import Distribution
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from capsweep.evaluation.checkpoint import CellLoader
     from capsweep.evaluation.traces import RoutedCell, Trace
-    from capsweep.model.routing import CouplingRule, ReceptiveFields
-
-
-@dataclass(frozen=True)
-class Children:
-    """Who divides what in a layer. fields: which children stand below which parents; None where all
-    parents stand at one position. shape: M, L, J.
-    """
-
-    rule: "CouplingRule"
-    fields: "ReceptiveFields | None"
-    shape: tuple[int, int, int]
-
-    @cached_property
-    def num_choices(self) -> np.ndarray:
-        """Among how many each distribution is divided [G]; 0 for children without a parent."""
-        import torch
-
-        counted_G = self._sum_shares(torch.ones(1, *self.shape, dtype=torch.float64))[0]
-        return (counted_G + self.rule.none_of_the_above * (counted_G > 0)).numpy()
-
-    @cached_property
-    def has_choice(self) -> np.ndarray:
-        """Which distributions [G] have anything to choose."""
-        return self.num_choices > 1
-
-    def measure_entropies(self, coupling_BMLJ: "Tensor") -> np.ndarray:
-        """H in nats of each image and of each distribution that has anything to choose."""
-        import torch
-
-        coupling_BMLJ = coupling_BMLJ.cpu().double()
-        total_BG = self._sum_shares(coupling_BMLJ)
-        ordered_BG = self._sum_shares(torch.xlogy(coupling_BMLJ, coupling_BMLJ))
-        if self.rule.none_of_the_above:
-            none_BG = (1 - total_BG).clamp(min=0)
-            total_BG = total_BG + none_BG
-            ordered_BG = ordered_BG + torch.xlogy(none_BG, none_BG)
-        chosen_G = torch.from_numpy(self.has_choice)
-        total_BG, ordered_BG = total_BG[:, chosen_G], ordered_BG[:, chosen_G]
-        entropy_BG = (total_BG.log() - ordered_BG / total_BG).numpy()
-        return np.clip(entropy_BG, 0, np.log(self.num_choices[self.has_choice]))  # but for rounding
-
-    def _sum_shares(self, value_BMLJ: "Tensor") -> "Tensor":
-        """Over what one distribution is divided among [B, G]."""
-        norm = "types" if self.fields is None else self.rule.norm
-        value_BMLE = value_BMLJ if norm == "positions" else value_BMLJ.sum(dim=3, keepdim=True)
-        if norm == "types" or self.fields is None:
-            return value_BMLE.flatten(1)
-        child_E = self.fields.child_MK.flatten().cpu()
-        value_BEF = value_BMLE.reshape(len(value_BMLE), len(child_E), -1)
-        sums_BNF = value_BEF.new_zeros(
-            len(value_BEF), self.fields.num_child_positions, value_BEF.shape[2]
-        )
-        return sums_BNF.index_add(1, child_E, value_BEF).flatten(1)
 
 
 @dataclass
@@ -170,17 +113,13 @@ def measure(routed: "RoutedCell") -> dict[str, LayerEntropy]:
 
 
 def _find_children(routed: "RoutedCell", name: str, trace: "Trace") -> Children:
-    from capsweep.model.matrix_capsnet import MatrixCapsules
-    from capsweep.model.routing import CouplingRule, ReceptiveFields
+    from capsweep.model.routing import CouplingRule
 
-    layer, (_, *shape) = routed.layers[name], trace[0]["coupling"].shape
+    layer = routed.layers[name]
     rule = getattr(layer.routing, "coupling_rule", None)
     if not isinstance(rule, CouplingRule):
         raise NotApplicableError("its routing does not say among whom a child divides itself")
-    fields = None
-    if isinstance(layer, MatrixCapsules) and len(layer.child_MK) > 1:
-        fields = ReceptiveFields(layer.child_MK, layer.num_child_positions)
-    children = Children(rule, fields, (shape[0], shape[1], shape[2]))
+    children = find_children(layer, rule, trace[0]["coupling"].shape)
     if not children.has_choice.any():
         raise NotApplicableError(f"the children of {name} have one parent each: nothing to divide")
     return children

@@ -16,11 +16,14 @@ common to all parents of a child, which is most of them where variances are smal
 changes is its assignment R: the change of iteration t is the mean of |R_ij(t + 1) - R_ij(t)|. The
 last iteration changes nothing.
 
+What follows for the answers is beside it, of a routing with iterations: the weights as trained,
+routed with 1, 2, 3, 5 and 10 iterations, the share of images whose class changes and the error.
+
 Shape letters: B images, M parent positions, L children below one, J parent types, T iterations.
 """
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
@@ -30,17 +33,22 @@ import numpy as np
 from capsweep.errors import NotApplicableError
 from capsweep.evaluation import pictures
 from capsweep.evaluation.figures import Drawing, add_trace_options
-from capsweep.evaluation.pictures import BAND, LEVELS, Panel, Spread
+from capsweep.evaluation.pictures import BAND, LEVELS, BandedCurve, Panel, Spread
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from capsweep.evaluation.checkpoint import CellLoader
+    from capsweep.evaluation.routing_measures import RoutedAnew
     from capsweep.evaluation.traces import RoutedCell, Trace
 
 LOGITS, ASSIGNMENTS = "logits", "assignments"
 SHARES = ".shares"  # ends the name of a layer in the file
 TINY = 1e-300
+ANSWERS = (
+    "right: the same weights routed with other numbers of iterations: the share of these images "
+    "whose class is another than with that of training, and the error"
+)
 
 
 @dataclass(frozen=True)
@@ -70,16 +78,20 @@ add_options = add_trace_options
 
 def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:
     """One figure."""
-    from capsweep.evaluation import traces
+    from capsweep.evaluation import routing_measures, traces
 
     routed = traces.load_routed(loader, name, options)
     changes = measure(routed)
+    answers = routing_measures.vary_iterations(routed) or ()
     caption = describe_figure(changes, routed)
     arrays = {"levels": np.array(LEVELS), "of": np.array(changes.quantity)}
     for layer, spread in changes.summarise_layers().items():
         arrays |= spread.collect_arrays(layer)
+    if answers:
+        caption += f"\n{ANSWERS}"
+        arrays |= collect_answers(answers)
     title = f"cell {name}: change by routing iteration"
-    picture = draw(changes, title, caption)
+    picture = draw(changes, title, caption, answers)
     yield Drawing(traces.name_files("routing-change", options), arrays, picture, caption)
 
 
@@ -129,9 +141,18 @@ def _mean_sizes(changes: "list[Tensor]") -> "Tensor":
     return torch.stack(means, dim=1)
 
 
-def draw(changes: Changes, title: str, caption: str) -> bytes:
+def collect_answers(answers: "Sequence[RoutedAnew]") -> dict[str, np.ndarray]:
+    """answers.iterations, .changed and .error; NaN where scores were not finite."""
+    return {
+        "answers.iterations": np.array([each.iterations for each in answers]),
+        "answers.changed": np.array([each.changed for each in answers], dtype=float),
+        "answers.error": np.array([each.error for each in answers], dtype=float),
+    }
+
+
+def draw(changes: Changes, title: str, caption: str, answers: "Sequence[RoutedAnew]" = ()) -> bytes:
     """A PNG: a curve for each routing layer, in a linear and in a log scale; its share of all
-    change so far, in a log scale alone.
+    change so far, in a log scale alone; classes and errors by number of iterations.
     """
     lines, shares = [], []
     for name, spread in changes.summarise_layers().items():
@@ -142,7 +163,18 @@ def draw(changes: Changes, title: str, caption: str) -> bytes:
     panels = [Panel(quantity, lines), Panel(quantity, lines, "log")]
     if shares:
         panels.append(Panel("share of all change so far", shares, "log"))
+    if answers:
+        panels.append(_make_answer_panel(answers))
     return pictures.draw_panels(panels, "routing iteration", title, caption)
+
+
+def _make_answer_panel(answers: "Sequence[RoutedAnew]") -> Panel:
+    arrays = collect_answers(answers)
+    curves = []
+    for label, key in (("class changes", "changed"), ("error", "error")):
+        share = arrays[f"answers.{key}"]
+        curves.append(BandedCurve(label, arrays["answers.iterations"], share, share, share))
+    return Panel("share of images", curves, along="routing iterations at test")
 
 
 def describe_figure(changes: Changes, routed: "RoutedCell") -> str:

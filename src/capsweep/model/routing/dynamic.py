@@ -154,14 +154,17 @@ def fast(
 ) -> Routed:
     """The same as `reference`, in less time and memory, with its options but for traces.
 
-    Linear votes are never formed (`dynamic_fast`), and their couplings have no gradients. Other
-    votes, and those that another normaliser than the softmax divides, the reference routes a few
-    images at a time, and once more in the backward pass: in less memory, not in less time.
+    Linear votes are never formed (`dynamic_fast`), and their couplings have no gradients; those
+    that another normaliser than the softmax divides are the reference's. Other votes the reference
+    routes a few images at a time, and once more in the backward pass: in less memory, not in less
+    time.
     """
     if isinstance(votes, Votes) and normaliser == "softmax":
         return route_linear(LinearVotes, votes, num_iters, bias_JD, **options)
-    options["normaliser"] = normaliser
-    route = partial(reference, num_iters=num_iters, bias_JD=bias_JD, **options)
+    options |= {"num_iters": num_iters, "bias_JD": bias_JD, "normaliser": normaliser}
+    if isinstance(votes, Votes):
+        return reference(votes, **options)
+    route = partial(reference, **options)
     # A checkpoint keeps nothing for the backward pass.
     route_again = partial(checkpoint, route, use_reentrant=False, preserve_rng_state=False)
     return join_routed([route_again(part) for part in votes.split_images(images_at_once(votes))])

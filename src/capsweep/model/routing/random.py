@@ -8,8 +8,9 @@ Algorithm").
 draw: anew, in each step of training; fixed, once for a layer. The paper draws anew in each
 iteration of routing; no iteration reads another, so that only the last is computed here. Draws of
 training come from torch's generator, which each epoch seeds with the cell's seed, and all images of
-a batch share one. Tests and evaluations use the fixed draw, so that they can be repeated: it
-belongs to the layer's weights, and takes no number from those that are drawn after it.
+a batch share one. Tests and evaluations use the fixed draw, so that they can be repeated. It is one
+of the layer's weights, and those drawn after it are what they would be without it; layers of equal
+size may have the same draw.
 
 That couplings are divided by their sum is ours: it makes them shares, as those of the others.
 
@@ -41,9 +42,7 @@ class RandomRouting(dynamic.DynamicRouting):
     def __init__(self, draw: str, bias: bool, impl: str, *, sizes: LayerSizes) -> None:
         super().__init__(1, bias, impl, sizes=sizes)
         self.draw = draw
-        with torch.random.fork_rng(devices=[]):
-            draw_LJ = torch.empty(sizes.children, sizes.parents).uniform_(LOWEST, HIGHEST)
-        self.register_buffer("draw_LJ", draw_LJ)
+        self.register_buffer("draw_LJ", _draw_apart(sizes.children, sizes.parents))
         self.draw_LJ: Tensor
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
@@ -54,3 +53,12 @@ class RandomRouting(dynamic.DynamicRouting):
         # A softmax of logarithms divides by the sum.
         route = partial(reference, with_trace=True) if with_trace else self.route
         return exclude_from_compiling(route)(votes, 1, self.bias_JD, prior_LJ=draw_LJ.log())
+
+
+def _draw_apart(*shape: int) -> Tensor:
+    """By a generator of its own, whose seed is the next number of torch's; that stays as it is."""
+    with torch.random.fork_rng(devices=[]):
+        seed = int(torch.randint(2**62, (), device="cpu"))
+    drawn = torch.empty(shape, device="cpu")
+    drawn.uniform_(LOWEST, HIGHEST, generator=torch.Generator().manual_seed(seed))
+    return drawn.to(torch.get_default_device())

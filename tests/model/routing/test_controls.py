@@ -1,0 +1,132 @@
+"""Controls of routing by agreement: couplings that are equal, learned, or drawn.
+
+Shape letters: B batch, I L children, J parents, P child pose, D parent pose.
+"""
+
+import pytest
+import routing_oracles as oracles
+import torch
+from routing_oracles import Found, Image, Shape
+from routing_variants import assert_same, normal
+from torch import Tensor
+
+from capsweep.model.routing import LayerSizes
+from capsweep.model.routing.dynamic import DynamicRouting
+from capsweep.model.routing.random import RandomRouting
+from capsweep.model.routing.static import StaticRouting
+from capsweep.model.routing.uniform import UniformRouting
+
+SIZE = 4, 5, 3, 4, 2
+SIZES = LayerSizes(5, 3, 4, 2)
+with_and_without_bias = pytest.mark.parametrize("bias", [True, False])
+
+
+def weigh(image: Image, bias_JD: Tensor, weight_LJ: Tensor) -> Found:
+    weight = {link: weight_LJ[link.local, link.parent[1]] for link in image.vote}
+    coupling = oracles.divide(weight, "all", lambda weights: weights / weights.sum())
+    return oracles.shrink(image, coupling, bias_JD)
+
+
+@oracles.every_shape
+@pytest.mark.parametrize("control", ["uniform", "static", "random"])
+def test_parents_couplings_and_gradients_are_those_of_the_equations(
+    shape: Shape, control: str
+) -> None:
+    votes, draw = oracles.draw_votes(shape), normal(1)
+    sizes = oracles.sizes_of(votes)
+    if control == "uniform":
+        layer = UniformRouting(True, "reference", sizes=sizes).double()
+    elif control == "static":
+        layer = StaticRouting(True, "reference", sizes=sizes).double()
+    else:
+        layer = RandomRouting("fixed", True, "reference", sizes=sizes).double()
+    own = [parameter.detach() for parameter in layer.parameters()]
+    for tensor in own:
+        tensor.copy_(draw(*tensor.shape))
+
+    def route(votes, *own: Tensor):
+        named = dict(zip(dict(layer.named_parameters()), own, strict=True))
+        return torch.func.functional_call(layer, named, (votes, True))
+
+    def oracle(image: Image, bias_JD: Tensor, prior_LJ: Tensor | None = None) -> Found:
+        if control == "random":
+            return weigh(image, bias_JD, layer.draw_LJ)
+        equal_LJ = torch.ones(sizes.children, sizes.parents, dtype=torch.float64)
+        return weigh(image, bias_JD, equal_LJ if prior_LJ is None else prior_LJ.exp())
+
+    assert [name for name, _ in layer.named_parameters()] == ["bias_JD", "prior_IJ"][: len(own)]
+    oracles.assert_follows(route, oracle, votes, *own)
+
+
+@with_and_without_bias
+def test_equal_couplings_are_dynamic_routing_of_one_iteration_and_static_at_first(
+    bias: bool,
+) -> None:
+    votes = oracles.draw_votes(SIZE)
+    expected = DynamicRouting(1, bias, "reference", sizes=SIZES).double()(votes)
+    for make in (UniformRouting, StaticRouting):
+        found = make(bias, "fast", sizes=SIZES).double()(votes)
+        assert_same(found.pose_BJD, expected.pose_BJD)
+        assert_same(found.coupling_BIJ.expand(4, 5, 3), expected.coupling_BIJ.expand(4, 5, 3))
+
+
+def test_static_couplings_do_not_depend_on_the_image() -> None:
+    layer = StaticRouting(True, "fast", sizes=SIZES).double()
+    with torch.no_grad():
+        layer.prior_IJ.copy_(normal(1)(5, 3))
+    for seed in (0, 1):
+        coupling_BIJ = layer(oracles.draw_votes(SIZE, seed)).coupling_BIJ
+        assert_same(coupling_BIJ.expand(4, 5, 3), layer.prior_IJ.softmax(dim=1).expand(4, 5, 3))
+
+
+def make_random(draw: str = "anew", seed: int = 0) -> RandomRouting:
+    torch.manual_seed(seed)
+    return RandomRouting(draw, True, "fast", sizes=SIZES).double()
+
+
+def couplings(layer: RandomRouting) -> Tensor:
+    return layer(oracles.draw_votes(SIZE)).coupling_BIJ
+
+
+def test_random_shares_are_between_those_of_the_least_and_the_most_that_can_be_drawn() -> None:
+    layer = make_random().train()
+    drawn = torch.cat([couplings(layer) for _ in range(50)])
+    least, most = 0.8 / (0.8 + 2 * 1.2), 1.2 / (1.2 + 2 * 0.8)
+    assert least <= drawn.min() < least + 0.02
+    assert most - 0.02 < drawn.max() <= most
+    assert_same(drawn.sum(dim=2), torch.ones_like(drawn[..., 0]))
+    torch.testing.assert_close(
+        drawn.mean(dim=0), torch.full((5, 3), 1 / 3).double(), rtol=0.1, atol=0
+    )
+
+
+def test_training_draws_anew_and_all_images_of_a_batch_share_a_draw() -> None:
+    layer = make_random("anew").train()
+    torch.manual_seed(1)
+    first, second = couplings(layer), couplings(layer)
+    assert (first - second).abs().amax(dim=2).min() > 0
+    assert (first == first[:1]).all()
+    torch.manual_seed(1)
+    assert torch.equal(couplings(layer), first)
+
+
+def test_evaluations_and_fixed_draws_repeat_themselves() -> None:
+    fixed = make_random("fixed").train()
+    evaluated = make_random("anew").eval()
+    drawn = [couplings(layer) for layer in (fixed, fixed, evaluated, evaluated)]
+    assert all(torch.equal(one, drawn[0]) for one in drawn)
+    assert not torch.equal(couplings(make_random("fixed", seed=1)), drawn[0])
+
+
+def test_making_a_layer_takes_no_number_of_the_generator() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    make_random(seed=5)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_draw_belongs_to_the_weights() -> None:
+    one, other = make_random(seed=0).eval(), make_random(seed=1).eval()
+    assert not torch.equal(couplings(one), couplings(other))
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(couplings(one), couplings(other))

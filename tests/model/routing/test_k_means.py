@@ -1,0 +1,93 @@
+"""K-means routing against its equations, and its laws.
+
+Shape letters: B batch, I L children, J parents, D parent pose, M parent positions.
+"""
+
+import itertools
+from functools import partial
+from typing import Any
+
+import routing_oracles as oracles
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from laws import at_most_examples
+from routing_oracles import Found, Image, Shape, any_seed, any_size, cast
+from routing_variants import assert_same, iterations, normal
+from torch import Tensor
+
+from capsweep.model.routing.k_means import reference
+from capsweep.model.votes import LocalVotes
+
+law = at_most_examples(25)
+
+
+def cluster(image: Image, num_iters: int) -> Found:
+    num_parents = 1 + max(link.parent[1] for link in image.vote)
+    equal = {link: torch.tensor(1 / num_parents, dtype=torch.float64) for link in image.vote}
+    coupling, centre = equal, oracles.add_votes(image, equal)
+    for _ in range(num_iters):
+        unit = {parent: o / (o * o).sum().sqrt() for parent, o in centre.items()}
+        logit = {link: (vote * unit[link.parent]).sum() for link, vote in image.vote.items()}
+        coupling = oracles.divide(logit, "all")
+        centre = oracles.add_votes(image, coupling)
+    return oracles.shrink(image, coupling, None)
+
+
+@oracles.every_shape
+@iterations
+def test_parents_couplings_and_gradients_are_those_of_the_equations(
+    shape: Shape, num_iters: int
+) -> None:
+    routing = partial(reference, num_iters=num_iters, with_trace=True)
+    oracle = partial(cluster, num_iters=num_iters)
+    oracles.assert_follows(routing, oracle, oracles.draw_votes(shape))
+
+
+def list_steps(votes: LocalVotes, num_iters: int) -> Any:
+    return reference(votes, num_iters, with_trace=True).trace
+
+
+def objective(votes: LocalVotes, coupling_BMLJ: Tensor, pose_BMJD: Tensor) -> Tensor:
+    """Of each image."""
+    direction_BMJD = pose_BMJD / pose_BMJD.norm(dim=3, keepdim=True)
+    agreement_BMLJ = (votes.form_local() * direction_BMJD[:, :, None]).sum(dim=4)
+    entropy_BMLJ = -torch.xlogy(coupling_BMLJ, coupling_BMLJ)
+    return -(coupling_BMLJ * agreement_BMLJ + entropy_BMLJ).sum(dim=(1, 2, 3))
+
+
+@law
+@given(st.none() | any_size, any_seed, st.sampled_from([0.1, 1.0, 10.0]))
+def test_no_iteration_raises_the_objective(shape: Shape, seed: int, scale: float) -> None:
+    votes = oracles.draw_votes(shape, seed, scale)
+    steps = list_steps(votes, 12)
+    values = [objective(votes, step["coupling"], step["pose"]) for step in steps]
+    for before_B, after_B in itertools.pairwise(values):
+        assert (after_B <= before_B + 1e-12 * (1 + before_B.abs())).all()
+
+
+def test_couplings_are_those_of_the_least_objective() -> None:
+    votes, draw = oracles.draw_votes((2, 6, 3, 4, 5)), normal(1)
+    before, after = list_steps(votes, 2)
+    least_B = objective(votes, after["coupling"], before["pose"])
+    for _ in range(20):
+        logit = after["coupling"].log() + 0.1 * draw(*after["coupling"].shape)
+        assert (objective(votes, logit.softmax(dim=3), before["pose"]) > least_B).all()
+
+
+@iterations
+def test_parents_turn_with_the_votes(num_iters: int) -> None:
+    u_BIJD, turn_DD = normal(0)(2, 6, 3, 4), oracles.draw_rotation(4, 1)
+    one, turned, negative = (
+        reference(cast(x), num_iters) for x in (u_BIJD, u_BIJD @ turn_DD, -u_BIJD)
+    )
+    for other, pose_BJD in ((turned, one.pose_BJD @ turn_DD), (negative, -one.pose_BJD)):
+        assert_same(other.coupling_BIJ, one.coupling_BIJ)
+        assert_same(other.pose_BJD, pose_BJD)
+
+
+def test_long_votes_are_clustered_hard_and_short_ones_not_at_all() -> None:
+    u_BIJD = normal(0)(2, 6, 3, 4)
+    hard_BIJ, soft_BIJ = (reference(cast(k * u_BIJD), 3).coupling_BIJ for k in (1e4, 1e-6))
+    assert_same(hard_BIJ.amax(dim=2), torch.ones(2, 6, dtype=torch.float64))
+    torch.testing.assert_close(soft_BIJ, torch.full_like(soft_BIJ, 1 / 3), rtol=0, atol=1e-5)

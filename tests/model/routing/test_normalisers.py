@@ -1,0 +1,154 @@
+"""Normalisers of couplings against brute force, their laws, and dynamic routing with each of them.
+
+Shape letters: B batch, I children, J parents, N logits.
+"""
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import routing_oracles as oracles
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from laws import at_most_examples
+from routing_oracles import Found, Image, Shape, any_seed
+from routing_variants import assert_same, iterations, normal
+from torch import Tensor
+
+from capsweep.model.routing import dynamic
+from capsweep.model.routing.normalisers import DIVIDING, NORMALISERS
+
+law = at_most_examples(50)
+every_normaliser = pytest.mark.parametrize("name", NORMALISERS)
+# Some are equal, and some far apart.
+any_logits = st.lists(st.integers(-8, 8) | st.floats(-50, 50), min_size=1, max_size=7).map(
+    partial(torch.tensor, dtype=torch.float64)
+)
+
+
+def find_threshold(part: Callable[[float], Tensor], highest: float) -> Tensor:
+    """What sums to 1, by bisection."""
+    low, high = highest - 1, highest
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if part(middle).sum() > 1 else (low, middle)
+    return part(low)
+
+
+def divide(name: str, b: Tensor) -> Tensor:
+    """The couplings of one child."""
+    if name == "softmax":
+        return oracles.softmax(b)
+    if name == "sigmoid":
+        return torch.stack([1 / (1 + (-x).exp()) for x in b])
+    if name == "max_min":
+        span = max(b) - min(b)
+        return torch.stack([(x - min(b)) / span if span > 0 else x * 0 + 1 for x in b])
+    if name == "sparsemax":
+        return find_threshold(lambda tau: (b - tau).clamp(min=0), b.max().item())
+    return find_threshold(lambda tau: (b / 2 - tau).clamp(min=0) ** 2, b.max().item() / 2)
+
+
+@every_normaliser
+@law
+@given(any_logits)
+def test_couplings_are_those_of_brute_force(name: str, logit_J: Tensor) -> None:
+    coupling_J = NORMALISERS[name](logit_J, 0)
+    torch.testing.assert_close(coupling_J, divide(name, logit_J), rtol=0, atol=1e-9)
+    assert (coupling_J >= 0).all()
+    if name in DIVIDING:
+        assert coupling_J.sum().item() == pytest.approx(1, abs=1e-9)
+
+
+@every_normaliser
+@law
+@given(any_logits, st.floats(-20, 20), st.floats(0.1, 10))
+def test_which_logits_have_the_same_couplings(
+    name: str, logit_J: Tensor, shift: float, scale: float
+) -> None:
+    logit_J = torch.cat([logit_J, logit_J.max()[None] + 1])
+    coupling_J = NORMALISERS[name](logit_J, 0)
+    if name != "sigmoid":
+        shifted_J = NORMALISERS[name](logit_J + shift, 0)
+        torch.testing.assert_close(shifted_J, coupling_J, rtol=0, atol=1e-9)
+    if name == "max_min":
+        assert_same(NORMALISERS[name](scale * logit_J, 0), coupling_J)
+
+
+def test_only_max_min_ignores_the_scale_and_only_sigmoid_heeds_a_shift() -> None:
+    logit_J = torch.tensor([0.1, -0.3, 0.2])
+    for name, normalise in NORMALISERS.items():
+        coupling_J = normalise(logit_J, 0)
+        assert torch.allclose(normalise(3 * logit_J, 0), coupling_J) == (name == "max_min")
+        assert torch.allclose(normalise(logit_J + 3, 0), coupling_J) == (name != "sigmoid")
+        fewer_J = normalise(logit_J[:2], 0)
+        assert torch.allclose(fewer_J, coupling_J[:2]) == (name == "sigmoid")
+
+
+@law
+@given(any_seed, st.integers(2, 6))
+def test_max_min_gives_all_to_one_parent_and_nothing_to_one(seed: int, parents: int) -> None:
+    coupling_NJ = NORMALISERS["max_min"](normal(seed)(9, parents), 1)
+    assert ((coupling_NJ == 0).sum(dim=1) == 1).all()
+    assert ((coupling_NJ == 1).sum(dim=1) == 1).all()
+
+
+@law
+@given(st.floats(-3, 3), st.floats(-3, 3))
+def test_sparsemax_of_two_is_a_cut_line(one: float, other: float) -> None:
+    found = NORMALISERS["sparsemax"](torch.tensor([[one], [other]], dtype=torch.float64), 0)
+    assert found[0].item() == pytest.approx(min(max((1 + one - other) / 2, 0), 1), abs=1e-12)
+
+
+@every_normaliser
+@pytest.mark.parametrize("scale", [0.3, 10.0])
+@pytest.mark.parametrize("dim", [0, 2])
+def test_gradients_are_those_of_the_function(name: str, scale: float, dim: int) -> None:
+    logit = (scale * normal(0)(2, 3, 4)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: NORMALISERS[name](x, dim), logit)
+
+
+def agree(image: Image, bias_JD: Tensor, num_iters: int, name: str) -> Found:
+    logit, norm = oracles.zeros(image), "all" if name == "softmax" else "types"
+    found = Found({}, {}, {})
+    for _ in range(num_iters):
+        found = oracles.shrink(image, oracles.divide(logit, norm, partial(divide, name)), bias_JD)
+        logit = {x: logit[x] + (u * found.pose[x.parent]).sum() for x, u in image.vote.items()}
+    return found
+
+
+@oracles.every_shape
+@iterations
+@every_normaliser
+def test_dynamic_routing_divides_children_by_it(shape: Shape, num_iters: int, name: str) -> None:
+    votes = oracles.draw_votes(shape)
+    sizes = oracles.sizes_of(votes)
+    module = dynamic.DynamicRouting(num_iters, True, "fast", normaliser=name, sizes=sizes).double()
+    oracles.assert_follows(
+        lambda votes, _: module(votes, with_trace=True),
+        partial(agree, num_iters=num_iters, name=name),
+        votes,
+        module.bias_JD.detach(),
+        with_gradients=False,
+    )
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 4, 3, 2), None], ids=str)
+@pytest.mark.parametrize("gradient", ["full", "last"])
+@every_normaliser
+def test_the_fast_path_is_the_reference(shape: Shape, gradient: str, name: str) -> None:
+    votes, draw = oracles.draw_votes(shape), normal(1)
+    sizes = oracles.sizes_of(votes)
+    bias_JD = draw(sizes.parents, sizes.parent_pose).requires_grad_()
+    prior_LJ = draw(sizes.children, sizes.parents).requires_grad_()
+    leaves = [bias_JD, prior_LJ, *oracles.leaves_of(votes)]
+    results = []
+    for impl, num_iters in itertools.product(("reference", "fast"), (1, 3)):
+        options = {"prior_LJ": prior_LJ, "gradient": gradient, "normaliser": name}
+        routed = dynamic.IMPLS[impl](votes, num_iters, bias_JD, **options)
+        outputs = [routed.pose_BJD, routed.act_BJ]
+        results.append([*outputs, *oracles.differentiate(outputs, leaves)])
+    for one, other in zip(results[0] + results[1], results[2] + results[3], strict=True):
+        assert_same(one, other)

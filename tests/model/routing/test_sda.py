@@ -1,0 +1,101 @@
+"""Scaled distance agreement against its equations, and its laws.
+
+Shape letters: B batch, I L children, J parents, D parent pose.
+"""
+
+import math
+from functools import partial
+
+import pytest
+import routing_oracles as oracles
+import torch
+from hypothesis import given
+from laws import at_most_examples
+from routing_oracles import Found, Image, Shape, any_seed, any_size, cast
+from routing_variants import assert_same, iterations, normal
+from torch import Tensor
+
+from capsweep.model.routing.sda import reference
+
+law = at_most_examples(25)
+with_and_without_clip = pytest.mark.parametrize("clip", [True, False])
+
+
+def measure(x: Tensor) -> Tensor:
+    return (x * x).sum().sqrt()
+
+
+def agree(image: Image, bias_JD: Tensor, num_iters: int, clip: bool) -> Found:
+    votes = {}
+    for link, vote in image.vote.items():
+        longest, length = measure(image.pose[link.child]), measure(vote)
+        votes[link] = vote * torch.minimum(length, longest) / length if clip else vote
+    image, logit = image._replace(vote=votes), oracles.zeros(image)
+    parents, found = len(bias_JD), Found({}, {}, {})
+    for _ in range(num_iters):
+        found = oracles.shrink(image, oracles.divide(logit, "all"), bias_JD)
+        distance = {x: measure(found.pose[x.parent] - vote) for x, vote in votes.items()}
+        mean = sum(distance.values()) / len(distance)
+        scale = 0.0
+        if parents > 1:
+            scale = (math.log(0.9 * (parents - 1)) - math.log(0.1)) / (0.5 * mean - mean)
+        logit = {link: scale * d for link, d in distance.items()}
+    return found
+
+
+@oracles.every_shape
+@iterations
+@with_and_without_clip
+def test_parents_couplings_and_gradients_are_those_of_the_equations(
+    shape: Shape, num_iters: int, clip: bool
+) -> None:
+    votes = oracles.draw_votes(shape)
+    sizes = oracles.sizes_of(votes)
+    options = {"num_iters": num_iters, "clip": clip}
+    routing, oracle = partial(reference, with_trace=True, **options), partial(agree, **options)
+    bias_JD = normal(1)(sizes.parents, sizes.parent_pose)
+    oracles.assert_follows(lambda x, b: routing(x, bias_JD=b), oracle, votes, bias_JD)
+
+
+@pytest.mark.parametrize("parents", [2, 3, 7])
+def test_a_parent_at_half_the_mean_distance_has_nine_tenths_whatever_the_scale_of_an_image(
+    parents: int,
+) -> None:
+    # Opposite votes, so that parents are at 0, of length 1 but for one parent of the first two.
+    u_IJD = torch.nn.functional.normalize(normal(0)(2, parents, 3), dim=2).repeat(2, 1, 1)
+    u_IJD[:, 0] *= torch.tensor([0.5, 1.5, 0.5, 1.5])[:, None]
+    u_IJD[2:] *= -1
+    u_BIJD = torch.stack([u_IJD, 100 * u_IJD, 0.01 * u_IJD])
+    coupling_BIJ = reference(cast(u_BIJD), 2, clip=False).coupling_BIJ
+    for child in (0, 2):
+        assert_same(coupling_BIJ[:, child, 0], torch.full((3,), 0.9, dtype=torch.float64))
+
+
+@law
+@given(any_size, any_seed)
+@with_and_without_clip
+def test_without_a_bias_parents_turn_with_the_votes(
+    clip: bool, size: tuple[int, ...], seed: int
+) -> None:
+    batch, children, parents, _, numbers = size
+    u_BIJD = normal(seed)(batch, children, parents, numbers)
+    turn_DD = oracles.draw_rotation(numbers, seed)
+    one, turned, negative = (
+        reference(cast(x), 3, clip=clip) for x in (u_BIJD, u_BIJD @ turn_DD, -u_BIJD)
+    )
+    for other, pose_BJD in ((turned, one.pose_BJD @ turn_DD), (negative, -one.pose_BJD)):
+        assert_same(other.coupling_BIJ, one.coupling_BIJ)
+        assert_same(other.pose_BJD, pose_BJD)
+
+
+def test_with_a_bias_negative_votes_have_other_couplings() -> None:
+    u_BIJD, bias_JD = normal(0)(2, 6, 3, 4), torch.full((3, 4), 0.5, dtype=torch.float64)
+    one, other = (reference(cast(x), 2, bias_JD).coupling_BIJ for x in (u_BIJD, -u_BIJD))
+    assert not torch.allclose(one, other, rtol=0, atol=0.1)
+
+
+def test_a_long_vote_is_cut_to_the_length_of_its_child() -> None:
+    votes = oracles.draw_votes((3, 1, 1, 2, 4), scale=0.1)
+    votes.weight_IJDP.mul_(100)
+    length_B1 = votes.pose_BIP.norm(dim=2)
+    assert_same(reference(votes, 1).act_BJ, length_B1**2 / (1 + length_B1**2))

@@ -117,6 +117,7 @@ def measure_lengths(*overrides: str, seed: int = 0) -> tuple[Tensor, Tensor]:
     """
     examples = build.build_reader(compose.cell([]).config).read("").train
     network = build_capsnet("model=capsnet", *overrides, seed=seed)
+    assert network.conv is not None
     with torch.no_grad():
         features_BCHW = torch.relu(network.conv(to_unit(examples.images_NCHW[:32])))
         pose_BIP = network.primary(features_BCHW)

@@ -15,6 +15,7 @@ from capsweep.data.batches import Batch
 from capsweep.errors import ConfigError
 from capsweep.model.capsnet import CapsNet, Decoder
 from capsweep.model.capsules import ClassCapsules, NetworkOutput
+from capsweep.model.convolution import describe_methods, set_method
 from capsweep.model.matrix_capsnet import MatrixCapsNet
 from capsweep.model.routing.dynamic import DynamicRouting
 from capsweep.model.votes import ConvolutionalVotes, Votes
@@ -31,6 +32,7 @@ NETWORKS = {
     "matrix, dynamic": "model=matrix_capsnet_tiny routing=dynamic",
     "vectors": "model=matrix_capsnet_tiny model.pose=vector",
     "normalised": "model=matrix_capsnet_tiny model.primary.bias=true model.conv.batch_norm=true",
+    "no convolution": "model=capsnet_sign model.primary.kernel=9 model.primary.stride=9",
 }
 every_network = pytest.mark.parametrize("line", NETWORKS.values(), ids=NETWORKS)
 
@@ -113,6 +115,10 @@ def test_weights_saved_in_either_layout_load_into_the_other() -> None:
         ("model.conv.kernel=29", r"^model\.conv\.kernel and model\.primary\.kernel do not fit"),
         ("model.primary.kernel=21", r"model\.primary\.kernel do not fit into 28 pixels"),
         (
+            "model=capsnet_sign model.primary.kernel=29",
+            r"^model\.primary\.kernel does not fit into",
+        ),
+        (
             "model=matrix_capsnet model.capsules.kernel=[3]",
             r"^model\.capsules\.kernel needs one size .* 2 layers",
         ),
@@ -157,6 +163,7 @@ def test_layers_and_routings_that_are_called_by_keyword_are_measured(
         return layer.routing(votes=Votes(pose_BIP, layer.weight_IJDP, pose_BIP.norm(dim=-1)))
 
     def forward(network: CapsNet, images_BCHW: torch.Tensor) -> NetworkOutput:
+        assert network.conv is not None
         features_BCHW = torch.relu(network.conv(input=images_BCHW))
         routed = network.classes(pose_BIP=network.primary(features_BCHW=features_BCHW))
         return NetworkOutput(routed.act_BJ, routed.pose_BJD)
@@ -264,3 +271,63 @@ def test_row_and_column_are_added_to_two_numbers_of_votes_for_classes(
     expected_KD[:, numbers] = torch.tensor(list(itertools.product(coordinates, repeat=2)))
     torch.testing.assert_close(network.classes.offset_KD, expected_KD)
     assert all(layer.offset_KD is None for layer in network.capsules)
+
+
+def compute_scores_of_negatives(line: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Class scores of some numbers and of their negatives, all parameters drawn."""
+    config = compose_line(f"experiment=sign {line}")
+    network = build.build_network(config).double()
+    generator = torch.Generator().manual_seed(1)
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.5, generator=generator)
+    x_B111 = torch.rand((9, 1, 1, 1), generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        return network(x_B111).scores_BN, network(-x_B111).scores_BN
+
+
+LINEAR = "model.head=linear loss=cross_entropy"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "routing=dynamic routing.bias=false",
+        "routing=dynamic routing.bias=false routing.normaliser=max_min",
+        "routing=sda routing.bias=false",
+        "routing=uniform routing.bias=false",
+        "routing=em",
+        "routing=k_means",
+        "routing=heinsen",
+        "routing=variational_bayes",
+        "routing=self_attention",
+    ],
+)
+def test_without_a_bias_class_activations_of_x_and_of_its_negative_are_equal(line: str) -> None:
+    scores_BN, of_negatives_BN = compute_scores_of_negatives(line)
+    torch.testing.assert_close(of_negatives_BN, scores_BN, rtol=1e-12, atol=0)
+    assert (scores_BN.std(dim=0) > 1e-4).all()  # it does see how large they are
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "routing=dynamic routing.bias=true",
+        "routing=sda routing.bias=true",
+        "routing=uniform routing.bias=true",
+        "routing=em model.primary.bias=true",
+        "routing=self_routing",
+        f"routing=inverted_attention {LINEAR}",
+        f"routing=k_means {LINEAR}",
+    ],
+)
+def test_a_bias_gates_on_poses_or_a_linear_head_tell_x_from_its_negative(line: str) -> None:
+    scores_BN, of_negatives_BN = compute_scores_of_negatives(line)
+    assert ((scores_BN - of_negatives_BN).abs().amax(dim=1) > 1e-6).all()  # rounding is 1e-15
+
+
+def test_primary_capsules_without_a_bias_are_convolved_directly() -> None:
+    config = compose_line("model=capsnet_sign model.primary.kernel=9 model.primary.stride=2")
+    network = build.build_network(config)
+    set_method(network, "transformed")
+    assert network(draw_batch(config).images_BCHW).scores_BN.shape == (4, 10)
+    assert describe_methods(network) == {"primary.conv": "direct"}

@@ -25,7 +25,8 @@ PRESETS = sorted(
 assert len(PRESETS) >= 20
 TEST_EXAMPLES = 6
 
-# Writes the files of a data set; an embedded one needs none.
+# Data sets that need no files; what writes those of the others.
+EMBEDDED = ("capsweep.data.official.DigitsReader", "capsweep.data.sign.SignReader")
 WRITE: dict[str, Callable[..., list[str]]] = {
     "capsweep.data.official.IdxReader": official_files.write_idx,
     "capsweep.data.cifar10.Cifar10Reader": official_files.write_cifar10,
@@ -40,9 +41,8 @@ def small_data(preset: str, folder: Path) -> list[str]:
     """Writes the official files of the preset's data set, small; how it is told of them."""
     dataset = compose.cell([f"experiment={preset}"]).config["dataset"]
     reader = dataset.get("test", dataset["reader"])["_target_"]
-    if reader == "capsweep.data.official.DigitsReader":
-        overrides = []
-    else:
+    overrides = []
+    if reader not in EMBEDDED:
         overrides = WRITE[reader](folder, train=20, test=TEST_EXAMPLES)
     if dataset["validation"] > 0:
         overrides.append("dataset.validation=6")

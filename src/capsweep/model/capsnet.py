@@ -29,11 +29,12 @@ FIRST_SD, SD = 0.05, 0.1  # the authors': of the first convolution, and of every
 class CapsNet(nn.Module):
     """Images to class capsules, and back through the decoder when there is one.
 
-    image_shape: C, H, W. conv: channels, kernel, stride. primary: types, pose, kernel, stride;
-    divided: its weighted sums are shared out among the types, as in the authors' code. padding:
-    valid or same, of both convolutions. decoder: makes one, given num_classes, class_pose and
-    image_shape. initial: weights and bias before training, as in `InitialWeights`. head: length or
-    linear, what class scores are. votes: shared, as in `ClassCapsules`.
+    image_shape: C, H, W. conv: channels, kernel, stride; None: primary capsules read the image.
+    primary: types, pose, kernel, stride; divided: its weighted sums are shared out among the types,
+    as in the authors' code; bias, true where it is not said. padding: valid or same, of both
+    convolutions. decoder: makes one, given num_classes, class_pose and image_shape. initial:
+    weights and bias before training, as in `InitialWeights`. head: length or linear, what class
+    scores are. votes: shared, as in `ClassCapsules`.
     Raises ValueError, naming the key, when the kernels do not fit into the image.
     """
 
@@ -41,7 +42,7 @@ class CapsNet(nn.Module):
         self,
         image_shape: Sequence[int],
         num_classes: int,
-        conv: Mapping[str, int],
+        conv: Mapping[str, int] | None,
         primary: Mapping[str, Any],
         class_pose: int,
         vote_gain: float,
@@ -56,15 +57,19 @@ class CapsNet(nn.Module):
         channels, height, width = image_shape
         types, pose, same = primary["types"], primary["pose"], padding == "same"
         weights = InitialWeights(**(initial or {}))
-        self.conv = Convolution(channels, conv["channels"], conv["kernel"], conv["stride"], same)
-        weights.draw_convolution(self.conv, "relu")
+        self.conv = None
+        if conv is not None:
+            inputs, channels = channels, conv["channels"]
+            self.conv = Convolution(inputs, channels, conv["kernel"], conv["stride"], same)
+            weights.draw_convolution(self.conv, "relu")
         convolution = Convolution(
-            conv["channels"],
+            channels,
             types * pose,
             primary["kernel"],
             primary["stride"],
             same,
             divisor=count_first_shares(routing, types) if primary.get("divided") else 1,
+            bias=primary.get("bias", True),
         )
         weights.draw_convolution(convolution, "linear")
         self.primary = PrimaryCapsules(convolution, pose)
@@ -87,7 +92,9 @@ class CapsNet(nn.Module):
 
     def forward(self, images_BCHW: Tensor, with_trace: bool = False) -> NetworkOutput:
         """Class scores and poses; the trace of `classes` on request."""
-        features_BCHW = torch.relu_(self.conv(images_BCHW))
+        features_BCHW = images_BCHW
+        if self.conv is not None:
+            features_BCHW = torch.relu_(self.conv(images_BCHW))
         routed = self.classes(self.primary(features_BCHW), with_trace)
         return NetworkOutput(
             scores_BN=routed.act_BJ if self.head is None else self.head(routed.pose_BJD),
@@ -98,11 +105,14 @@ class CapsNet(nn.Module):
 
     def _count_places(self, size: int) -> int:
         """Primary capsule places along one image axis."""
-        places = self.primary.conv.count_places(self.conv.count_places(size))
+        seen, kernels = size, "model.primary.kernel does"
+        if self.conv is not None:
+            seen = self.conv.count_places(size)
+            kernels = "model.conv.kernel and model.primary.kernel do"
+        places = self.primary.conv.count_places(seen)
         if places < 1:
             raise ValueError(
-                f"model.conv.kernel and model.primary.kernel do not fit into {size} pixels; "
-                "make them or their strides smaller"
+                f"{kernels} not fit into {size} pixels; make kernels or strides smaller"
             )
         return places
 
@@ -171,8 +181,8 @@ class InitialWeights:
             draw_truncated_normal(conv.weight, FIRST_SD if nonlinearity == "relu" else SD)
         else:
             nn.init.kaiming_normal_(conv.weight, nonlinearity=nonlinearity)
-        assert conv.bias is not None
-        nn.init.constant_(conv.bias, self.bias or 0.0)
+        if conv.bias is not None:
+            nn.init.constant_(conv.bias, self.bias or 0.0)
 
     def draw_votes(self, weight_IJDP: Tensor, gain: float, num_children: int | None = None) -> None:
         """Of the vote weights; num_children: where they share one.

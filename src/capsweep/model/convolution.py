@@ -26,15 +26,22 @@ class Convolution(nn.Conv2d):
     """A convolution padded as TensorFlow names it, also where the stride is above 1.
 
     valid: no padding. same: ceil(size / stride) places, zeros around, the odd one below and right.
-    divisor: the weighted sums are divided by it, the bias is not.
+    divisor: the weighted sums are divided by it, the bias is not. bias: whether there is one.
     method: direct, as torch does it; transformed, on processors alone, as `large_kernels` does it
     where it can; auto: that where it pays. methods: those of the batches so far.
     """
 
     def __init__(
-        self, channels: int, outputs: int, kernel: int, stride: int, same: bool, divisor: int = 1
+        self,
+        channels: int,
+        outputs: int,
+        kernel: int,
+        stride: int,
+        same: bool,
+        divisor: int = 1,
+        bias: bool = True,
     ) -> None:
-        super().__init__(channels, outputs, kernel, stride)
+        super().__init__(channels, outputs, kernel, stride, bias=bias)
         self.same, self.divisor = same, divisor
         self.method = "auto"
         self.methods: set[str] = set()
@@ -66,7 +73,7 @@ class Convolution(nn.Conv2d):
         """None: directly, as all that `large_kernels` cannot do, and what a processor multiplies in
         bfloat16.
         """
-        if self.method == "direct" or input.device.type != "cpu":
+        if self.method == "direct" or input.device.type != "cpu" or self.bias is None:
             return None
         kernel, stride, places = self.kernel_size[0], self.stride[0], self._count_all_places(input)
         is_large = kernel >= SMALLEST_KERNEL and min(len(input), *places) > 0

@@ -67,7 +67,7 @@ REFUSED = {
     "dataset=cifar10 dataset.image_shape=[3,28,28]": r"dataset\.batches\.crop=24 are differ",
     "dataset=affnist_like dataset.footnote=0": r"footnote is drawn from dataset\.source; set that",
     "dataset=affnist_like dataset.test.canvas=44": r"is drawn from dataset\.batches\.canvas;",
-    "dataset=multimnist model=cnn_small": r"loss=cross_entropy is .*; set loss=binary_cross",
+    "routing.none_of_the_above=true routing.normaliser=entmax": r"set routing\.normaliser=softmax",
     "experiment=overlap dataset=cifar10": r"^conf/: In 'experiment/overlap': no chosen file has",
     "experiment/paper=mnist": r"^experiment/paper: no such key; did you mean experiment\?",
     "model.decoder.hidden=[8,0]": r"^model\.decoder\.hidden must be whole numbers >= 1",

@@ -49,6 +49,13 @@ def test_reconstruction_loss_is_summed_over_pixels_and_meant_over_the_batch() ->
     assert reconstruction_loss(images, target).item() == pytest.approx((2 + 5) / 2)
 
 
+def test_cross_entropy_gives_each_class_of_an_image_an_equal_part() -> None:
+    logits = torch.tensor([[math.log(3), 0.0, 0.0]])  # probabilities 3/5, 1/5, 1/5
+    both = torch.tensor([[1.0, 1.0, 0.0]])
+    expected = -(math.log(3 / 5) + math.log(1 / 5)) / 2
+    assert cross_entropy(logits, both).item() == pytest.approx(expected)
+
+
 def test_cross_entropies_are_meant_over_the_batch_one_over_classes_and_one_of_each_class() -> None:
     logits = torch.tensor([[math.log(3), 0.0], [-math.log(3), math.log(3)]])
     # probabilities 3/4 and 1/4, 1/10 and 9/10: -ln of 3/4 and 9/10

@@ -248,7 +248,6 @@ def test_typed_parts_may_need_one_another_in_any_order() -> None:
             "routing.num_iters=0",
             r"arms cnn, capsnet: routing\.num_iters must be in .* 0",
         ),
-        ("ablation", "dataset=multimnist", "arm cnn: loss=cross_entropy is for one class an image"),
         (
             "em_mnist",
             "loss=margin,spread",

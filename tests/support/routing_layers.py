@@ -62,10 +62,15 @@ def draw_leaves(
 def own_parameters(variant: str, votes: LocalVotes, draw: Draw) -> dict[str, Tensor]:
     """What a layer of the variant owns, by keyword."""
     _, _, children, parents, pose = votes.form_local().shape
-    if variant == "dynamic":
-        return {"bias_JD": draw(parents, pose), "prior_LJ": draw(children, parents)}
-    assert variant == "em", f"say here what a layer of {variant} owns"
-    return {"beta_u_J": draw(parents), "beta_a_J": draw(parents)}
+    shapes = {
+        "dynamic": {"bias_JD": (parents, pose), "prior_LJ": (children, parents)},
+        "em": {"beta_u_J": (parents,), "beta_a_J": (parents,)},
+        "heinsen": {"beta_use_LJ": (children, parents), "beta_ignore_LJ": (children, parents)},
+        "k_means": {},
+        "sda": {"bias_JD": (parents, pose)},
+        "variational_bayes": {"scale_J": (parents,), "shift_J": (parents,)},
+    }
+    return {name: draw(*shape) for name, shape in shapes[variant].items()}
 
 
 def dense_layer(variant: str, size: tuple[int, int, int, int, int], **where: Any) -> Layer:

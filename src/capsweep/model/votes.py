@@ -58,8 +58,10 @@ class Votes:
         return self.dense()[:, None]
 
     def form_numbers_first(self) -> Tensor:
-        """u_hat [B, 1, J, D, I]."""
-        return put_numbers_first(self.form_local())
+        """u_hat [B, 1, J, D, I]: one transposition of a matrix."""
+        batch, (_, parents, numbers, _) = len(self.pose_BIP), self.weight_IJDP.shape
+        votes_IF = self.dense().transpose(0, 1).flatten(1)  # F = B J D
+        return votes_IF.T.contiguous().unflatten(0, (batch, 1, parents, numbers))
 
     def local_poses(self) -> Tensor:
         """Poses [B, 1, I, P] of the children."""

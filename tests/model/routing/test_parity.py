@@ -20,11 +20,26 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from capsweep.config import compose
 from capsweep.model import votes as votes_file
-from capsweep.model.routing import dynamic, dynamic_fast, em
+from capsweep.model.routing import (
+    dynamic,
+    dynamic_fast,
+    em,
+    heinsen,
+    k_means,
+    sda,
+    variational_bayes,
+)
 from capsweep.model.routing.em_procedure import EMProcedure
 from capsweep.training import build
 
-VARIANTS = {"dynamic": dynamic.IMPLS, "em": em.IMPLS}
+VARIANTS = {
+    "dynamic": dynamic.IMPLS,
+    "em": em.IMPLS,
+    "heinsen": heinsen.IMPLS,
+    "k_means": k_means.IMPLS,
+    "sda": sda.IMPLS,
+    "variational_bayes": variational_bayes.IMPLS,
+}
 
 
 class Place(NamedTuple):
@@ -63,10 +78,11 @@ class Place(NamedTuple):
         torch.testing.assert_close(results, expected, rtol=tolerance, atol=tolerance)
 
 
-IMPLEMENTATIONS = [("dynamic", "fast"), ("dynamic", "triton"), ("em", "fast")]
 PLACES = [
     Place(variant, impl, device)
-    for (variant, impl), device in itertools.product(IMPLEMENTATIONS, ("cpu", "cuda"))
+    for variant, impls in VARIANTS.items()
+    for impl, device in itertools.product(impls, ("cpu", "cuda"))
+    if impl != "reference"
 ]
 
 
@@ -84,10 +100,11 @@ def _in_places(*impls: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("place", params)
 
 
-in_every_place = _in_places("dynamic-fast", "dynamic-triton", "em-fast")
+fast_impls = [f"{variant}-fast" for variant in VARIANTS]
+in_every_place = _in_places("dynamic-triton", *fast_impls)
 of_linear_votes = _in_places("dynamic-fast", "dynamic-triton")
 of_kernels = _in_places("dynamic-triton")
-of_fast = _in_places("dynamic-fast", "em-fast")
+of_fast = _in_places(*fast_impls)
 
 
 @of_linear_votes
@@ -118,6 +135,23 @@ def test_em_routing_with_every_option(
     procedure = EMProcedure(0.5, norm=norm, r0=r0, mass_norm=mass_norm, activation=activation)
     for num_iters in (1, 2, 4):
         place.assert_as_reference(place.draw_layer(kind), num_iters, procedure=procedure)
+
+
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "sda": [{"clip": True}, {"clip": False}],
+    "variational_bayes": [{"kappa": 0.0}, {"kappa": 1.0}, {"psi": 0.1}],
+}
+
+
+@_in_places("heinsen-fast", "k_means-fast", "sda-fast", "variational_bayes-fast")
+@pytest.mark.parametrize("kind", LAYERS)
+def test_routing_by_products_of_votes_with_every_option(place: Place, kind: str) -> None:
+    layers = [place.draw_layer(kind)]
+    if place.variant == "sda":
+        layers.append(layers[0]._replace(own={}))  # without bias
+    options = OPTIONS.get(place.variant, [{}])
+    for layer, chosen, num_iters in itertools.product(layers, options, (1, 2, 3, 4)):
+        place.assert_as_reference(layer, num_iters, **chosen)
 
 
 @of_linear_votes

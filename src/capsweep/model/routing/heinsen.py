@@ -18,13 +18,14 @@ The paper's children bring logits, of which it takes the sigmoid; ours bring tha
 Prices are 0 at first, so at first all parents are at 0.5 whatever they see.
 
 Where a child stands below several positions, it divides itself at each anew. An iteration costs 5 B
-M L J D multiplications; memory is about two tensors of the size of the votes an iteration. Prices
-are 2 L J parameters.
+M L J D multiplications; the reference keeps about two tensors of the size of the votes an
+iteration. Prices are 2 L J parameters.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
 pose, T iterations.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -38,9 +39,17 @@ from capsweep.model.routing import (
     Routed,
     choose_impl,
     exclude_from_compiling,
+    join_routed,
     make_routed,
 )
-from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
+from capsweep.model.routing.vote_products import VoteMoments, apply_to_votes, divide_children
+from capsweep.model.votes import (
+    LocalVotes,
+    compare_votes,
+    form_parents_first,
+    images_at_once,
+    sum_votes,
+)
 
 FLOOR = 1e-5  # of masses and variances
 
@@ -57,17 +66,16 @@ def reference(
     """Route `votes` in `num_iters` iterations; with a given assignment, by one D- and M-step.
     `Routed` says what is returned and traced.
     """
-    votes_BMJLD, activation_BML1 = form_parents_first(votes), votes.local_activation()[..., None]
-    fit_parents = partial(_fit_parents, votes_BMJLD, activation_BML1, beta_use_LJ, beta_ignore_LJ)
+    votes_BMJLD, activation_BML = form_parents_first(votes), votes.local_activation()
+    fit_parents = partial(_fit_parents, votes_BMJLD, activation_BML, beta_use_LJ, beta_ignore_LJ)
     if given_BMLJ is not None:
         return _make_routed(fit_parents(given_BMLJ))
     logit_BMLJ = torch.zeros_like(votes_BMJLD[..., 0]).transpose(2, 3)
     fit = fit_parents(votes.divide_children(logit_BMLJ, "types"))
     trace = [_make_trace_step(fit)]
     for _ in range(num_iters - 1):
-        prior_BMJ = F.logsigmoid(fit.logit) - fit.variance.log().sum(dim=3) / 2
         scaled_BMLJ = compare_votes(fit.squared, 1 / fit.variance)
-        logit_BMLJ = prior_BMJ[:, :, None] - scaled_BMLJ / 2
+        logit_BMLJ = _compute_log_fit(scaled_BMLJ, fit.variance, fit.logit)
         fit = fit_parents(votes.divide_children(logit_BMLJ, "types"))
         trace.append(_make_trace_step(fit))
     return _make_routed(fit, trace if with_trace else None)
@@ -87,20 +95,36 @@ class ParentFit(NamedTuple):
 
 def _fit_parents(
     votes_BMJLD: Tensor,
-    activation_BML1: Tensor,
+    activation_BML: Tensor,
     beta_use_LJ: Tensor,
     beta_ignore_LJ: Tensor,
     assigned_BMLJ: Tensor,
 ) -> ParentFit:
     """D-step and M-step."""
-    used_BMLJ = activation_BML1 * assigned_BMLJ
-    ignored_BMLJ = activation_BML1 - used_BMLJ
-    logit_BMJ = (beta_use_LJ * used_BMLJ - beta_ignore_LJ * ignored_BMLJ).sum(dim=2)
-    share_BMLJ = used_BMLJ / (used_BMLJ.sum(dim=2, keepdim=True) + FLOOR)
+    leaves = activation_BML, beta_use_LJ.T, beta_ignore_LJ.T
+    logit_BMJ, share_BMJL = _use_children(*leaves, assigned_BMLJ.transpose(2, 3))
+    share_BMLJ = share_BMJL.transpose(2, 3)
     mean_BMJD = sum_votes(share_BMLJ, votes_BMJLD)
     squared_BMJLD = (votes_BMJLD - mean_BMJD[:, :, :, None]).square()
     variance_BMJD = sum_votes(share_BMLJ, squared_BMJLD) + FLOOR
     return ParentFit(assigned_BMLJ, logit_BMJ, mean_BMJD, variance_BMJD, squared_BMJLD)
+
+
+def _use_children(
+    activation_BML: Tensor, beta_use_JL: Tensor, beta_ignore_JL: Tensor, assigned_BMJL: Tensor
+) -> tuple[Tensor, Tensor]:
+    """z [B, M, J], and by how much each parent weighs each child [B, M, J, L]."""
+    activation_BM1L = activation_BML[:, :, None]
+    used_BMJL = activation_BM1L * assigned_BMJL
+    ignored_BMJL = activation_BM1L - used_BMJL
+    logit_BMJ = (beta_use_JL * used_BMJL - beta_ignore_JL * ignored_BMJL).sum(dim=3)
+    return logit_BMJ, used_BMJL / (used_BMJL.sum(dim=3, keepdim=True) + FLOOR)
+
+
+def _compute_log_fit(scaled_BMLJ: Tensor, variance_BMJD: Tensor, logit_BMJ: Tensor) -> Tensor:
+    """Of the E-step [B, M, L, J]; scaled: the squared distances in units of variance."""
+    prior_BMJ = F.logsigmoid(logit_BMJ) - variance_BMJD.log().sum(dim=3) / 2
+    return prior_BMJ[:, :, None] - scaled_BMLJ / 2
 
 
 def _make_trace_step(fit: ParentFit) -> dict[str, Tensor]:
@@ -111,7 +135,44 @@ def _make_routed(fit: ParentFit, trace: list[dict[str, Tensor]] | None = None) -
     return make_routed(fit.mean, fit.logit.sigmoid(), fit.assigned, trace, fit.logit)
 
 
-IMPLS = {"reference": reference}
+def fast(votes: LocalVotes, num_iters: int, beta_use_LJ: Tensor, beta_ignore_LJ: Tensor) -> Routed:
+    """The same as `reference`, in less time and memory (`vote_products`), and without traces."""
+    parts: list[Routed] = []
+    betas = beta_use_LJ.T.contiguous(), beta_ignore_LJ.T.contiguous()
+    for part in votes.split_images(images_at_once(votes)):
+        iterations = partial(_run_iterations, part, num_iters)
+        leaves = part.local_activation(), *betas
+        mean_BMJD, logit_BMJ, assigned_BMLJ = apply_to_votes(
+            VoteMoments, iterations, part.form_numbers_first(), *leaves
+        )
+        parts.append(make_routed(mean_BMJD, logit_BMJ.sigmoid(), assigned_BMLJ, None, logit_BMJ))
+    return join_routed(parts)
+
+
+def _run_iterations(
+    votes: LocalVotes,
+    num_iters: int,
+    moments: VoteMoments,
+    activation_BML: Tensor,
+    beta_use_JL: Tensor,
+    beta_ignore_JL: Tensor,
+) -> Sequence[Tensor]:
+    """Means, z and assignment."""
+    use_children = partial(_use_children, activation_BML, beta_use_JL, beta_ignore_JL)
+    logit_BMLJ = activation_BML.new_zeros(*activation_BML.shape, votes.num_parents)
+    iteration = 0
+    while True:
+        assigned_BMJL = divide_children(votes, logit_BMLJ.transpose(2, 3), "types")
+        logit_BMJ, share_BMJL = use_children(assigned_BMJL)
+        mean_BMJD, variance_BMJD = moments.fit_gaussians(share_BMJL, FLOOR)
+        iteration += 1
+        if iteration >= num_iters:
+            return mean_BMJD, logit_BMJ, assigned_BMJL.transpose(2, 3)
+        scaled_BMLJ = moments.compute_distances(mean_BMJD, variance_BMJD).transpose(2, 3)
+        logit_BMLJ = _compute_log_fit(scaled_BMLJ, variance_BMJD, logit_BMJ)
+
+
+IMPLS = {"reference": reference, "fast": fast}
 
 
 class HeinsenRouting(nn.Module):
@@ -127,9 +188,10 @@ class HeinsenRouting(nn.Module):
         self.beta_ignore_LJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children."""
-        route = exclude_from_compiling(self.route)
-        return route(votes, self.num_iters, self.beta_use_LJ, self.beta_ignore_LJ, with_trace)
+        """Route the votes of this layer's children; with a trace, by the reference."""
+        route = partial(reference, with_trace=True) if with_trace else self.route
+        betas = self.beta_use_LJ, self.beta_ignore_LJ
+        return exclude_from_compiling(route)(votes, self.num_iters, *betas)
 
     def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
         """The parents of children that are assigned so."""

@@ -20,6 +20,9 @@ Shape letters: B batch, M parent positions, L children below one, J parent types
 pose, T iterations.
 """
 
+from collections.abc import Sequence
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -31,9 +34,17 @@ from capsweep.model.routing import (
     Routed,
     choose_impl,
     exclude_from_compiling,
+    join_routed,
     make_routed,
 )
-from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
+from capsweep.model.routing.vote_products import VoteProducts, apply_to_votes, divide_children
+from capsweep.model.votes import (
+    LocalVotes,
+    compare_votes,
+    form_parents_first,
+    images_at_once,
+    sum_votes,
+)
 
 
 def reference(votes: LocalVotes, num_iters: int, with_trace: bool = False) -> Routed:
@@ -55,7 +66,34 @@ def _make_routed(
     return make_routed(pose, torch.linalg.vector_norm(pose, dim=-1), coupling, trace)
 
 
-IMPLS = {"reference": reference}
+def fast(votes: LocalVotes, num_iters: int) -> Routed:
+    """The same as `reference`, in less time and memory (`vote_products`), and without traces."""
+    parts: list[Routed] = []
+    for part in votes.split_images(images_at_once(votes)):
+        iterations = partial(_run_iterations, part, num_iters)
+        votes_BMJDL = part.form_numbers_first()
+        pose_BMJD, coupling_BMLJ = apply_to_votes(
+            VoteProducts, iterations, votes_BMJDL, votes_BMJDL.sum(dim=4)
+        )
+        parts.append(_make_routed(coupling_BMLJ, pose_BMJD))
+    return join_routed(parts)
+
+
+def _run_iterations(
+    votes: LocalVotes, num_iters: int, products: VoteProducts, sum_BMJD: Tensor
+) -> Sequence[Tensor]:
+    """Poses and couplings."""
+    iteration = 0
+    while True:
+        logit_BMJL = products.compare_votes(F.normalize(sum_BMJD, dim=-1))
+        coupling_BMJL = divide_children(votes, logit_BMJL)
+        sum_BMJD = products.sum_votes(coupling_BMJL)
+        iteration += 1
+        if iteration >= num_iters:
+            return squash(sum_BMJD), coupling_BMJL.transpose(2, 3)
+
+
+IMPLS = {"reference": reference, "fast": fast}
 
 
 class KMeansRouting(nn.Module):
@@ -68,8 +106,9 @@ class KMeansRouting(nn.Module):
         self.num_iters, self.route = num_iters, choose_impl(IMPLS, impl)
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children."""
-        return exclude_from_compiling(self.route)(votes, self.num_iters, with_trace)
+        """Route the votes of this layer's children; with a trace, by the reference."""
+        route = partial(reference, with_trace=True) if with_trace else self.route
+        return exclude_from_compiling(route)(votes, self.num_iters)
 
     def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
         """The parents of children with these couplings."""

@@ -24,18 +24,19 @@ The published activation is sigmoid(BN(beta_a - exp(ln pi_j) H_j - beta_u)), wit
 normalisation that has no parameters: it takes away every constant of a parent, so that the
 published betas do nothing, and makes an image depend on its batch mates. Here scale and shift of
 every parent type are learned, 1 and 0 at first, H is that of one dimension, and poses, which are
-batch-normalised there, stay as they are: named departures. The paper's text multiplies H by R_j,
-its code, which is followed here, does not.
+batch-normalised there, stay as they are: named departures. So is the first assignment where a child
+stands below several positions: theirs is 1 / J at each. The paper's text multiplies H by R_j, its
+code, which is followed here, does not.
 
-An iteration costs 4 B M L J D multiplications; memory is about two tensors of the size of the votes
-an iteration.
+An iteration costs 4 B M L J D multiplications; the reference keeps about two tensors of the size of
+the votes an iteration.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
 pose, T iterations.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -48,9 +49,17 @@ from capsweep.model.routing import (
     Routed,
     choose_impl,
     exclude_from_compiling,
+    join_routed,
     make_routed,
 )
-from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
+from capsweep.model.routing.vote_products import VoteMoments, apply_to_votes, divide_children
+from capsweep.model.votes import (
+    LocalVotes,
+    compare_votes,
+    form_parents_first,
+    images_at_once,
+    sum_votes,
+)
 
 SMALLEST_MASS = 1e-7
 
@@ -70,7 +79,6 @@ def reference(
     `Routed` says what is returned and traced.
     """
     votes_BMJLD, activation_BML1 = form_parents_first(votes), votes.local_activation()[..., None]
-    numbers = votes_BMJLD.shape[4]
     fit_parents = partial(_fit_posterior, votes_BMJLD, activation_BML1, kappa, psi)
     activate = partial(_make_routed, scale_J, shift_J)
     if given_BMLJ is not None:
@@ -81,9 +89,7 @@ def reference(
     for _ in range(num_iters - 1):
         squared_BMJLD = (votes_BMJLD - fit.mean[:, :, :, None]).square()
         distance_BMLJ = compare_votes(squared_BMJLD, 1 / fit.psi)
-        prior_BMJ = fit.log_pi + (fit.log_precision - numbers / fit.kappa) / 2
-        logit_BMLJ = prior_BMJ[:, :, None] - fit.nu[:, :, None] * distance_BMLJ / 2
-        fit = fit_parents(votes.divide_children(logit_BMLJ))
+        fit = fit_parents(votes.divide_children(_compute_log_fit(fit, distance_BMLJ)))
         trace.append({"coupling": fit.assigned, "pose": fit.mean})
     return activate(fit, trace if with_trace else None)
 
@@ -107,11 +113,24 @@ def _fit_posterior(
 ) -> Posterior:
     weight_BMLJ = assigned_BMLJ * activation_BML1
     mass_BMJ = weight_BMLJ.sum(dim=2) + SMALLEST_MASS
-    kappa_BMJ, nu_BMJ = kappa + mass_BMJ, votes_BMJLD.shape[4] + 1 + mass_BMJ
     plain_BMJD = sum_votes(weight_BMLJ, votes_BMJLD) / mass_BMJ[..., None]
     squared_BMJLD = (votes_BMJLD - plain_BMJD[:, :, :, None]).square()
+    spread_BMJD = sum_votes(weight_BMLJ, squared_BMJLD)
+    return _add_priors(kappa, psi, assigned_BMLJ, mass_BMJ, plain_BMJD, spread_BMJD)
+
+
+def _add_priors(
+    kappa: float,
+    psi: float,
+    assigned_BMLJ: Tensor,
+    mass_BMJ: Tensor,
+    plain_BMJD: Tensor,
+    spread_BMJD: Tensor,
+) -> Posterior:
+    """Of what the votes alone say: R_j, mu_j, and the weighted sum of squared differences."""
+    kappa_BMJ, nu_BMJ = kappa + mass_BMJ, plain_BMJD.shape[3] + 1 + mass_BMJ
     pulled_BMJD = (kappa * mass_BMJ / kappa_BMJ)[..., None] * plain_BMJD.square()
-    psi_BMJD = psi + sum_votes(weight_BMLJ, squared_BMJLD) + pulled_BMJD
+    psi_BMJD = psi + spread_BMJD + pulled_BMJD
     alpha_BMJ = 1 + mass_BMJ
     return Posterior(
         assigned=assigned_BMLJ,
@@ -122,6 +141,12 @@ def _fit_posterior(
         log_pi=alpha_BMJ.digamma() - alpha_BMJ.sum(dim=2, keepdim=True).digamma(),
         log_precision=_expect_log_precision(nu_BMJ, psi_BMJD),
     )
+
+
+def _compute_log_fit(fit: Posterior, distance_BMLJ: Tensor) -> Tensor:
+    """What the softmax is of [B, M, L, J]; distance: sum_d (V_ijd - m_jd)^2 / psi_jd."""
+    prior_BMJ = fit.log_pi + (fit.log_precision - fit.mean.shape[3] / fit.kappa) / 2
+    return prior_BMJ[:, :, None] - fit.nu[:, :, None] * distance_BMLJ / 2
 
 
 def _make_routed(
@@ -144,7 +169,51 @@ def _expect_log_precision(nu_BMJ: Tensor, psi_BMJD: Tensor) -> Tensor:
     return digamma_BMJ + numbers * math.log(2) - psi_BMJD.log().sum(dim=3)
 
 
-IMPLS = {"reference": reference}
+def fast(
+    votes: LocalVotes,
+    num_iters: int,
+    scale_J: Tensor,
+    shift_J: Tensor,
+    *,
+    kappa: float = 1.0,
+    psi: float = 1.0,
+) -> Routed:
+    """The same as `reference`, in less time and memory (`vote_products`), and without traces."""
+    parts: list[Routed] = []
+    for part in votes.split_images(images_at_once(votes)):
+        iterations = partial(_run_iterations, part, num_iters, partial(_add_priors, kappa, psi))
+        votes_BMJDL, activation_BML = part.form_numbers_first(), part.local_activation()
+        fit = Posterior(*apply_to_votes(VoteMoments, iterations, votes_BMJDL, activation_BML))
+        parts.append(_make_routed(scale_J, shift_J, fit))
+    return join_routed(parts)
+
+
+def _run_iterations(
+    votes: LocalVotes,
+    num_iters: int,
+    add_priors: Callable[..., Posterior],
+    moments: VoteMoments,
+    activation_BML: Tensor,
+) -> Sequence[Tensor]:
+    """The `Posterior`."""
+    logit_BMLJ = activation_BML.new_zeros(*activation_BML.shape, votes.num_parents)
+    iteration = 0
+    while True:
+        assigned_BMJL = divide_children(votes, logit_BMLJ.transpose(2, 3))
+        weight_BMJL = assigned_BMJL * activation_BML[:, :, None]
+        mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
+        mass_BMJ1 = mass_BMJ[..., None]
+        plain_BMJD, variance_BMJD = moments.fit_gaussians(weight_BMJL / mass_BMJ1, floor=0.0)
+        assigned_BMLJ, spread_BMJD = assigned_BMJL.transpose(2, 3), mass_BMJ1 * variance_BMJD
+        fit = add_priors(assigned_BMLJ, mass_BMJ, plain_BMJD, spread_BMJD)
+        iteration += 1
+        if iteration >= num_iters:
+            return fit
+        distance_BMLJ = moments.compute_distances(fit.mean, fit.psi).transpose(2, 3)
+        logit_BMLJ = _compute_log_fit(fit, distance_BMLJ)
+
+
+IMPLS = {"reference": reference, "fast": fast}
 
 
 class VariationalBayesRouting(nn.Module):
@@ -163,8 +232,9 @@ class VariationalBayesRouting(nn.Module):
         self.shift_J = nn.Parameter(torch.zeros(sizes.parents))
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children."""
-        return self._call(exclude_from_compiling(self.route), votes, with_trace=with_trace)
+        """Route the votes of this layer's children; with a trace, by the reference."""
+        route = partial(reference, with_trace=True) if with_trace else self.route
+        return self._call(exclude_from_compiling(route), votes)
 
     def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
         """The parents of children that are assigned so."""

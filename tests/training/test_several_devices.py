@@ -45,6 +45,7 @@ for shared in pickle.loads(Path(sys.argv[1]).read_bytes()):
 """
 SMALL = "epochs=2 batch_size=10 trainer.accelerator=cpu logger=csv dataset.shift=2"
 VECTOR = "model.conv.channels=8 model.primary.types=2 model.decoder.hidden=[16]"
+LINEAR = "model.conv.channels=8 model.primary.types=2 model.head=linear loss=cross_entropy"
 MATRIX = (
     "model=matrix_capsnet model.conv.channels=4 model.primary.types=2 model.capsules.types=[2,2] "
     "routing.num_iters=2 limit_batches=3"
@@ -66,6 +67,9 @@ CELLS = {
     "cnn with dropout": "model=cnn_small model.dropout=0.5 dataset.validation=1406",
     "em": f"{MATRIX} optim.clip_norm=1.0 optim.decayed=weights optim.schedule.warmup=7",
     "em by its authors": f"{MATRIX} recipe=em_authors dataset.validation=1406",
+    # The last activations are not in its loss, so that some parameters get no gradient.
+    "linear head": f"{LINEAR} routing=variational_bayes dataset.validation=1406",
+    "random couplings": f"{LINEAR} routing=random dataset.validation=1400",
     "pairs": PAIRS.replace("dataset.shift=2", ""),
     "bf16": f"{VECTOR} precision=bf16-mixed optim.optimizer.eps=0.01 dataset.validation=1400",
     "composed shards": f"{STREAMED} batch_size=20",

@@ -242,6 +242,11 @@ def _join_group(number: int, shared: SharedCell) -> dict[str, Any]:
         device_id=device,
     )
     # Buffers are constants: to send them would make ranks wait for each other in evaluations.
-    strategy = DDPStrategy(cluster_environment=LightningEnvironment(), broadcast_buffers=False)
+    # A linear head does not read the last activations, of which a routing may own parameters.
+    strategy = DDPStrategy(
+        cluster_environment=LightningEnvironment(),
+        broadcast_buffers=False,
+        find_unused_parameters=shared.cell.config["model"].get("head") == "linear",
+    )
     accelerator = "gpu" if uses_gpus else "cpu"
     return {"accelerator": accelerator, "devices": shared.count, "strategy": strategy}

@@ -83,9 +83,11 @@ def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
         )
     # Whether a node has the GPU that Triton's kernels need is known there alone.
     is_dynamic = is_routed and routing["name"] in ("dynamic", *CONTROLS)
-    if is_routed and routing["impl"] == "triton" and ("capsules" in model or not is_dynamic):
+    is_softmax = is_routed and routing.get("normaliser", "softmax") == "softmax"
+    has_kernels = is_dynamic and is_softmax and "capsules" not in model
+    if is_routed and routing["impl"] == "triton" and not has_kernels:
         yield "routing.impl=triton is for dynamic routing of vector capsules; set routing.impl=fast"
-    if get(config, "routing.none_of_the_above") and routing.get("normaliser") != "softmax":
+    if get(config, "routing.none_of_the_above") and not is_softmax:
         yield "routing.none_of_the_above is a slot of the softmax; set routing.normaliser=softmax"
 
 

@@ -71,8 +71,7 @@ class LayerMeasures:
     def __init__(self, layer: Any, shape: tuple[int, ...]) -> None:
         rule = getattr(layer.routing, "coupling_rule", None)
         self.has_rule = isinstance(rule, CouplingRule)
-        used = rule if isinstance(rule, CouplingRule) else AT_POSITIONS
-        self.children: Children = find_children(layer, used, shape)
+        self.children: Children = find_children(layer, rule or AT_POSITIONS, shape)
         self.has_activations: bool = getattr(layer.routing, "has_activations", True)
         self.links = LinkSpread(int(np.prod(shape[1:])))
         self.largest_J: Tensor | None = None

@@ -51,14 +51,7 @@ class FrozenRouting(nn.Module):
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """The parents of these votes; it traces nothing."""
         coupling_MLJ = self.coupling_MLJ.to(votes.device)
-        return self.routing.form_parents(
-            votes, coupling_MLJ.expand(count_images(votes), -1, -1, -1)
-        )
-
-
-def count_images(votes: LocalVotes) -> int:
-    """B."""
-    return len(votes.local_poses())
+        return self.routing.form_parents(votes, coupling_MLJ.expand(votes.num_images, -1, -1, -1))
 
 
 def measure_routing(cell: TrainedCell, stored: Predictions, examples: int) -> dict[str, Any]:

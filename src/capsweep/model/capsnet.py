@@ -19,6 +19,7 @@ from capsweep.model.capsules import (
     PrimaryCapsules,
     draw_truncated_normal,
     make_head,
+    read_scores,
 )
 from capsweep.model.convolution import Convolution
 from capsweep.model.routing import CouplingRule, LayerSizes, RoutingFactory
@@ -96,10 +97,11 @@ class CapsNet(nn.Module):
         if self.conv is not None:
             features_BCHW = torch.relu_(self.conv(images_BCHW))
         routed = self.classes(self.primary(features_BCHW), with_trace)
+        scores_BN, logits_BN = read_scores(self.head, routed)
         return NetworkOutput(
-            scores_BN=routed.act_BJ if self.head is None else self.head(routed.pose_BJD),
+            scores_BN=scores_BN,
             pose_BJD=routed.pose_BJD,
-            logits_BN=routed.logit_BJ if self.head is None else None,
+            logits_BN=logits_BN,
             traces={"classes": routed.trace} if with_trace else None,
         )
 
@@ -118,7 +120,7 @@ class CapsNet(nn.Module):
 
 
 def count_first_shares(routing: RoutingFactory, num_parents: int) -> int:
-    """Among how many a child divides itself at first: the parents, and none of the above.
+    """Among how many a child divides itself: the parents, and none of the above.
 
     Raises ValueError for a variant whose children do not divide themselves.
     """
@@ -126,7 +128,7 @@ def count_first_shares(routing: RoutingFactory, num_parents: int) -> int:
     rule = getattr(layer, "coupling_rule", None)
     if not isinstance(rule, CouplingRule):
         raise ValueError(
-            "model.primary.divided=true needs a routing with equal first couplings, such as "
+            "model.primary.divided=true needs a routing whose children divide themselves, such as "
             "routing=dynamic; set model.primary.divided=false"
         )
     return num_parents + rule.none_of_the_above

@@ -49,7 +49,8 @@ def without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
 
 class NetworkOutput(NamedTuple):
     """Scores per class (capsule lengths, activations or logits), and class poses where there are
-    capsules. logits_BN: what the scores are a saturating function of, where the routing knows it.
+    capsules. logits_BN: what the scores are a saturating function of, where the routing knows it,
+    or the scores themselves, where they are logits of a linear head.
     traces: on request, by layer, what its routing traced.
     """
 
@@ -143,6 +144,14 @@ def make_head(head: str, class_pose: int, routing: nn.Module) -> LinearHead | No
             "set model.head=linear loss=cross_entropy loss.reconstruction.weight=0"
         )
     return None
+
+
+def read_scores(head: LinearHead | None, routed: Routed) -> tuple[Tensor, Tensor | None]:
+    """Class scores, and their logits where they are known; a head gives logits alone."""
+    if head is None:
+        return routed.act_BJ, routed.logit_BJ
+    logit_BJ = head(routed.pose_BJD)
+    return logit_BJ, logit_BJ
 
 
 def draw_truncated_normal(weight: Tensor, sd: float) -> None:

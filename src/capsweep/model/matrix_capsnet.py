@@ -18,6 +18,7 @@ from capsweep.model.capsules import (
     NetworkOutput,
     draw_truncated_normal,
     make_head,
+    read_scores,
     squash,
     without_autocast,
 )
@@ -242,10 +243,11 @@ class MatrixCapsNet(nn.Module):
             children = layer.make_children(routed, children)
         routed = self.classes(children, with_trace)
         traces["classes"] = routed.trace
+        scores_BN, logits_BN = read_scores(self.head, routed)
         return NetworkOutput(
-            scores_BN=routed.act_BJ if self.head is None else self.head(routed.pose_BJD),
+            scores_BN=scores_BN,
             pose_BJD=routed.pose_BJD,
-            logits_BN=routed.logit_BJ if self.head is None else None,
+            logits_BN=logits_BN,
             traces=traces if with_trace else None,
         )
 

@@ -42,6 +42,11 @@ class Votes:
     activation_BI: Tensor | None = None
 
     @property
+    def num_images(self) -> int:
+        """B."""
+        return len(self.pose_BIP)
+
+    @property
     def num_parents(self) -> int:
         """J."""
         return self.weight_IJDP.shape[1]
@@ -116,6 +121,11 @@ class ConvolutionalVotes:
     weight_KIJSS: Tensor
     child_MK: Tensor
     offset_KD: Tensor | None = None
+
+    @property
+    def num_images(self) -> int:
+        """B."""
+        return len(self.pose_BNIRS)
 
     @property
     def num_parents(self) -> int:

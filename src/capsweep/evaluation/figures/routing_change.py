@@ -122,7 +122,7 @@ def measure_trace(trace: "Trace") -> tuple[str, "Tensor"]:
     if len(trace) < 2:
         raise NotApplicableError(
             "its routing changes assignments from one iteration to the next, and has one "
-            "iteration; --iterations 3 traces three"
+            "iteration; where it has routing.num_iters, --iterations 3 traces three"
         )
     couplings = [iteration["coupling"] for iteration in trace]
     return ASSIGNMENTS, _mean_sizes([after - before for before, after in pairwise(couplings)])

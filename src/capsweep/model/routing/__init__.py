@@ -51,6 +51,14 @@ def make_routed(
     )
 
 
+def make_routed_by_length(
+    pose_BMJD: Tensor, coupling_BMLJ: Tensor, trace: list[dict[str, Tensor]] | None = None
+) -> Routed:
+    """The same, of parents that are as active as their pose is long."""
+    length_BMJ = torch.linalg.vector_norm(pose_BMJD, dim=-1)
+    return make_routed(pose_BMJD, length_BMJ, coupling_BMLJ, trace)
+
+
 def join_routed(parts: Sequence[Routed]) -> Routed:
     """What routing returned for some images at a time, of all of them; no traces."""
     if len(parts) == 1:

@@ -43,7 +43,7 @@ from capsweep.model.routing import (
     choose_impl,
     exclude_from_compiling,
     join_routed,
-    make_routed,
+    make_routed_by_length,
 )
 from capsweep.model.routing.dynamic_fast import (
     LinearVotes,
@@ -79,7 +79,7 @@ def reference(
     votes_BMJLD = form_parents_first(votes)
     if given_BMLJ is not None:
         v_BMJD = _sum_and_squash(given_BMLJ.transpose(2, 3), votes_BMJLD, bias_JD)
-        return _make_routed(v_BMJD, given_BMLJ)
+        return make_routed_by_length(v_BMJD, given_BMLJ)
     divide = partial(
         _divide_children, votes=votes, none_of_the_above=none_of_the_above, normaliser=normaliser
     )
@@ -105,13 +105,9 @@ def reference(
     if with_trace:
         agreement_BMJL = _compute_agreement(votes_BMJLD, v_BMJD)
         trace.append(_make_trace_step(coupling_BMJL, v_BMJD, agreement_BMJL))
-    return _make_routed(v_BMJD, coupling_BMJL.transpose(2, 3), trace if with_trace else None)
-
-
-def _make_routed(
-    v_BMJD: Tensor, coupling_BMLJ: Tensor, trace: list[dict[str, Tensor]] | None = None
-) -> Routed:
-    return make_routed(v_BMJD, torch.linalg.vector_norm(v_BMJD, dim=-1), coupling_BMLJ, trace)
+    return make_routed_by_length(
+        v_BMJD, coupling_BMJL.transpose(2, 3), trace if with_trace else None
+    )
 
 
 def _compute_agreement(votes_BMJLD: Tensor, v_BMJD: Tensor) -> Tensor:
@@ -175,7 +171,7 @@ def fast(
             votes_BMJDL.new_zeros(children, parents) if prior_LJ is None else prior_LJ,
         )
         v_BMJD, coupling_BMLJ = apply_to_votes(VoteProducts, iterations, votes_BMJDL, *leaves)
-        parts.append(_make_routed(v_BMJD, coupling_BMLJ))
+        parts.append(make_routed_by_length(v_BMJD, coupling_BMLJ))
     return join_routed(parts)
 
 
@@ -190,8 +186,7 @@ def _run_iterations(
     prior_LJ: Tensor,
 ) -> Sequence[Tensor]:
     """Poses and couplings."""
-    batch, positions = len(votes.local_poses()), products.parents[1]
-    logit_BMJL = prior_LJ.T.expand(batch, positions, -1, -1)
+    logit_BMJL = prior_LJ.T.expand(*products.parents[:2], -1, -1)
     iteration = 0
     while True:
         coupling_BMJL = _divide_children(logit_BMJL, votes, none_of_the_above, normaliser)

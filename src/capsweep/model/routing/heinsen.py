@@ -17,7 +17,7 @@ description length; and there is no temperature.
 The paper's children bring logits, of which it takes the sigmoid; ours bring that probability a_i.
 Prices are 0 at first, so at first all parents are at 0.5 whatever they see.
 
-Where a child stands below several positions, it divides itself at each anew. An iteration costs 5 B
+Where a child stands below several positions, it divides itself at each anew. An iteration costs 4 B
 M L J D multiplications; the reference keeps about two tensors of the size of the votes an
 iteration. Prices are 2 L J parameters.
 

@@ -16,7 +16,7 @@ Where a child stands below several positions, it divides itself at each anew. La
 after the other (sequentially, in the words of the paper). Its authors' primary capsules are
 normalised too, and ours are squashed.
 
-An iteration costs 4 B M L J D multiplications; memory is that of the votes.
+An iteration costs 2 B M L J D multiplications; memory is that of the votes.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
 pose, T iterations.

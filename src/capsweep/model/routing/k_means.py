@@ -14,7 +14,7 @@ What sets it apart: both steps minimise the same function, so no iteration raise
 
 and the first iteration is routed already, by the sum of all votes.
 
-An iteration costs 4 B M L J D multiplications; memory is that of the votes. Nothing is learned.
+An iteration costs 2 B M L J D multiplications; memory is that of the votes. Nothing is learned.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
 pose, T iterations.
@@ -23,7 +23,6 @@ pose, T iterations.
 from collections.abc import Sequence
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -35,7 +34,7 @@ from capsweep.model.routing import (
     choose_impl,
     exclude_from_compiling,
     join_routed,
-    make_routed,
+    make_routed_by_length,
 )
 from capsweep.model.routing.vote_products import VoteProducts, apply_to_votes, divide_children
 from capsweep.model.votes import (
@@ -57,13 +56,8 @@ def reference(votes: LocalVotes, num_iters: int, with_trace: bool = False) -> Ro
         coupling_BMLJ = votes.divide_children(logit_BMLJ)
         sum_BMJD = sum_votes(coupling_BMLJ, votes_BMJLD)
         trace.append({"coupling": coupling_BMLJ, "pose": squash(sum_BMJD)})
-    return _make_routed(**trace[-1], trace=trace if with_trace else None)
-
-
-def _make_routed(
-    coupling: Tensor, pose: Tensor, trace: list[dict[str, Tensor]] | None = None
-) -> Routed:
-    return make_routed(pose, torch.linalg.vector_norm(pose, dim=-1), coupling, trace)
+    last, shown = trace[-1], trace if with_trace else None
+    return make_routed_by_length(last["pose"], last["coupling"], shown)
 
 
 def fast(votes: LocalVotes, num_iters: int) -> Routed:
@@ -75,7 +69,7 @@ def fast(votes: LocalVotes, num_iters: int) -> Routed:
         pose_BMJD, coupling_BMLJ = apply_to_votes(
             VoteProducts, iterations, votes_BMJDL, votes_BMJDL.sum(dim=4)
         )
-        parts.append(_make_routed(coupling_BMLJ, pose_BMJD))
+        parts.append(make_routed_by_length(pose_BMJD, coupling_BMLJ))
     return join_routed(parts)
 
 
@@ -113,4 +107,4 @@ class KMeansRouting(nn.Module):
     def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
         """The parents of children with these couplings."""
         pose_BMJD = squash(sum_votes(coupling_BMLJ, form_parents_first(votes)))
-        return _make_routed(coupling_BMLJ, pose_BMJD)
+        return make_routed_by_length(pose_BMJD, coupling_BMLJ)

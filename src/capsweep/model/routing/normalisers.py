@@ -7,7 +7,9 @@
     entmax      c_j = max(b_j / 2 - tau, 0)^2               alpha = 1.5
 
 with tau such that the couplings sum to 1. Those of sigmoid and max_min have no sum: at first a
-parent gets J / 2 and J times as much as from a softmax.
+parent gets J / 2 and J times as much as from a softmax. The bounds of max_min, 0 and 1, and what it
+makes of equal logits are ours; there it has no gradient, so that a learned prior rests in a single
+iteration.
 
 Sources: max_min, Zhao et al. 2019, "Capsule Networks with Max-Min Normalization"; sigmoid, as in
 LaLonde et al. 2020, "Encoding Visual Attributes in Capsules for Explainable Medical Diagnoses";

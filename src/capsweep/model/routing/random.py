@@ -49,10 +49,15 @@ class RandomRouting(dynamic.DynamicRouting):
         """Route the votes of this layer's children; with a trace, by the reference."""
         draw_LJ = self.draw_LJ
         if self.training and self.draw == "anew":
-            draw_LJ = torch.empty_like(draw_LJ).uniform_(LOWEST, HIGHEST)
+            draw_LJ = exclude_from_compiling(_draw_like)(draw_LJ)
         # A softmax of logarithms divides by the sum.
         route = partial(reference, with_trace=True) if with_trace else self.route
         return exclude_from_compiling(route)(votes, 1, self.bias_JD, prior_LJ=draw_LJ.log())
+
+
+def _draw_like(draw_LJ: Tensor) -> Tensor:
+    """Anew, by torch's generator."""
+    return torch.empty_like(draw_LJ).uniform_(LOWEST, HIGHEST)
 
 
 def _draw_apart(*shape: int) -> Tensor:

@@ -15,7 +15,7 @@ one-hot by construction, like a parse tree. Its authors' code takes the mean ove
 so that an image depends on its batch mates; here it is that of each image, over all its votes.
 
 Where a child stands below several positions, J counts the parents at one of them. An iteration
-costs 5 B M L J D multiplications; memory of the reference is that of the votes, twice an iteration.
+costs 2 B M L J D multiplications; memory of the reference is that of the votes, twice an iteration.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
 pose, T iterations.
@@ -36,7 +36,7 @@ from capsweep.model.routing import (
     choose_impl,
     exclude_from_compiling,
     join_routed,
-    make_routed,
+    make_routed_by_length,
 )
 from capsweep.model.routing.vote_products import VoteProducts, apply_to_votes, divide_children
 from capsweep.model.votes import LocalVotes, form_parents_first, images_at_once, sum_votes
@@ -60,7 +60,8 @@ def reference(
         coupling_BMLJ = votes.divide_children(logit_BMJL.transpose(2, 3))
         pose_BMJD = _add_and_squash(sum_votes(coupling_BMLJ, votes_BMJLD), bias_JD)
         trace.append({"coupling": coupling_BMLJ, "pose": pose_BMJD})
-    return _make_routed(**trace[-1], trace=trace if with_trace else None)
+    last, shown = trace[-1], trace if with_trace else None
+    return make_routed_by_length(last["pose"], last["coupling"], shown)
 
 
 def _form_votes(votes: LocalVotes, clip: bool) -> Tensor:
@@ -92,12 +93,6 @@ def _add_and_squash(s_BMJD: Tensor, bias_JD: Tensor | None) -> Tensor:
     return squash(s_BMJD if bias_JD is None else s_BMJD + bias_JD)
 
 
-def _make_routed(
-    coupling: Tensor, pose: Tensor, trace: list[dict[str, Tensor]] | None = None
-) -> Routed:
-    return make_routed(pose, torch.linalg.vector_norm(pose, dim=-1), coupling, trace)
-
-
 def fast(
     votes: LocalVotes, num_iters: int, bias_JD: Tensor | None = None, clip: bool = True
 ) -> Routed:
@@ -116,7 +111,7 @@ def fast(
         most_BML = torch.linalg.vector_norm(part.local_poses(), dim=3)
         leaves = length_BMJL, most_BML, *own
         pose_BMJD, coupling_BMLJ = apply_to_votes(VoteProducts, iterations, votes_BMJDL, *leaves)
-        parts.append(_make_routed(coupling_BMLJ, pose_BMJD))
+        parts.append(make_routed_by_length(pose_BMJD, coupling_BMLJ))
     return join_routed(parts)
 
 
@@ -177,4 +172,4 @@ class SDARouting(nn.Module):
     def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
         """The parents of children with these couplings."""
         s_BMJD = sum_votes(coupling_BMLJ, _form_votes(votes, self.clip))
-        return _make_routed(coupling_BMLJ, _add_and_squash(s_BMJD, self.bias_JD))
+        return make_routed_by_length(_add_and_squash(s_BMJD, self.bias_JD), coupling_BMLJ)

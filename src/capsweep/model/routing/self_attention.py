@@ -11,10 +11,10 @@ parent, itself included, and learned beta_ij, added after the softmax, so that t
 child have no sum. It is dynamic routing of two iterations whose first parent is the plain sum of
 the votes and whose last squash is another one.
 
-scale: pose, 1 / sqrt(D), the authors' code, made for 16 children: with many more the softmax is
-nearly one-hot at first; children, 1 / (L sqrt(D)), a mean of votes in place of the sum.
+scale: pose, 1 / sqrt(D), the authors' code, made for 16 children: logits grow with their number;
+children, 1 / (L sqrt(D)), a mean of votes in place of the sum.
 
-Cost 4 B M L J D multiplications; memory is that of the votes. beta has L J parameters.
+Cost 2 B M L J D multiplications; memory is that of the votes. beta has L J parameters.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
 pose.
@@ -30,7 +30,7 @@ from capsweep.model.routing import (
     Routed,
     choose_impl,
     exclude_from_compiling,
-    make_routed,
+    make_routed_by_length,
 )
 from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
 
@@ -53,9 +53,8 @@ def reference(
 def form_parents(votes_BMJLD: Tensor, coupling_BMLJ: Tensor) -> Routed:
     """The parents of children with these couplings; with a trace."""
     pose_BMJD = squash_exponentially(sum_votes(coupling_BMLJ, votes_BMJLD))
-    length_BMJ = torch.linalg.vector_norm(pose_BMJD, dim=-1)
     trace = [{"coupling": coupling_BMLJ, "pose": pose_BMJD}]
-    return make_routed(pose_BMJD, length_BMJ, coupling_BMLJ, trace)
+    return make_routed_by_length(pose_BMJD, coupling_BMLJ, trace)
 
 
 def squash_exponentially(s: Tensor) -> Tensor:

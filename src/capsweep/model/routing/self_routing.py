@@ -12,7 +12,7 @@ logits of cross-entropy.
 Where a child stands below several positions, it divides itself at each anew. Where no child is
 present, all parents are equally active, and their poses are 0.
 
-Gates cost 2 B M L J P multiplications, the sum B M L J D; memory is that of the votes. Gates have
+Gates cost B M L J P multiplications, the sum B M L J D; memory is that of the votes. Gates have
 L J (P + 1) parameters.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types there, P child

@@ -4,8 +4,8 @@ learned prior.
     c_i. = softmax_j b_ij                     b learned, 0 at first
     v_j  = squash(sum_i c_ij u_hat_ij + bias_j)
 
-What dynamic routing is better than this, it owes to agreement in each image. The couplings could be
-drawn into the vote weights: they change how the layer learns, not what it can compute.
+What dynamic routing gains over this is due to agreement in each image. The vote weights could
+absorb the couplings: they change how the layer learns, not what it can compute.
 
 Votes cost B I J P D multiplications; the fast paths are those of `dynamic`. b has I J parameters.
 

@@ -25,8 +25,7 @@ normalisation that has no parameters: it takes away every constant of a parent, 
 published betas do nothing, and makes an image depend on its batch mates. Here scale and shift of
 every parent type are learned, 1 and 0 at first, H is that of one dimension, and poses, which are
 batch-normalised there, stay as they are: named departures. So is the first assignment where a child
-stands below several positions: theirs is 1 / J at each. The paper's text multiplies H by R_j, its
-code, which is followed here, does not.
+stands below several positions: theirs is 1 / J at each.
 
 An iteration costs 4 B M L J D multiplications; the reference keeps about two tensors of the size of
 the votes an iteration.

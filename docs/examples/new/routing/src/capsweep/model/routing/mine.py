@@ -29,7 +29,7 @@ from capsweep.model.routing import (
     Routed,
     choose_impl,
     exclude_from_compiling,
-    make_routed,
+    make_routed_by_length,
 )
 from capsweep.model.votes import LocalVotes
 
@@ -48,14 +48,7 @@ def reference(
         trace.append({"coupling": coupling_BMLJ, "pose": pose_BMJD, "agreement": agreement_BMLJ})
         logit_BMLJ = logit_BMLJ + agreement_BMLJ
     coupling_BMLJ, pose_BMJD = trace[-1]["coupling"], trace[-1]["pose"]
-    return _make_routed(coupling_BMLJ, pose_BMJD, trace if with_trace else None)
-
-
-def _make_routed(
-    coupling_BMLJ: Tensor, pose_BMJD: Tensor, trace: list[dict[str, Tensor]] | None = None
-) -> Routed:
-    length_BMJ = torch.linalg.vector_norm(pose_BMJD, dim=-1)
-    return make_routed(pose_BMJD, length_BMJ, coupling_BMLJ, trace)
+    return make_routed_by_length(pose_BMJD, coupling_BMLJ, trace if with_trace else None)
 
 
 IMPLS = {"reference": reference}
@@ -79,4 +72,4 @@ class MineRouting(nn.Module):
     def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
         """The parents of children with these couplings."""
         pose_BMJD = squash((coupling_BMLJ[..., None] * votes.form_local()).sum(dim=2))
-        return _make_routed(coupling_BMLJ, pose_BMJD)
+        return make_routed_by_length(pose_BMJD, coupling_BMLJ)

@@ -234,6 +234,16 @@ def test_typed_parts_may_need_one_another_in_any_order() -> None:
         assert {p.coordinate("loss") for p in expand.expand_sweep(chosen)} == {"spread"}
 
 
+def test_a_variant_takes_the_place_of_another_in_a_network_that_is_typed() -> None:
+    typed = ["model.head=linear", "loss=cross_entropy"]
+    with pytest.raises(ConfigError, match="no arm of ablation.yaml can take it"):
+        choices.load_sweep("ablation", Choices(routing="inverted_attention"))
+    chosen = choices.load_sweep("ablation", Choices(routing="inverted_attention", overrides=typed))
+    points = [p for p in expand.expand_sweep(chosen) if p.arm == "inverted_attention"]
+    assert {p.cell.config["model"]["head"] for p in points} == {"linear"}
+    assert {p.coordinate("routing.num_iters") for p in points} == {1, 3}
+
+
 @pytest.mark.parametrize(
     ("name", "typed", "message"),
     [

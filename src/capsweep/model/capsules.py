@@ -141,7 +141,7 @@ def make_head(head: str, class_pose: int, routing: nn.Module) -> LinearHead | No
     if not getattr(routing, "has_activations", True):
         raise ValueError(
             "model.head=length reads activations, which the parents of this routing do not have; "
-            "set model.head=linear loss=cross_entropy loss.reconstruction.weight=0"
+            "set model.head=linear loss=cross_entropy"
         )
     return None
 

@@ -114,16 +114,19 @@ def apply_choices(sweep: Sweep, choices: Choices) -> Sweep:
     sweep = _keep_arms(sweep, choices, names, bool(new))
     if choices.model is not None:
         sweep = _set_model(sweep, grammar.parse(f"model={choices.model}"))
-    if new:
+    typed = [check_axis(text, grammar.parse(text)) for text in choices.overrides]
+    if len({override.key for override in typed}) < len(typed):
+        raise ConfigError(f"{' '.join(choices.overrides)}: a key is overridden twice; keep one")
+    if new:  # a variant may need a network that is typed
+        others = [override for override in typed if override.key.partition(".")[0] != "routing"]
+        sweep = _set_typed(sweep, others)
+        typed = [override for override in typed if override not in others]
         sweep = variants.place_variants(sweep, new, names, choices.arms is not None)
     sweep = variants.keep_arms(replace(sweep, variants=names))
     if iterations is not None:
         sweep = _set_axis(sweep, "ROUTING", iterations)
     if choices.recon is not None:
         sweep = _set_axis(sweep, "RECON", _read_reconstruction(choices.recon))
-    typed = [check_axis(text, grammar.parse(text)) for text in choices.overrides]
-    if len({override.key for override in typed}) < len(typed):
-        raise ConfigError(f"{' '.join(choices.overrides)}: a key is overridden twice; keep one")
     sweep = _set_typed(sweep, typed)
     for text in choices.zips:
         sweep = _couple_axes(sweep, text)

@@ -236,7 +236,7 @@ def test_typed_parts_may_need_one_another_in_any_order() -> None:
 
 def test_a_variant_takes_the_place_of_another_in_a_network_that_is_typed() -> None:
     typed = ["model.head=linear", "loss=cross_entropy"]
-    with pytest.raises(ConfigError, match="no arm of ablation.yaml can take it"):
+    with pytest.raises(ConfigError, match=r"no arm of ablation\.yaml can take it"):
         choices.load_sweep("ablation", Choices(routing="inverted_attention"))
     chosen = choices.load_sweep("ablation", Choices(routing="inverted_attention", overrides=typed))
     points = [p for p in expand.expand_sweep(chosen) if p.arm == "inverted_attention"]

@@ -41,8 +41,8 @@ class Image(NamedTuple):
     activation: Mapping[Child, Tensor]
 
 
-class Found(NamedTuple):
-    """What routing finds for one image."""
+class RoutedImage(NamedTuple):
+    """The routing of one image."""
 
     coupling: Mapping[Link, Tensor]
     pose: Mapping[Parent, Tensor]
@@ -123,16 +123,16 @@ def squash(s: Tensor) -> Tensor:
     return square / (1 + square) * s / square.sqrt()
 
 
-def shrink(image: Image, coupling: Mapping[Link, Tensor], bias_JD: Tensor | None) -> Found:
+def shrink(image: Image, coupling: Mapping[Link, Tensor], bias_JD: Tensor | None) -> RoutedImage:
     """Squashed sums of votes, as active as they are long."""
     sums = add_votes(image, coupling)
     pose = {p: squash(s if bias_JD is None else s + bias_JD[p[1]]) for p, s in sums.items()}
-    return Found(coupling, pose, {p: (v * v).sum().sqrt() for p, v in pose.items()})
+    return RoutedImage(coupling, pose, {p: (v * v).sum().sqrt() for p, v in pose.items()})
 
 
 def assert_follows(
     route: Callable[..., Routed],
-    oracle: Callable[..., Found],
+    oracle: Callable[..., RoutedImage],
     votes: LocalVotes,
     *own: Tensor,
     with_gradients: bool = True,
@@ -142,10 +142,10 @@ def assert_follows(
     """
     leaves = [*leaves_of(votes), *(tensor.requires_grad_() for tensor in own)]
     routed = route(votes, *own)
-    found = [oracle(image, *own) for image in list_images(votes)]
-    expected = [torch.stack([_join(one[part]) for one in found]) for part in range(3)]
+    images = [oracle(image, *own) for image in list_images(votes)]
+    expected = [torch.stack([_join(one[part]) for one in images]) for part in range(3)]
     outputs = [
-        output.expand(len(found), *output.shape[1:]).reshape(other.shape)
+        output.expand(len(images), *output.shape[1:]).reshape(other.shape)
         for output, other in zip(
             (routed.trace[-1]["coupling"], routed.pose_BJD, routed.act_BJ), expected, strict=True
         )
@@ -171,8 +171,8 @@ def differentiate(outputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> tuple[
     return torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
 
 
-def _join(found: Mapping[Any, Tensor]) -> Tensor:
-    return torch.stack([found[key] for key in sorted(found, key=_place)])
+def _join(values: Mapping[Any, Tensor]) -> Tensor:
+    return torch.stack([values[key] for key in sorted(values, key=_place)])
 
 
 def _place(key: Any) -> tuple[int, ...]:

@@ -137,15 +137,15 @@ def vary_iterations(
     scores_MN, labels = _predict_with(routed, int(trained))
     shown = labels.reshape(len(labels), -1).shape[1]
     answers = find_answers(scores_MN, shown)
-    found = []
+    reroutings = []
     for number in numbers:
         scores_MN, _ = _predict_with(routed, number)
         if np.isfinite(scores_MN).all():
             changed = float((find_answers(scores_MN, shown) != answers).any(axis=1).mean())
-            found.append(RoutedAnew(number, changed, measure_error((scores_MN, labels))))
+            reroutings.append(RoutedAnew(number, changed, measure_error((scores_MN, labels))))
         else:
-            found.append(RoutedAnew(number, None, None))
-    return found
+            reroutings.append(RoutedAnew(number, None, None))
+    return reroutings
 
 
 def find_answers(scores_MN: np.ndarray, classes: int) -> np.ndarray:

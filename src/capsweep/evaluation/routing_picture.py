@@ -68,6 +68,6 @@ def summarise_seeds(
     values: Sequence[Sequence[float | None]],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean, lowest and highest of the seeds that have a number, NaN where none has one."""
-    found = [[value for value in seeds if value is not None] or [np.nan] for seeds in values]
-    mean, low, high = (np.array([f(seeds) for seeds in found]) for f in (np.mean, np.min, np.max))
+    numbers = [[value for value in seeds if value is not None] or [np.nan] for seeds in values]
+    mean, low, high = (np.array([f(seeds) for seeds in numbers]) for f in (np.mean, np.min, np.max))
     return mean, low, high

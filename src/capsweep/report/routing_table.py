@@ -58,8 +58,8 @@ class RoutingGroup:
 
 def read_answer(content: Content, key: str, iterations: int) -> float | None:
     """The changed, or the error, of a cell with so many iterations at test."""
-    found = [a for a in content["iterations"] or () if a["iterations"] == iterations]
-    return found[0][key] if found else None
+    matching = [a for a in content["iterations"] or () if a["iterations"] == iterations]
+    return matching[0][key] if matching else None
 
 
 CELL_COLUMNS: Mapping[str, Callable[[Content], float | None]] = {
@@ -88,12 +88,12 @@ def make_routing_rows(groups: Sequence[RoutingGroup]) -> list[SeedsRow]:
 
 def _collect_values(contents: Sequence[Content], layer: str) -> dict[str, list[float]]:
     """By column, of every cell that has it."""
-    found: dict[str, list[float | None]] = {
+    by_column: dict[str, list[float | None]] = {
         name: [content["layers"][layer][name] for content in contents] for name in MEASURES
     }
     for name, read in CELL_COLUMNS.items():
-        found[name] = [read(content) for content in contents]
-    return {name: [v for v in values if v is not None] for name, values in found.items()}
+        by_column[name] = [read(content) for content in contents]
+    return {name: [v for v in values if v is not None] for name, values in by_column.items()}
 
 
 def make_routing_table(sweep: Sweep, groups: Sequence[RoutingGroup]) -> EvaluationTable:

@@ -107,7 +107,7 @@ def _try_arms(sweep: Sweep, variant: str, all_arms: bool) -> tuple[dict[str, Arm
                 faults[arm.name] = fault
         if taking:
             return taking, faults
-    reasons = join_arms((arm, f": {fault.partition(';')[0]}") for arm, fault in faults.items())
+    reasons = join_arms((arm, f": {fault}") for arm, fault in faults.items())
     text = f"no arm of {sweep.path.name} can take it: {'; '.join(reasons)}"
     raise ConfigError(f"ROUTING={variant}: {text}")
 

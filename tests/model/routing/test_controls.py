@@ -6,7 +6,7 @@ Shape letters: B batch, I L children, J parents, P child pose, D parent pose.
 import pytest
 import routing_oracles as oracles
 import torch
-from routing_oracles import Found, Image, Shape
+from routing_oracles import Image, RoutedImage, Shape
 from routing_variants import assert_same, normal
 from torch import Tensor
 
@@ -21,7 +21,7 @@ SIZES = LayerSizes(5, 3, 4, 2)
 with_and_without_bias = pytest.mark.parametrize("bias", [True, False])
 
 
-def weigh(image: Image, bias_JD: Tensor, weight_LJ: Tensor) -> Found:
+def weigh(image: Image, bias_JD: Tensor, weight_LJ: Tensor) -> RoutedImage:
     weight = {link: weight_LJ[link.local, link.parent[1]] for link in image.vote}
     coupling = oracles.divide(weight, "all", lambda weights: weights / weights.sum())
     return oracles.shrink(image, coupling, bias_JD)
@@ -48,7 +48,7 @@ def test_parents_couplings_and_gradients_are_those_of_the_equations(
         named = dict(zip(dict(layer.named_parameters()), own, strict=True))
         return torch.func.functional_call(layer, named, (votes, True))
 
-    def oracle(image: Image, bias_JD: Tensor, prior_LJ: Tensor | None = None) -> Found:
+    def oracle(image: Image, bias_JD: Tensor, prior_LJ: Tensor | None = None) -> RoutedImage:
         if control == "random":
             return weigh(image, bias_JD, layer.draw_LJ)
         equal_LJ = torch.ones(sizes.children, sizes.parents, dtype=torch.float64)
@@ -65,9 +65,9 @@ def test_equal_couplings_are_dynamic_routing_of_one_iteration_and_static_at_firs
     votes = oracles.draw_votes(SIZE)
     expected = DynamicRouting(1, bias, "reference", sizes=SIZES).double()(votes)
     for make in (UniformRouting, StaticRouting):
-        found = make(bias, "fast", sizes=SIZES).double()(votes)
-        assert_same(found.pose_BJD, expected.pose_BJD)
-        assert_same(found.coupling_BIJ.expand(4, 5, 3), expected.coupling_BIJ.expand(4, 5, 3))
+        routed = make(bias, "fast", sizes=SIZES).double()(votes)
+        assert_same(routed.pose_BJD, expected.pose_BJD)
+        assert_same(routed.coupling_BIJ.expand(4, 5, 3), expected.coupling_BIJ.expand(4, 5, 3))
 
 
 def test_static_couplings_do_not_depend_on_the_image() -> None:

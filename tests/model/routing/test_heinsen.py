@@ -11,7 +11,7 @@ import routing_oracles as oracles
 import torch
 from hypothesis import given
 from laws import at_most_examples
-from routing_oracles import Found, Image, Shape, any_seed, any_size, cast
+from routing_oracles import Image, RoutedImage, Shape, any_seed, any_size, cast
 from routing_variants import assert_same, iterations, normal
 from torch import Tensor
 
@@ -23,7 +23,7 @@ law = at_most_examples(25)
 SIZE = 2, 20, 3, 4, 5
 
 
-def price(image: Image, use_LJ: Tensor, ignore_LJ: Tensor, num_iters: int) -> Found:
+def price(image: Image, use_LJ: Tensor, ignore_LJ: Tensor, num_iters: int) -> RoutedImage:
     logit, assigned, mean, score = oracles.zeros(image), {}, {}, {}
     for _ in range(num_iters):
         assigned = oracles.divide(logit, "types")
@@ -42,7 +42,7 @@ def price(image: Image, use_LJ: Tensor, ignore_LJ: Tensor, num_iters: int) -> Fo
             deviations = variance[link.parent].sqrt()
             logit[link] = score[link.parent].sigmoid().log() - deviations.log().sum()
             logit[link] = logit[link] - (square[link] / (2 * variance[link.parent])).sum()
-    return Found(assigned, mean, {parent: z.sigmoid() for parent, z in score.items()})
+    return RoutedImage(assigned, mean, {parent: z.sigmoid() for parent, z in score.items()})
 
 
 def draw_own(votes: Votes) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ import routing_oracles as oracles
 import torch
 from hypothesis import given
 from laws import at_most_examples
-from routing_oracles import Found, Image, Shape, any_seed, any_size, cast
+from routing_oracles import Image, RoutedImage, Shape, any_seed, any_size, cast
 from routing_variants import assert_same, iterations, normal
 from torch import Tensor
 from torch.nn import functional as F
@@ -23,7 +23,7 @@ from capsweep.model.routing import Routed, dynamic, inverted_attention
 law = at_most_examples(25)
 
 
-def attend(image: Image, gain_D: Tensor, shift_D: Tensor, num_iters: int) -> Found:
+def attend(image: Image, gain_D: Tensor, shift_D: Tensor, num_iters: int) -> RoutedImage:
     numbers, logit = len(gain_D), oracles.zeros(image)
     coupling, pose = {}, {}
     for _ in range(num_iters):
@@ -33,7 +33,7 @@ def attend(image: Image, gain_D: Tensor, shift_D: Tensor, num_iters: int) -> Fou
             sd = ((centred * centred).sum() / numbers + 1e-5).sqrt()
             pose[parent] = s if numbers == 1 else gain_D * centred / sd + shift_D
         logit = {x: (u * pose[x.parent]).sum() / math.sqrt(numbers) for x, u in image.vote.items()}
-    return Found(coupling, pose, {parent: v.new_ones(()) for parent, v in pose.items()})
+    return RoutedImage(coupling, pose, {parent: v.new_ones(()) for parent, v in pose.items()})
 
 
 def route(u_BIJD: Tensor, num_iters: int, shift: float = 0.0) -> Routed:
@@ -102,6 +102,6 @@ def test_with_a_squash_in_place_of_layer_norm_two_iterations_are_those_of_dynami
     u_BIJD = normal(0)(2, 7, 3, 4)
     monkeypatch.setattr(inverted_attention, "_normalise", lambda s, gain, shift: 2 * squash(s))
     expected = dynamic.reference(cast(u_BIJD), 2)
-    found = route(u_BIJD, 2)
-    assert_same(found.coupling_BIJ, expected.coupling_BIJ)
-    assert_same(found.pose_BJD, 2 * expected.pose_BJD)
+    routed = route(u_BIJD, 2)
+    assert_same(routed.coupling_BIJ, expected.coupling_BIJ)
+    assert_same(routed.pose_BJD, 2 * expected.pose_BJD)

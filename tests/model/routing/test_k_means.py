@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
-from routing_oracles import Found, Image, Shape, any_seed, any_size, cast
+from routing_oracles import Image, RoutedImage, Shape, any_seed, any_size, cast
 from routing_variants import assert_same, iterations, normal
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from capsweep.model.votes import LocalVotes
 law = at_most_examples(25)
 
 
-def cluster(image: Image, num_iters: int) -> Found:
+def cluster(image: Image, num_iters: int) -> RoutedImage:
     num_parents = 1 + max(link.parent[1] for link in image.vote)
     equal = {link: torch.tensor(1 / num_parents, dtype=torch.float64) for link in image.vote}
     coupling, centre = equal, oracles.add_votes(image, equal)

@@ -13,10 +13,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
-from routing_oracles import Found, Image, Shape, any_seed
+from routing_oracles import Image, RoutedImage, Shape, any_seed
 from routing_variants import assert_same, iterations, normal
 from torch import Tensor
 
+from capsweep.config import bounds
 from capsweep.model.routing import dynamic
 from capsweep.model.routing.normalisers import DIVIDING, NORMALISERS
 
@@ -26,6 +27,10 @@ every_normaliser = pytest.mark.parametrize("name", NORMALISERS)
 any_logits = st.lists(st.integers(-8, 8) | st.floats(-50, 50), min_size=1, max_size=7).map(
     partial(torch.tensor, dtype=torch.float64)
 )
+
+
+def test_the_configuration_knows_their_names() -> None:
+    assert tuple(NORMALISERS) == bounds.NORMALISERS
 
 
 def find_threshold(part: Callable[[float], Tensor], highest: float) -> Tensor:
@@ -110,9 +115,9 @@ def test_gradients_are_those_of_the_function(name: str, scale: float, dim: int) 
     assert torch.autograd.gradcheck(lambda x: NORMALISERS[name](x, dim), logit)
 
 
-def agree(image: Image, bias_JD: Tensor, num_iters: int, name: str) -> Found:
+def agree(image: Image, bias_JD: Tensor, num_iters: int, name: str) -> RoutedImage:
     logit, norm = oracles.zeros(image), "all" if name == "softmax" else "types"
-    found = Found({}, {}, {})
+    found = RoutedImage({}, {}, {})
     for _ in range(num_iters):
         found = oracles.shrink(image, oracles.divide(logit, norm, partial(divide, name)), bias_JD)
         logit = {x: logit[x] + (u * found.pose[x.parent]).sum() for x, u in image.vote.items()}

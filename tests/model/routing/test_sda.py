@@ -11,7 +11,7 @@ import routing_oracles as oracles
 import torch
 from hypothesis import given
 from laws import at_most_examples
-from routing_oracles import Found, Image, Shape, any_seed, any_size, cast
+from routing_oracles import Image, RoutedImage, Shape, any_seed, any_size, cast
 from routing_variants import assert_same, iterations, normal
 from torch import Tensor
 
@@ -25,13 +25,13 @@ def measure(x: Tensor) -> Tensor:
     return (x * x).sum().sqrt()
 
 
-def agree(image: Image, bias_JD: Tensor, num_iters: int, clip: bool) -> Found:
+def agree(image: Image, bias_JD: Tensor, num_iters: int, clip: bool) -> RoutedImage:
     votes = {}
     for link, vote in image.vote.items():
         longest, length = measure(image.pose[link.child]), measure(vote)
         votes[link] = vote * torch.minimum(length, longest) / length if clip else vote
     image, logit = image._replace(vote=votes), oracles.zeros(image)
-    parents, found = len(bias_JD), Found({}, {}, {})
+    parents, found = len(bias_JD), RoutedImage({}, {}, {})
     for _ in range(num_iters):
         found = oracles.shrink(image, oracles.divide(logit, "all"), bias_JD)
         distance = {x: measure(found.pose[x.parent] - vote) for x, vote in votes.items()}

@@ -11,7 +11,7 @@ import routing_oracles as oracles
 import torch
 from hypothesis import given
 from laws import at_most_examples
-from routing_oracles import Found, Image, Shape, any_seed, any_size, cast
+from routing_oracles import Image, RoutedImage, Shape, any_seed, any_size, cast
 from routing_variants import assert_same, normal
 from torch import Tensor
 
@@ -27,7 +27,7 @@ def shrink_exponentially(s: Tensor) -> Tensor:
     return (1 - (-length).exp()) * s / length
 
 
-def attend(image: Image, beta_LJ: Tensor, scale: str) -> Found:
+def attend(image: Image, beta_LJ: Tensor, scale: str) -> RoutedImage:
     logit = {}
     for link, vote in image.vote.items():
         row = [(vote * u).sum() for x, u in image.vote.items() if x.parent == link.parent]
@@ -37,7 +37,7 @@ def attend(image: Image, beta_LJ: Tensor, scale: str) -> Found:
     pose = {
         parent: shrink_exponentially(s) for parent, s in oracles.add_votes(image, coupling).items()
     }
-    return Found(coupling, pose, {parent: (v * v).sum().sqrt() for parent, v in pose.items()})
+    return RoutedImage(coupling, pose, {parent: (v * v).sum().sqrt() for parent, v in pose.items()})
 
 
 def route(u_BIJD: Tensor, with_beta: bool = True) -> Routed:

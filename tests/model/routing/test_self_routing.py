@@ -12,7 +12,7 @@ import routing_oracles as oracles
 import torch
 from hypothesis import given
 from laws import at_most_examples
-from routing_oracles import Found, Image, Shape, any_seed, any_size
+from routing_oracles import Image, RoutedImage, Shape, any_seed, any_size
 from routing_variants import assert_same, normal
 from torch import Tensor
 
@@ -25,7 +25,7 @@ SIZE = 2, 7, 3, 4, 5
 assert_nearly_same = partial(torch.testing.assert_close, rtol=0, atol=1e-5)
 
 
-def gate(image: Image, gate_LJP: Tensor, bias_LJ: Tensor) -> Found:
+def gate(image: Image, gate_LJP: Tensor, bias_LJ: Tensor) -> RoutedImage:
     logit = {}
     for link in image.vote:
         place = link.local, link.parent[1]
@@ -37,7 +37,7 @@ def gate(image: Image, gate_LJP: Tensor, bias_LJ: Tensor) -> Found:
         oracles.add_up({link: image.activation[link.child] for link in weight}),
     )
     pose = {parent: s / mass[parent] for parent, s in oracles.add_votes(image, weight).items()}
-    return Found(coupling, pose, {parent: mass[parent] / total[parent] for parent in mass})
+    return RoutedImage(coupling, pose, {parent: mass[parent] / total[parent] for parent in mass})
 
 
 def draw_own(votes: Votes) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ import routing_oracles as oracles
 import torch
 from hypothesis import given
 from laws import at_most_examples
-from routing_oracles import Found, Image, Shape, any_seed, any_size, cast
+from routing_oracles import Image, RoutedImage, Shape, any_seed, any_size, cast
 from routing_variants import assert_same, iterations, normal
 from torch import Tensor
 
@@ -25,7 +25,7 @@ law = at_most_examples(25)
 
 def infer(
     image: Image, scale_J: Tensor, shift_J: Tensor, num_iters: int, kappa: float, psi: float
-) -> Found:
+) -> RoutedImage:
     logit, assigned, mean, active = oracles.zeros(image), {}, {}, {}
     for _ in range(num_iters):
         assigned = oracles.divide(logit, "all")
@@ -54,7 +54,7 @@ def infer(
             quadratic = d / (kappa + mass[p]) + (d + 1 + mass[p]) * distance
             log_likelihood = log_det[p] / 2 - d * math.log(2 * math.pi) / 2 - quadratic / 2
             logit[link] = expected_pi[p] + log_likelihood
-    return Found(assigned, mean, active)
+    return RoutedImage(assigned, mean, active)
 
 
 def route(votes: Votes, num_iters: int, **priors: float) -> Routed:

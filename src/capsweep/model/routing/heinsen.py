@@ -42,6 +42,7 @@ from capsweep.model.routing import (
     join_routed,
     make_routed,
 )
+from capsweep.model.routing.em_procedure import compute_log_fit
 from capsweep.model.routing.vote_products import VoteMoments, apply_to_votes, divide_children
 from capsweep.model.votes import (
     LocalVotes,
@@ -75,7 +76,7 @@ def reference(
     trace = [_make_trace_step(fit)]
     for _ in range(num_iters - 1):
         scaled_BMLJ = compare_votes(fit.squared, 1 / fit.variance)
-        logit_BMLJ = _compute_log_fit(scaled_BMLJ, fit.variance, fit.logit)
+        logit_BMLJ = compute_log_fit(scaled_BMLJ, fit.variance, F.logsigmoid(fit.logit))
         fit = fit_parents(votes.divide_children(logit_BMLJ, "types"))
         trace.append(_make_trace_step(fit))
     return _make_routed(fit, trace if with_trace else None)
@@ -121,12 +122,6 @@ def _use_children(
     return logit_BMJ, used_BMJL / (used_BMJL.sum(dim=3, keepdim=True) + FLOOR)
 
 
-def _compute_log_fit(scaled_BMLJ: Tensor, variance_BMJD: Tensor, logit_BMJ: Tensor) -> Tensor:
-    """Of the E-step [B, M, L, J]; scaled: the squared distances in units of variance."""
-    prior_BMJ = F.logsigmoid(logit_BMJ) - variance_BMJD.log().sum(dim=3) / 2
-    return prior_BMJ[:, :, None] - scaled_BMLJ / 2
-
-
 def _make_trace_step(fit: ParentFit) -> dict[str, Tensor]:
     return {"coupling": fit.assigned, "pose": fit.mean, "activation": fit.logit.sigmoid()}
 
@@ -169,7 +164,7 @@ def _run_iterations(
         if iteration >= num_iters:
             return mean_BMJD, logit_BMJ, assigned_BMJL.transpose(2, 3)
         scaled_BMLJ = moments.compute_distances(mean_BMJD, variance_BMJD).transpose(2, 3)
-        logit_BMLJ = _compute_log_fit(scaled_BMLJ, variance_BMJD, logit_BMJ)
+        logit_BMLJ = compute_log_fit(scaled_BMLJ, variance_BMJD, F.logsigmoid(logit_BMJ))
 
 
 IMPLS = {"reference": reference, "fast": fast}

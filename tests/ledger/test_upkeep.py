@@ -147,9 +147,24 @@ def test_what_is_exported_can_be_merged_elsewhere(
         assert there.read(SIGNATURE, name) == ledger.read(SIGNATURE, name)
     assert there.read_result(SIGNATURE) == ledger.read_result(SIGNATURE)
     assert upkeep.import_cells(there, export) == (0, 1)
-    upkeep.export_cells(ledger, [SIGNATURE], tmp_path / "small.tar", weights=False)
+    upkeep.export_cells(ledger, [SIGNATURE], tmp_path / "small.tar", upkeep.is_result)
     assert upkeep.import_cells(Ledger(tmp_path / "other"), tmp_path / "small.tar") == (1, 0)
     assert Ledger(tmp_path / "other").read(SIGNATURE, "weights.ckpt") is None
+
+
+def test_a_packed_export_is_unpacked_up_to_a_bound(
+    export: Path, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = tmp_path / "export.tar.xz"
+    assert upkeep.export_cells(ledger, [SIGNATURE], packed) < export.stat().st_size / 2
+    assert upkeep.import_cells(Ledger(tmp_path / "there"), packed) == (1, 0)
+    monkeypatch.setattr(upkeep, "LARGEST", 1000)
+    with pytest.raises(DataError, match=r"more than 1,000 bytes when unpacked; unpack it with xz"):
+        upkeep.import_cells(Ledger(tmp_path / "other"), packed)
+    packed.write_bytes(packed.read_bytes()[:-20])
+    monkeypatch.undo()
+    with pytest.raises(DataError, match="not a whole tar file"):
+        upkeep.import_cells(Ledger(tmp_path / "other"), packed)
 
 
 def test_the_first_result_stands(export: Path, finish, tmp_path: Path) -> None:

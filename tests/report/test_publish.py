@@ -6,9 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from capsweep.errors import UserError
-from capsweep.report import publish
+from capsweep.ledger import upkeep
+from capsweep.ledger.ledger import Ledger
+from capsweep.report import formatted_table, publish
 
 COMMAND = "make report SWEEP=ablation ROUTING=3"
 BEGIN, END = "<!-- report: begin -->", "<!-- report: end -->"
@@ -23,6 +26,8 @@ def train(ablation) -> Train:
         ablation.finish(number, {"test/error": 0.01 * number})
         folder = ablation.folder_of(number)
         (folder / "provenance.json").write_text(json.dumps(made))
+        science = ablation.points[number].cell.science
+        (folder / "config.yaml").write_text(yaml.safe_dump(science))
         lines = [f'{{"epoch": {epoch}, "seconds": {s}}}\n' for epoch, s in enumerate(seconds)]
         (folder / "metrics.jsonl").write_text("".join(lines))
 
@@ -60,6 +65,20 @@ def test_a_new_page_has_the_answer_and_a_place_for_the_verdict(
     ) in text
     assert "/home/me" not in text
     assert str(tmp_path) not in text
+
+
+def test_the_table_can_be_printed_again_from_the_cells_that_are_kept_beside_it(
+    ablation, write_page: Callable[[], Path], tmp_path: Path
+) -> None:
+    write_page()
+    page = write_page()  # replaces both
+    published = page.read_text().replace("**", "")
+    archive = page.parent / "ledgers" / "ablation.tar.xz"
+    ablation.ledger = Ledger(tmp_path / "there")
+    assert upkeep.import_cells(ablation.ledger, archive) == (6, 0)
+    rows = formatted_table.format_table(ablation.build()).rows
+    for row in rows[:2]:
+        assert f"| {row[0].text} | {row[1].text} | {row[2].text} | {row[3].text}" in published
 
 
 def test_a_table_of_cut_data_is_no_answer(choose: Callable, tmp_path: Path) -> None:

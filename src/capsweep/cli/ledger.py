@@ -196,7 +196,7 @@ def _check_science(ledger: Ledger, cell: str) -> None:
 
 
 def _check_file(ledger: Ledger, cell: str, name: str) -> None:
-    if ledger.read(cell, name) is None and name != upkeep.WEIGHTS:  # an export may leave it out
+    if ledger.read(cell, name) is None and name not in upkeep.OPTIONAL:
         raise stored_files.damage_error(
             f"{ledger.locate_files(cell)}/{name}", "it is absent", REMOVE
         )
@@ -289,7 +289,8 @@ def run_export(parsed: argparse.Namespace) -> None:
     for signature in entries.keys() - set(finished):
         cause = entries[signature].cause or entries[signature].status
         print(f"left out: {signature}: {cause}", file=sys.stderr)
-    size = upkeep.export_cells(ledger, finished, parsed.file, not parsed.without_weights)
+    left_out = upkeep.WEIGHTS if parsed.without_weights else None
+    size = upkeep.export_cells(ledger, finished, parsed.file, lambda name: name != left_out)
     print(f"{count_of(len(finished), 'cell')}, {size:,} bytes: {parsed.file}")
 
 

@@ -2,17 +2,19 @@
 
 An export is one tar file, for hosts without a network: train there, export there, import here. An
 import is verified; the first complete result of a cell stands, so importing twice, or what is there
-already, changes nothing.
+already, changes nothing. An export whose name ends in .xz is packed: the cells behind a published
+table are kept so.
 """
 
 import io
 import json
+import lzma
 import os
 import re
 import secrets
 import tarfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,16 +34,29 @@ AGAIN = "export it again"
 COPY = "copy the file again"
 CONFIG = "config.yaml"
 WEIGHTS = "weights.ckpt"
+OPTIONAL = {WEIGHTS, "predictions.npz", "steps.jsonl"}  # files that an export may leave out
+PACKED = ".xz"
+LARGEST = 2**26  # bytes to which a packed export may unpack: nobody else bounds them
 # Of a file in a cell's folder: shorter than a file system allows, which has a longer one meanwhile.
 NAME = re.compile(rf"({EVALUATIONS}/)?(?!{EVALUATIONS}$)[A-Za-z0-9][A-Za-z0-9_.-]{{0,199}}")
 
 
+def is_result(name: str) -> bool:
+    """Whether a file of a cell is small and says how the cell ended: what tables need."""
+    in_evaluations = name.startswith(f"{EVALUATIONS}/")
+    return name.endswith(".json") if in_evaluations else name not in OPTIONAL
+
+
 def export_cells(
-    ledger: Ledger, signatures: Sequence[str], file: Path, weights: bool = True
+    ledger: Ledger,
+    signatures: Sequence[str],
+    file: Path,
+    choose: Callable[[str], bool] = lambda name: True,
 ) -> int:
     """Write finished cells to a tar file with a manifest of hashes; returns how many bytes.
 
-    One file is in memory at a time. Raises UserError where something is there already.
+    choose: which files of a cell. One file is in memory at a time. Raises UserError where something
+    is there already.
     """
     if os.path.lexists(file):
         raise UserError(f"{file} is there already; remove it, or name another file")
@@ -49,13 +64,14 @@ def export_cells(
         (signature, name)
         for signature in signatures
         for name in _list_names(ledger, signature)
-        if weights or name != WEIGHTS
+        if choose(name)
     ]
     hashes = {f"{s}/{name}": hash_bytes(_read_content(ledger, s, name)) for s, name in names}
     manifest = json.dumps({"format": FORMAT, "sha256": hashes}, indent=1).encode()
 
     def write(target: IO[bytes]) -> None:
-        with tarfile.open(fileobj=target, mode="w") as tar:
+        mode = "w:xz" if file.suffix == PACKED else "w"
+        with tarfile.open(fileobj=target, mode=mode) as tar:
             _add_member(tar, MANIFEST, manifest)
             for cell, name in names:
                 _add_member(tar, f"{cell}/{name}", _read_content(ledger, cell, name))
@@ -142,7 +158,7 @@ def _verify_export(file: Path) -> dict[str, dict[str, Any]]:
             where = f"{file}: {RESULT} of cell {signature}"
             results[signature] = stored_files.read_result(content, where, signature, AGAIN)
     for signature, names in cells.items():
-        needed = {CONFIG, RESULT, *results.get(signature, {}).get(DIGESTS, {})} - {WEIGHTS}
+        needed = {CONFIG, RESULT, *results.get(signature, {}).get(DIGESTS, {})} - OPTIONAL
         hashes.update((f"{signature}/{name}", "") for name in needed - names)
     if hashes:
         raise DataError(f"{file}: {min(hashes)} is absent; {AGAIN}")
@@ -162,13 +178,14 @@ def _parse_manifest(file: Path, path: str, content: bytes) -> dict[str, str]:
 def _read_members(file: Path) -> Iterator[tuple[str, bytes]]:
     """Plain files of the tar, one at a time, whatever their names say: nothing is unpacked.
 
-    Compressed archives and sparse files, which may be any size when they are read, and links and
-    devices, which export writes none of, are refused.
+    Other compressed archives and sparse files, which may be any size when they are read, and links
+    and devices, which export writes none of, are refused.
     """
     if not file.is_file():  # a pipe would be waited for
         raise DataError(f"{file}: no such file, or no plain one; name one that export wrote")
     try:
-        with tarfile.open(file, mode="r:") as tar:
+        content = _unpack(file) if file.suffix == PACKED else None
+        with tarfile.open(file, mode="r:", fileobj=content) as tar:
             for member in tar:
                 is_plain = member.isreg() and not member.issparse()
                 if (stream := tar.extractfile(member) if is_plain else None) is None:
@@ -176,8 +193,24 @@ def _read_members(file: Path) -> Iterator[tuple[str, bytes]]:
                 yield member.name, stream.read()
     except DataError:
         raise
-    except (tarfile.TarError, EOFError, OSError, ValueError, RecursionError) as error:
+    except (
+        tarfile.TarError,
+        lzma.LZMAError,
+        EOFError,
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:
         raise DataError(f"{file}: not a whole tar file ({error}); {COPY}") from error
+
+
+def _unpack(file: Path) -> IO[bytes]:
+    """The tar in a packed file, of LARGEST bytes at most."""
+    with lzma.open(file) as packed:
+        content = packed.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise DataError(f"{file}: more than {LARGEST:,} bytes when unpacked; unpack it with xz -d")
+    return io.BytesIO(content)
 
 
 def _check_signature(file: Path, signature: str, config: bytes) -> None:

@@ -1,5 +1,6 @@
 """Pages that people write and commands renew: between two markers, and nowhere else. So is
-`sweeps/NAME.md`: the answer beside its question, with a verdict by hand.
+`sweeps/NAME.md`: the answer beside its question, with a verdict by hand. The cells behind its table
+are kept in `sweeps/ledgers/NAME.tar.xz`, from which it can be printed again.
 """
 
 import re
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from capsweep.errors import UserError
+from capsweep.ledger import upkeep
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, grid, render
 from capsweep.report.cells import read_hardware
@@ -16,6 +18,7 @@ from capsweep.storage.files import write_text
 from capsweep.terminal import count_of
 
 NAME = "report"
+ARCHIVES = "ledgers"  # the folder of the cells behind published tables, beside the sweeps
 COMMAND = "(?m)^`(make report [^`]+)` printed this"  # above the verdict
 VERDICT = "Not written yet. All that is outside the two markers is written by hand, and stays."
 
@@ -46,8 +49,9 @@ def renew_section(page: Path, name: str, section: str | None, new: str | None = 
 
 
 def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None]:
-    """Renew the part between the markers of the page beside the sweep's file, or make the page;
-    where it is, and the command that had printed what stood there, if it was another one.
+    """Renew the part between the markers of the page beside the sweep's file, or make the page, and
+    the export of its cells; where it is, and the command that had printed what stood there, if it
+    was another one.
 
     Nothing of the machine enters it: of failures only their kind is told. Raises UserError for a
     table that is no answer, for one of other choices where another command's stands, and for a page
@@ -71,7 +75,16 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None
         cure = "to replace it, remove what stands between the markers of that page"
         raise UserError(f"{refused}: {path} has the table of `{instead}`; {cure}")
     renew_section(path, NAME, "\n" + "\n\n".join(paragraphs) + "\n\n", new)
+    archive = path.parent / ARCHIVES / f"{path.stem}.tar{upkeep.PACKED}"
+    archive.unlink(missing_ok=True)
+    upkeep.export_cells(ledger, list_counted(table), archive, upkeep.is_result)
     return path, instead
+
+
+def list_counted(table: ResultTable) -> list[str]:
+    """Signatures of the finished cells that count in the table."""
+    groups = table.groups
+    return list(dict.fromkeys(group.cells[seed] for group in groups for seed in group.by_seed))
 
 
 def describe_training(table: ResultTable, ledger: Ledger) -> str:
@@ -81,8 +94,7 @@ def describe_training(table: ResultTable, ledger: Ledger) -> str:
 
     Raises DamageError for a cell whose file of that is damaged.
     """
-    groups = table.groups
-    cells = list(dict.fromkeys(group.cells[seed] for group in groups for seed in group.by_seed))
+    cells = list_counted(table)
     if not cells:
         return "printed this; no cell was finished"
     provenances = [ledger.read_provenance(signature) for signature in cells]

@@ -23,11 +23,13 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
     """The provenance of a cell that is about to run in this process."""
     config = cell.config
     dataset, routing, trainer = config["dataset"], config["routing"], config["trainer"]
+    # Places are this node's, and a published ledger tells nobody of them.
+    overrides = [text for text in cell.overrides if not text.startswith("places.")]
     return {
         "signature": cell.signature,
         "science": cell.science,
-        "command": cell.command,
-        "overrides": list(cell.overrides),
+        "command": Cell(config, tuple(overrides)).command,
+        "overrides": overrides,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "code": {
             **package_files.describe_code(),

@@ -12,6 +12,8 @@ from capsweep.errors import UserError
 from capsweep.ledger import upkeep
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, publish
+from capsweep.report.costs import list_costs
+from capsweep.report.routing_table import MEASURES
 
 COMMAND = "make report SWEEP=ablation ROUTING=3"
 BEGIN, END = "<!-- report: begin -->", "<!-- report: end -->"
@@ -81,6 +83,28 @@ def test_the_table_can_be_printed_again_from_the_cells_that_are_kept_beside_it(
         assert f"| {row[0].text} | {row[1].text} | {row[2].text} | {row[3].text}" in published
 
 
+def test_parameters_speed_and_measures_of_couplings_stand_below_the_table(
+    ablation, train: Train
+) -> None:
+    ablation.fill(0.01, 0.02, 0.03, 0.04)
+    costs = list_costs(ablation.build(), ablation.ledger)
+    assert costs[0].splitlines()[-1] == "| capsnet | 3 | 0 | digits | – | – |"
+    for number, speed in ((3, 1000.0), (4, 3000.0), (5, 5000.0)):
+        sizes = {"parameters": 8_215_568, "images_per_second": speed}
+        ablation.finish(number, {"test/error": 0.01}, **sizes)
+    layer = dict.fromkeys(MEASURES, 0.5) | {"variety": None}
+    content = {"layers": {"classes": layer}, "examples": 10, "error": 0.02, "frozen_error": 0.25}
+    signature = ablation.points[3].cell.signature
+    content |= {"iterations": [{"iterations": 1, "changed": 0.1, "error": 0.02}]}
+    ablation.ledger.write_evaluation(signature, "routing.json", json.dumps(content).encode())
+    lines = list_costs(ablation.build(), ablation.ledger)[0].splitlines()
+    assert lines[2].startswith("| cnn | – | 0 | digits | – | – | – | (0) | – |")
+    assert lines[3] == (
+        "| capsnet | 3 | 0 | digits | 8,215,568 | 3,000 | classes | (1) | 50.00 % | 50.00 % | – | "
+        "50.00 % | 50.00 % | 2.00 % | 25.00 % | 10.00 % | – |"
+    )
+
+
 def test_a_table_of_cut_data_is_no_answer(choose: Callable, tmp_path: Path) -> None:
     cut = choose("ablation", routing="3", overrides=["limit_batches=2"])
     cut.fill(0.01)
@@ -95,11 +119,11 @@ def test_what_is_outside_the_markers_stays_byte_for_byte(
 ) -> None:
     path = tmp_path / "mine" / "ablation.md"
     before, after = b"# Title\r\n\r\ntext\t \r\n", "\r\n\r\n## Verdict\r\n\r\nÜ no\x0c".encode()
-    path.write_bytes(before + f"{BEGIN}\nold\n{END}".encode() + after)
+    path.write_bytes(before + f"{BEGIN}\nreplaced\n{END}".encode() + after)
     content = write_page().read_bytes()
     assert content.startswith(before + BEGIN.encode())
     assert content.endswith(END.encode() + after)
-    assert b"old" not in content
+    assert b"replaced" not in content
 
 
 @pytest.mark.parametrize("page", ["no place", f"{END}\n{BEGIN}", f"{BEGIN}\n{END}\n{BEGIN}\n{END}"])

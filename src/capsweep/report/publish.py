@@ -11,7 +11,7 @@ from typing import Any
 from capsweep.errors import UserError
 from capsweep.ledger import upkeep
 from capsweep.ledger.ledger import Ledger
-from capsweep.report import formatted_table, grid, render
+from capsweep.report import costs, formatted_table, grid, render
 from capsweep.report.cells import read_hardware
 from capsweep.report.table import ResultTable
 from capsweep.storage.files import write_text
@@ -67,7 +67,8 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None
         raise UserError(f"{refused}: {' '.join(formatted.warnings)} Leave limit_batches out")
     training = describe_training(table, ledger)
     parts = render.list_paragraphs(formatted)
-    paragraphs = [table.sweep.question, *parts, f"`{command}` {training}."]
+    beside = costs.list_costs(table, ledger)
+    paragraphs = [table.sweep.question, *parts, *beside, f"`{command}` {training}."]
     new = f"# {table.sweep.name}\n\n{markers}\n\n## Verdict\n\n{VERDICT}\n"
     before = re.search(COMMAND, renew_section(path, NAME, None, new))
     instead = None if before is None or before[1] == command else before[1]

@@ -105,6 +105,16 @@ def test_parameters_speed_and_measures_of_couplings_stand_below_the_table(
     )
 
 
+def test_a_sentence_says_what_is_decided_and_how_large_the_rest_can_be(ablation) -> None:
+    assert publish.describe_decisions(ablation.build()) == []
+    baseline, worse, unclear = (0.010, 0.012, 0.011), (0.050, 0.0525, 0.051), (0.02, 0.00, 0.01)
+    ablation.fill(*baseline, *worse, *unclear)
+    assert publish.describe_decisions(ablation.build()) == [
+        "decided at 0.05: capsnet · 3 · 0 (+4.02). The 1 other difference can be from -2.83 "
+        "(capsnet · 3 · 0.0005) to +2.63 (capsnet · 3 · 0.0005), in percentage points."
+    ]
+
+
 def test_a_table_of_cut_data_is_no_answer(choose: Callable, tmp_path: Path) -> None:
     cut = choose("ablation", routing="3", overrides=["limit_batches=2"])
     cut.fill(0.01)

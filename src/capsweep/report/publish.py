@@ -14,6 +14,7 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.report import costs, formatted_table, grid, render
 from capsweep.report.cells import read_hardware
 from capsweep.report.table import ResultTable
+from capsweep.statistics.seeds import LEVEL
 from capsweep.storage.files import write_text
 from capsweep.terminal import count_of
 
@@ -68,7 +69,8 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None
     training = describe_training(table, ledger)
     parts = render.list_paragraphs(formatted)
     beside = costs.list_costs(table, ledger)
-    paragraphs = [table.sweep.question, *parts, *beside, f"`{command}` {training}."]
+    decisions = describe_decisions(table)
+    paragraphs = [table.sweep.question, *parts, *decisions, *beside, f"`{command}` {training}."]
     new = f"# {table.sweep.name}\n\n{markers}\n\n## Verdict\n\n{VERDICT}\n"
     before = re.search(COMMAND, renew_section(path, NAME, None, new))
     instead = None if before is None or before[1] == command else before[1]
@@ -80,6 +82,39 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None
     archive.unlink(missing_ok=True)
     upkeep.export_cells(ledger, list_counted(table), archive, upkeep.is_result)
     return path, instead
+
+
+def describe_decisions(table: ResultTable) -> list[str]:
+    """For each column with differences of three seeds or more: which are decided, and how large the
+    others can be by their intervals.
+    """
+    sentences = []
+    for number, column in enumerate(table.columns):
+        tested = [
+            (grid.describe_row(row.coordinates), group.difference, group.p)
+            for row in table.rows
+            if (group := row.values[number]) and group.difference and group.p is not None
+        ]
+        ranges = {name: d.interval for name, d, p in tested if d.interval and p >= LEVEL}
+        decided = [f"{name} ({_format(table, d.mean)})" for name, d, p in tested if p < LEVEL]
+        if decided or ranges:
+            where = f"{grid.describe_row(column)}: " if len(table.columns) > 1 else ""
+            sentences.append(f"{where}decided at {LEVEL:g}: {', '.join(decided) or 'none'}.")
+        if ranges:
+            low, high = (
+                min(ranges, key=lambda n: ranges[n][0]),
+                max(ranges, key=lambda n: ranges[n][1]),
+            )
+            sentences[-1] += (
+                f" The {count_of(len(ranges), 'other difference')} can be from "
+                f"{_format(table, ranges[low][0])} ({low}) to {_format(table, ranges[high][1])} "
+                f"({high}){table.measure.points}."
+            )
+    return sentences
+
+
+def _format(table: ResultTable, difference: float) -> str:
+    return table.measure.format_number(difference, "+")
 
 
 def list_counted(table: ResultTable) -> list[str]:

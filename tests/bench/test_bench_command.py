@@ -1,13 +1,17 @@
 """`capsweep bench`: what it prints, writes and publishes, and when it refuses to."""
 
+import inspect
 import json
+import math
+import pkgutil
 from pathlib import Path
 
 import pytest
 
+from capsweep.bench import results
 from capsweep.bench.comparison import ParityError
 from capsweep.bench.results import BenchReport, Measured
-from capsweep.cli import main
+from capsweep.cli import bench, main
 
 PAGE = "by hand\n<!-- bench sweep: begin -->\nold\n<!-- bench sweep: end -->\nmore\n"
 REPORT = BenchReport(
@@ -94,6 +98,35 @@ def test_a_page_without_a_place_is_refused_before_measuring(
     page.write_text("nothing")
     assert main(["bench", "sweep", "--storage", str(storage), "--publish", str(page)]) == 2
     assert "<!-- bench sweep: begin -->" in capsys.readouterr().err
+
+
+def test_what_is_quick_is_kept_apart_and_has_no_bars(
+    storage: Path, page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(cells: int, seeds: int) -> BenchReport:
+        return BenchReport([Measured(f"{cells} {seeds}", 31.0, "s", 30)])
+
+    monkeypatch.setattr("capsweep.bench.sweep.measure_sweep", measure)
+    assert main(["bench", "--quick", "sweep", "--storage", str(storage)]) == 0
+    assert [path.name for path in (storage / "bench").iterdir()] == ["sweep-quick.json"]
+    assert main(["bench", "--quick", "sweep", "--publish", str(page)]) == 2
+    assert "measures nothing that could be published" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", bench.BENCHES)
+def test_every_benchmark_can_be_quick(name: str) -> None:
+    module = f"capsweep.bench.{bench.BENCHES[name]}"
+    measure = pkgutil.resolve_name(f"{module}:measure_{name}")
+    inspect.signature(measure).bind(**pkgutil.resolve_name(f"{module}:QUICK")[name])
+
+
+def test_a_report_survives_json_with_numbers_that_are_none() -> None:
+    bars = [Measured("a", math.inf, "x", 1.0), Measured("b", None, "x", skipped="no GPU")]
+    report = BenchReport(bars, [{"name": "c", "error": math.nan}])
+    content = json.loads(json.dumps(results.to_json("it", report, {}), allow_nan=False))
+    again = results.from_json(content)
+    assert again.measured == bars
+    assert results.make_tables(again) == results.make_tables(report)
 
 
 def test_an_unknown_benchmark_is_named(capsys: pytest.CaptureFixture[str]) -> None:

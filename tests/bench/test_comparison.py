@@ -75,6 +75,9 @@ def test_a_ratio_is_taken_within_rounds() -> None:
     assert median_ratio(seconds, "slow", "fast") == 3
 
 
+TRITON = {"triton": [2.0] * 3}
+
+
 def _seconds(textbook: float, bmm: float, fast: float) -> Seconds:
     return {"textbook": [textbook] * 3, "bmm": [bmm] * 3, "fast": [fast] * 3}
 
@@ -84,11 +87,48 @@ def test_the_bars_of_routing_compare_fast_with_the_baselines(
     gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "is_gpu", lambda: gpu)
-    seconds = {FORWARD: _seconds(9.0, 3.0, 1.0), BOTH: _seconds(12.0, 2.5, 1)}
+    seconds = {FORWARD: _seconds(9.0, 3.0, 1.0), BOTH: _seconds(12.0, 2.5, 1) | TRITON}
     bars = routing.judge_routing(seconds, {"textbook": 1600, "bmm": 500, "fast": 100})
-    assert [bar.value for bar in bars] == [12.0, 9.0, 2.5, 1 / 16]
-    verdicts = ["skipped"] * 4 if gpu else ["kept", "missed", "kept", "kept"]
-    assert [bar.verdict for bar in bars] == verdicts
+    if gpu:
+        assert [bar.verdict for bar in bars] == [*["skipped"] * 3, "kept", "missed", "skipped"]
+        assert [bar.value for bar in bars[3:5]] == [2.5, 0.5]
+        assert bars[4].what == "routing, forward + backward: triton over fast"
+    else:
+        assert [bar.value for bar in bars] == [12.0, 9.0, 2.5, 1 / 16]
+        assert [bar.verdict for bar in bars] == ["kept", "missed", "kept", "kept"]
+
+
+def test_the_bars_of_a_step_on_a_gpu_are_its_speed_and_that_graphs_help(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "is_gpu", lambda: True)
+    seconds = {"bmm": [0.001], "fast bf16": [0.004], "fast bf16 graphs": [0.002]}
+    seconds |= {"triton bf16": [0.005], "triton bf16 graphs": [0.005]}
+    rows = [{"candidate": name, "images/s": 128 / each[0]} for name, each in seconds.items()]
+    speed, graphs = step.judge_steps(seconds, rows)
+    assert (speed.value, speed.verdict) == (64_000, "kept")
+    assert (graphs.what, graphs.value) == ("step: CUDA graphs over eager, fast bf16", 2)
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_em_routing_is_compared_with_its_reference_on_a_gpu(
+    gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "is_gpu", lambda: gpu)
+    bars = step.judge_em({"fast": [0.1], "reference": [0.05]}, images=8, num_iters=2, bar=60)
+    assert [bar.value for bar in bars] == ([80, 0.5] if gpu else [80])
+    assert [bar.verdict for bar in bars] == (["skipped", "missed"] if gpu else ["kept"])
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_pairs_are_composed_on_the_device_too(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "is_gpu", lambda: gpu)
+    core, _, device, larger = data.measure_data(examples=300, epochs=1).measured
+    assert all(each.value and each.value > 0 for each in (core, device, larger))
+    assert (core.verdict == "skipped") is gpu
+    assert device.bar == 2_000_000
+    assert device.verdict == ("missed" if gpu else "skipped")
+    assert larger.bar is None
 
 
 @pytest.mark.slow

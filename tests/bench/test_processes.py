@@ -1,12 +1,13 @@
 """Calls in processes of their own. Nothing here is a test of speed."""
 
+import operator
 import os
 import time
 from functools import partial
 
 import pytest
 
-from capsweep.bench.processes import start_calls
+from capsweep.bench.processes import ask_together, start_calls
 
 
 def test_a_process_computes_when_it_is_asked() -> None:
@@ -18,6 +19,15 @@ def test_a_process_computes_when_it_is_asked() -> None:
         assert sleeps.seconds == [seconds]
         assert sleeps.peak > 10**7
         assert sleeps.process.pid != os.getpid()
+
+
+def test_processes_that_are_asked_together_compute_at_the_same_time() -> None:
+    names = ("one", "two")
+    with start_calls({name: (partial, time.sleep, 1.0) for name in names}) as calls:
+        started = time.monotonic()
+        answers = ask_together(list(calls.values()), operator.call)
+        assert time.monotonic() - started < 1.9
+    assert answers == [None, None]
 
 
 def test_all_processes_end_when_one_fails(capfd: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,8 @@ GRID = [
         ((5, 1, 16), (5, 2, 20), (9, 1, 16), (9, 2, 20)), (32, 64, 128, 256), (8, 128)
     )
 ]
+SMALL = ConvolutionSizes(channels=4, kernel=5, stride=1, pixels=16, images=4)
+QUICK = {"convolution": {"budget": 0.0, "primary": SMALL, "grid": [SMALL]}}
 
 
 class ConvolutionProblem:

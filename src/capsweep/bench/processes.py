@@ -6,7 +6,7 @@ all that it ever did: candidates that shared one could not be told apart.
 
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
@@ -49,17 +49,24 @@ class RemoteCall:
 
         Raises RuntimeError where the process has failed; it has printed why.
         """
-        try:
-            self.connection.send(question)
-            return self.connection.recv()
-        except (EOFError, ConnectionError):
-            raise RuntimeError("the process of a benchmark failed, see above") from None
+        (answer,) = ask_together([self], question)
+        return answer
 
     def end(self) -> None:
         """End the process, whatever it does."""
         self.process.terminate()
         self.process.join()
         self.connection.close()
+
+
+def ask_together(calls: Sequence[RemoteCall], question: Callable[[Any], Answer]) -> list[Answer]:
+    """What each process answers; all of them compute at the same time. Raises as `ask` does."""
+    try:
+        for call in calls:
+            call.connection.send(question)
+        return [call.connection.recv() for call in calls]
+    except (EOFError, ConnectionError):
+        raise RuntimeError("the process of a benchmark failed, see above") from None
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """Measured numbers beside the bars they are held to: as tables, as JSON, and in a page of docs/."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -59,12 +60,29 @@ class BenchReport:
 
 
 def to_json(name: str, report: BenchReport, conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """All that is known, numbers as numbers."""
+    """All that is known, numbers as numbers; one that is not finite is a word, as JSON has none."""
+    measured = [asdict(bar) | {"verdict": bar.verdict} for bar in report.measured]
     return {
         "bench": name,
-        "measured": [asdict(bar) | {"verdict": bar.verdict} for bar in report.measured],
-        "timings": [dict(row) for row in report.timings],
+        "measured": [_without_infinite(bar) for bar in measured],
+        "timings": [_without_infinite(row) for row in report.timings],
         "conditions": dict(conditions),
+    }
+
+
+def from_json(content: Mapping[str, Any]) -> BenchReport:
+    """The report that `to_json` was given."""
+    names = [field.name for field in fields(Measured)]
+    bars = [{name: bar[name] for name in names} for bar in content["measured"]]
+    for bar in bars:
+        bar["value"] = None if bar["value"] is None else float(bar["value"])
+    return BenchReport([Measured(**bar) for bar in bars], content["timings"])
+
+
+def _without_infinite(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in row.items()
     }
 
 

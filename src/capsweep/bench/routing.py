@@ -25,6 +25,13 @@ from capsweep.training.devices import using_threads
 Route = Callable[..., Routed]
 FORWARD, BOTH = "forward", "forward + backward"
 PASSES = (FORWARD, BOTH)
+# Of a pass: what must be faster than what, and at least how many times.
+CORE_BARS = (
+    (BOTH, "fast", "textbook", 5.0),
+    (FORWARD, "fast", "textbook", 10.0),
+    (BOTH, "fast", "bmm", 2.0),
+)
+GPU_BARS = ((BOTH, "fast", "bmm", 1.0), (BOTH, "triton", "fast", 1.0))
 GATE_ITERATIONS = (1, 2, 3, 5)
 TOLERANCE = 1e-9  # in float64
 
@@ -90,6 +97,7 @@ class RoutingSizes:
 
 
 MNIST_LAYER = RoutingSizes()
+QUICK = {"routing": {"sizes": RoutingSizes(batch=2, num_iters=2), "budget": 0.0}}
 # Awkward sizes, and the layer that is measured, with more images than fit a chunk.
 GATE = (RoutingSizes(3, 11, 5, 4, 7), RoutingSizes(batch=33))
 
@@ -180,14 +188,16 @@ def prepare_call(name: str, sizes: RoutingSizes, which: str) -> Callable[[], obj
 def judge_routing(
     seconds: Mapping[str, comparison.Seconds], extra: Mapping[str, float]
 ) -> list[Measured]:
-    """The bars of the routing layer: B = 128, T = 3, on two cores. extra: memory of forward and
-    backward, by candidate.
+    """The bars of the routing layer, B = 128, T = 3: on two cores, or on a GPU, where a kernel that
+    is not faster should go. extra: memory of forward and backward, by candidate.
     """
     skipped, measured = machine.reason_to_skip(), []
-    for which, slow, bar in ((BOTH, "textbook", 5), (FORWARD, "textbook", 10), (BOTH, "bmm", 2)):
-        what = f"routing, {which}: fast over {slow}"
-        ratio = comparison.median_ratio(seconds[which], slow, "fast")
-        measured.append(Measured(what, ratio, "x", bar, True, skipped))
+    bars = [(*bar, skipped) for bar in CORE_BARS]
+    bars += [(*bar, None) for bar in GPU_BARS if machine.is_gpu()]
+    for which, fast, slow, bar, reason in bars:
+        what = f"routing, {which}: {fast} over {slow}"
+        ratio = comparison.median_ratio(seconds[which], slow, fast)
+        measured.append(Measured(what, ratio, "x", bar, True, reason))
     what = f"routing, {BOTH}: extra memory of fast, of textbook's"
     share = extra["fast"] / extra["textbook"]
     return [*measured, Measured(what, share, "x", 1 / 8, False, skipped)]

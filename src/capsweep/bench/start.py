@@ -17,6 +17,7 @@ from capsweep.bench.machine import time_call
 from capsweep.bench.results import BenchReport, Measured
 
 ROUNDS = 5
+QUICK = {"start": {"rounds": 1}}
 PATIENCE = 120.0  # seconds within which a sweep must begin to train
 UNIT, TRAINING = "import torch", "import capsweep.training.run"
 # The cells of `make sweep ROUTING=3`, as short as can be: what is timed is all but training.

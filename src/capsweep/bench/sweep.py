@@ -23,6 +23,7 @@ from capsweep.sweep.queue import JobQueue
 from capsweep.tracking.labels import Labels
 
 CELLS, SLOTS = 40, 2
+QUICK = {"sweep": {"cells": 1, "seeds": 1}}
 
 
 def measure_sweep(cells: int = CELLS, seeds: int = 200) -> BenchReport:

@@ -53,13 +53,17 @@ class StepCandidate:
 
 
 class StepTraining:
-    """A candidate in training on one batch, again and again."""
+    """A candidate in training on one batch, again and again. device: None is the machine's."""
 
     def __init__(
-        self, candidate: StepCandidate, images: int = BATCH, dtype: torch.dtype = torch.float32
+        self,
+        candidate: StepCandidate,
+        images: int = BATCH,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None,
     ) -> None:
-        self.candidate = candidate
-        self.task = make_task(candidate.cell).to(machine.get_device(), dtype)
+        self.candidate, self.device = candidate, device or machine.get_device()
+        self.task = make_task(candidate.cell).to(self.device, dtype)
         self.network = self.task.network.train()
         if candidate.route is None:
             self.optimizer = self.task.make_optimizer(self.network)
@@ -67,7 +71,7 @@ class StepTraining:
             replace_routing(self.network, candidate.route)
             _lay_out_plainly(self.network)
             self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.001)
-        self.batch = make_batch(candidate.cell, images, dtype)
+        self.batch = make_batch(candidate.cell, images, dtype, self.device)
 
     def __call__(self) -> None:
         """One step."""
@@ -86,7 +90,9 @@ class StepTraining:
             for name, parameter in self.network.named_parameters()
             if parameter.grad is not None
         }
-        return {"scores": losses.scores_BN, "loss": losses.total, **gradients}
+        # Copies: a replayed graph writes its outputs anew.
+        outputs = {"scores": losses.scores_BN.clone(), "loss": losses.total.clone()}
+        return outputs | gradients
 
     def describe_convolutions(self) -> dict[str, str]:
         """By name, how they computed their batches."""
@@ -94,15 +100,15 @@ class StepTraining:
 
     def _run_backward(self) -> Losses:
         is_mixed = self.candidate.precision == "bf16-mixed"
-        with torch.autocast(machine.get_device().type, dtype=torch.bfloat16, enabled=is_mixed):
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=is_mixed):
             losses = self.task.objective(self.network, self.batch)
         losses.total.backward()
         return losses
 
 
-def make_batch(cell: Cell, images: int, dtype: torch.dtype) -> Batch:
+def make_batch(cell: Cell, images: int, dtype: torch.dtype, device: torch.device) -> Batch:
     """Random images for the network of a cell, with as many classes as its images show."""
-    dataset, device = cell.config["dataset"], machine.get_device()
+    dataset = cell.config["dataset"]
     noise = torch.Generator().manual_seed(0)
     shape, count = dataset["image_shape"], dataset.get("labels_per_image", 1)
     images_BCHW = torch.rand(images, *shape, generator=noise).to(device, dtype)

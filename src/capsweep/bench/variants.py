@@ -19,6 +19,7 @@ from capsweep.training import devices
 SETTINGS = ("experiment=overlap", "model.head=linear", "loss=binary_cross_entropy")
 DYNAMIC = "dynamic"
 IMAGES, GATE_IMAGES = 64, 4
+QUICK = {"variants": {"budget": 0.0}}
 SLOWEST = 2.0  # times dynamic routing: a slower variant deserves a fast path
 
 

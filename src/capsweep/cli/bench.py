@@ -16,45 +16,53 @@ from capsweep.report import grid
 from capsweep.storage.files import write_json
 
 ALONE = ("start", "sweep", "routing", "variants", "convolution", "step", "data")
+OF_DEVICES = ("parity", "sharing")  # run where they are named
 BENCHES = {  # name: its module
-    **{name: name for name in ALONE},
+    **{name: name for name in (*ALONE, *OF_DEVICES)},
     **{"em": "step", "shards": "data"},
 }
 
 
 def run_bench(parsed: argparse.Namespace) -> int:
     """Returns 1 when a bar is missed, or when the parity gate of a benchmark is red: then nothing
-    of it is reported.
+    of it is reported. Quick ones have no bars, since they measure nothing.
 
-    Writes STORAGE/bench/NAME.json and, where there is a page, the benchmark's section of it. Raises
-    UserError for an unknown name, or a page without a place for it, before anything is measured.
+    Writes STORAGE/bench/NAME.json (NAME-quick.json) and, where there is a page, the benchmark's
+    section of it. Raises UserError for an unknown name, or a page without a place for it, before
+    anything is measured.
     """
-    names = parsed.names or list(BENCHES)
+    names = parsed.names or [name for name in BENCHES if name not in OF_DEVICES]
     if unknown := [name for name in names if name not in BENCHES]:
         raise UserError(f"bench {', '.join(unknown)}: have {', '.join(BENCHES)}")
+    if parsed.quick and parsed.publish is not None:
+        raise UserError("bench --quick measures nothing that could be published; leave one out")
     page = None if parsed.publish is None else Path(parsed.publish)
     if page is not None:
         for name in names:
             results.check_page(page, name)
     storage = folder_of(find_storage(parsed))
     conditions = machine.read_conditions()
-    verdicts = [_measure(name, conditions, storage, page) for name in names]
+    verdicts = [_measure(name, parsed.quick, conditions, storage, page) for name in names]
     return 0 if all(verdicts) else 1
 
 
-def _measure(name: str, conditions: dict[str, Any], storage: Path, page: Path | None) -> bool:
+def _measure(
+    name: str, is_quick: bool, conditions: dict[str, Any], storage: Path, page: Path | None
+) -> bool:
     """Measure, keep and print; whether all bars are kept."""
+    module = f"capsweep.bench.{BENCHES[name]}"
+    options = pkgutil.resolve_name(f"{module}:QUICK")[name] if is_quick else {}
     try:
-        report = pkgutil.resolve_name(f"capsweep.bench.{BENCHES[name]}:measure_{name}")()
+        report = pkgutil.resolve_name(f"{module}:measure_{name}")(**options)
     except ParityError as error:
         print(f"bench {name}: RED, nothing is reported: {error}", file=sys.stderr, flush=True)
         return False
     content = results.to_json(name, report, conditions)
-    write_json(storage / "bench" / f"{name}.json", content)
+    write_json(storage / "bench" / f"{name}{'-quick' if is_quick else ''}.json", content)
     if page is not None:
         results.publish_section(page, name, report, conditions)
     console = terminal.make_console()
     for header, rows in results.make_tables(report):
         terminal.print_table(console, grid.grid_terminal(name, header, rows))
     terminal.print_paragraph(console, machine.describe_conditions(conditions))
-    return all(measured.verdict != "missed" for measured in report.measured)
+    return is_quick or all(measured.verdict != "missed" for measured in report.measured)

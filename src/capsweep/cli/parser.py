@@ -159,7 +159,12 @@ SYNC = (
     _option("--timeout", "seconds for a cell (120)", type=whole_number(1), default=120),
 )
 BENCH = (
-    _option("names", "start, sweep, routing, step, em, data, shards; default: all", nargs="*"),
+    _option(
+        "names",
+        "start, sweep, routing, step, em, data, shards, ...; default: all but parity and sharing",
+        nargs="*",
+    ),
+    _switch("--quick", "tiny sizes, to see that it runs; it measures nothing"),
     _option("--publish", "renew their sections of this page", metavar="PAGE"),
     _option("--storage", "results go to STORAGE/bench; default: outputs"),
 )

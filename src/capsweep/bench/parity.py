@@ -1,0 +1,156 @@
+"""Whole networks on this device against the reference in float64 on a processor, whose convolutions
+are direct: scores, loss and all gradients of a training step.
+
+In float64 the device must compute the same. In float32 a feature near zero can be rounded to the
+other side of ReLU, and gradients jump there: they are only bounded. A wrong number is reported, and
+so is a candidate that cannot run: that is what one wants to know.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from capsweep.bench import machine, variants
+from capsweep.bench.comparison import Results, relative_error
+from capsweep.bench.results import BenchReport, Measured
+from capsweep.bench.training import CAPSNET, StepCandidate, StepTraining
+
+IMAGES = 8
+QUICK = {"parity": {"images": 2}}
+OUTPUTS, GRADIENTS = "error of outputs", "error of gradients"
+PLAIN = "softmax"  # the normaliser that goes without saying
+LONGEST = 120  # characters of what an exception says
+EM = ("model=matrix_capsnet", "routing=em", "dataset=smallnorb", "loss=spread")
+CNN = ("model=cnn_small", "dataset=digits", "model.dropout=0")  # a device draws masks of its own
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How numbers are computed. outputs, gradients: the largest errors that are allowed, in units
+    of the largest number of a tensor.
+    """
+
+    name: str
+    dtype: torch.dtype
+    outputs: float
+    gradients: float
+
+    @property
+    def bars(self) -> dict[str, float]:
+        """By the column that they are of."""
+        return {OUTPUTS: self.outputs, GRADIENTS: self.gradients}
+
+
+FLOAT64 = Precision("float64", torch.float64, 1e-6, 1e-5)  # the loss is of float32 scores
+FLOAT32 = Precision("float32", torch.float32, 2e-5, 0.02)
+MIXED = Precision("bf16-mixed", torch.float32, 0.02, 0.3)
+PRECISIONS = {each.name: each for each in (FLOAT64, FLOAT32, MIXED)}
+
+
+@dataclass(frozen=True)
+class ParityCase:
+    """A network as it is trained, in one precision."""
+
+    candidate: StepCandidate
+    precision: Precision
+
+    @property
+    def names(self) -> dict[str, str | None]:
+        """Network, implementation, precision and routing."""
+        config = self.candidate.cell.config
+        routing = config["routing"] or {"name": None, "impl": None}
+        normaliser = routing.get("normaliser", PLAIN)
+        return {
+            "network": config["model"]["name"],
+            "implementation": routing["impl"],
+            "precision": self.precision.name,
+            "routing": routing["name"]
+            if normaliser == PLAIN
+            else f"{routing['name']}, {normaliser}",
+        }
+
+
+def list_cases() -> list[ParityCase]:
+    """The CapsNet by each implementation, on a GPU also Triton's kernels; matrix capsules; a CNN;
+    every routing by the implementation that its file names.
+    """
+    impls = ("fast", "triton") if machine.is_gpu() else ("fast",)
+    capsnets = [StepCandidate(impl, overrides=CAPSNET) for impl in impls]
+    others = [StepCandidate("fast", overrides=overrides) for overrides in (EM, CNN)]
+    cases = [
+        ParityCase(each, precision)
+        for each in (*capsnets, *others, *_list_variants())
+        for precision in (FLOAT64, FLOAT32)
+    ]
+    mixed = (replace(each, precision=MIXED.name) for each in capsnets)
+    return [*cases, *(ParityCase(each, MIXED) for each in mixed)]
+
+
+def _list_variants() -> list[StepCandidate]:
+    """As `bench variants` has them; random couplings are drawn once, the same on every device."""
+    candidates = variants.list_candidates()
+    fixed = (*candidates["random"].overrides, "routing.draw=fixed")
+    candidates["random"] = replace(candidates["random"], overrides=fixed)
+    return list(candidates.values())
+
+
+def measure_parity(images: int = IMAGES, cases: Sequence[ParityCase] | None = None) -> BenchReport:
+    """A row for each case, and bars for those of the same network, implementation and precision."""
+    references: dict[tuple[str, ...], Results] = {}
+    rows = []
+    for case in list_cases() if cases is None else cases:
+        try:
+            overrides = case.candidate.overrides
+            if overrides not in references:
+                references[overrides] = compute_reference(overrides, images)
+            step = StepTraining(case.candidate, images, case.precision.dtype)
+            errors = measure_errors(references[overrides], step.compute_results())
+        except Exception as error:  # whatever it is, the other cases are measured
+            cause = f"{type(error).__name__}: {' '.join(str(error).split())[:LONGEST]}"
+            errors = dict.fromkeys((OUTPUTS, GRADIENTS), math.inf) | {"largest": cause}
+        rows.append(case.names | errors)
+    return BenchReport(judge_errors(rows), rows)
+
+
+def compute_reference(overrides: tuple[str, ...], images: int) -> Results:
+    """What the reference gives in float64 on a processor."""
+    candidate = StepCandidate("reference", overrides=overrides, convolution="direct")
+    device = torch.device("cpu")
+    return StepTraining(candidate, images, torch.float64, device).compute_results()
+
+
+def measure_errors(expected: Results, actual: Results) -> dict[str, Any]:
+    """The largest error of the outputs and of the gradients, and the tensor with that of these.
+
+    What is no number counts as infinite. Raises KeyError for a tensor that is not given.
+    """
+    errors = {name: relative_error(each, actual[name].cpu()) for name, each in expected.items()}
+    errors = {name: math.inf if math.isnan(error) else error for name, error in errors.items()}
+    outputs = {name: errors.pop(name) for name in ("scores", "loss")}
+    largest = max(errors, key=lambda name: errors[name])
+    return {
+        OUTPUTS: max(outputs.values()),
+        GRADIENTS: errors[largest],
+        "largest": largest.removeprefix("gradient of "),
+    }
+
+
+def judge_errors(rows: Sequence[Mapping[str, Any]]) -> list[Measured]:
+    """The largest errors of each network, implementation and precision."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        key = row["network"], row["implementation"], row["precision"]
+        groups.setdefault(key, []).append(row)
+    return [
+        Measured(
+            f"{network}{'' if impl is None else f' by {impl}'} in {precision}: {kind}",
+            max(row[kind] for row in group),
+            "of the largest number",
+            PRECISIONS[precision].bars[kind],
+        )
+        for (network, impl, precision), group in groups.items()
+        for kind in (OUTPUTS, GRADIENTS)
+    ]

@@ -1,0 +1,103 @@
+"""Two trainings on one device: how fast both are together, and the memory that they take.
+
+A sweep lets cells share a GPU, as many as it expects to fit into the memory. Each process here
+trains the CapsNet of the paper; one is timed alone, then both at the same time.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from statistics import mean
+from typing import Any
+
+import torch
+
+from capsweep.bench import machine
+from capsweep.bench.processes import RemoteCall, ask_together, start_calls
+from capsweep.bench.results import BenchReport, Measured
+from capsweep.bench.training import BATCH, StepCandidate, StepTraining, prepare_step
+from capsweep.sweep.job import CONTEXT
+from capsweep.training import devices
+
+QUICK = {"sharing": {"seconds": 0.0, "images": 2, "steps": 1}}
+
+
+def measure_sharing(seconds: float = 6.0, images: int = BATCH, steps: int = 10) -> BenchReport:
+    """On a GPU, also against the memory that a sweep expects; on a processor without bars.
+
+    seconds: of each timing, the first of which does not count. steps: between looks at the clock.
+    """
+    before, train = _read_used(), partial(train_for, seconds, steps)
+    prepared = {"call": (prepare_step, StepCandidate("fast"), images)}
+    with start_calls(prepared) as first:
+        one = first["call"]
+        one.ask(train)
+        alone, taken = [one.ask(train)], [_measure_taken(before, [one])]
+        with start_calls(prepared) as second:
+            both = [one, second["call"]]
+            ask_together(both, train)
+            together = sum(ask_together(both, train))
+            taken.append(_measure_taken(before, both))
+            alone.append(both[1].ask(train))
+            peak = max(each.ask(read_peak) for each in both)
+    speeds = [images * mean(alone), images * together]
+    rows = [
+        {
+            "processes": count,
+            "images/s": speeds[count - 1],
+            "MB": taken[count - 1] / 1e6,
+            "expected MB": count * (peak + CONTEXT) / 1e6 if machine.is_gpu() else None,
+        }
+        for count in (1, 2)
+    ]
+    return BenchReport(judge_sharing(rows), rows)
+
+
+def train_for(seconds: float, steps: int, step: StepTraining) -> float:
+    """Steps a second, of so many or a multiple."""
+    rounds: list[float] = []
+    while not rounds or sum(rounds) < seconds:
+        rounds.append(machine.time_call(lambda: [step() for _ in range(steps)]))
+    return steps * len(rounds) / sum(rounds)
+
+
+def read_peak(_: StepTraining) -> int:
+    """Bytes that a sweep counts a process of a GPU as, but for its context; 0 without one."""
+    return torch.cuda.max_memory_reserved() if machine.is_gpu() else 0
+
+
+def read_resident(_: StepTraining) -> int:
+    """Bytes of the process."""
+    return devices.read_memory()["process"] or 0
+
+
+def _read_used() -> int:
+    """Bytes that are taken of a GPU, whoever has them."""
+    if not machine.is_gpu():
+        return 0
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def _measure_taken(before: int, processes: Sequence[RemoteCall]) -> int:
+    """Bytes of a GPU that are taken since then, or that are resident in the processes."""
+    if machine.is_gpu():
+        return _read_used() - before
+    return sum(each.ask(read_resident) for each in processes)
+
+
+def judge_sharing(rows: Sequence[dict[str, Any]]) -> list[Measured]:
+    """The bars of two processes on a GPU. rows: of one process, and of two."""
+    one, two = rows
+    skipped, expected = None if machine.is_gpu() else "no GPU", two["expected MB"]
+    share = None if expected is None else two["MB"] / expected
+    return [
+        Measured(
+            "two trainings on one device, over one alone: images a second",
+            two["images/s"] / one["images/s"],
+            "x",
+            1,
+            True,
+            skipped,
+        ),
+        Measured("their memory, over what a sweep expects", share, "x", 1, False, skipped),
+    ]

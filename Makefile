@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-TARGETS := help setup sweep plan report train new shards ledger attach status stop doctor wandb-sync test test-all bench soak check format lock clean
+TARGETS := help setup sweep plan report train new shards ledger attach status stop doctor wandb-sync test test-all bench gpu-proof soak check format lock clean
 .PHONY: $(TARGETS)
 
 # A line `#: TARGETS | NAME=example | meaning` declares a name of make's command line; `make help` prints it.
@@ -81,6 +81,8 @@ SHARDING = $(if $(strip $(value DATASET)),$(call quoted,$(value DATASET)),multim
 # Of a report PUBLISH is 1 or nothing; of bench it names a page.
 REPORTING = $(call flag,EVALS,--evals) $(if $(strip $(value PUBLISH)),$(if \
             $(filter-out 1,$(value PUBLISH)),$(error PUBLISH=1 renews sweeps/NAME.md; it takes no other value),--publish))
+REHEARSING = $(if $(strip $(value REHEARSE)),$(if \
+            $(filter-out 1,$(value REHEARSE)),$(error REHEARSE=1 only tries the command; it takes no other value),--rehearse))
 
 help: ## show this list
 	@echo "usage: make TARGET [NAME=value ...]"
@@ -101,8 +103,8 @@ help: ## show this list
 #: sweep plan report | EXCLUDE="a=1 b=2" | leave out the places that have all of these
 #: sweep plan report | METRIC=test/loss | another metric for the table than the sweep file's
 #: sweep plan report | RERUN=stale | never (default), stale: also cells that other code made, or always
-#: sweep plan report train shards doctor | DATA_DIR=path | where the data sets are; default STORAGE/data
-#: sweep plan report train shards ledger doctor wandb-sync bench | STORAGE=path | where results go; default outputs
+#: sweep plan report train shards doctor gpu-proof | DATA_DIR=path | where the data sets are; default STORAGE/data
+#: sweep plan report train shards ledger doctor wandb-sync bench gpu-proof | STORAGE=path | where results go; default outputs
 #: sweep plan report ledger wandb-sync | LEDGER=path | where finished cells are: a folder or s3://bucket/folder; default STORAGE/ledger
 #: sweep plan report train new shards ledger attach status stop wandb-sync test test-all bench soak | ARGS="a=1 b=2,3" | Hydra overrides and options; a list is an axis
 #: sweep shards | EXECUTOR=local | ray (default), local: in this process, without Ray, or array: with SHARD
@@ -118,6 +120,8 @@ help: ## show this list
 #: report | EVALS=all | first draw figures that finished cells lack: names (reconstructions,couplings), or all
 #: report | PUBLISH=1 | renew NAME.md beside the sweep's file, between its markers
 #: bench | PUBLISH=docs/performance.md | renew the sections of this page
+#: gpu-proof | MINUTES=9 | of this call, 25 by default; the same command goes on
+#: gpu-proof | REHEARSE=1 | with tiny sizes, also without a GPU: whether all of it runs
 #: shards | PAIRS=1000 | examples for each digit of training and test
 #: shards | SHARDS=600 | files of the training split; default: one for 100,000 examples
 #: any | PYTHON=python3.12 | makes the environment; default: the first Python 3.11 or 3.12
@@ -174,6 +178,9 @@ test-all: $(READY) ## run every test: also clusters, kills, and laws with many e
 
 bench: $(READY) ## measure, every number beside its bar: make bench ARGS=routing PUBLISH=docs/performance.md
 	@$(CAPSWEEP) bench $(call flag,STORAGE,--storage) $(call flag,PUBLISH,--publish) $(value ARGS)
+
+gpu-proof: $(READY) ## run all that is owed on a GPU, in 25 minutes; see docs/how-to/use-an-air-gapped-gpu-host.md
+	@$(CAPSWEEP) gpu-proof $(REHEARSING) $(call flag,MINUTES,--minutes) $(call flag,STORAGE,--storage) $(call flag,DATA_DIR,--data-dir)
 
 soak: $(READY) ## twenty rounds of every kill, two at a time, in 75 minutes on two cores; writes docs/soak.md
 	@rm -f .soak.jsonl

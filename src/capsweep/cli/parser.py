@@ -168,6 +168,16 @@ BENCH = (
     _option("--publish", "renew their sections of this page", metavar="PAGE"),
     _option("--storage", "results go to STORAGE/bench; default: outputs"),
 )
+GPU_PROOF = (
+    _option("--minutes", "of this call (25); the same goes on", type=whole_number(1), default=25),
+    _switch("--rehearse", "the same with tiny sizes, also without a GPU; it measures nothing"),
+    _option("--storage", "where results go; default: outputs"),
+    DATA_DIR,
+    _option("--publish", "renew the section of this page, and run nothing", metavar="PAGE"),
+    _option(
+        "--from", "the file to publish; default: STORAGE/gpu-proof.json", dest="source", type=Path
+    ),
+)
 PLAN = (*JOBS, _switch("--calibrate", "time 20 steps of unknown shapes"), JSON)
 REPORT = (
     _switch("--publish", "renew NAME.md beside NAME.yaml"),
@@ -206,6 +216,7 @@ COMMANDS = {
     "status": ("what a cluster has, and what its sweeps are doing", [ANY_JOB, *JOBS]),
     "stop": ("end a sweep that runs as a job; finished cells and checkpoints stay", JOB),
     "bench": ("measure, and print every number beside its bar", BENCH),
+    "gpu-proof": ("run all that is owed on a GPU, each part bounded in time", GPU_PROOF),
     "doctor": ("print versions and places, and what to do about each fault", []),
 }
 EVAL: dict[str, Command] = {
@@ -313,4 +324,4 @@ def _add_command(commands: Any, module: str, name: str, command: Command) -> Non
     if name in figures.FIGURES:
         parser.set_defaults(handler="eval:run_figure", figure=name)
     else:
-        parser.set_defaults(handler=f"{module}:run_{name}")
+        parser.set_defaults(handler=f"{module}:run_{name}".replace("-", "_"))

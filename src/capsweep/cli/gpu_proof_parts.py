@@ -1,0 +1,237 @@
+"""The parts of `capsweep gpu-proof`: their commands, how long each may take, what is kept of it.
+
+Each part is a process of its own: it ends alone where it fails or hangs, and this one, which
+imports no torch, takes nothing of the GPU.
+"""
+
+import ctypes
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from capsweep.config import package_files
+from capsweep.errors import UserError
+
+DONE, FAILED, UNFINISHED, OUT_OF_TIME = "done", "failed", "unfinished", "out of time"
+BENCHES = {"routing": 120.0, "step": 280.0, "data": 50.0, "em": 60.0, "sharing": 100.0}
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+GRACE = 10.0  # seconds to write down what is known, for a part whose time is over
+LAST_LINES, LAST_CHARACTERS = 12, 1500  # of an output, as the cause of a failure
+LARGEST_EXPORT = 15e6  # bytes: it is carried by hand
+TABLE = Path(__file__).parents[1] / "bench" / "table1_mnist_gpu.yaml"
+PLACES, IMAGES, BATCH = 4, 60_000, 128  # of the table without seeds; of MNIST
+MOST_EPOCHS, FEWEST_EPOCHS, SEEDS = 50, 10, 3
+OVERHEAD = 1.3  # of a cell, over its training steps
+CLOSING = 45.0  # seconds of the table for its last epoch and the report
+RATE, END = 0.96, 1 / 20  # of the learning rate: in `optim.schedule.steps` steps, and in all
+SMALL = ("model=capsnet_tiny", "dataset=digits", "limit_batches=2")
+TESTS = ("model/routing/test_parity.py", "data/test_pairs.py", "data/test_randomness.py")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing that is owed.
+
+    command: what is run, by the seconds that it is given; bound: the most of these. result: a file
+    that it writes. read: what is kept of its output and that file; raises OSError, ValueError or
+    SyntaxError where nothing can be. statuses: what exit statuses mean, others are failures.
+    is_repeated: every call runs it. takes_rest: it is given all the time that is left.
+    """
+
+    name: str
+    command: Callable[[float], Sequence[str]]
+    bound: float
+    read: Callable[[str, Path], dict[str, Any]]
+    result: Path = Path(os.devnull)
+    statuses: Mapping[int, str] = field(default_factory=lambda: {0: DONE})
+    is_repeated: bool = False
+    takes_rest: bool = False
+
+
+@dataclass(frozen=True)
+class TableSize:
+    """Of the cells of the table. schedule_steps: `optim.schedule.steps`."""
+
+    epochs: int
+    seeds: int
+    schedule_steps: int
+
+
+def list_parts(
+    folder: Path, export: Path, get_size: Callable[[], TableSize], is_quick: bool
+) -> list[Part]:
+    """All of them, what is owed the longest first. folder: of what benchmarks and tests write.
+    get_size: asked when the table begins. is_quick: only to see that they run.
+    """
+    tests = folder / "tests.xml"
+    cells = _call_capsweep("ledger", "export", "--without-weights", str(export))
+    return [
+        # Its status is 1 where W&B is absent, which no part needs.
+        Part("doctor", _call_capsweep("doctor"), 40, read_output, statuses={0: DONE, 1: DONE}),
+        _make_bench("parity", 180, folder, is_quick),
+        Part("tests", lambda _: make_tests(tests, is_quick), 180, read_tests, tests),
+        *(_make_bench(name, bound, folder, is_quick) for name, bound in BENCHES.items()),
+        Part(
+            "table",
+            lambda seconds: make_table(get_size(), seconds, is_quick),
+            420,
+            read_table,
+            statuses={0: DONE, 3: UNFINISHED},
+            takes_rest=True,
+        ),
+        Part("export", cells, 40, read_export, export, is_repeated=True),
+    ]
+
+
+def _call_capsweep(*words: str) -> Callable[[float], Sequence[str]]:
+    return lambda _: [sys.executable, "-m", "capsweep", *words]
+
+
+def _make_bench(name: str, bound: float, folder: Path, is_quick: bool) -> Part:
+    """Its status is 1 where a bar is missed, or where it wrote nothing."""
+    result = folder / "bench" / f"{name}{'-quick' if is_quick else ''}.json"
+    words = ["bench", name, "--storage", str(folder), *(["--quick"] if is_quick else [])]
+    return Part(name, _call_capsweep(*words), bound, read_json, result, {0: DONE, 1: DONE})
+
+
+def make_tests(result: Path, is_quick: bool) -> list[str]:
+    """pytest of the tests that need a GPU, also where plugins of its configuration are absent."""
+    root = package_files.CHECKOUT
+    files = [str(root / "tests" / name) for name in (TESTS[:1] if is_quick else TESTS)]
+    options = ["-o", "addopts=--import-mode=importlib", "-W", "ignore::pytest.PytestConfigWarning"]
+    options += ["-p", "no:cacheprovider", "-q", "-rfE", "--junitxml", str(result)]
+    options += ["-k", "two_runs and cpu" if is_quick else "cuda or gpu"]
+    # Products of matrices have a fixed order, as the tests ask for, only with such a workspace.
+    python = ["env", "CUBLAS_WORKSPACE_CONFIG=:4096:8", sys.executable]
+    return [*python, "-m", "pytest", "-c", str(root / "pyproject.toml"), *options, *files]
+
+
+def make_table(size: TableSize, seconds: float, is_quick: bool) -> list[str]:
+    """The sweep of the table, whose cells leave in time with their checkpoints."""
+    hours = f"{max(seconds - CLOSING, 10) / 3600:.4f}"
+    words = ["--executor", "local", "--max-hours", hours, "--retry", "failed"]
+    words += ["--epochs", str(size.epochs), "--seeds", str(size.seeds)]
+    words += [f"optim.schedule.steps={size.schedule_steps}", "logger=csv"]
+    words += SMALL if is_quick else ()
+    return [sys.executable, "-m", "capsweep", "sweep", str(TABLE), *words]
+
+
+def choose_size(images_per_second: float, seconds: float) -> TableSize:
+    """The most epochs that fit, of three seeds, or of one where those would be few. The learning
+    rate falls to END.
+    """
+    fitting = seconds * images_per_second / (PLACES * IMAGES * OVERHEAD)
+    seeds = SEEDS if fitting / SEEDS >= FEWEST_EPOCHS else 1
+    epochs = max(1, min(MOST_EPOCHS, int(fitting / seeds)))
+    steps = epochs * math.ceil(IMAGES / BATCH)
+    return TableSize(epochs, seeds, max(1, round(steps * math.log(RATE) / math.log(END))))
+
+
+def read_output(output: str, _: Path) -> dict[str, Any]:
+    """What was printed."""
+    return {"text": output}
+
+
+def read_json(_: str, result: Path) -> dict[str, Any]:
+    """What a benchmark wrote."""
+    return json.loads(result.read_text())
+
+
+def read_tests(_: str, result: Path) -> dict[str, Any]:
+    """Counts, and the names of tests that failed. Raises UserError where none passed."""
+    # One that was interrupted has no name.
+    cases = [each for each in ElementTree.parse(result).iter("testcase") if each.get("name")]
+    failed = [each for each in cases if {"failure", "error"} & {child.tag for child in each}]
+    skipped = [each for each in cases if each.find("skipped") is not None]
+    passed = len(cases) - len(failed) - len(skipped)
+    if not passed:
+        raise UserError(f"no test passed: {len(failed)} failed, {len(skipped)} were skipped")
+    names = [f"{each.get('classname')}::{each.get('name')}" for each in failed]
+    return {"passed": passed, "failed": len(failed), "skipped": len(skipped), "failures": names}
+
+
+def read_table(output: str, _: Path) -> dict[str, Any]:
+    """The table, as the report of the sweep has it. Raises ValueError where there is no report."""
+    reports = re.findall(r"^report: (.+)/index\.html$", output, re.MULTILINE)
+    if not reports:
+        raise ValueError("the sweep wrote no report")
+    return {"table": (Path(reports[-1]) / "table.md").read_text()}
+
+
+def read_export(_: str, result: Path) -> dict[str, Any]:
+    """The size of the file. Raises UserError for one that is too large to be carried."""
+    size = result.stat().st_size
+    if size >= LARGEST_EXPORT:
+        raise UserError(
+            f"{result} has {size:,} bytes, and is to have less than {LARGEST_EXPORT:,.0f}"
+        )
+    return {"file": str(result), "bytes": size}
+
+
+def run_part(part: Part, bound: float, log: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Run a part for at most so many seconds; how it ended, and what is kept of it."""
+    if part.result.is_file():
+        part.result.unlink()  # an older one is none of this run
+    started = time.monotonic()
+    exit_status = run_command(part.command(bound), bound, log, environment)
+    seconds, output = time.monotonic() - started, log.read_text(errors="replace")
+    content, fault = {}, ""
+    try:
+        content = part.read(output, part.result)
+    except (OSError, ValueError, SyntaxError) as error:
+        fault = str(error)
+    status = OUT_OF_TIME if exit_status is None else part.statuses.get(exit_status, FAILED)
+    if status == DONE and fault:
+        status = FAILED
+    if exit_status is None:
+        fault = f"ended after {bound:.0f} s"
+    last = "\n".join(output.splitlines()[-LAST_LINES:])[-LAST_CHARACTERS:]
+    cause = f"{fault}\n{last}".strip() if status in (FAILED, OUT_OF_TIME) else None
+    known = {"status": status, "cause": cause, "seconds": seconds, "bound": bound}
+    return known | {"content": content}
+
+
+def run_command(
+    words: Sequence[str], bound: float, log: Path, environment: Mapping[str, str]
+) -> int | None:
+    """The exit status of a command; None where it was ended after so many seconds, with all that it
+    started. log: of what it prints.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
+    try:
+        return process.wait(bound)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
+        return None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _end_with_parent() -> None:
+    """Let Linux kill this process with the one that started it: it would go on holding the GPU."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

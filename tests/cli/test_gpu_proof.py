@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -92,6 +93,24 @@ def test_a_part_that_fails_or_hangs_is_recorded_and_the_next_one_runs(
     printed = capsys.readouterr().out
     assert "    no such kernel\n" in printed
     assert "failed: fails, hangs, killed; the reasons are in" in printed
+
+
+def test_a_part_is_killed_with_the_command(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    part = f"import os, pathlib; pathlib.Path({str(child)!r}).write_text(str(os.getpid()))\n"
+    text = (
+        "import os, sys, pathlib\n"
+        "from capsweep.cli.gpu_proof_parts import run_command\n"
+        f"words = [sys.executable, '-c', {part + 'import time; time.sleep(600)'!r}]\n"
+        f"run_command(words, 600, pathlib.Path({str(tmp_path / 'log')!r}), os.environ)\n"
+    )
+    command = subprocess.Popen([sys.executable, "-c", text])
+    while not (child.exists() and child.read_text()):
+        assert command.poll() is None
+        time.sleep(0.05)
+    command.kill()
+    command.wait()
+    assert not is_alive(int(child.read_text()))
 
 
 def is_alive(pid: int) -> bool:

@@ -16,14 +16,7 @@ from typing import Any
 
 from capsweep import terminal
 from capsweep.cli import gpu_proof_parts
-from capsweep.cli.gpu_proof_parts import (
-    CLOSING,
-    DONE,
-    FAILED,
-    OUT_OF_TIME,
-    Part,
-    TableSize,
-)
+from capsweep.cli.gpu_proof_parts import CLOSING, DONE, FAILED, OUT_OF_TIME, Part, TableSize
 from capsweep.cli.ledger import find_storage
 from capsweep.cluster import driver
 from capsweep.config import code_identity
@@ -101,7 +94,7 @@ def read_conditions(options: Options) -> dict[str, Any]:
     status = gpu_proof_parts.run_command(words, CONDITIONS_SECONDS, log, options.environment)
     if status != 0:
         lines = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
-        raise UserError(f"capsweep cannot be imported here; {log} ends with:\n{lines}")
+        raise UserError(f"this machine cannot be described; {log} ends with:\n{lines}")
     (line,) = [line for line in log.read_text().splitlines() if line.startswith("{")]
     conditions = json.loads(line)
     if conditions["device"] != "cuda" and not options.is_rehearsal:
@@ -114,7 +107,7 @@ def read_state(path: Path) -> dict[str, Any]:
     """What an earlier call wrote. Raises UserError naming the file."""
     try:
         state = json.loads(path.read_text())
-        if not {"rehearsal", "code", "device", "conditions", "parts"} <= state.keys():
+        if not {"rehearsal", "code", "device", "conditions", "table", "parts"} <= state.keys():
             raise ValueError("it was not written by capsweep gpu-proof")
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; run capsweep gpu-proof first") from error
@@ -187,9 +180,8 @@ class Proof:
         entry = gpu_proof_parts.run_part(part, bound, log, self.options.environment)
         self.state["parts"][part.name] = entry
         write_json(self.path, self.state)
-        print(
-            f"{part.name}: {entry['status']}, {grid.format_duration(entry['seconds'])}", flush=True
-        )
+        taken = grid.format_duration(entry["seconds"])
+        print(f"{part.name}: {entry['status']}, {taken}", flush=True)
         for line in (entry["cause"] or "").splitlines()[-3:]:
             print(f"    {line}", flush=True)
         for line in [] if self.options.is_rehearsal else list_missed(entry):

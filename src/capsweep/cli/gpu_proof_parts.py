@@ -4,7 +4,6 @@ Each part is a process of its own: it ends alone where it fails or hangs, and th
 imports no torch, takes nothing of the GPU.
 """
 
-import ctypes
 import json
 import math
 import os
@@ -25,7 +24,11 @@ from capsweep.errors import UserError
 
 DONE, FAILED, UNFINISHED, OUT_OF_TIME = "done", "failed", "unfinished", "out of time"
 BENCHES = {"routing": 120.0, "step": 280.0, "data": 50.0, "em": 60.0, "sharing": 100.0}
-PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+# Linux kills the command with the process that started it, which would leave it on the GPU: 1 is
+# PR_SET_PDEATHSIG, 9 SIGKILL.
+ENDS_WITH_PARENT = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
+)
 GRACE = 10.0  # seconds to write down what is known, for a part whose time is over
 LAST_LINES, LAST_CHARACTERS = 12, 1500  # of an output, as the cause of a failure
 LARGEST_EXPORT = 15e6  # bytes: it is carried by hand
@@ -211,13 +214,12 @@ def run_command(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         process = subprocess.Popen(
-            words,
+            [sys.executable, "-c", ENDS_WITH_PARENT, *words],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,
-            preexec_fn=_end_with_parent,
         )
     try:
         return process.wait(bound)
@@ -230,8 +232,3 @@ def run_command(
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _end_with_parent() -> None:
-    """Let Linux kill this process with the one that started it: it would go on holding the GPU."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -11,25 +11,37 @@ import pytest
 from capsweep.config import package_files
 from capsweep.sweep import expand, spec
 
-
-def read_best_rates() -> Mapping[str, float]:
-    """By arm, the rate of the lowest validation loss in the published table of the search."""
-    text = (package_files.find_folder("sweeps") / "routing_rates.md").read_text()
-    losses: dict[str, dict[float, float]] = defaultdict(dict)
-    for arm, rate, loss in re.findall(r"^\| (\w+) \| ([\d.]+) \| \**([\d.]+)", text, re.MULTILINE):
-        losses[arm][float(rate)] = float(loss)
-    assert len({len(rates) for rates in losses.values()}) == 1
-    return {arm: min(rates, key=rates.__getitem__) for arm, rates in losses.items()}
+SEARCHES = {  # by the sweep that takes its rates
+    "routing_zoo": "routing_rates",
+    "routing_controls": "routing_rates",
+    "routing_zoo_multimnist": "routing_rates_mnist",
+    "routing_controls_mnist": "routing_rates_mnist",
+}
+Place = tuple[str, str]  # arm and data set
 
 
-@pytest.mark.parametrize("name", ["routing_zoo", "routing_controls"])
+def read_best_rates(search: str) -> Mapping[Place, float]:
+    """The rate of the lowest validation loss in the published table of a search."""
+    text = (package_files.find_folder("sweeps") / f"{search}.md").read_text()
+    datasets = re.findall(r"^\| arm \| optim.optimizer.lr \| (.+?) \| (?:\w+ )?to ", text, re.M)
+    losses: dict[Place, dict[float, float]] = defaultdict(dict)
+    for arm, rate, fields in re.findall(r"^\| (\w+) \| ([\d.]+) \| (.+) \|$", text, re.M):
+        for dataset, field in zip(datasets[0].split(" | "), fields.split(" | "), strict=False):
+            if value := re.match(r"\**([\d.]+)", field):
+                losses[arm, dataset][float(rate)] = float(value[1])
+    assert len({tuple(rates) for rates in losses.values()}) == 1  # the same rates for all
+    return {place: min(rates, key=rates.__getitem__) for place, rates in losses.items()}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
 def test_an_arm_has_the_rate_of_the_lowest_validation_loss(name: str) -> None:
-    best = read_best_rates()
+    best = read_best_rates(SEARCHES[name])
     for point in expand.expand_sweep(spec.load(name)):
-        assert point.cell.config["optim"]["optimizer"]["lr"] == best[point.arm], point.arm
+        config = point.cell.config
+        place = point.arm, config["dataset"]["name"]
+        assert config["optim"]["optimizer"]["lr"] == best[place], place
 
 
-def test_the_seeds_of_the_search_are_in_no_table_of_results() -> None:
-    searched = set(spec.load("routing_rates").seeds)
-    for name in ("routing_zoo", "routing_controls"):
-        assert not searched & set(spec.load(name).seeds)
+@pytest.mark.parametrize("name", SEARCHES)
+def test_the_seeds_of_the_search_are_in_no_table_of_results(name: str) -> None:
+    assert not set(spec.load(SEARCHES[name]).seeds) & set(spec.load(name).seeds)

@@ -22,7 +22,8 @@ Place = tuple[str, str]  # arm and data set
 
 def read_best_rates(search: str) -> Mapping[Place, float]:
     """The rate of the lowest validation loss in the published table of a search."""
-    text = (package_files.find_folder("sweeps") / f"{search}.md").read_text()
+    page = (package_files.find_folder("sweeps") / f"{search}.md").read_text()
+    text = page.partition("\ntrained:")[0]  # its first table
     datasets = re.findall(r"^\| arm \| optim.optimizer.lr \| (.+?) \| (?:\w+ )?to ", text, re.M)
     losses: dict[Place, dict[float, float]] = defaultdict(dict)
     for arm, rate, fields in re.findall(r"^\| (\w+) \| ([\d.]+) \| (.+) \|$", text, re.M):

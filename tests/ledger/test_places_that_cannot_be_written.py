@@ -9,7 +9,7 @@ import pytest
 from small_disks import small_disk
 
 from capsweep import cli
-from capsweep.ledger import lease, upkeep
+from capsweep.ledger import lease, transfer
 from capsweep.ledger.ledger import Ledger, folder_of
 
 
@@ -23,7 +23,7 @@ def test_a_read_only_ledger_is_told(
 ) -> None:
     there = Ledger(tmp_path / "there")
     new = finish(there, "seed=4").signature
-    upkeep.export_cells(there, [new], tmp_path / "new.tar")
+    transfer.export_cells(there, [new], tmp_path / "new.tar")
     with small_disk(tmp_path / "disk", 4) as place:
         ledger = Ledger(place / "ledger")
         signature = finish(ledger, "seed=3").signature

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from capsweep.errors import UserError
-from capsweep.ledger import upkeep
+from capsweep.errors import DataError, UserError
+from capsweep.ledger import transfer
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, publish
 from capsweep.report.costs import list_costs
@@ -77,7 +77,7 @@ def test_the_table_can_be_printed_again_from_the_cells_that_are_kept_beside_it(
     published = page.read_text().replace("**", "")
     archive = page.parent / "ledgers" / "ablation.tar.xz"
     ablation.ledger = Ledger(tmp_path / "there")
-    assert upkeep.import_cells(ablation.ledger, archive) == (6, 0)
+    assert transfer.import_cells(ablation.ledger, archive) == (6, 0)
     rows = formatted_table.format_table(ablation.build()).rows
     for row in rows[:2]:
         assert f"| {row[0].text} | {row[1].text} | {row[2].text} | {row[3].text}" in published
@@ -110,9 +110,29 @@ def test_a_sentence_says_what_is_decided_and_how_large_the_rest_can_be(ablation)
     baseline, worse, unclear = (0.010, 0.012, 0.011), (0.050, 0.0525, 0.051), (0.02, 0.00, 0.01)
     ablation.fill(*baseline, *worse, *unclear)
     assert publish.describe_decisions(ablation.build()) == [
-        "decided at 0.05: capsnet · 3 · 0 (+4.02). The 1 other difference can be from -2.83 "
-        "(capsnet · 3 · 0.0005) to +2.63 (capsnet · 3 · 0.0005), in percentage points."
+        "told apart from cnn (p < 0.05): capsnet · 3 · 0 (+4.02). Not told apart: capsnet · 3 · "
+        "0.0005; the intervals of their differences, each by itself, reach from -2.83 (capsnet · 3 "
+        "· 0.0005) to +2.63 (capsnet · 3 · 0.0005), in percentage points."
     ]
+
+
+def test_cells_that_name_a_folder_of_the_machine_or_lack_a_file_are_not_published(
+    ablation, write_page: Callable[[], Path], tmp_path: Path
+) -> None:
+    page = write_page()
+    published, archive = page.read_bytes(), page.parent / "ledgers" / "ablation.tar.xz"
+    kept = archive.read_bytes()
+    provenance = ablation.folder_of(1) / "provenance.json"
+    content = provenance.read_text()
+    provenance.write_text(json.dumps({"command": "capsweep train places.data=/home/me/data"}))
+    with pytest.raises(UserError, match=r"provenance.json names a folder .*, /home/me/data; run"):
+        write_page()
+    provenance.write_text(content)
+    (ablation.folder_of(1) / "config.yaml").unlink()
+    with pytest.raises(DataError, match=r"config\.yaml is absent"):
+        write_page()
+    assert (page.read_bytes(), archive.read_bytes()) == (published, kept)
+    assert list(archive.parent.iterdir()) == [archive]
 
 
 def test_a_table_of_cut_data_is_no_answer(choose: Callable, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from capsweep.config import places
 from capsweep.config.cell import flat
 from capsweep.config.cell import signature as signature_of
 from capsweep.errors import DamageError, UserError
-from capsweep.ledger import lease, listing, stored_files, upkeep
+from capsweep.ledger import lease, listing, stored_files, transfer, upkeep
 from capsweep.ledger.causes import find_nearest
 from capsweep.ledger.ledger import EVALUATIONS, Entry, Ledger, folder_of, load_predictions
 from capsweep.ledger.listing import find_signature
@@ -93,7 +93,7 @@ def run_show(parsed: argparse.Namespace) -> None:
         print(f"\n{title}")
         for key, value in flat(section or {}).items():
             print(f"  {key}: {value}")
-    if entry.result is not None:
+    if "predictions.npz" in ledger.list_files(signature):
         from capsweep.report import evaluation_tables
 
         print(f"\n{evaluation_tables.describe_error(*load_predictions(ledger, signature))}")
@@ -179,7 +179,7 @@ def _find_faults(ledger: Ledger, cell: str) -> Iterator[str]:
         partial(_check_science, ledger, cell),
         *(partial(_check_file, ledger, cell, name) for name in sorted(names - {EVALUATIONS})),
     ]
-    if result is not None and "predictions.npz" in names:
+    if result is not None and "predictions.npz" in ledger.list_files(cell):
         readers.append(partial(load_predictions, ledger, cell))
     for read in readers:
         try:
@@ -196,7 +196,7 @@ def _check_science(ledger: Ledger, cell: str) -> None:
 
 
 def _check_file(ledger: Ledger, cell: str, name: str) -> None:
-    if ledger.read(cell, name) is None and name not in upkeep.OPTIONAL:
+    if ledger.read(cell, name) is None and name not in transfer.OPTIONAL:
         raise stored_files.damage_error(
             f"{ledger.locate_files(cell)}/{name}", "it is absent", REMOVE
         )
@@ -289,13 +289,13 @@ def run_export(parsed: argparse.Namespace) -> None:
     for signature in entries.keys() - set(finished):
         cause = entries[signature].cause or entries[signature].status
         print(f"left out: {signature}: {cause}", file=sys.stderr)
-    left_out = upkeep.WEIGHTS if parsed.without_weights else None
-    size = upkeep.export_cells(ledger, finished, parsed.file, lambda name: name != left_out)
+    left_out = transfer.WEIGHTS if parsed.without_weights else None
+    size = transfer.export_cells(ledger, finished, parsed.file, lambda name: name != left_out)
     print(f"{count_of(len(finished), 'cell')}, {size:,} bytes: {parsed.file}")
 
 
 def run_import(parsed: argparse.Namespace) -> None:
     """Merge a file that export wrote."""
     ledger = open_ledger(parsed)
-    new, known = upkeep.import_cells(ledger, parsed.file)
+    new, known = transfer.import_cells(ledger, parsed.file)
     print(f"{count_of(new, 'cell')} merged, {known} were there already")

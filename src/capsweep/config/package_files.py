@@ -19,7 +19,7 @@ import capsweep
 PACKAGE = Path(__file__).resolve().parents[1]
 CHECKOUT = PACKAGE.parents[1]
 JOBS = "data_prep"
-SKIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
+SKIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "*.tar.xz")
 
 
 def find_folder(name: str) -> Path:

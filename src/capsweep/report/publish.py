@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from capsweep.errors import UserError
-from capsweep.ledger import upkeep
+from capsweep.ledger import transfer
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import costs, formatted_table, grid, render
 from capsweep.report.cells import read_hardware
@@ -20,6 +20,7 @@ from capsweep.terminal import count_of
 
 NAME = "report"
 ARCHIVES = "ledgers"  # the folder of the cells behind published tables, beside the sweeps
+FOLDER = re.compile(rb"(?<![\w./:<~-])/(?:[\w.-]+/)+[\w.-]*")
 COMMAND = "(?m)^`(make report [^`]+)` printed this"  # above the verdict
 VERDICT = "Not written yet. All that is outside the two markers is written by hand, and stays."
 
@@ -68,8 +69,7 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None
         raise UserError(f"{refused}: {' '.join(formatted.warnings)} Leave limit_batches out")
     training = describe_training(table, ledger)
     parts = render.list_paragraphs(formatted)
-    beside = costs.list_costs(table, ledger)
-    decisions = describe_decisions(table)
+    beside, decisions = costs.list_costs(table, ledger), describe_decisions(table)
     paragraphs = [table.sweep.question, *parts, *decisions, *beside, f"`{command}` {training}."]
     new = f"# {table.sweep.name}\n\n{markers}\n\n## Verdict\n\n{VERDICT}\n"
     before = re.search(COMMAND, renew_section(path, NAME, None, new))
@@ -77,40 +77,68 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None
     if instead and table.sweep.variation:
         cure = "to replace it, remove what stands between the markers of that page"
         raise UserError(f"{refused}: {path} has the table of `{instead}`; {cure}")
+    keep_cells(table, ledger, path.parent / ARCHIVES / f"{path.stem}.tar{transfer.PACKED}")
     renew_section(path, NAME, "\n" + "\n\n".join(paragraphs) + "\n\n", new)
-    archive = path.parent / ARCHIVES / f"{path.stem}.tar{upkeep.PACKED}"
-    archive.unlink(missing_ok=True)
-    upkeep.export_cells(ledger, list_counted(table), archive, upkeep.is_result)
     return path, instead
 
 
+def keep_cells(table: ResultTable, ledger: Ledger, archive: Path) -> None:
+    """Write the export of the cells that count, verified before it takes the place of an older one.
+
+    Raises DataError for a cell that lacks a file, and UserError for one whose files name a folder
+    of the machine.
+    """
+    made = archive.with_name(f"new-{archive.name}")
+    made.unlink(missing_ok=True)
+    transfer.export_cells(ledger, list_counted(table), made, transfer.is_result)
+    try:
+        transfer.verify_export(made)
+        for name, content in transfer.read_members(made):
+            if (folder := FOLDER.search(content)) is not None:
+                raise UserError(
+                    f"{table.sweep.report_name} is not published: {name} names a folder of this "
+                    f"machine, {folder[0].decode(errors='replace')}; run that cell again elsewhere"
+                )
+        made.replace(archive)
+    finally:
+        made.unlink(missing_ok=True)
+
+
 def describe_decisions(table: ResultTable) -> list[str]:
-    """For each column with differences of three seeds or more: which are decided, and how large the
-    others can be by their intervals.
+    """For each column with differences of three seeds or more: which rows the paired test tells
+    apart from the baseline, and how far the intervals of the others reach.
     """
     sentences = []
     for number, column in enumerate(table.columns):
+        where = f"{grid.describe_row(column)}: " if len(table.columns) > 1 else ""
         tested = [
-            (grid.describe_row(row.coordinates), group.difference, group.p)
+            (grid.describe_row(row.coordinates), group.difference, group.p, interval)
             for row in table.rows
             if (group := row.values[number]) and group.difference and group.p is not None
+            if (interval := group.difference.interval) is not None
         ]
-        ranges = {name: d.interval for name, d, p in tested if d.interval and p >= LEVEL}
-        decided = [f"{name} ({_format(table, d.mean)})" for name, d, p in tested if p < LEVEL]
-        if decided or ranges:
-            where = f"{grid.describe_row(column)}: " if len(table.columns) > 1 else ""
-            sentences.append(f"{where}decided at {LEVEL:g}: {', '.join(decided) or 'none'}.")
-        if ranges:
-            low, high = (
-                min(ranges, key=lambda n: ranges[n][0]),
-                max(ranges, key=lambda n: ranges[n][1]),
-            )
-            sentences[-1] += (
-                f" The {count_of(len(ranges), 'other difference')} can be from "
-                f"{_format(table, ranges[low][0])} ({low}) to {_format(table, ranges[high][1])} "
-                f"({high}){table.measure.points}."
-            )
+        decided = [f"{name} ({_format(table, d.mean)})" for name, d, p, _ in tested if p < LEVEL]
+        others = {name: interval for name, _, p, interval in tested if p >= LEVEL}
+        if tested:
+            baseline = table.sweep.baseline
+            apart = f"told apart from {baseline} (p < {LEVEL:g}): {', '.join(decided) or 'none'}."
+            sentences.append(f"{where}{apart} {_describe_reach(table, others)}".rstrip())
     return sentences
+
+
+def _describe_reach(table: ResultTable, intervals: Mapping[str, tuple[float, float]]) -> str:
+    """How far the intervals of rows that no test tells apart reach; each is a 95 % interval by
+    itself.
+    """
+    if not intervals:
+        return ""
+    low = min(intervals, key=lambda name: intervals[name][0])
+    high = max(intervals, key=lambda name: intervals[name][1])
+    return (
+        f"Not told apart: {', '.join(intervals)}; the intervals of their differences, each by "
+        f"itself, reach from {_format(table, intervals[low][0])} ({low}) to "
+        f"{_format(table, intervals[high][1])} ({high}){table.measure.points}."
+    )
 
 
 def _format(table: ResultTable, difference: float) -> str:

@@ -15,6 +15,8 @@ from capsweep.tracking import content
 from capsweep.tracking.labels import Labels
 
 PACKAGES = "torch torchvision pytorch-lightning torchmetrics hydra-core numpy h5py ray wandb"
+# Overrides that say where it ran: they decide no number, and a published ledger tells nobody.
+OF_HERE = ("places.", "cluster.", "cluster=", "logger.entity=")
 # Files of GPU drivers: NVIDIA's, AMD's, and NVIDIA's inside of WSL.
 DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
@@ -23,8 +25,7 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
     """The provenance of a cell that is about to run in this process."""
     config = cell.config
     dataset, routing, trainer = config["dataset"], config["routing"], config["trainer"]
-    # Places are this node's, and a published ledger tells nobody of them.
-    overrides = [text for text in cell.overrides if not text.startswith("places.")]
+    overrides = [text for text in cell.overrides if not text.startswith(OF_HERE)]
     return {
         "signature": cell.signature,
         "science": cell.science,

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import lzma
 import os
 import tarfile
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 
 from capsweep.config import compose
 from capsweep.errors import DataError, UserError
-from capsweep.ledger import lease, upkeep
+from capsweep.ledger import lease, transfer
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.storage.files import hash_bytes
 
@@ -27,7 +28,7 @@ def export(ledger: Ledger, finish, tmp_path: Path) -> Path:
     """An export of one cell with an evaluation."""
     finish(ledger, "seed=3")
     ledger.write_evaluation(SIGNATURE, "attack.json", b"{}")
-    upkeep.export_cells(ledger, [SIGNATURE], tmp_path / "export.tar")
+    transfer.export_cells(ledger, [SIGNATURE], tmp_path / "export.tar")
     return tmp_path / "export.tar"
 
 
@@ -133,7 +134,7 @@ def test_a_damaged_export_is_refused_before_anything_is_written(
 ) -> None:
     damage(export)
     with pytest.raises(DataError, match=message):
-        upkeep.import_cells(Ledger(tmp_path / "there"), export)
+        transfer.import_cells(Ledger(tmp_path / "there"), export)
     assert not (tmp_path / "there").exists()
     assert not (tmp_path / "evil").exists()
 
@@ -142,13 +143,13 @@ def test_what_is_exported_can_be_merged_elsewhere(
     export: Path, ledger: Ledger, tmp_path: Path
 ) -> None:
     there = Ledger(tmp_path / "there")
-    assert upkeep.import_cells(there, export) == (1, 0)
+    assert transfer.import_cells(there, export) == (1, 0)
     for name in ("config.yaml", "weights.ckpt", "metrics.jsonl", "evals/attack.json"):
         assert there.read(SIGNATURE, name) == ledger.read(SIGNATURE, name)
     assert there.read_result(SIGNATURE) == ledger.read_result(SIGNATURE)
-    assert upkeep.import_cells(there, export) == (0, 1)
-    upkeep.export_cells(ledger, [SIGNATURE], tmp_path / "small.tar", upkeep.is_result)
-    assert upkeep.import_cells(Ledger(tmp_path / "other"), tmp_path / "small.tar") == (1, 0)
+    assert transfer.import_cells(there, export) == (0, 1)
+    transfer.export_cells(ledger, [SIGNATURE], tmp_path / "small.tar", transfer.is_result)
+    assert transfer.import_cells(Ledger(tmp_path / "other"), tmp_path / "small.tar") == (1, 0)
     assert Ledger(tmp_path / "other").read(SIGNATURE, "weights.ckpt") is None
 
 
@@ -156,21 +157,25 @@ def test_a_packed_export_is_unpacked_up_to_a_bound(
     export: Path, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed = tmp_path / "export.tar.xz"
-    assert upkeep.export_cells(ledger, [SIGNATURE], packed) < export.stat().st_size / 2
-    assert upkeep.import_cells(Ledger(tmp_path / "there"), packed) == (1, 0)
-    monkeypatch.setattr(upkeep, "LARGEST", 1000)
-    with pytest.raises(DataError, match=r"more than 1,000 bytes when unpacked; unpack it with xz"):
-        upkeep.import_cells(Ledger(tmp_path / "other"), packed)
+    assert transfer.export_cells(ledger, [SIGNATURE], packed) < export.stat().st_size / 2
+    assert transfer.import_cells(Ledger(tmp_path / "there"), packed) == (1, 0)
+    monkeypatch.setattr(transfer, "LARGEST", 10)
+    with pytest.raises(UserError, match=r"bytes are too many to be packed; leave \.xz out"):
+        transfer.export_cells(ledger, [SIGNATURE], tmp_path / "large.tar.xz")
+    monkeypatch.setattr(transfer, "LARGEST", 2**20)
+    (tmp_path / "large.tar.xz").write_bytes(lzma.compress(bytes(2**21), preset=0))
+    with pytest.raises(DataError, match=r"more than 1,048,576 bytes when unpacked; unpack it with"):
+        transfer.import_cells(Ledger(tmp_path / "other"), tmp_path / "large.tar.xz")
     packed.write_bytes(packed.read_bytes()[:-20])
     monkeypatch.undo()
     with pytest.raises(DataError, match="not a whole tar file"):
-        upkeep.import_cells(Ledger(tmp_path / "other"), packed)
+        transfer.import_cells(Ledger(tmp_path / "other"), packed)
 
 
 def test_the_first_result_stands(export: Path, finish, tmp_path: Path) -> None:
     there = Ledger(tmp_path / "there")
     finish(there, "seed=3", error=0.75)
-    assert upkeep.import_cells(there, export) == (0, 1)
+    assert transfer.import_cells(there, export) == (0, 1)
     assert there.read_result(SIGNATURE) == {"metrics": {"test/error": 0.75}}
 
 
@@ -181,14 +186,14 @@ def test_what_an_unfinished_run_left_does_not_mix_with_the_import(
     there = Ledger(f"{scheme}{tmp_path / 'there'}")
     for name in ("predictions.npz", "stopped.json", "resume.ckpt"):
         there.store.write(f"{folder_of(SIGNATURE)}/{name}", b"of another run")
-    upkeep.import_cells(there, export)
+    transfer.import_cells(there, export)
     assert there.entry(SIGNATURE).status == "done"
     assert there.read(SIGNATURE, "weights.ckpt") == b"weights"
     assert there.read(SIGNATURE, "resume.ckpt") is None
     assert not scheme or there.read_result(SIGNATURE)["attempt"]
     again = tmp_path / "again.tar"
-    upkeep.export_cells(there, [SIGNATURE], again)
-    assert upkeep.import_cells(Ledger(tmp_path / "third"), again) == (1, 0)
+    transfer.export_cells(there, [SIGNATURE], again)
+    assert transfer.import_cells(Ledger(tmp_path / "third"), again) == (1, 0)
 
 
 @pytest.mark.parametrize("killed_at", range(1, 7))
@@ -207,11 +212,11 @@ def test_a_cell_whose_import_was_killed_is_not_finished(
     there.store.write(f"{folder_of(SIGNATURE)}/resume.ckpt", b"of an unfinished run")
     monkeypatch.setattr(there.store, "write", write_or_die)
     with pytest.raises(KeyboardInterrupt):
-        upkeep.import_cells(there, export)
+        transfer.import_cells(there, export)
     assert (there.read(SIGNATURE, "resume.ckpt") is not None) == (killed_at < 6)
     assert there.entry(SIGNATURE).status == "missing"
     monkeypatch.undo()
-    assert upkeep.import_cells(there, export) == (1, 0)
+    assert transfer.import_cells(there, export) == (1, 0)
 
 
 def test_a_cell_that_is_being_run_is_left_alone(export: Path, tmp_path: Path) -> None:
@@ -219,8 +224,8 @@ def test_a_cell_that_is_being_run_is_left_alone(export: Path, tmp_path: Path) ->
         lease.hold_lease(tmp_path / "there", SIGNATURE),
         pytest.raises(UserError, match=f"{SIGNATURE} is being run by process"),
     ):
-        upkeep.import_cells(Ledger(tmp_path / "there"), export)
-    assert upkeep.import_cells(Ledger(tmp_path / "there"), export) == (1, 0)
+        transfer.import_cells(Ledger(tmp_path / "there"), export)
+    assert transfer.import_cells(Ledger(tmp_path / "there"), export) == (1, 0)
 
 
 def test_an_export_replaces_nothing(export: Path, ledger: Ledger, tmp_path: Path) -> None:
@@ -228,5 +233,5 @@ def test_an_export_replaces_nothing(export: Path, ledger: Ledger, tmp_path: Path
     before = export.read_bytes()
     for target in (export, tmp_path, tmp_path / "link", Path("/dev/null")):
         with pytest.raises(UserError, match="is there already"):
-            upkeep.export_cells(ledger, [SIGNATURE], target)
+            transfer.export_cells(ledger, [SIGNATURE], target)
     assert export.read_bytes() == before

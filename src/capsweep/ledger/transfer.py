@@ -1,0 +1,234 @@
+"""Exports of a ledger, which travel.
+
+An export is one tar file, for hosts without a network: train there, export there, import here. An
+import is verified; the first complete result of a cell stands, so importing twice, or what is there
+already, changes nothing. An export whose name ends in .xz is packed: the cells behind a published
+table are kept so.
+"""
+
+import io
+import json
+import lzma
+import os
+import re
+import secrets
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from capsweep.config import bounded_yaml
+from capsweep.config.cell import signature as signature_of
+from capsweep.errors import ConfigError, DataError, UserError
+from capsweep.ledger import stored_files
+from capsweep.ledger.ledger import EVALUATIONS, METRICS, POINTS, Ledger, folder_of
+from capsweep.ledger.stored_files import DIGESTS, RESULT
+from capsweep.storage.files import hash_bytes, write_atomically
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+AGAIN = "export it again"
+COPY = "copy the file again"
+CONFIG = "config.yaml"
+WEIGHTS = "weights.ckpt"
+RESULTS = {CONFIG, RESULT, METRICS, "provenance.json"}  # of a cell: what tables need
+OPTIONAL = {WEIGHTS, "predictions.npz", POINTS, "metrics.csv"}  # files that an export may leave out
+PACKED = ".xz"
+LARGEST = 2**26  # bytes to which a packed export may unpack: nobody else bounds them
+# Of a file in a cell's folder: shorter than a file system allows, which has a longer one meanwhile.
+NAME = re.compile(rf"({EVALUATIONS}/)?(?!{EVALUATIONS}$)[A-Za-z0-9][A-Za-z0-9_.-]{{0,199}}")
+
+
+def is_result(name: str) -> bool:
+    """Whether a file of a cell is small and says how the cell ended: what tables need."""
+    return name in RESULTS or (name.startswith(f"{EVALUATIONS}/") and name.endswith(".json"))
+
+
+def export_cells(
+    ledger: Ledger,
+    signatures: Sequence[str],
+    file: Path,
+    choose: Callable[[str], bool] = lambda name: True,
+) -> int:
+    """Write finished cells to a tar file with a manifest of hashes; returns how many bytes.
+
+    choose: which files of a cell. One file is in memory at a time. Raises UserError where something
+    is there already, and for a packed export that would be too large to be read.
+    """
+    if os.path.lexists(file):
+        raise UserError(f"{file} is there already; remove it, or name another file")
+    names = [
+        (signature, name)
+        for signature in signatures
+        for name in _list_names(ledger, signature)
+        if choose(name)
+    ]
+    hashes, size = {}, 0
+    for signature, name in names:
+        content = _read_content(ledger, signature, name)
+        hashes[f"{signature}/{name}"] = hash_bytes(content)
+        size += len(content)
+    if file.suffix == PACKED and size > LARGEST:
+        raise UserError(f"{file}: {size:,} bytes are too many to be packed; leave {PACKED} out")
+    manifest = json.dumps({"format": FORMAT, "sha256": hashes}, indent=1).encode()
+
+    def write(target: IO[bytes]) -> None:
+        mode = "w:xz" if file.suffix == PACKED else "w"
+        with tarfile.open(fileobj=target, mode=mode) as tar:
+            _add_member(tar, MANIFEST, manifest)
+            for cell, name in names:
+                _add_member(tar, f"{cell}/{name}", _read_content(ledger, cell, name))
+
+    write_atomically(file, write)
+    return file.stat().st_size
+
+
+def _list_names(ledger: Ledger, signature: str) -> list[str]:
+    """Names of the files of a finished cell: plain, and those of its evaluations."""
+    paths = (path.split("/") for path, _ in ledger.store.list_files(folder_of(signature)))
+    names = dict.fromkeys("/".join(parts[-1 - (parts[-2] == EVALUATIONS) :]) for parts in paths)
+    return [name for name in names if not name.removeprefix(f"{EVALUATIONS}/").startswith(".")]
+
+
+def _read_content(ledger: Ledger, signature: str, name: str) -> bytes:
+    content = ledger.read(signature, name)
+    if content is None:
+        raise DataError(f"{signature}/{name} went away during the export; export again")
+    return content
+
+
+def _add_member(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    tar.addfile(info, io.BytesIO(content))
+
+
+def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
+    """Add the cells of an export that the ledger lacks; a cell's result is written last.
+
+    Returns how many were new, and how many were there already. Raises DataError naming the file
+    when a hash is wrong, a file is missing, or a configuration does not have the signature of its
+    folder, and UserError for a cell that is being run here; then nothing is written.
+    """
+    results = verify_export(file)
+    entries = ledger.entries(results)
+    new = [signature for signature in results if entries[signature].result is None]
+    for signature in new:
+        if (entry := entries[signature]).status == "running":
+            raise UserError(f"{signature} is being run by {entry.owner}; import when it has ended")
+    attempt, written, contents = secrets.token_hex(8), set[str](), dict[str, bytes]()
+    for path, content in read_members(file):
+        signature, _, name = path.partition("/")
+        if name == RESULT:
+            contents[signature] = content
+        elif signature in new:
+            folder = folder_of(signature) + (f"/{attempt}" if ledger.disk is None else "")
+            ledger.store.write(f"{folder}/{name}", content)
+            written.add(f"{folder}/{name}")
+    for signature in new:
+        result = results[signature]
+        if ledger.disk is None:
+            result |= {"attempt": attempt}  # where its files are
+            contents[signature] = json.dumps(result, indent=2).encode()
+        _remove_unfinished(ledger, signature, written)
+        ledger.store.write(f"{folder_of(signature)}/{RESULT}", contents[signature])
+    return len(new), len(results) - len(new)
+
+
+def _remove_unfinished(ledger: Ledger, signature: str, written: set[str]) -> None:
+    """Remove all but the files `written`; in an object store, other attempts stay."""
+    folder = folder_of(signature)
+    unfinished = {f"{folder}/{name}" for name in ("error.txt", "stopped.json", "resume.ckpt")}
+    for path, _ in list(ledger.store.list_files(folder)):
+        if path not in written and (ledger.disk is not None or path in unfinished):
+            ledger.store.remove(path)
+
+
+def verify_export(file: Path) -> dict[str, dict[str, Any]]:
+    """The result of each cell by its signature, once all files are as the manifest says. Raises
+    DataError as `import_cells` does.
+    """
+    members = read_members(file)
+    hashes = _parse_manifest(file, *next(members, ("", b"")))
+    cells: dict[str, set[str]] = {}
+    results: dict[str, dict[str, Any]] = {}
+    for path, content in members:
+        if hashes.pop(path, None) != hash_bytes(content):
+            raise DataError(f"{file}: {path} is not as the manifest says; {COPY}")
+        signature, _, name = path.partition("/")
+        if NAME.fullmatch(name) is None:
+            raise DataError(f"{file}: {path[:80]!r} leads out of its folder, or is no name")
+        cells.setdefault(signature, set()).add(name)
+        if name == CONFIG:
+            _check_signature(file, signature, content)
+        if name == RESULT:
+            where = f"{file}: {RESULT} of cell {signature}"
+            results[signature] = stored_files.read_result(content, where, signature, AGAIN)
+    for signature, names in cells.items():
+        needed = {CONFIG, RESULT, *results.get(signature, {}).get(DIGESTS, {})} - OPTIONAL
+        hashes.update((f"{signature}/{name}", "") for name in needed - names)
+    if hashes:
+        raise DataError(f"{file}: {min(hashes)} is absent; {AGAIN}")
+    return results
+
+
+def _parse_manifest(file: Path, path: str, content: bytes) -> dict[str, str]:
+    try:
+        manifest = json.loads(content) if path == MANIFEST else {}
+        if manifest["format"] != FORMAT:
+            raise ValueError(f"format {manifest['format']}")
+        return dict(manifest["sha256"])
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise DataError(f"{file}: no {MANIFEST} of this capsweep in it; {AGAIN}") from error
+
+
+def read_members(file: Path) -> Iterator[tuple[str, bytes]]:
+    """Plain files of the tar, one at a time, whatever their names say: nothing is unpacked.
+
+    Other compressed archives and sparse files, which may be any size when they are read, and links
+    and devices, which export writes none of, are refused.
+    """
+    if not file.is_file():  # a pipe would be waited for
+        raise DataError(f"{file}: no such file, or no plain one; name one that export wrote")
+    try:
+        content = _unpack(file) if file.suffix == PACKED else None
+        with tarfile.open(file, mode="r:", fileobj=content) as tar:
+            for member in tar:
+                is_plain = member.isreg() and not member.issparse()
+                if (stream := tar.extractfile(member) if is_plain else None) is None:
+                    raise DataError(f"{file}: {member.name!r} is no plain file; {AGAIN}")
+                yield member.name, stream.read()
+    except DataError:
+        raise
+    except (
+        tarfile.TarError,
+        lzma.LZMAError,
+        EOFError,
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:
+        raise DataError(f"{file}: not a whole tar file ({error}); {COPY}") from error
+
+
+def _unpack(file: Path) -> IO[bytes]:
+    """The tar in a packed file, of LARGEST bytes at most."""
+    unpacking = lzma.LZMADecompressor(memlimit=LARGEST)
+    content = unpacking.decompress(file.read_bytes(), LARGEST + 1)
+    if len(content) > LARGEST:
+        raise DataError(f"{file}: more than {LARGEST:,} bytes when unpacked; unpack it with xz -d")
+    if not unpacking.eof:
+        raise EOFError("its end is absent")
+    return io.BytesIO(content)
+
+
+def _check_signature(file: Path, signature: str, config: bytes) -> None:
+    try:
+        found = signature_of(bounded_yaml.load_settings(config))
+    except ConfigError as error:
+        raise DataError(f"{file}: config.yaml of cell {signature}: {error}") from error
+    if found != signature:
+        raise DataError(
+            f"{file}: the configuration of cell {signature} has the signature {found}; it was "
+            "altered, or made by another version of capsweep"
+        )

@@ -1,0 +1,54 @@
+"""Every answer of sweeps/ can be printed again from the repository alone."""
+
+import re
+import shlex
+from itertools import dropwhile, takewhile
+from pathlib import Path
+
+import pytest
+
+from capsweep.cli import main
+from capsweep.config import package_files
+from capsweep.ledger import transfer
+from capsweep.ledger.ledger import Ledger
+from capsweep.report.publish import ARCHIVES, COMMAND
+
+SWEEPS = package_files.find_folder("sweeps")
+ANSWERS = sorted(path.stem for path in SWEEPS.glob("*.md") if path.stem != "README")
+LARGEST = 2 * 2**20  # bytes of an archive
+ARGS = "ARGS"
+
+
+def read_table(page: str) -> list[str]:
+    """The rows of the first table of a page, but for failures, which no archive keeps."""
+    lines = takewhile(is_row, dropwhile(lambda line: not is_row(line), page.splitlines()))
+    return [line for line in lines if "failed" not in line]
+
+
+def is_row(line: str) -> bool:
+    """Whether a line of Markdown is of a table."""
+    return line.startswith("|")
+
+
+def read_choices(page: str) -> list[str]:
+    """The options of the command that printed a page, which is one of make: `make report
+    SWEEP=recipe EPOCHS=3 ARGS='batch_size=32'`.
+    """
+    words = shlex.split(str(re.findall(COMMAND, page)[0]))[2:]
+    named = {name: value for name, _, value in (word.partition("=") for word in words)}
+    sweep, overrides = named.pop("SWEEP"), named.pop(ARGS, "").split()
+    options = (part for name, value in named.items() for part in (f"--{name.lower()}", value))
+    return [sweep, *options, *overrides]
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_table_is_printed_again_from_the_cells_beside_it(name: str, tmp_path: Path) -> None:
+    page, archive = (SWEEPS / f"{name}.md").read_text(), SWEEPS / ARCHIVES / f"{name}.tar.xz"
+    assert archive.stat().st_size < LARGEST
+    ledger = Ledger(tmp_path / "ledger")
+    assert transfer.import_cells(ledger, archive)[0] > 0
+    for signature in ledger.list_signatures():
+        assert "places." not in " ".join(ledger.read_provenance(signature)["overrides"])
+    assert main(["report", *read_choices(page), "--storage", str(tmp_path)]) == 0
+    (folder,) = (tmp_path / "reports").iterdir()
+    assert read_table((folder / "table.md").read_text()) == read_table(page)

@@ -169,7 +169,7 @@ def list_commands() -> set[str]:
     pages = [
         *REPOSITORY.glob("*.md"),
         *REPOSITORY.glob("docs/**/*.md"),
-        *REPOSITORY.glob("sweeps/*"),
+        *REPOSITORY.glob("sweeps/*.*"),
     ]
     texts = [page.read_text().replace("\\\n", " ") for page in pages if page.name != "CHANGELOG.md"]
     patterns = r"^make (.*?)(?:  .*)?$", r"`make ([^`]*)`"

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from capsweep import cli
 from capsweep.ledger.ledger import folder_of
@@ -29,6 +30,7 @@ def finished(storage: Path) -> Path:
         path = storage / "ledger" / folder_of(point.cell.signature)
         path.mkdir(parents=True)
         metrics = {"test/error": number / 100, "test/loss": number / 10}
+        (path / "config.yaml").write_text(yaml.safe_dump(dict(point.cell.science)))
         (path / "result.json").write_text(json.dumps({"metrics": metrics}))
     last = storage / "ledger" / folder_of(points[-1].cell.signature)
     (last / "result.json").unlink()

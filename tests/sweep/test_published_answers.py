@@ -17,6 +17,7 @@ SWEEPS = package_files.find_folder("sweeps")
 ANSWERS = sorted(path.name.partition(".")[0] for path in (SWEEPS / ARCHIVES).iterdir())
 LARGEST = 2 * 2**20  # bytes of an archive
 ARGS = "ARGS"
+VERDICTS = ("holds here", "does not", "cannot be told", "not asked")
 
 
 def read_table(page: str) -> list[str]:
@@ -52,3 +53,22 @@ def test_a_table_is_printed_again_from_the_cells_beside_it(name: str, tmp_path: 
     assert main(["report", *read_choices(page), "--storage", str(tmp_path)]) == 0
     (folder,) = (tmp_path / "reports").iterdir()
     assert read_table((folder / "table.md").read_text()) == read_table(page)
+
+
+def list_claims() -> list[list[str]]:
+    """The fields of every row of docs/claims.md, but for headings."""
+    lines = filter(is_row, (package_files.CHECKOUT / "docs/claims.md").read_text().splitlines())
+    rows = [[field.strip() for field in line.strip("| ").split(" | ")] for line in lines]
+    return [row for row in rows if row[0] != "claim" and set(row[0]) != {"-"}]
+
+
+def test_numbers_beside_a_claim_are_those_of_the_answer_it_names() -> None:
+    claims = list_claims()
+    assert len(claims) > 15
+    for claim, ours, _, verdict, source in claims:
+        assert verdict.partition(":")[0] in VERDICTS, claim
+        numbers = re.findall(r"\d+\.\d+", ours)
+        names = re.findall(r"\(\.\./sweeps/(\w+)\.md\)", source)
+        answers = " ".join((SWEEPS / f"{name}.md").read_text() for name in names)
+        assert numbers or not names, claim
+        assert not set(numbers) - set(re.findall(r"\d+\.\d+", answers)), claim

@@ -120,7 +120,7 @@ help: ## show this list
 #: report | EVALS=all | first draw figures that finished cells lack: names (reconstructions,couplings), or all
 #: report | PUBLISH=1 | renew NAME.md beside the sweep's file, between its markers
 #: bench | PUBLISH=docs/performance.md | renew the sections of this page
-#: gpu-proof | MINUTES=9 | of this call, 25 by default; the same command goes on
+#: gpu-proof | MINUTES=9 | minutes that this call may take, 25 by default; the same command goes on
 #: gpu-proof | REHEARSE=1 | with tiny sizes, also without a GPU: whether all of it runs
 #: shards | PAIRS=1000 | examples for each digit of training and test
 #: shards | SHARDS=600 | files of the training split; default: one for 100,000 examples
@@ -179,7 +179,7 @@ test-all: $(READY) ## run every test: also clusters, kills, and laws with many e
 bench: $(READY) ## measure, every number beside its bar: make bench ARGS=routing PUBLISH=docs/performance.md
 	@$(CAPSWEEP) bench $(call flag,STORAGE,--storage) $(call flag,PUBLISH,--publish) $(value ARGS)
 
-gpu-proof: $(READY) ## run all that is owed on a GPU, in 25 minutes; see docs/how-to/use-an-air-gapped-gpu-host.md
+gpu-proof: $(READY) ## run everything that needs a GPU, most important first, in 25 minutes; see docs/how-to/use-an-air-gapped-gpu-host.md
 	@$(CAPSWEEP) gpu-proof $(REHEARSING) $(call flag,MINUTES,--minutes) $(call flag,STORAGE,--storage) $(call flag,DATA_DIR,--data-dir)
 
 soak: $(READY) ## twenty rounds of every kill, two at a time, in 75 minutes on two cores; writes docs/soak.md

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from capsweep.bench.comparison import CandidateError
 from capsweep.bench.processes import ask_together, start_calls
 
 
@@ -40,7 +41,28 @@ def test_all_processes_end_when_one_fails(capfd: pytest.CaptureFixture[str]) -> 
             for call in started:
                 call()
 
-    with pytest.raises(RuntimeError, match="failed, see above"):
+    with pytest.raises(RuntimeError, match=r"^ZeroDivisionError: "):
         ask_all()
     assert [call.process.is_alive() for call in started] == [False, False]
     assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_a_process_that_dies_or_cannot_begin_says_so_when_it_is_asked() -> None:
+    candidates = {"dies": (partial, time.sleep, 0), "cannot begin": (divmod, 1, 0)}
+    with start_calls(candidates, is_awaited=False) as calls:
+        with pytest.raises(CandidateError, match=r"^ZeroDivisionError: "):
+            calls["cannot begin"]()
+        with pytest.raises(CandidateError, match="its process ended"):
+            calls["dies"].ask(kill_process)
+
+
+def kill_process(_: object) -> None:
+    """As a crash in native code ends it."""
+    os.kill(os.getpid(), 9)
+
+
+def test_repeated_calls_are_timed_together() -> None:
+    with start_calls({"sleeps": (partial, time.sleep, 0.05)}) as calls:
+        started = time.monotonic()
+        assert 0.05 <= calls["sleeps"](repeats=5) < 1
+        assert time.monotonic() - started > 0.25

@@ -12,8 +12,13 @@ from typing import Any
 import pytest
 
 from capsweep import cli
-from capsweep.cli import gpu_proof, gpu_proof_parts
-from capsweep.cli.gpu_proof_parts import Part, TableSize
+from capsweep.cli import gpu_proof, gpu_proof_parts, gpu_proof_table
+from capsweep.cli.gpu_proof_parts import Part
+from capsweep.cli.gpu_proof_table import TableSize
+from capsweep.cli.parser import parse_arguments
+from capsweep.cli.sweep_options import load_points
+from capsweep.config.cell import Cell
+from capsweep.ledger.ledger import Ledger, folder_of
 
 CONDITIONS = {
     "when": "2026-11-25T10:00+00:00",
@@ -48,11 +53,18 @@ def prove(storage: Path, monkeypatch: pytest.MonkeyPatch) -> Prove:
     """The exit status of the command with these parts, the last of which is the export."""
 
     def run(
-        *parts: Part, device: str = "NVIDIA H100", code: str = "code", minutes: int = 25
+        *parts: Part,
+        device: str = "NVIDIA H100",
+        code: str = "code",
+        torch: str = "2.11.0",
+        conf: str = "conf",
+        minutes: int = 25,
     ) -> int:
         hardware = CONDITIONS["hardware"] | {"gpus": [device]}
-        conditions = CONDITIONS | {"hardware": hardware}
+        conditions = CONDITIONS | {"hardware": hardware, "versions": {"torch": torch}}
         monkeypatch.setattr(gpu_proof, "read_conditions", lambda _: conditions)
+        monkeypatch.setattr(gpu_proof, "hash_configs", lambda: conf)
+        monkeypatch.setattr(gpu_proof_table, "check_images", lambda _: None)
         monkeypatch.setattr(gpu_proof.code_identity, "hash_package", lambda: code)
         monkeypatch.setattr(gpu_proof_parts, "list_parts", lambda *_: list(parts))
         return cli.main(["gpu-proof", "--storage", str(storage), "--minutes", str(minutes)])
@@ -127,7 +139,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def test_what_is_done_by_the_same_code_on_the_same_device_is_not_run_again(
+def test_what_is_done_under_the_same_conditions_is_not_run_again(
     prove: Prove, storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = tmp_path / "runs"
@@ -141,7 +153,16 @@ def test_what_is_done_by_the_same_code_on_the_same_device_is_not_run_again(
     prove(counts, export, code="other")
     prove(counts, export, code="other", device="NVIDIA H200")
     assert runs.read_text() == "xxx"
-    assert "is of NVIDIA H100; all parts are run anew" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "is of code code; all parts are run anew" in printed
+    assert "is of device NVIDIA H100; all parts are run anew" in printed
+    other = {"code": "other", "device": "NVIDIA H200", "torch": "2.13.0"}
+    prove(counts, export, **other)
+    prove(counts, export, **other, conf="changed")
+    assert runs.read_text() == "xxxxx"
+    printed = capsys.readouterr().out
+    assert "is of torch 2.11.0; all parts" in printed
+    assert "is of configurations conf; all parts" in printed
 
 
 def test_what_failed_comes_after_what_was_not_tried(prove: Prove, storage: Path) -> None:
@@ -169,26 +190,34 @@ def test_parts_that_lack_time_remain_and_are_an_exit_status(
 ) -> None:
     table = make_part("table", statuses={0: "unfinished"}, takes_rest=True)
     parts = (make_part("long", bound=300), table, make_part("export"))
-    assert prove(*parts, minutes=1) == 3
+    assert prove(*parts, minutes=2) == 3
     printed = capsys.readouterr().out
     assert "long: not started, too little time is left" in printed
     assert "remains: long, table; the same command goes on" in printed
 
 
-def test_a_bound_is_cut_to_what_is_left_of_the_minutes() -> None:
-    part, table = make_part("part", bound=90), make_part("table", bound=420, takes_rest=True)
-    assert [gpu_proof.choose_bound(part, left) for left in (1000, 60, 30, 29)] == [90, 60, 30, None]
-    assert [gpu_proof.choose_bound(table, left) for left in (1040, 180, 179)] == [1000, 140, None]
+def test_a_bound_is_cut_to_what_is_left_but_for_the_export() -> None:
+    part, choose = make_part("part", bound=90), gpu_proof_parts.choose_bound
+    assert [choose(part, left) for left in (1000, 110, 100, 99)] == [90, 70, 60, None]
+    export = make_part("export", bound=40, is_repeated=True)
+    assert [choose(export, left) for left in (1000, 40, 30, 20)] == [40, 40, 30, None]
+
+
+def test_a_table_begins_when_its_size_can_be_chosen_well_and_goes_on_with_less() -> None:
+    table, choose = make_part("table", bound=420, takes_rest=True), gpu_proof_parts.choose_bound
+    assert [choose(table, left) for left in (1040, 418, 417)] == [1000, 378, None]
+    assert [choose(table, left, has_begun=True) for left in (417, 180, 179)] == [377, 140, None]
 
 
 def test_the_table_keeps_seven_of_25_minutes(tmp_path: Path) -> None:
-    parts = gpu_proof_parts.list_parts(tmp_path, tmp_path, lambda: TableSize(1, 1, 1), False)
+    ledger = Ledger(str(tmp_path))
+    parts = gpu_proof_parts.list_parts(tmp_path, tmp_path, lambda: [], ledger, False)
     names = ["doctor", "parity", "tests", "routing", "step", "data", "em", "sharing", "table"]
     assert [part.name for part in parts] == [*names, "export"]
     assert sum(part.bound for part in parts) <= 25 * 60 - 20  # of the conditions
     (table,) = [part for part in parts if part.takes_rest]
     assert table.bound == 7 * 60
-    assert parts[-1].bound == gpu_proof.RESERVED
+    assert parts[-1].bound == gpu_proof_parts.RESERVED
 
 
 @pytest.mark.parametrize(
@@ -204,7 +233,7 @@ def test_the_table_keeps_seven_of_25_minutes(tmp_path: Path) -> None:
 def test_epochs_fit_into_the_time_that_is_left(
     images_per_second: float, seconds: float, size: TableSize
 ) -> None:
-    assert gpu_proof_parts.choose_size(images_per_second, seconds) == size
+    assert gpu_proof_table.choose_size(images_per_second, seconds) == size
     rate = 0.96 ** (size.epochs * 469 / size.schedule_steps)
     assert rate == pytest.approx(1 / 20, rel=0.25)
 
@@ -213,9 +242,11 @@ def test_the_epochs_of_the_table_are_chosen_once(prove: Prove, storage: Path) ->
     rows = [{"candidate": "fast fp32", "images/s": 60_000.0}]
     step = make_part("step", read=lambda *_: {"timings": rows})
     parts = (step, make_part("table", bound=420, takes_rest=True, statuses={0: "unfinished"}))
-    prove(*parts, make_part("export"), minutes=5)
+    prove(*parts, make_part("export"), minutes=6)
+    assert json.loads((storage / "gpu-proof.json").read_text())["table"] is None  # too late
+    prove(*parts, make_part("export"), minutes=8)
     chosen = json.loads((storage / "gpu-proof.json").read_text())["table"]
-    assert 10 <= chosen["epochs"] <= 13
+    assert 23 <= chosen["epochs"] <= 25
     prove(*parts, make_part("export"), minutes=25, code="other")
     assert json.loads((storage / "gpu-proof.json").read_text())["table"] == chosen
 
@@ -223,9 +254,51 @@ def test_the_epochs_of_the_table_are_chosen_once(prove: Prove, storage: Path) ->
 def test_the_speed_is_that_of_a_cell_wherever_it_was_measured() -> None:
     step = {"content": {"timings": [{"candidate": "fast fp32", "images/s": 5.0}]}}
     sharing = {"content": {"timings": [{"processes": 1, "images/s": 4.0}]}}
-    assert gpu_proof.find_speed({"step": step, "sharing": sharing}) == 5
-    assert gpu_proof.find_speed({"step": {"content": {}}, "sharing": sharing}) == 4
-    assert gpu_proof.find_speed({}) == gpu_proof.UNMEASURED
+    assert gpu_proof_table.find_speed({"step": step, "sharing": sharing}) == 5
+    assert gpu_proof_table.find_speed({"step": {"content": {}}, "sharing": sharing}) == 4
+    assert gpu_proof_table.find_speed({}) == gpu_proof_table.UNMEASURED
+
+
+def test_the_export_has_the_finished_cells_of_the_table_alone(
+    storage: Path, small_cell: Callable[..., Cell]
+) -> None:
+    ledger = Ledger(str(storage / "ledger"))
+    table = gpu_proof_table.describe_table(TableSize(2, 1, 9), is_quick=True)
+    assert gpu_proof_table.make_export(storage / "cells.tar", table, ledger) == []
+    assert gpu_proof_table.make_export(storage / "cells.tar", [], ledger) == []
+    _, points = load_points(parse_arguments(["sweep", *table]))
+    assert len(points) == 4
+    finished = points[1].cell.signature
+    for signature in (finished, small_cell().signature):
+        ledger.store.write(f"{folder_of(signature)}/result.json", b'{"metrics": {}}')
+    words = gpu_proof_table.make_export(storage / "cells.tar", table, ledger)
+    assert words[3:] == ["ledger", "export", "--without-weights", f"{storage}/cells.tar", finished]
+
+
+def test_a_part_without_anything_to_do_yet_has_not_failed(
+    prove: Prove, storage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    idle = Part("export", lambda _: [], 40, gpu_proof_parts.read_output, is_repeated=True)
+    assert prove(make_part("fine"), idle) == 0
+    assert read_parts(storage)["export"]["status"] == "skipped"
+    assert "there is nothing to do yet" in capsys.readouterr().out
+
+
+def test_absent_images_are_named_before_the_first_part(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(gpu_proof, "read_conditions", lambda _: CONDITIONS)
+    data = tmp_path / "data"
+    (data / "mnist").mkdir(parents=True)
+    (data / "mnist" / "train-images-idx3-ubyte.gz").touch()
+    words = ["gpu-proof", "--storage", str(storage), "--data-dir"]
+    assert cli.main([*words, str(data)]) == 2
+    message = capsys.readouterr().err
+    assert f"error: {data}: train-labels-idx1-ubyte.gz, t10k-images" in message
+    assert "or set DATA_DIR" in message
+    assert cli.main([*words, str(tmp_path / "nowhere")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    assert not (storage / "gpu-proof.json").exists()
 
 
 def test_tests_are_counted_and_those_that_failed_are_named(tmp_path: Path) -> None:
@@ -254,9 +327,9 @@ def test_tests_are_counted_and_those_that_failed_are_named(tmp_path: Path) -> No
 def test_an_export_that_is_too_large_to_be_carried_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_proof_parts, "LARGEST_EXPORT", 5)
+    monkeypatch.setattr(gpu_proof_table, "LARGEST_EXPORT", 5)
     write = f"open({str(tmp_path / 'cells.tar')!r}, 'x').write('12345')"
-    read = gpu_proof_parts.read_export
+    read = gpu_proof_table.read_export
     part = make_part("export", write, read=read, result=tmp_path / "cells.tar")
     for _ in range(2):  # the first file is replaced
         entry = gpu_proof_parts.run_part(part, 60, tmp_path / "log", os.environ)
@@ -267,11 +340,13 @@ def test_an_export_that_is_too_large_to_be_carried_has_failed(
 def write_state(storage: Path, **changes: Any) -> Path:
     """The file of a proof."""
     entry = {"status": "done", "cause": None, "seconds": 61.0, "bound": 90.0, "content": MISSED}
-    failed = entry | {"status": "failed", "cause": "no kernel\n`x`", "content": {}}
+    failed = entry | {"status": "failed", "cause": "first line\n`x` is no kernel", "content": {}}
     tests = entry | {"content": {"passed": 3, "failed": 1, "skipped": 0, "failures": ["a::b"]}}
-    table = entry | {"content": {"table": "# t\n\nA question?\n\n| a |\n\n`make report` prints."}}
+    table = entry | {
+        "content": {"table": "# t\n\nA question?\n\n| a |\n\n`make report` prints.\n\n"}
+    }
     parts = {"parity": entry, "tests": tests, "step": failed, "table": table}
-    state = {"rehearsal": False, "code": "c", "device": "d", "conditions": CONDITIONS}
+    state = {"rehearsal": False, "made_by": {}, "conditions": CONDITIONS}
     storage.mkdir(exist_ok=True)
     path = storage / "gpu-proof.json"
     path.write_text(json.dumps(state | {"parts": parts, "table": None} | changes))
@@ -286,9 +361,10 @@ def test_a_page_is_renewed_from_a_file_without_a_gpu(storage: Path, tmp_path: Pa
     assert text.startswith("by hand\n")
     assert text.endswith("<!-- bench gpu-proof: end -->\nmore\n")
     assert "2026-11-25, code 0123456789ab, NVIDIA H100, a processor with AVX512" in text
-    assert "| step | failed | 1 min 01 s |" in text
+    assert "| step | FAILED | 1 min 01 s |" in text
     assert "| speed | 0.5 x | at least 1 | MISSED |" in text
-    assert "```\nno kernel\n'x'\n```" in text
+    assert "FAILED: `'x' is no kernel`" in text
+    assert "first line" not in text
     assert "3 passed, 1 failed, 0 skipped: a::b." in text
     assert "A question?\n\n| a |" in text
     assert "make report" not in text

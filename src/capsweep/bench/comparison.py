@@ -18,10 +18,32 @@ from capsweep.bench import machine
 Results = Mapping[str, Tensor]
 Seconds = dict[str, list[float]]
 BASELINES = ("textbook", "bmm")
+LONGEST = 120  # characters of what an exception says
 
 
-class ParityError(RuntimeError):
+class CandidateError(RuntimeError):
+    """What is wrong with a candidate; the message alone says it."""
+
+
+class ParityError(CandidateError):
     """Candidates that do not compute what the reference does; the message says which and what."""
+
+
+def describe_error(error: Exception) -> str:
+    """In one line."""
+    text = " ".join(str(error).split())[:LONGEST]
+    return text if isinstance(error, CandidateError) else f"{type(error).__name__}: {text}"
+
+
+def find_faults(attempts: Mapping[str, Callable[[], object]]) -> dict[str, str]:
+    """Try each candidate; the causes of those that raise, whatever it is: the others go on."""
+    faults = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except Exception as error:
+            faults[name] = describe_error(error).removeprefix(f"{name}: ")
+    return faults
 
 
 def check_parity(reference: Results, candidates: Mapping[str, tuple[Results, float]]) -> None:
@@ -73,16 +95,20 @@ def time_in_turns(
         time_call(call)
     seconds: Seconds = {name: [] for name in candidates}
     started = time.perf_counter()
-    while len(next(iter(seconds.values()))) < least or time.perf_counter() - started < budget:
+    while candidates and (
+        len(next(iter(seconds.values()))) < least or time.perf_counter() - started < budget
+    ):
         for name, call in candidates.items():
             seconds[name].append(time_call(call))
     return seconds
 
 
-def median_ratio(seconds: Seconds, slow: str, fast: str) -> float:
+def median_ratio(seconds: Seconds, slow: str, fast: str) -> float | None:
     """How many times longer `slow` takes: the median over rounds, in each of which both ran at
-    almost the same moment.
+    almost the same moment. None where one of them was not timed.
     """
+    if not {slow, fast} <= seconds.keys():
+        return None
     return median(a / b for a, b in zip(seconds[slow], seconds[fast], strict=True))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from capsweep.config import package_files
+from capsweep.config import code_identity, package_files
 from capsweep.training import provenance
 
 THREADS = 2  # of the bars: two cores
@@ -52,14 +52,15 @@ def read_conditions() -> dict[str, Any]:
         "load": os.getloadavg()[0],
         "hardware": provenance.describe_hardware(),
         "versions": provenance.list_versions(),
-        "code": package_files.describe_code(),
+        "code": {**package_files.describe_code(), "package": code_identity.hash_package()},
     }
 
 
 def describe_conditions(conditions: Mapping[str, Any]) -> str:
     """In one line, for people; the JSON has the rest."""
     hardware, code = conditions["hardware"], conditions["code"]
-    commit = (code["commit"] or "of no checkout")[:12] + (", changed" if code["dirty"] else "")
+    commit = code["commit"][:12] if code["commit"] else f"{code['package']} of no checkout"
+    commit += ", changed" if code["dirty"] else ""
     processor = f"{hardware['processor']} with {hardware['capability']}"
     devices = ", ".join([*hardware["gpus"], processor])
     return (

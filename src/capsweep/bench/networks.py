@@ -91,6 +91,8 @@ def make_row(
 
 def judge_networks(rows: Sequence[Row]) -> list[Measured]:
     """The bars of speed of the networks that were measured, and of the memory of them all."""
+    if not rows:
+        return []
     by_name = {row["network"]: row for row in rows}
     speeds = [
         Measured(f"step of {name}: fp32 {column}", by_name[name][column], "x", bar, True)

@@ -14,29 +14,35 @@ from typing import Any
 import torch
 
 from capsweep.bench import machine, variants
-from capsweep.bench.comparison import Results, relative_error
+from capsweep.bench.comparison import Results, describe_error, relative_error
 from capsweep.bench.results import BenchReport, Measured
-from capsweep.bench.training import CAPSNET, StepCandidate, StepTraining
+from capsweep.bench.training import (
+    CAPSNET,
+    MATRIX_CAPSNET,
+    TOLERANCE,
+    StepCandidate,
+    StepTraining,
+    make_reference,
+)
 
 IMAGES = 8
 QUICK = {"parity": {"images": 2}}
 OUTPUTS, GRADIENTS = "error of outputs", "error of gradients"
 PLAIN = "softmax"  # the normaliser that goes without saying
-LONGEST = 120  # characters of what an exception says
-EM = ("model=matrix_capsnet", "routing=em", "dataset=smallnorb", "loss=spread")
 CNN = ("model=cnn_small", "dataset=digits", "model.dropout=0")  # a device draws masks of its own
 
 
 @dataclass(frozen=True)
 class Precision:
     """How numbers are computed. outputs, gradients: the largest errors that are allowed, in units
-    of the largest number of a tensor.
+    of the largest number of a tensor. trained: `precision` of the candidate.
     """
 
     name: str
     dtype: torch.dtype
     outputs: float
     gradients: float
+    trained: str = "32"
 
     @property
     def bars(self) -> dict[str, float]:
@@ -46,16 +52,21 @@ class Precision:
 
 FLOAT64 = Precision("float64", torch.float64, 1e-6, 1e-5)  # the loss is of float32 scores
 FLOAT32 = Precision("float32", torch.float32, 2e-5, 0.02)
-MIXED = Precision("bf16-mixed", torch.float32, 0.02, 0.3)
+MIXED = Precision("bf16-mixed", torch.float32, 0.02, TOLERANCE["bf16-mixed"], "bf16-mixed")
 PRECISIONS = {each.name: each for each in (FLOAT64, FLOAT32, MIXED)}
 
 
 @dataclass(frozen=True)
 class ParityCase:
-    """A network as it is trained, in one precision."""
+    """A network as it is trained, in one precision, which the candidate's follows."""
 
-    candidate: StepCandidate
+    network: StepCandidate
     precision: Precision
+
+    @property
+    def candidate(self) -> StepCandidate:
+        """What is trained."""
+        return replace(self.network, precision=self.precision.trained)
 
     @property
     def names(self) -> dict[str, str | None]:
@@ -79,14 +90,13 @@ def list_cases() -> list[ParityCase]:
     """
     impls = ("fast", "triton") if machine.is_gpu() else ("fast",)
     capsnets = [StepCandidate(impl, overrides=CAPSNET) for impl in impls]
-    others = [StepCandidate("fast", overrides=overrides) for overrides in (EM, CNN)]
+    others = [StepCandidate("fast", overrides=overrides) for overrides in (MATRIX_CAPSNET, CNN)]
     cases = [
         ParityCase(each, precision)
         for each in (*capsnets, *others, *_list_variants())
         for precision in (FLOAT64, FLOAT32)
     ]
-    mixed = (replace(each, precision=MIXED.name) for each in capsnets)
-    return [*cases, *(ParityCase(each, MIXED) for each in mixed)]
+    return [*cases, *(ParityCase(each, MIXED) for each in capsnets)]
 
 
 def _list_variants() -> list[StepCandidate]:
@@ -109,17 +119,16 @@ def measure_parity(images: int = IMAGES, cases: Sequence[ParityCase] | None = No
             step = StepTraining(case.candidate, images, case.precision.dtype)
             errors = measure_errors(references[overrides], step.compute_results())
         except Exception as error:  # whatever it is, the other cases are measured
-            cause = f"{type(error).__name__}: {' '.join(str(error).split())[:LONGEST]}"
-            errors = dict.fromkeys((OUTPUTS, GRADIENTS), math.inf) | {"largest": cause}
+            errors = dict.fromkeys((OUTPUTS, GRADIENTS), math.inf)
+            errors |= {"largest": describe_error(error)}
         rows.append(case.names | errors)
     return BenchReport(judge_errors(rows), rows)
 
 
 def compute_reference(overrides: tuple[str, ...], images: int) -> Results:
     """What the reference gives in float64 on a processor."""
-    candidate = StepCandidate("reference", overrides=overrides, convolution="direct")
     device = torch.device("cpu")
-    return StepTraining(candidate, images, torch.float64, device).compute_results()
+    return StepTraining(make_reference(overrides), images, torch.float64, device).compute_results()
 
 
 def measure_errors(expected: Results, actual: Results) -> dict[str, Any]:

@@ -6,19 +6,30 @@ all that it ever did: candidates that shared one could not be told apart.
 
 import multiprocessing
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 import torch
 
 from capsweep.bench import machine
+from capsweep.bench.comparison import CandidateError, describe_error
 from capsweep.training import devices
 
 PAUSE = 0.03  # seconds; threads of OpenMP wait busily for 10 ms after they have computed
 Call = Callable[[], object]
 Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """The answer of a process that could not give one."""
+
+    cause: str
 
 
 class RemoteCall:
@@ -38,16 +49,16 @@ class RemoteCall:
         self.seconds: list[float] = []
         self.peak = 0
 
-    def __call__(self) -> float:
-        """Seconds of one call, as the process itself measures them."""
-        seconds, self.peak = self.ask(_time_call)
+    def __call__(self, repeats: int = 1) -> float:
+        """Seconds of one call, the mean of so many, as the process itself measures them."""
+        seconds, self.peak = self.ask(partial(_time_call, repeats))
         self.seconds.append(seconds)
         return seconds
 
     def ask(self, question: Callable[[Any], Answer]) -> Answer:
         """What `question`, a function of a module, answers there when it is given the call.
 
-        Raises RuntimeError where the process has failed; it has printed why.
+        Raises CandidateError with the cause where it fails there; the process has printed more.
         """
         (answer,) = ask_together([self], question)
         return answer
@@ -64,20 +75,29 @@ def ask_together(calls: Sequence[RemoteCall], question: Callable[[Any], Answer])
     try:
         for call in calls:
             call.connection.send(question)
-        return [call.connection.recv() for call in calls]
+        answers = [call.connection.recv() for call in calls]
     except (EOFError, ConnectionError):
-        raise RuntimeError("the process of a benchmark failed, see above") from None
+        raise CandidateError("its process ended, see above") from None
+    for answer in answers:
+        if isinstance(answer, _Failure):
+            raise CandidateError(answer.cause)
+    return answers
 
 
 @contextmanager
-def start_calls(candidates: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, RemoteCall]]:
-    """A process for each candidate, `prepare` and its arguments; they end here, also on errors."""
+def start_calls(
+    candidates: Mapping[str, tuple[Any, ...]], is_awaited: bool = True
+) -> Iterator[dict[str, RemoteCall]]:
+    """A process for each candidate, `prepare` and its arguments; they end here, also on errors.
+
+    is_awaited: all of them are prepared first, and one that fails in that raises.
+    """
     with ExitStack() as stack:
         calls: dict[str, RemoteCall] = {}
         for name, candidate in candidates.items():
             calls[name] = RemoteCall(*candidate)
             stack.callback(calls[name].end)
-        for call in calls.values():
+        for call in calls.values() if is_awaited else ():
             call.ask(bool)  # it is prepared when it answers
         yield calls
 
@@ -93,15 +113,25 @@ def measure_extra_memory(prepare: Callable[..., Call], *arguments: Any) -> int:
 def _answer_questions(asked: Connection, prepare: Callable[..., Call], arguments: Any) -> None:
     """Answer what is asked, until the process that asks has ended."""
     torch.set_num_threads(machine.THREADS)
-    call = prepare(*arguments)
+    call = _try(prepare, *arguments)
     with suppress(EOFError):
         while True:
-            asked.send(asked.recv()(call))
+            question = asked.recv()
+            asked.send(call if isinstance(call, _Failure) else _try(question, call))
 
 
-def _time_call(call: Call) -> tuple[float, int]:
+def _try(function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except Exception as error:  # whatever it is, the one who asks is told
+        traceback.print_exc()
+        return _Failure(describe_error(error))
+
+
+def _time_call(repeats: int, call: Call) -> tuple[float, int]:
     time.sleep(PAUSE)
-    return machine.time_call(call), devices.read_memory_peak()[_get_kind()] or 0
+    seconds = machine.time_call(lambda: [call() for _ in range(repeats)]) / repeats
+    return seconds, devices.read_memory_peak()[_get_kind()] or 0
 
 
 def _measure_growth(call: Call) -> int:

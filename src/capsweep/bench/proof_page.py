@@ -10,6 +10,7 @@ from capsweep.report import grid, publish
 
 SECTION = "bench gpu-proof"
 PARTS = ("part", "ended", "time")
+LOST = ("failed", "out of time")
 
 
 def publish_proof(page: Path, source: Path, state: Mapping[str, Any]) -> None:
@@ -21,7 +22,7 @@ def publish_proof(page: Path, source: Path, state: Mapping[str, Any]) -> None:
         raise UserError(f"{source} is of a rehearsal, which measures nothing; name another file")
     conditions = machine.describe_conditions(state["conditions"])
     rows = [
-        (name, entry["status"], grid.format_duration(entry["seconds"]) or "")
+        (name, _describe_status(entry), grid.format_duration(entry["seconds"]) or "")
         for name, entry in state["parts"].items()
     ]
     paragraphs = [f"`capsweep gpu-proof`, {conditions}.", grid.pipe_table(PARTS, rows)]
@@ -31,11 +32,17 @@ def publish_proof(page: Path, source: Path, state: Mapping[str, Any]) -> None:
     publish.renew_section(page, SECTION, "\n\n".join(paragraphs) + "\n")
 
 
+def _describe_status(entry: Mapping[str, Any]) -> str:
+    status = entry["status"]
+    return status.upper() if status in LOST else status
+
+
 def _describe_part(entry: Mapping[str, Any]) -> Iterator[str]:
     """Paragraphs: why it failed, and what it measured."""
-    cause, content = entry["cause"], entry["content"]
-    if cause is not None:
-        yield f"```\n{cause.replace('`', chr(39))}\n```"
+    content = entry["content"]
+    if entry["cause"]:
+        cause = entry["cause"].splitlines()[-1].replace("`", "'")
+        yield f"{_describe_status(entry)}: `{cause}`"
     if "measured" in content:
         for header, rows in results.make_tables(results.from_json(content)):
             yield grid.pipe_table(header, rows)
@@ -44,4 +51,5 @@ def _describe_part(entry: Mapping[str, Any]) -> Iterator[str]:
         yield f"{': '.join([counts, *filter(None, [', '.join(content['failures'])])])}."
     elif "table" in content:
         # Without its heading and its command, which are those of a report's page.
-        yield from [text for text in content["table"].strip().split("\n\n")[1:] if text[0] != "`"]
+        paragraphs = content["table"].strip().split("\n\n")[1:]
+        yield from [text for text in paragraphs if not text.startswith("`")]

@@ -59,6 +59,16 @@ class BenchReport:
     timings: Sequence[Mapping[str, Any]] = ()
 
 
+def add_faults(report: BenchReport, name: str, faults: Mapping[str, str]) -> BenchReport:
+    """The report of a benchmark with the candidates that it could not measure: a bar, which one of
+    them misses, and a row for each with its cause.
+    """
+    what = f"{name}: candidates that fail, or differ from the reference"
+    bar = Measured(what, float(len(faults)), "candidates", 0)
+    rows = [{"not measured": each, "cause": cause} for each, cause in faults.items()]
+    return BenchReport([*report.measured, bar], [*report.timings, *rows])
+
+
 def to_json(name: str, report: BenchReport, conditions: Mapping[str, Any]) -> dict[str, Any]:
     """All that is known, numbers as numbers; one that is not finite is a word, as JSON has none."""
     measured = [asdict(bar) | {"verdict": bar.verdict} for bar in report.measured]

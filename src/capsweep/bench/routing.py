@@ -8,15 +8,17 @@ is by how much a fresh process grows in a call, beyond its inputs.
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations.
 """
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from capsweep.bench import comparison, machine, processes
-from capsweep.bench.results import BenchReport, Measured
+from capsweep.bench.results import BenchReport, Measured, add_faults
 from capsweep.model.capsules import squash
 from capsweep.model.routing import Routed, dynamic
 from capsweep.model.votes import Votes
@@ -147,23 +149,36 @@ def list_candidates() -> dict[str, Route]:
     return {"textbook": route_by_textbook, "bmm": route_by_bmm, **variants}
 
 
-def check_candidates() -> None:
-    """Raise ParityError unless all candidates give the reference's outputs and gradients."""
-    for sizes in GATE:
+def check_route(name: str, route: Route, gate: Sequence[RoutingSizes] = GATE) -> None:
+    """Raise ParityError unless a candidate gives the reference's outputs and gradients."""
+    for sizes in gate:
         for num_iters in GATE_ITERATIONS:
             problem = RoutingProblem(replace(sizes, num_iters=num_iters), torch.float64)
-            candidates = list_candidates().items()
-            results = {n: (problem.compute_results(route), TOLERANCE) for n, route in candidates}
+            results = {name: (problem.compute_results(route), TOLERANCE)}
             comparison.check_parity(problem.compute_results(dynamic.reference), results)
 
 
+def find_faults(candidates: Mapping[str, Route]) -> dict[str, str]:
+    """Why candidates cannot be measured. Each is tried in a process of its own: a kernel can break
+    all that its process does on a GPU.
+    """
+    prepared = {
+        name: (partial, check_route, name, route, GATE) for name, route in candidates.items()
+    }
+    with processes.start_calls(prepared, is_awaited=False) as calls:
+        return comparison.find_faults(
+            {name: partial(call.ask, operator.call) for name, call in calls.items()}
+        )
+
+
 def measure_routing(sizes: RoutingSizes = MNIST_LAYER, budget: float = 4.0) -> BenchReport:
-    """Both passes. budget: least seconds of each. Raises ParityError before it measures."""
+    """Both passes of all candidates without faults. budget: least seconds of each."""
     seconds: dict[str, comparison.Seconds] = {}
     rows: list[dict[str, Any]] = []
     with using_threads(machine.THREADS):
-        check_candidates()
-        candidates, problem = list_candidates(), RoutingProblem(sizes)
+        faults = find_faults(list_candidates())
+        candidates = {n: route for n, route in list_candidates().items() if n not in faults}
+        problem = RoutingProblem(sizes)
         for which in PASSES:
             calls = {name: problem.make_call(route, which) for name, route in candidates.items()}
             seconds[which] = comparison.time_in_turns(calls, budget)
@@ -173,7 +188,7 @@ def measure_routing(sizes: RoutingSizes = MNIST_LAYER, budget: float = 4.0) -> B
                 row = comparison.make_row(seconds[which], name, sizes.batch)
                 rows.append(place | row | {"extra MB": extra / 1e6})
     extra = {row["candidate"]: row["extra MB"] for row in rows}  # of the last pass, both
-    return BenchReport(judge_routing(seconds, extra), rows)
+    return add_faults(BenchReport(judge_routing(seconds, extra), rows), "routing", faults)
 
 
 def prepare_call(name: str, sizes: RoutingSizes, which: str) -> Callable[[], object]:
@@ -199,5 +214,5 @@ def judge_routing(
         ratio = comparison.median_ratio(seconds[which], slow, fast)
         measured.append(Measured(what, ratio, "x", bar, True, reason))
     what = f"routing, {BOTH}: extra memory of fast, of textbook's"
-    share = extra["fast"] / extra["textbook"]
+    share = extra["fast"] / extra["textbook"] if {"fast", "textbook"} <= extra.keys() else None
     return [*measured, Measured(what, share, "x", 1 / 8, False, skipped)]

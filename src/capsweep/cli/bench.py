@@ -24,8 +24,8 @@ BENCHES = {  # name: its module
 
 
 def run_bench(parsed: argparse.Namespace) -> int:
-    """Returns 1 when a bar is missed, or when the parity gate of a benchmark is red: then nothing
-    of it is reported. Quick ones have no bars, since they measure nothing.
+    """Returns 1 when a bar is missed, or when the parity gate of a whole benchmark is red: then
+    nothing of it is reported. Quick ones have no bars, since they measure nothing.
 
     Writes STORAGE/bench/NAME.json (NAME-quick.json) and, where there is a page, the benchmark's
     section of it. Raises UserError for an unknown name, or a page without a place for it, before

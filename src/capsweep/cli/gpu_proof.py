@@ -1,7 +1,7 @@
-"""`capsweep gpu-proof`: all that is owed on a GPU, part after part, each bounded in time.
+"""`capsweep gpu-proof`: everything that needs a GPU, part after part, each bounded in time.
 
 STORAGE/gpu-proof.json says how each part ended. The same command goes on: what is done, by the same
-code on the same device, is not run again.
+code, configurations and torch on the same device, is not run again.
 """
 
 import argparse
@@ -15,15 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from capsweep import terminal
-from capsweep.cli import gpu_proof_parts
-from capsweep.cli.gpu_proof_parts import CLOSING, DONE, FAILED, OUT_OF_TIME, Part, TableSize
+from capsweep.cli import gpu_proof_parts, gpu_proof_table
+from capsweep.cli.gpu_proof_parts import DONE, FAILED, OUT_OF_TIME, SKIPPED, Part
+from capsweep.cli.gpu_proof_table import CLOSING, TableSize
 from capsweep.cli.ledger import find_storage
 from capsweep.cluster import driver
-from capsweep.config import code_identity
-from capsweep.config.places import absolute, folder_of
+from capsweep.config import code_identity, package_files
+from capsweep.config.places import absolute, folder_of, ledger_of
 from capsweep.errors import DamageError, UserError
+from capsweep.ledger.ledger import Ledger
 from capsweep.report import grid
-from capsweep.storage.files import write_json
+from capsweep.storage.files import hash_bytes, write_json
 
 NAME = "gpu-proof"
 KEPT, LOST, LEFT = 0, 1, 3  # exit statuses; LEFT as of a sweep that its bound ended
@@ -31,9 +33,6 @@ CONDITIONS = (
     "import json; from capsweep.bench import machine; print(json.dumps(machine.read_conditions()))"
 )
 CONDITIONS_SECONDS = 120.0
-RESERVED = 40.0  # seconds that the table leaves, for the export
-SHORTEST = 1 / 3  # of its bound, that a part is started with
-UNMEASURED = 20_000.0  # images a second, where no benchmark could measure them
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,6 @@ class Options:
 
     storage: Path
     data_dir: str | None
-    minutes: float
     is_rehearsal: bool
 
     @property
@@ -77,9 +75,13 @@ def run_gpu_proof(parsed: argparse.Namespace) -> int:
         return KEPT
     ends_at = time.monotonic() + 60 * parsed.minutes
     data_dir = None if parsed.data_dir is None else absolute(parsed.data_dir)
-    options = Options(storage, data_dir, parsed.minutes, parsed.rehearse)
+    options = Options(storage, data_dir, parsed.rehearse)
     with driver.interrupted_by_sigterm():
-        proof = Proof(options, read_conditions(options))
+        conditions = read_conditions(options)
+        if not options.is_rehearsal:
+            data = options.environment.get("DATA_DIR", str(options.results / "data"))
+            gpu_proof_table.check_images(data)
+        proof = Proof(options, conditions)
         proof.run_parts(ends_at)
     return proof.report_end()
 
@@ -103,11 +105,18 @@ def read_conditions(options: Options) -> dict[str, Any]:
     return conditions
 
 
+def hash_configs() -> str:
+    """12 hexadecimal digits: all of conf/."""
+    folder = package_files.find_folder("conf")
+    texts = [(str(path.relative_to(folder)), path.read_text()) for path in folder.rglob("*.yaml")]
+    return hash_bytes(repr(sorted(texts)).encode())[:12]
+
+
 def read_state(path: Path) -> dict[str, Any]:
     """What an earlier call wrote. Raises UserError naming the file."""
     try:
         state = json.loads(path.read_text())
-        if not {"rehearsal", "code", "device", "conditions", "table", "parts"} <= state.keys():
+        if not {"rehearsal", "made_by", "conditions", "table", "parts"} <= state.keys():
             raise ValueError("it was not written by capsweep gpu-proof")
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; run capsweep gpu-proof first") from error
@@ -125,10 +134,13 @@ class Proof:
         hardware = conditions["hardware"]
         self.state: dict[str, Any] = {
             "rehearsal": options.is_rehearsal,
-            "code": code_identity.hash_package(),
-            "device": ", ".join(hardware["gpus"]) or hardware["processor"],
+            "made_by": {
+                "device": ", ".join(hardware["gpus"]) or hardware["processor"],
+                "code": code_identity.hash_package(),
+                "configurations": hash_configs(),
+                "torch": conditions["versions"]["torch"],
+            },
             "conditions": conditions,
-            "minutes": options.minutes,
             "table": None,
             "parts": {},
         }
@@ -137,24 +149,28 @@ class Proof:
         self.parts = gpu_proof_parts.list_parts(
             options.work,
             options.results / f"{NAME}-cells.tar",
-            self.get_size,
+            self.describe_table,
+            Ledger(ledger_of(str(options.results), None)),
             options.is_rehearsal,
         )
 
     def _take_over(self, earlier: Mapping[str, Any]) -> None:
-        """What counts of an earlier call; the table's cells are the same for all code."""
-        if earlier["device"] != self.state["device"]:
-            print(f"{self.path}: is of {earlier['device']}; all parts are run anew", flush=True)
-            return
-        self.state["table"] = earlier["table"]
-        if earlier["code"] == self.state["code"]:
-            self.state["parts"] = earlier["parts"]
+        """What counts of an earlier call; the size of the table does for all but another device."""
+        before, now = earlier["made_by"], self.state["made_by"]
+        others = [f"{name} {before[name]}" for name in now if before[name] != now[name]]
+        if before["device"] == now["device"]:
+            self.state["table"] = earlier["table"]
+        if others:
+            print(f"{self.path}: is of {', '.join(others)}; all parts are run anew", flush=True)
         else:
-            print(f"{self.path}: is of other code; all parts are run anew", flush=True)
+            self.state["parts"] = earlier["parts"]
 
-    def get_size(self) -> TableSize:
-        """Of the table, chosen when it first begins."""
-        return TableSize(**self.state["table"])
+    def describe_table(self) -> list[str]:
+        """The words of its sweep; none until its size is chosen, when it first begins."""
+        if self.state["table"] is None:
+            return []
+        size = TableSize(**self.state["table"])
+        return gpu_proof_table.describe_table(size, self.options.is_rehearsal)
 
     def run_parts(self, ends_at: float) -> None:
         """Until this time of the monotonic clock. What was not tried, or goes on, comes before what
@@ -165,7 +181,8 @@ class Proof:
             if self._get_status(part) == DONE and not part.is_repeated:
                 print(f"{part.name}: done by an earlier call", flush=True)
                 continue
-            bound = choose_bound(part, ends_at - time.monotonic())
+            has_begun = part.takes_rest and self.state["table"] is not None
+            bound = gpu_proof_parts.choose_bound(part, ends_at - time.monotonic(), has_begun)
             if bound is None:
                 print(f"{part.name}: not started, too little time is left", flush=True)
                 continue
@@ -190,7 +207,8 @@ class Proof:
     def _choose_size(self, seconds: float) -> TableSize:
         if self.options.is_rehearsal:
             return TableSize(1, 1, 1)
-        return gpu_proof_parts.choose_size(find_speed(self.state["parts"]), seconds)
+        speed = gpu_proof_table.find_speed(self.state["parts"])
+        return gpu_proof_table.choose_size(speed, seconds)
 
     def _get_status(self, part: Part) -> str | None:
         return self.state["parts"].get(part.name, {}).get("status")
@@ -202,7 +220,7 @@ class Proof:
         """Whether another call may do what this one did not."""
         status = self._get_status(part)
         cut = self.state["parts"].get(part.name, {}).get("bound", 0) < part.bound
-        return status not in (DONE, FAILED) and (status != OUT_OF_TIME or cut)
+        return status not in (DONE, FAILED, SKIPPED) and (status != OUT_OF_TIME or cut)
 
     def report_end(self) -> int:
         """Print what remains and where all is; the exit status."""
@@ -217,21 +235,6 @@ class Proof:
         if left:
             return LEFT
         return LOST if lost or (missed and not self.options.is_rehearsal) else KEPT
-
-
-def choose_bound(part: Part, left: float) -> float | None:
-    """The seconds that a part is given; None: too few are left to start it."""
-    given = left - RESERVED if part.takes_rest else min(part.bound, left)
-    return given if given >= SHORTEST * part.bound else None
-
-
-def find_speed(parts: Mapping[str, Any]) -> float:
-    """Images a second of the CapsNet as a cell trains it, by the benchmarks that measured it."""
-    for name, wanted in (("step", {"candidate": "fast fp32"}), ("sharing", {"processes": 1})):
-        for row in parts.get(name, {}).get("content", {}).get("timings", []):
-            if wanted.items() <= row.items():
-                return row["images/s"]
-    return UNMEASURED
 
 
 def list_missed(entry: Mapping[str, Any]) -> Sequence[str]:

@@ -5,9 +5,7 @@ imports no torch, takes nothing of the GPU.
 """
 
 import json
-import math
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -19,11 +17,14 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from capsweep.cli.gpu_proof_table import CAPSWEEP, make_export, make_table, read_export, read_table
 from capsweep.config import package_files
 from capsweep.errors import UserError
+from capsweep.ledger.ledger import Ledger
 
 DONE, FAILED, UNFINISHED, OUT_OF_TIME = "done", "failed", "unfinished", "out of time"
-BENCHES = {"routing": 120.0, "step": 280.0, "data": 50.0, "em": 60.0, "sharing": 100.0}
+SKIPPED = "skipped"
+BENCH_SECONDS = {"routing": 120.0, "step": 280.0, "data": 50.0, "em": 60.0, "sharing": 100.0}
 # Linux kills the command with the process that started it, which would leave it on the GPU: 1 is
 # PR_SET_PDEATHSIG, 9 SIGKILL.
 ENDS_WITH_PARENT = (
@@ -31,25 +32,22 @@ ENDS_WITH_PARENT = (
 )
 GRACE = 10.0  # seconds to write down what is known, for a part whose time is over
 LAST_LINES, LAST_CHARACTERS = 12, 1500  # of an output, as the cause of a failure
-LARGEST_EXPORT = 15e6  # bytes: it is carried by hand
-TABLE = "table1_mnist_gpu"  # of sweeps/
-PLACES, IMAGES, BATCH = 4, 60_000, 128  # of the table without seeds; of MNIST
-MOST_EPOCHS, FEWEST_EPOCHS, SEEDS = 50, 10, 3
-OVERHEAD = 1.3  # of a cell, over its training steps
-CLOSING = 45.0  # seconds of the table for its last epoch and the report
-RATE, END = 0.96, 1 / 20  # of the learning rate: in `optim.schedule.steps` steps, and in all
-SMALL = ("model=capsnet_tiny", "dataset=digits", "limit_batches=2")
+RESERVED = 40.0  # seconds that all other parts leave, for the export
+# Of its bound, what a part is started with: the table, whose size is for ever, when it begins; when
+# it goes on; another part.
+TO_BEGIN, TO_GO_ON, TO_START = 0.9, 1 / 3, 2 / 3
 TESTS = ("model/routing/test_parity.py", "data/test_pairs.py", "data/test_randomness.py")
 
 
 @dataclass(frozen=True)
 class Part:
-    """One thing that is owed.
+    """One thing that needs a GPU.
 
-    command: what is run, by the seconds that it is given; bound: the most of these. result: a file
-    that it writes. read: what is kept of its output and that file; raises OSError, ValueError or
-    SyntaxError where nothing can be. statuses: what exit statuses mean, others are failures.
-    is_repeated: every call runs it. takes_rest: it is given all the time that is left.
+    command: what is run, by the seconds that it is given, bound at most; nothing where there is
+    nothing to do yet. result: a file that it writes. read: what is kept of its output and that
+    file; raises OSError, ValueError or SyntaxError where nothing can be. statuses: what exit
+    statuses mean, others are failures. is_repeated: every call runs it. takes_rest: it is given all
+    the time that is left.
     """
 
     name: str
@@ -62,50 +60,45 @@ class Part:
     takes_rest: bool = False
 
 
-@dataclass(frozen=True)
-class TableSize:
-    """Of the cells of the table. schedule_steps: `optim.schedule.steps`."""
-
-    epochs: int
-    seeds: int
-    schedule_steps: int
-
-
 def list_parts(
-    folder: Path, export: Path, get_size: Callable[[], TableSize], is_quick: bool
+    folder: Path, export: Path, get_table: Callable[[], list[str]], ledger: Ledger, is_quick: bool
 ) -> list[Part]:
-    """All of them, what is owed the longest first. folder: of what benchmarks and tests write.
-    get_size: asked when the table begins. is_quick: only to see that they run.
+    """All of them, most important first. folder: of what benchmarks and tests write. export: the
+    file of the table's cells in the ledger. get_table: the words of its sweep, none while its size
+    is not chosen. is_quick: only to see that they run.
     """
-    tests = folder / "tests.xml"
-    cells = _call_capsweep("ledger", "export", "--without-weights", str(export))
+    tests, doctor = folder / "tests.xml", [*CAPSWEEP, "doctor"]
     return [
         # Its status is 1 where W&B is absent, which no part needs.
-        Part("doctor", _call_capsweep("doctor"), 40, read_output, statuses={0: DONE, 1: DONE}),
+        Part("doctor", lambda _: doctor, 40, read_output, statuses={0: DONE, 1: DONE}),
         _make_bench("parity", 180, folder, is_quick),
         Part("tests", lambda _: make_tests(tests, is_quick), 180, read_tests, tests),
-        *(_make_bench(name, bound, folder, is_quick) for name, bound in BENCHES.items()),
+        *(_make_bench(name, bound, folder, is_quick) for name, bound in BENCH_SECONDS.items()),
         Part(
             "table",
-            lambda seconds: make_table(get_size(), seconds, is_quick),
+            lambda seconds: make_table(get_table(), seconds),
             420,
             read_table,
             statuses={0: DONE, 3: UNFINISHED},
             takes_rest=True,
         ),
-        Part("export", cells, 40, read_export, export, is_repeated=True),
+        Part(
+            "export",
+            lambda _: make_export(export, get_table(), ledger),
+            40,
+            read_export,
+            export,
+            is_repeated=True,
+        ),
     ]
-
-
-def _call_capsweep(*words: str) -> Callable[[float], Sequence[str]]:
-    return lambda _: [sys.executable, "-m", "capsweep", *words]
 
 
 def _make_bench(name: str, bound: float, folder: Path, is_quick: bool) -> Part:
     """Its status is 1 where a bar is missed, or where it wrote nothing."""
     result = folder / "bench" / f"{name}{'-quick' if is_quick else ''}.json"
-    words = ["bench", name, "--storage", str(folder), *(["--quick"] if is_quick else [])]
-    return Part(name, _call_capsweep(*words), bound, read_json, result, {0: DONE, 1: DONE})
+    words = [*CAPSWEEP, "bench", name, "--storage", str(folder)]
+    words += ["--quick"] if is_quick else []
+    return Part(name, lambda _: words, bound, read_json, result, {0: DONE, 1: DONE})
 
 
 def make_tests(result: Path, is_quick: bool) -> list[str]:
@@ -118,27 +111,6 @@ def make_tests(result: Path, is_quick: bool) -> list[str]:
     # Products of matrices have a fixed order, as the tests ask for, only with such a workspace.
     python = ["env", "CUBLAS_WORKSPACE_CONFIG=:4096:8", sys.executable]
     return [*python, "-m", "pytest", "-c", str(root / "pyproject.toml"), *options, *files]
-
-
-def make_table(size: TableSize, seconds: float, is_quick: bool) -> list[str]:
-    """The sweep of the table, whose cells leave in time with their checkpoints."""
-    hours = f"{max(seconds - CLOSING, 10) / 3600:.4f}"
-    words = ["--executor", "local", "--max-hours", hours, "--retry", "failed"]
-    words += ["--epochs", str(size.epochs), "--seeds", str(size.seeds)]
-    words += [f"optim.schedule.steps={size.schedule_steps}", "logger=csv"]
-    words += SMALL if is_quick else ()
-    return [sys.executable, "-m", "capsweep", "sweep", TABLE, *words]
-
-
-def choose_size(images_per_second: float, seconds: float) -> TableSize:
-    """The most epochs that fit, of three seeds, or of one where those would be few. The learning
-    rate falls to END.
-    """
-    fitting = seconds * images_per_second / (PLACES * IMAGES * OVERHEAD)
-    seeds = SEEDS if fitting / SEEDS >= FEWEST_EPOCHS else 1
-    epochs = max(1, min(MOST_EPOCHS, int(fitting / seeds)))
-    steps = epochs * math.ceil(IMAGES / BATCH)
-    return TableSize(epochs, seeds, max(1, round(steps * math.log(RATE) / math.log(END))))
 
 
 def read_output(output: str, _: Path) -> dict[str, Any]:
@@ -164,30 +136,23 @@ def read_tests(_: str, result: Path) -> dict[str, Any]:
     return {"passed": passed, "failed": len(failed), "skipped": len(skipped), "failures": names}
 
 
-def read_table(output: str, _: Path) -> dict[str, Any]:
-    """The table, as the report of the sweep has it. Raises ValueError where there is no report."""
-    reports = re.findall(r"^report: (.+)/index\.html$", output, re.MULTILINE)
-    if not reports:
-        raise ValueError("the sweep wrote no report")
-    return {"table": (Path(reports[-1]) / "table.md").read_text()}
-
-
-def read_export(_: str, result: Path) -> dict[str, Any]:
-    """The size of the file. Raises UserError for one that is too large to be carried."""
-    size = result.stat().st_size
-    if size >= LARGEST_EXPORT:
-        raise UserError(
-            f"{result} has {size:,} bytes, and is to have less than {LARGEST_EXPORT:,.0f}"
-        )
-    return {"file": str(result), "bytes": size}
+def choose_bound(part: Part, left: float, has_begun: bool = False) -> float | None:
+    """The seconds that a part is given; None: too few are left. has_begun: the table."""
+    free = left if part.is_repeated else left - RESERVED
+    given = free if part.takes_rest else min(part.bound, free)
+    least = (TO_GO_ON if has_begun else TO_BEGIN) if part.takes_rest else TO_START
+    return given if given >= least * part.bound else None
 
 
 def run_part(part: Part, bound: float, log: Path, environment: Mapping[str, str]) -> dict[str, Any]:
     """Run a part for at most so many seconds; how it ended, and what is kept of it."""
     if part.result.is_file():
         part.result.unlink()  # an older one is none of this run
+    if not (words := part.command(bound)):
+        known = {"status": SKIPPED, "cause": "there is nothing to do yet", "seconds": 0.0}
+        return known | {"bound": bound, "content": {}}
     started = time.monotonic()
-    exit_status = run_command(part.command(bound), bound, log, environment)
+    exit_status = run_command(words, bound, log, environment)
     seconds, output = time.monotonic() - started, log.read_text(errors="replace")
     content, fault = {}, ""
     try:

@@ -169,7 +169,12 @@ BENCH = (
     _option("--storage", "results go to STORAGE/bench; default: outputs"),
 )
 GPU_PROOF = (
-    _option("--minutes", "of this call (25); the same goes on", type=whole_number(1), default=25),
+    _option(
+        "--minutes",
+        "minutes that this call may take (25); the same command goes on",
+        type=whole_number(1),
+        default=25,
+    ),
     _switch("--rehearse", "the same with tiny sizes, also without a GPU; it measures nothing"),
     _option("--storage", "where results go; default: outputs"),
     DATA_DIR,
@@ -216,7 +221,10 @@ COMMANDS = {
     "status": ("what a cluster has, and what its sweeps are doing", [ANY_JOB, *JOBS]),
     "stop": ("end a sweep that runs as a job; finished cells and checkpoints stay", JOB),
     "bench": ("measure, and print every number beside its bar", BENCH),
-    "gpu-proof": ("run all that is owed on a GPU, each part bounded in time", GPU_PROOF),
+    "gpu-proof": (
+        "run everything that needs a GPU, most important first, each part bounded in time",
+        GPU_PROOF,
+    ),
     "doctor": ("print versions and places, and what to do about each fault", []),
 }
 EVAL: dict[str, Command] = {

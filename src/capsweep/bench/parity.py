@@ -51,7 +51,7 @@ class Precision:
 
 
 FLOAT64 = Precision("float64", torch.float64, 1e-6, 1e-5)  # the loss is of float32 scores
-FLOAT32 = Precision("float32", torch.float32, 2e-5, 0.02)
+FLOAT32 = Precision("float32", torch.float32, 2e-5, TOLERANCE["32"])
 MIXED = Precision("bf16-mixed", torch.float32, 0.02, TOLERANCE["bf16-mixed"], "bf16-mixed")
 PRECISIONS = {each.name: each for each in (FLOAT64, FLOAT32, MIXED)}
 

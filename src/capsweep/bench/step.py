@@ -33,7 +33,6 @@ from capsweep.training.devices import using_threads
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch's profiler prints that it starts
 EM_BATCH = 8
 EM_FASTEST = {2: 60.0, 3: 45.0}  # images a second, by routing iterations
-EM_TOLERANCE = 1e-4
 PARTS = {  # of a step, by words in what torch's profiler records; the first that fits
     "transformed convolutions": ("TransformedConvolution",),
     "direct convolutions": ("aten::conv2d", "ConvolutionBackward"),
@@ -192,7 +191,7 @@ def _add_em(measured: list[Measured], steps: int, images: int, num_iters: int) -
         StepTraining(StepCandidate(impl, overrides=overrides), images)
         for impl in ("fast", "reference")
     )
-    results = {"fast": (fast.compute_results(), EM_TOLERANCE)}
+    results = {"fast": (fast.compute_results(), TOLERANCE["32"])}
     comparison.check_parity(reference.compute_results(), results)
     calls = {"fast": fast} | ({"reference": reference} if machine.is_gpu() else {})
     seconds = comparison.time_in_turns(calls, budget=0, least=steps)

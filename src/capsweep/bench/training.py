@@ -24,8 +24,9 @@ from capsweep.training.objective import Losses
 BATCH = 128
 CAPSNET = ("model=capsnet", "dataset=digits", "routing.num_iters=3")
 MATRIX_CAPSNET = ("model=matrix_capsnet", "routing=em", "dataset=smallnorb", "loss=spread")
-# Largest error of a tensor in units of its largest number, by precision.
-TOLERANCE = {"32": 1e-3, "bf16-mixed": 0.3}
+# Largest error of a tensor in units of its largest number, by precision. In float32 a feature near
+# zero can be rounded to the other side of ReLU; `bench parity` judges float64.
+TOLERANCE = {"32": 0.02, "bf16-mixed": 0.3}
 FLOAT64_TOLERANCE = 1e-5  # the objective rounds scores to float32
 
 

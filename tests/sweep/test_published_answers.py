@@ -21,9 +21,9 @@ VERDICTS = ("holds here", "does not", "cannot be told", "not asked")
 
 
 def read_table(page: str) -> list[str]:
-    """The rows of the first table of a page, but for failures, which no archive keeps."""
+    """The rows of the first table of a page, but for those with failures, which no archive keeps."""
     lines = takewhile(is_row, dropwhile(lambda line: not is_row(line), page.splitlines()))
-    return [line for line in lines if "failed" not in line]
+    return [line for line in lines if " seeds" not in line]
 
 
 def is_row(line: str) -> bool:

@@ -21,7 +21,7 @@ VERDICTS = ("holds here", "does not", "cannot be told", "not asked")
 
 
 def read_table(page: str) -> list[str]:
-    """The rows of the first table of a page, but for those with failures, which no archive keeps."""
+    """The rows of the first table of a page, but those with failures, which no archive has."""
     lines = takewhile(is_row, dropwhile(lambda line: not is_row(line), page.splitlines()))
     return [line for line in lines if " seeds" not in line]
 
@@ -55,6 +55,17 @@ def test_a_table_is_printed_again_from_the_cells_beside_it(name: str, tmp_path: 
     assert read_table((folder / "table.md").read_text()) == read_table(page)
 
 
+def list_numbers(text: str) -> set[str]:
+    """Those with a decimal point."""
+    return set(re.findall(r"\d+\.\d+", text))
+
+
+def read_linked(text: str) -> str:
+    """The answers that a text links, together."""
+    names = re.findall(r"\((?:\.\./)?sweeps/(\w+)\.md\)", text)
+    return " ".join((SWEEPS / f"{name}.md").read_text() for name in names)
+
+
 def list_claims() -> list[list[str]]:
     """The fields of every row of docs/claims.md, but for headings."""
     lines = filter(is_row, (package_files.CHECKOUT / "docs/claims.md").read_text().splitlines())
@@ -67,8 +78,12 @@ def test_numbers_beside_a_claim_are_those_of_the_answer_it_names() -> None:
     assert len(claims) > 15
     for claim, ours, _, verdict, source in claims:
         assert verdict.partition(":")[0] in VERDICTS, claim
-        numbers = re.findall(r"\d+\.\d+", ours)
-        names = re.findall(r"\(\.\./sweeps/(\w+)\.md\)", source)
-        answers = " ".join((SWEEPS / f"{name}.md").read_text() for name in names)
-        assert numbers or not names, claim
-        assert not set(numbers) - set(re.findall(r"\d+\.\d+", answers)), claim
+        numbers, answers = list_numbers(ours), read_linked(source)
+        assert numbers or not answers, claim
+        assert not numbers - list_numbers(answers), claim
+
+
+def test_numbers_of_the_readme_are_those_of_the_answers_it_links() -> None:
+    readme = (package_files.CHECKOUT / "README.md").read_text()
+    results = readme.partition("## Results")[2].partition("\n## ")[0]
+    assert not list_numbers(results) - list_numbers(read_linked(results))

@@ -22,7 +22,7 @@ def test_a_sweep_is_planned_and_its_table_drawn_without_data(name: str, tmp_path
     points = expand.expand_sweep(sweep)
     ledger = Ledger(str(tmp_path))
     planned = plan.make_plan(points, ledger)
-    assert all(cell.size.parameters > 8_000 for cell in planned.cells)
+    assert all(cell.size.parameters > 5_000 for cell in planned.cells)
     drawn = render.render_markdown(table.build_table(sweep, points, ledger))
     for arm in sweep.arms:
         assert "arm" not in sweep.rows or arm.name in drawn

@@ -81,9 +81,3 @@ def test_numbers_beside_a_claim_are_those_of_the_answer_it_names() -> None:
         numbers, answers = list_numbers(ours), read_linked(source)
         assert numbers or not answers, claim
         assert not numbers - list_numbers(answers), claim
-
-
-def test_numbers_of_the_readme_are_those_of_the_answers_it_links() -> None:
-    readme = (package_files.CHECKOUT / "README.md").read_text()
-    results = readme.partition("## Results")[2].partition("\n## ")[0]
-    assert not list_numbers(results) - list_numbers(read_linked(results))

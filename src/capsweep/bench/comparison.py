@@ -36,12 +36,12 @@ def describe_error(error: Exception) -> str:
 
 
 def find_faults(attempts: Mapping[str, Callable[[], object]]) -> dict[str, str]:
-    """Try each candidate; the causes of those that raise, whatever it is: the others go on."""
+    """Try each candidate; the causes of those that raise."""
     faults = {}
     for name, attempt in attempts.items():
         try:
             attempt()
-        except Exception as error:
+        except Exception as error:  # whatever it is, the other candidates are tried
             faults[name] = describe_error(error).removeprefix(f"{name}: ")
     return faults
 

@@ -149,7 +149,7 @@ class Proof:
         self.parts = gpu_proof_parts.list_parts(
             options.work,
             options.results / f"{NAME}-cells.tar",
-            self.describe_table,
+            self.list_sweep_choices,
             Ledger(ledger_of(str(options.results), None)),
             options.is_rehearsal,
         )
@@ -165,12 +165,12 @@ class Proof:
         else:
             self.state["parts"] = earlier["parts"]
 
-    def describe_table(self) -> list[str]:
+    def list_sweep_choices(self) -> list[str]:
         """The words of its sweep; none until its size is chosen, when it first begins."""
         if self.state["table"] is None:
             return []
         size = TableSize(**self.state["table"])
-        return gpu_proof_table.describe_table(size, self.options.is_rehearsal)
+        return gpu_proof_table.list_sweep_choices(size, self.options.is_rehearsal)
 
     def run_parts(self, ends_at: float) -> None:
         """Until this time of the monotonic clock. What was not tried, or goes on, comes before what

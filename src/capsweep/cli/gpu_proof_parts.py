@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from capsweep.cli.gpu_proof_table import CAPSWEEP, make_export, make_table, read_export, read_table
+from capsweep.cli.gpu_proof_table import (
+    CAPSWEEP,
+    make_export_command,
+    make_sweep_command,
+    read_export,
+    read_table,
+)
 from capsweep.config import package_files
 from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger
@@ -76,7 +82,7 @@ def list_parts(
         *(_make_bench(name, bound, folder, is_quick) for name, bound in BENCH_SECONDS.items()),
         Part(
             "table",
-            lambda seconds: make_table(get_table(), seconds),
+            lambda seconds: make_sweep_command(get_table(), seconds),
             420,
             read_table,
             statuses={0: DONE, 3: UNFINISHED},
@@ -84,7 +90,7 @@ def list_parts(
         ),
         Part(
             "export",
-            lambda _: make_export(export, get_table(), ledger),
+            lambda _: make_export_command(export, get_table(), ledger),
             40,
             read_export,
             export,

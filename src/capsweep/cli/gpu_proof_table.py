@@ -51,21 +51,21 @@ def find_speed(parts: Mapping[str, Any]) -> float:
     return UNMEASURED
 
 
-def describe_table(size: TableSize, is_quick: bool) -> list[str]:
+def list_sweep_choices(size: TableSize, is_quick: bool) -> list[str]:
     """The words of the sweep that say which cells it has."""
     words = [TABLE, "--epochs", str(size.epochs), "--seeds", str(size.seeds)]
     words += [f"optim.schedule.steps={size.schedule_steps}", "logger=csv"]
     return [*words, *(SMALL if is_quick else ())]
 
 
-def make_table(table: Sequence[str], seconds: float) -> list[str]:
+def make_sweep_command(table: Sequence[str], seconds: float) -> list[str]:
     """The sweep of the table, whose cells leave in time with their checkpoints."""
     hours = f"{max(seconds - CLOSING, 10) / 3600:.4f}"
     words = ["--executor", "local", "--max-hours", hours, "--retry", "failed"]
     return [*CAPSWEEP, "sweep", *table, *words]
 
 
-def make_export(file: Path, table: Sequence[str], ledger: Ledger) -> list[str]:
+def make_export_command(file: Path, table: Sequence[str], ledger: Ledger) -> list[str]:
     """The export of the finished cells of the table; nothing where none is."""
     if not table:
         return []

@@ -229,6 +229,11 @@ def test_routing_is_measured_into_a_table_data_and_a_picture(
     assert at[3]["changed"] == 0
     assert at[3]["error"] == records["dynamic"]["values"]["error"][0]
     assert records["uniform"]["iterations"] == [None, None]
+    dynamic = list_points(sweep)["dynamic", 0].cell.signature
+    (storage / "ledger" / folder_of(dynamic) / "weights.ckpt").unlink()
+    assert evaluate("routing", sweep, storage, "--examples", "30") == 0
+    assert "no weights; routing.json is taken as it was stored" in capsys.readouterr().out
+    assert json.loads((report / "routing.json").read_text()) == written
 
 
 def test_the_routing_of_one_cell_is_measured_by_its_first_letters(

@@ -63,6 +63,7 @@ def run_multicrop(parsed: argparse.Namespace) -> None:
     groups = cells.evaluate_networks(
         parsed.device,
         lambda *tested: [(averaged_scores.CROPS_FILE, averaged_scores.measure_crops(*tested))],
+        averaged_scores.CROPS_FILE,
     )
     columns = {"single crop": itemgetter("single_error"), "13 crops": itemgetter("multicrop_error")}
     rows = _make_rows(groups, columns, [()])
@@ -217,7 +218,7 @@ def _measure_groups(cells: SweepCells, parsed: argparse.Namespace) -> list[Routi
             return []
 
     groups = []
-    for points, of_cells, fields in cells.evaluate_networks(parsed.device, evaluate):
+    for points, of_cells, fields in cells.evaluate_networks(parsed.device, evaluate, FILE):
         contents = [content for contents in of_cells for content in contents]
         why = [reasons[p.cell.signature] for p in points if p.cell.signature in reasons]
         groups.append(RoutingGroup(contents, why[0] if why else None, fields))

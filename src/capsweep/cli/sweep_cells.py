@@ -11,7 +11,8 @@ from capsweep.cli import sweep_options
 from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import UserError
-from capsweep.ledger.ledger import Ledger
+from capsweep.ledger import stored_files
+from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.report import table
 from capsweep.report.evaluation_tables import EvaluationTable
 from capsweep.report.trained import describe_trained, warn_of_cuts
@@ -68,10 +69,11 @@ class SweepCells:
         return groups
 
     def evaluate_networks(
-        self, device: str, evaluate: EvaluateNetwork
+        self, device: str, evaluate: EvaluateNetwork, kept_file: str | None = None
     ) -> list[Group[list[Content]]]:
         """The same for what is computed from a network; each content becomes a file in the evals/
-        of its cell.
+        of its cell. kept_file: which of them is read instead where a cell has no weights, as one
+        that was imported without.
         """
         from capsweep.evaluation.checkpoint import CellLoader, find_device
 
@@ -79,6 +81,11 @@ class SweepCells:
 
         def evaluate_point(point: Point) -> list[Content]:
             name, contents = point.cell.signature, []
+            if kept_file and (kept := self._read_without_weights(name, kept_file)):
+                print(
+                    f"{point.name}: no weights; {kept_file} is taken as it was stored", flush=True
+                )
+                return [kept]
             for file, content in evaluate(*loader.load_tested(name, point.cell.config)):
                 text = json.dumps(content, indent=2, allow_nan=False)
                 path = self.ledger.write_evaluation(name, file, f"{text}\n".encode())
@@ -87,6 +94,14 @@ class SweepCells:
             return contents
 
         return self.evaluate_points(evaluate_point)
+
+    def _read_without_weights(self, name: str, file: str) -> Content | None:
+        """A stored evaluation of a cell that has no weights to make it anew."""
+        if "weights.ckpt" in self.ledger.list_files(name):
+            return None
+        content = self.ledger.read(name, f"{EVALUATIONS}/{file}")
+        cure = "import the cell with its weights, and evaluate it again"
+        return None if content is None else stored_files.parse_json(content, file, cure, "examples")
 
     def complete_table(self, answer: EvaluationTable) -> EvaluationTable:
         """The table with what was trained, and with warnings of cuts."""

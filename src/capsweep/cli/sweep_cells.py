@@ -11,7 +11,7 @@ from capsweep.cli import sweep_options
 from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import UserError
-from capsweep.ledger import stored_files
+from capsweep.ledger import stored_files, transfer
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.report import table
 from capsweep.report.evaluation_tables import EvaluationTable
@@ -72,8 +72,8 @@ class SweepCells:
         self, device: str, evaluate: EvaluateNetwork, kept_file: str | None = None
     ) -> list[Group[list[Content]]]:
         """The same for what is computed from a network; each content becomes a file in the evals/
-        of its cell. kept_file: which of them is read instead where a cell has no weights, as one
-        that was imported without.
+        of its cell. kept_file: the one that is read instead where a cell has no weights, as after
+        the import of an archive.
         """
         from capsweep.evaluation.checkpoint import CellLoader, find_device
 
@@ -97,7 +97,7 @@ class SweepCells:
 
     def _read_without_weights(self, name: str, file: str) -> Content | None:
         """A stored evaluation of a cell that has no weights to make it anew."""
-        if "weights.ckpt" in self.ledger.list_files(name):
+        if transfer.WEIGHTS in self.ledger.list_files(name):
             return None
         content = self.ledger.read(name, f"{EVALUATIONS}/{file}")
         cure = "import the cell with its weights, and evaluate it again"

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from clock import Clock
@@ -11,17 +12,23 @@ from job_queues import (
     NODE_MEMORY,
     OUT_OF_MEMORY,
     MakeQueue,
+    RecordingListener,
     draw_job,
     lose_job,
     measure_job,
     start_job,
 )
 
+from capsweep.config import compose
+from capsweep.config.cell import hash_shape
 from capsweep.ledger import causes, lease
-from capsweep.ledger.ledger import folder_of
+from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.sweep import queue as queues
-from capsweep.sweep.job import Capacity, Outcome, run_job
+from capsweep.sweep.estimates import Estimates
+from capsweep.sweep.job import Capacity, Job, Outcome, run_job
 from capsweep.sweep.limits import Bounds, Limits
+from capsweep.sweep.queue import JobQueue
+from capsweep.tracking.labels import Labels
 from capsweep.training.run_hooks import RunHooks
 
 HOUR = 3600.0
@@ -33,6 +40,15 @@ def test_the_longest_cell_starts_first_and_equal_ones_in_their_order(make_queue:
     assert [draw_job(queue).cell.config["seed"] for _ in range(3)] == [2, 1, 0]
     assert queue.next_job() is None
     assert not queue.is_exhausted
+
+
+def test_a_cell_of_unknown_length_starts_before_a_known_one(tmp_path: Path) -> None:
+    known, unknown = (compose.cell([f"model={name}"]) for name in ("capsnet_small", "capsnet"))
+    costs, seconds = Estimates(None), {"fit": 3.0, "total": 4.0}
+    costs.add({"shape": hash_shape(known), "steps": 10, "seconds": seconds})
+    jobs = [Job(cell, Labels(), cpu=1) for cell in (known, unknown)]
+    queue = JobQueue(jobs, Ledger(tmp_path), RecordingListener(), costs)
+    assert [draw_job(queue).cell for _ in jobs] == [unknown, known]
 
 
 def test_a_cell_that_never_advances_fails_after_three_lost_workers(make_queue: MakeQueue) -> None:

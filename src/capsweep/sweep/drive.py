@@ -219,8 +219,9 @@ def prepare_storage(node: Places, ledger: Ledger) -> None:
 def _make_jobs(
     sweep: Sweep, points: Sequence[Point], due: Sequence[PlannedCell], mode: str, costs: Costs
 ) -> list[Job]:
+    """The largest first: of those whose length is unknown the queue keeps this order."""
     labels, jobs = expand.make_labels(sweep, points), []
-    for planned in due:
+    for planned in sorted(due, key=_count_flops, reverse=True):
         cell = modes.with_mode(planned.cell, mode)
         cpu, facts = cell.config["resources"]["cpu"], {"estimate_seconds": costs.seconds(cell)}
         jobs.append(Job(cell, labels[planned.cell.signature], cpu=cpu, facts=facts))

@@ -4,6 +4,7 @@ Retries, bounds of time and GPU time, cells that other processes run, and measur
 are decided here, for every executor alike.
 """
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -68,7 +69,7 @@ class RestartPolicy:
 
 
 class JobQueue:
-    """The due cells, longest first, as an executor draws them.
+    """The due cells as an executor draws them: those of unknown length, then the longest first.
 
     limits: of the command, for this queue and earlier ones together.
     """
@@ -88,7 +89,7 @@ class JobQueue:
         self.capacity = Capacity()
         self.sharing = GpuSharing()
         self.failed: dict[str, str] = {}
-        self._pending = sorted(jobs, key=lambda job: -(costs.seconds(job.cell) or 0.0))
+        self._pending = sorted(jobs, key=lambda job: -(costs.seconds(job.cell) or math.inf))
         self._running: dict[str, Job] = {}
         self._awaited: dict[str, Job] = {}  # whose cells other processes run
         self._last_look = float("-inf")  # at these

@@ -181,9 +181,9 @@ def test_a_sentence_says_how_the_cells_were_trained(ablation, train: Train) -> N
     assert describe() == f"printed this, from 2 cells of 1 epoch, by {versions}"
     made = {"code": {"commit": "a" * 40}, "started": "2026-11-01T10:00:00+00:00"}
     for number, gpus in enumerate(([], ["NVIDIA H200"])):
-        hardware = {"processor": "AMD EPYC", "gpus": gpus}
+        hardware = {"processor": "AMD EPYC", "capability": "AVX2", "gpus": gpus}
         train(number, [1800.0, 150.0, 0.0][: 2 + number], hardware=hardware, **made)
     assert describe() == (
         "printed this, from 2 cells of 2 to 3 epochs, trained 2026-11-01 in 1 h 05 min of cells on "
-        "AMD EPYC, NVIDIA H200, by commit aaaaaaaaaaaa"
+        "AMD EPYC (AVX2), NVIDIA H200, by commit aaaaaaaaaaaa"
     )

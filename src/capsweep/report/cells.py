@@ -127,10 +127,14 @@ def column_name(table: ResultTable, column: int) -> str:
 
 
 def read_hardware(provenance: Mapping[str, Any]) -> str | None:
-    """The GPUs, else the processor, from what was written down when the cell began."""
+    """The GPU, else the processor with its vector instructions, which decide how sums are rounded,
+    from what was written down when the cell began.
+    """
     hardware = provenance.get("hardware", {})
-    gpus = hardware.get("gpus") or []
-    return gpus[0] if gpus else hardware.get("processor")
+    if gpus := hardware.get("gpus"):
+        return gpus[0]
+    processor, vectors = hardware.get("processor"), hardware.get("capability")
+    return f"{processor} ({vectors})" if processor and vectors else processor
 
 
 @dataclass(frozen=True)

@@ -127,8 +127,9 @@ def column_name(table: ResultTable, column: int) -> str:
 
 
 def read_hardware(provenance: Mapping[str, Any]) -> str | None:
-    """The GPU, else the processor with its vector instructions, which decide how sums are rounded,
-    from what was written down when the cell began.
+    """The name of the GPU or processor that trained a cell, as `provenance.json` has it.
+
+    A processor's name includes its vector instructions, because they change the rounding of sums.
     """
     hardware = provenance.get("hardware", {})
     if gpus := hardware.get("gpus"):

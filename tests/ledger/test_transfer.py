@@ -172,6 +172,36 @@ def test_a_packed_export_is_unpacked_up_to_a_bound(
         transfer.import_cells(Ledger(tmp_path / "other"), packed)
 
 
+def test_of_a_failed_cell_the_cause_travels_without_what_is_of_that_machine(
+    ledger: Ledger, finish, tmp_path: Path
+) -> None:
+    ledger.store.write(f"{folder_of(SIGNATURE)}/resume.ckpt", b"large")
+    ledger.note_failure(SIGNATURE, "DataError: /home/me/data/x.gz is damaged\n\nTraceback of it")
+    file = tmp_path / "failed.tar"
+    transfer.export_cells(ledger, [SIGNATURE], file)
+    for there in (Ledger(tmp_path / "there"), Ledger(f"file://{tmp_path}/bucket")):
+        assert transfer.import_cells(there, file) == (1, 0)
+        assert transfer.import_cells(there, file) == (0, 1)
+        assert there.read(SIGNATURE, "error.txt") == b"DataError: x.gz is damaged"
+        assert there.entry(SIGNATURE).status == "failed"
+        assert there.list_files(SIGNATURE) == ["error.txt"]
+    finish(ledger, "seed=3")
+    assert transfer.import_cells(ledger, file) == (0, 1)
+    assert ledger.entry(SIGNATURE).status == "done"
+    transfer.export_cells(ledger, [SIGNATURE], tmp_path / "finished.tar")
+    assert transfer.import_cells(there, tmp_path / "finished.tar") == (1, 0)
+    assert there.entry(SIGNATURE).status == "done"
+
+
+@pytest.mark.parametrize("cell", ["..", SIGNATURE.upper(), ""])
+def test_a_failure_of_what_is_no_cell_is_refused(cell: str, tmp_path: Path) -> None:
+    path, content = f"{cell}/error.txt", b"DataError: no"
+    manifest = json.dumps({"format": 1, "sha256": {path: hash_bytes(content)}}).encode()
+    write_members(tmp_path / "forged.tar", {"manifest.json": manifest, path: content})
+    with pytest.raises(DataError, match="leads out of its folder"):
+        transfer.import_cells(Ledger(tmp_path / "there"), tmp_path / "forged.tar")
+
+
 def test_the_first_result_stands(export: Path, finish, tmp_path: Path) -> None:
     there = Ledger(tmp_path / "there")
     finish(there, "seed=3", error=0.75)

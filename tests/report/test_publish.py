@@ -77,10 +77,12 @@ def test_the_table_can_be_printed_again_from_the_cells_that_are_kept_beside_it(
     published = page.read_text().replace("**", "")
     archive = page.parent / "ledgers" / "ablation.tar.xz"
     ablation.ledger = Ledger(tmp_path / "there")
-    assert transfer.import_cells(ablation.ledger, archive) == (6, 0)
+    assert transfer.import_cells(ablation.ledger, archive) == (7, 0)
     rows = formatted_table.format_table(ablation.build()).rows
-    for row in rows[:2]:
+    for row in rows[:3]:
         assert f"| {row[0].text} | {row[1].text} | {row[2].text} | {row[3].text}" in published
+    failure = ablation.ledger.entry(ablation.points[6].cell.signature)
+    assert failure.cause == "FileNotFoundError: x is gone"
 
 
 def test_parameters_speed_and_measures_of_couplings_stand_below_the_table(

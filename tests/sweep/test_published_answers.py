@@ -21,9 +21,8 @@ VERDICTS = ("holds here", "does not", "cannot be told", "not asked")
 
 
 def read_table(page: str) -> list[str]:
-    """The rows of the first table of a page, but those with failures, which no archive has."""
-    lines = takewhile(is_row, dropwhile(lambda line: not is_row(line), page.splitlines()))
-    return [line for line in lines if " seeds" not in line]
+    """The rows of the first table of a page."""
+    return list(takewhile(is_row, dropwhile(lambda line: not is_row(line), page.splitlines())))
 
 
 def is_row(line: str) -> bool:

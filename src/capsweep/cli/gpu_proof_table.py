@@ -11,6 +11,7 @@ from typing import Any
 from capsweep.cli import parser, sweep_options
 from capsweep.config import compose
 from capsweep.errors import UserError
+from capsweep.ledger import transfer
 from capsweep.ledger.ledger import Ledger
 from capsweep.storage.official_files import OfficialFiles
 
@@ -66,14 +67,14 @@ def make_sweep_command(table: Sequence[str], seconds: float) -> list[str]:
 
 
 def make_export_command(file: Path, table: Sequence[str], ledger: Ledger) -> list[str]:
-    """The export of the finished cells of the table; nothing where none is."""
+    """The export of the cells of the table that ended; nothing where none did."""
     if not table:
         return []
     _, points = sweep_options.load_points(parser.parse_arguments(["sweep", *table]))
-    cells = dict.fromkeys(point.cell.signature for point in points)
-    finished = [cell for cell in cells if ledger.read_result(cell) is not None]
+    entries = ledger.entries(point.cell.signature for point in points)
+    ended = [cell for cell, entry in entries.items() if transfer.is_exported(entry)]
     words = [*CAPSWEEP, "ledger", "export", "--without-weights", str(file)]
-    return [*words, *finished] if finished else []
+    return [*words, *ended] if ended else []
 
 
 def choose_size(images_per_second: float, seconds: float) -> TableSize:

@@ -280,18 +280,19 @@ def run_gc(parsed: argparse.Namespace) -> None:
 
 
 def run_export(parsed: argparse.Namespace) -> None:
-    """Write finished cells to a file."""
+    """Write cells that ended to a file."""
     ledger = open_ledger(parsed)
     entries = ledger.entries(_select_cells(ledger, parsed.signature))
-    finished = [signature for signature, entry in entries.items() if entry.result is not None]
-    if not finished:
-        raise UserError(f"{ledger.store.root}: no finished cell to export")
-    for signature in entries.keys() - set(finished):
+    ended = [signature for signature, entry in entries.items() if transfer.is_exported(entry)]
+    if not ended:
+        raise UserError(f"{ledger.store.root}: no finished cell to export, and no failed one")
+    for signature in entries.keys() - set(ended):
         cause = entries[signature].cause or entries[signature].status
         print(f"left out: {signature}: {cause}", file=sys.stderr)
     left_out = transfer.WEIGHTS if parsed.without_weights else None
-    size = transfer.export_cells(ledger, finished, parsed.file, lambda name: name != left_out)
-    print(f"{count_of(len(finished), 'cell')}, {size:,} bytes: {parsed.file}")
+    size = transfer.export_cells(ledger, ended, parsed.file, lambda name: name != left_out)
+    failed = sum(entries[signature].result is None for signature in ended)
+    print(f"{count_of(len(ended), 'cell')}, {failed} of them failed, {size:,} bytes: {parsed.file}")
 
 
 def run_import(parsed: argparse.Namespace) -> None:

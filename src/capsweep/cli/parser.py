@@ -246,7 +246,7 @@ LEDGER = {
     "release": ("forget a run whose machine is gone", [SIGNATURE, *CELLS]),
     "verify": ("whether stored files are what was stored", [SIGNATURES, *CELLS]),
     "gc": ("remove what no result, failure or resume depends on", [DRY_RUN, *CELLS]),
-    "export": ("write finished cells to a file", [FILE, SIGNATURES, LIGHT, *CELLS]),
+    "export": ("write finished and failed cells to a file", [FILE, SIGNATURES, LIGHT, *CELLS]),
     "import": ("merge a file that export wrote, verified", [FILE, *CELLS]),
 }
 DATA = {

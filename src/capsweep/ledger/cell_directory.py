@@ -16,7 +16,7 @@ import yaml
 from capsweep.config.cell import Cell
 from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import METRICS, POINTS, Ledger, folder_of
-from capsweep.ledger.stored_files import RESULT
+from capsweep.ledger.stored_files import FAILURE, RESULT
 from capsweep.storage.files import hash_file, remove_path, write_atomically, write_json, write_text
 from capsweep.storage.stores import Bucket
 
@@ -40,7 +40,7 @@ class CellDirectory:
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
         """Say what is about to run; the failure of an earlier run no longer counts."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for stale in (RESULT, "error.txt", "stopped.json"):
+        for stale in (RESULT, FAILURE, "stopped.json"):
             remove_path(self.path / stale)
         write_text(self.path / "config.yaml", yaml.safe_dump(cell.science, sort_keys=True))
         write_json(self.path / "provenance.json", provenance)
@@ -98,7 +98,7 @@ class CellDirectory:
     def write_failure(self, error: BaseException) -> None:
         """error.txt: the cause in the first line, then the traceback."""
         trace = "".join(traceback.format_exception(error))
-        write_text(self.path / "error.txt", f"{causes.describe_cause(error)}\n\n{trace}")
+        write_text(self.path / FAILURE, f"{causes.describe_cause(error)}\n\n{trace}")
 
 
 class RepeatedDirectory(CellDirectory):
@@ -138,7 +138,7 @@ class StagedDirectory(CellDirectory):
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
         """See CellDirectory."""
         super().start(cell, provenance)
-        self.store.remove(f"{self.folder}/error.txt")
+        self.store.remove(f"{self.folder}/{FAILURE}")
         self.store.remove(f"{self.folder}/stopped.json")
         with suppress(FileNotFoundError):
             name = f"{self.folder}/{RESUME}"
@@ -177,7 +177,7 @@ class StagedDirectory(CellDirectory):
     def write_failure(self, error: BaseException) -> None:
         """See CellDirectory."""
         super().write_failure(error)
-        self._show_files("error.txt", METRICS, POINTS)
+        self._show_files(FAILURE, METRICS, POINTS)
 
     def close(self) -> None:
         """See CellDirectory. The checkpoint is in the store, where alone the next run looks."""

@@ -15,7 +15,7 @@ from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import causes, lease, stored_files
 from capsweep.ledger.causes import Status
 from capsweep.ledger.lease import Claim
-from capsweep.ledger.stored_files import DIGESTS, REMOVE, RESULT
+from capsweep.ledger.stored_files import DIGESTS, FAILURE, REMOVE, RESULT
 from capsweep.storage.files import hash_bytes
 from capsweep.storage.stores import Disk, Store, join, open_store
 
@@ -225,7 +225,7 @@ class Ledger:
 
     def note_failure(self, signature: str, cause: str) -> None:
         """Write down a failure that the cell itself could not: its process is gone."""
-        name = f"{folder_of(signature)}/error.txt"
+        name = f"{folder_of(signature)}/{FAILURE}"
         if self.store.read(name) is None:
             self.store.write(name, f"{cause}\n".encode())
 
@@ -245,7 +245,7 @@ class Ledger:
                 return Entry("done", stored_files.read_result(content, where, signature))
             if claimed is not None and not claimed.owner.is_dead:
                 return Entry("running", owner=str(claimed.owner))
-            if (error := read("error.txt")) is not None:
+            if (error := read(FAILURE)) is not None:
                 cause, _, _ = error.decode(errors="replace").partition("\n")
                 return Entry("failed", cause=cause, package=self._read_package(signature))
             if read("stopped.json") is not None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 RESULT = "result.json"
+FAILURE = "error.txt"  # why a cell failed: the cause in the first line, then the traceback
 DIGESTS = "sha256"  # key of a result: digests of the cell's files, and of the result itself
 AGAIN = "the cell is run again"
 REMOVE = "remove the cell (capsweep ledger rm) and run it again"

@@ -2,8 +2,8 @@
 
 An export is one tar file, for hosts without a network: train there, export there, import here. An
 import is verified; the first complete result of a cell stands, so importing twice, or what is there
-already, changes nothing. An export whose name ends in .xz is packed: the cells behind a published
-table are kept so.
+already, changes nothing. Of a failed cell the cause travels. An export whose name ends in .xz is
+packed: the cells behind a published table are kept so.
 """
 
 import io
@@ -15,14 +15,22 @@ import secrets
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 from capsweep.config import bounded_yaml
 from capsweep.config.cell import signature as signature_of
 from capsweep.errors import ConfigError, DataError, UserError
 from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import EVALUATIONS, METRICS, POINTS, Ledger, folder_of
-from capsweep.ledger.stored_files import DIGESTS, RESULT
+from capsweep.ledger.ledger import (
+    EVALUATIONS,
+    METRICS,
+    POINTS,
+    Entry,
+    Ledger,
+    folder_of,
+    is_damaged,
+)
+from capsweep.ledger.stored_files import DIGESTS, FAILURE, RESULT
 from capsweep.storage.files import hash_bytes, write_atomically
 
 MANIFEST = "manifest.json"
@@ -31,12 +39,23 @@ AGAIN = "export it again"
 COPY = "copy the file again"
 CONFIG = "config.yaml"
 WEIGHTS = "weights.ckpt"
-RESULTS = {CONFIG, RESULT, METRICS, "provenance.json"}  # of a cell: what tables need
+FAILED = {CONFIG, FAILURE, "provenance.json"}  # of a failed cell: all that travels
+RESULTS = {*FAILED, RESULT, METRICS}  # of a cell: what tables need
 OPTIONAL = {WEIGHTS, "predictions.npz", POINTS, "metrics.csv"}  # files that an export may leave out
 PACKED = ".xz"
 LARGEST = 2**26  # bytes to which a packed export may unpack: nobody else bounds them
+FOLDER = re.compile(rb"(?<![\w./:<~-])/(?:[\w.-]+/)+([\w.-]*)")  # of a machine, in a text
 # Of a file in a cell's folder: shorter than a file system allows, which has a longer one meanwhile.
-NAME = re.compile(rf"({EVALUATIONS}/)?(?!{EVALUATIONS}$)[A-Za-z0-9][A-Za-z0-9_.-]{{0,199}}")
+NAME = rf"({EVALUATIONS}/)?(?!{EVALUATIONS}$)[A-Za-z0-9][A-Za-z0-9_.-]{{0,199}}"
+MEMBER = re.compile(rf"[0-9a-f]{{16}}/{NAME}")
+
+# The result of each cell of an export, by its signature; None: it failed.
+Results: TypeAlias = "dict[str, dict[str, Any] | None]"
+
+
+def is_exported(entry: Entry) -> bool:
+    """Whether a cell ended, in a result or a failure of its own: only such cells travel."""
+    return entry.result is not None or (entry.status == "failed" and not is_damaged(entry))
 
 
 def is_result(name: str) -> bool:
@@ -50,7 +69,7 @@ def export_cells(
     file: Path,
     choose: Callable[[str], bool] = lambda name: True,
 ) -> int:
-    """Write finished cells to a tar file with a manifest of hashes; returns how many bytes.
+    """Write cells that ended to a tar file with a manifest of hashes; returns how many bytes.
 
     choose: which files of a cell. One file is in memory at a time. Raises UserError where something
     is there already, and for a packed export that would be too large to be read.
@@ -84,17 +103,21 @@ def export_cells(
 
 
 def _list_names(ledger: Ledger, signature: str) -> list[str]:
-    """Names of the files of a finished cell: plain, and those of its evaluations."""
+    """Names of the files of a cell that travel: plain, and those of its evaluations."""
     paths = (path.split("/") for path, _ in ledger.store.list_files(folder_of(signature)))
     names = dict.fromkeys("/".join(parts[-1 - (parts[-2] == EVALUATIONS) :]) for parts in paths)
-    return [name for name in names if not name.removeprefix(f"{EVALUATIONS}/").startswith(".")]
+    if RESULT not in names:
+        return [name for name in names if name in FAILED]
+    visible = (n for n in names if not n.removeprefix(f"{EVALUATIONS}/").startswith("."))
+    return [name for name in visible if name != FAILURE]
 
 
 def _read_content(ledger: Ledger, signature: str, name: str) -> bytes:
     content = ledger.read(signature, name)
     if content is None:
         raise DataError(f"{signature}/{name} went away during the export; export again")
-    return content
+    # A traceback and folders are of that machine alone.
+    return FOLDER.sub(rb"\1", content.splitlines()[0]) if name == FAILURE else content
 
 
 def _add_member(tar: tarfile.TarFile, name: str, content: bytes) -> None:
@@ -104,7 +127,8 @@ def _add_member(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
-    """Add the cells of an export that the ledger lacks; a cell's result is written last.
+    """Add the cells of an export that the ledger lacks; how a cell ended is written last. A failure
+    is added where nothing is known of its cell.
 
     Returns how many were new, and how many were there already. Raises DataError naming the file
     when a hash is wrong, a file is missing, or a configuration does not have the signature of its
@@ -112,51 +136,57 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
     """
     results = verify_export(file)
     entries = ledger.entries(results)
-    new = [signature for signature in results if entries[signature].result is None]
+    new = [
+        signature
+        for signature, result in results.items()
+        if (entries[signature].result is None if result else entries[signature].status == "missing")
+    ]
     for signature in new:
         if (entry := entries[signature]).status == "running":
             raise UserError(f"{signature} is being run by {entry.owner}; import when it has ended")
     attempt, written, contents = secrets.token_hex(8), set[str](), dict[str, bytes]()
     for path, content in read_members(file):
         signature, _, name = path.partition("/")
-        if name == RESULT:
+        if name in (RESULT, FAILURE):
             contents[signature] = content
         elif signature in new:
-            folder = folder_of(signature) + (f"/{attempt}" if ledger.disk is None else "")
+            is_apart = ledger.disk is None and results[signature] is not None
+            folder = folder_of(signature) + (f"/{attempt}" if is_apart else "")
             ledger.store.write(f"{folder}/{name}", content)
             written.add(f"{folder}/{name}")
     for signature in new:
-        result = results[signature]
-        if ledger.disk is None:
-            result |= {"attempt": attempt}  # where its files are
-            contents[signature] = json.dumps(result, indent=2).encode()
-        _remove_unfinished(ledger, signature, written)
-        ledger.store.write(f"{folder_of(signature)}/{RESULT}", contents[signature])
+        content, result = contents[signature], results[signature]
+        if result is not None:
+            if ledger.disk is None:  # the attempt says where its files are
+                content = json.dumps(result | {"attempt": attempt}, indent=2).encode()
+            _remove_unfinished(ledger, signature, written)
+        name = FAILURE if result is None else RESULT
+        ledger.store.write(f"{folder_of(signature)}/{name}", content)
     return len(new), len(results) - len(new)
 
 
 def _remove_unfinished(ledger: Ledger, signature: str, written: set[str]) -> None:
     """Remove all but the files `written`; in an object store, other attempts stay."""
     folder = folder_of(signature)
-    unfinished = {f"{folder}/{name}" for name in ("error.txt", "stopped.json", "resume.ckpt")}
+    unfinished = {f"{folder}/{name}" for name in (FAILURE, "stopped.json", "resume.ckpt")}
     for path, _ in list(ledger.store.list_files(folder)):
         if path not in written and (ledger.disk is not None or path in unfinished):
             ledger.store.remove(path)
 
 
-def verify_export(file: Path) -> dict[str, dict[str, Any]]:
-    """The result of each cell by its signature, once all files are as the manifest says. Raises
-    DataError as `import_cells` does.
+def verify_export(file: Path) -> Results:
+    """How each cell ended, once all files are as the manifest says. Raises DataError as
+    `import_cells` does.
     """
     members = read_members(file)
     hashes = _parse_manifest(file, *next(members, ("", b"")))
     cells: dict[str, set[str]] = {}
-    results: dict[str, dict[str, Any]] = {}
+    results: Results = {}
     for path, content in members:
         if hashes.pop(path, None) != hash_bytes(content):
             raise DataError(f"{file}: {path} is not as the manifest says; {COPY}")
         signature, _, name = path.partition("/")
-        if NAME.fullmatch(name) is None:
+        if MEMBER.fullmatch(path) is None:
             raise DataError(f"{file}: {path[:80]!r} leads out of its folder, or is no name")
         cells.setdefault(signature, set()).add(name)
         if name == CONFIG:
@@ -165,7 +195,12 @@ def verify_export(file: Path) -> dict[str, dict[str, Any]]:
             where = f"{file}: {RESULT} of cell {signature}"
             results[signature] = stored_files.read_result(content, where, signature, AGAIN)
     for signature, names in cells.items():
-        needed = {CONFIG, RESULT, *results.get(signature, {}).get(DIGESTS, {})} - OPTIONAL
+        if FAILURE in names:
+            results.setdefault(signature, None)
+        result = results.get(signature, {})
+        needed = (
+            {FAILURE} if result is None else {CONFIG, RESULT, *result.get(DIGESTS, {})} - OPTIONAL
+        )
         hashes.update((f"{signature}/{name}", "") for name in needed - names)
     if hashes:
         raise DataError(f"{file}: {min(hashes)} is absent; {AGAIN}")

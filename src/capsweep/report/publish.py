@@ -20,7 +20,6 @@ from capsweep.terminal import count_of
 
 NAME = "report"
 ARCHIVES = "ledgers"  # the folder of the cells behind published tables, beside the sweeps
-FOLDER = re.compile(rb"(?<![\w./:<~-])/(?:[\w.-]+/)+[\w.-]*")
 COMMAND = "(?m)^`(make report [^`]+)` printed this"  # above the verdict
 VERDICT = "Not written yet. All that is outside the two markers is written by hand, and stays."
 
@@ -83,18 +82,20 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None
 
 
 def keep_cells(table: ResultTable, ledger: Ledger, archive: Path) -> None:
-    """Write the export of the cells that count, verified before it takes the place of an older one.
+    """Write the export of the cells that ended, verified before it takes the place of an older one.
 
     Raises DataError for a cell that lacks a file, and UserError for one whose files name a folder
     of the machine.
     """
     made = archive.with_name(f"new-{archive.name}")
     made.unlink(missing_ok=True)
-    transfer.export_cells(ledger, list_counted(table), made, transfer.is_result)
+    cells = dict.fromkeys(point.cell.signature for point in table.points)
+    ended = [cell for cell, entry in ledger.entries(cells).items() if transfer.is_exported(entry)]
+    transfer.export_cells(ledger, ended, made, transfer.is_result)
     try:
         transfer.verify_export(made)
         for name, content in transfer.read_members(made):
-            if (folder := FOLDER.search(content)) is not None:
+            if (folder := transfer.FOLDER.search(content)) is not None:
                 raise UserError(
                     f"{table.sweep.report_name} is not published: {name} names a folder of this "
                     f"machine, {folder[0].decode(errors='replace')}; run that cell again elsewhere"

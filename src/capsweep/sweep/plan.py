@@ -18,6 +18,7 @@ from capsweep.errors import ConfigError, DamageError
 from capsweep.ledger import causes
 from capsweep.ledger import ledger as ledgers
 from capsweep.ledger.ledger import Entry, Ledger
+from capsweep.ledger.stored_files import FAILURE
 from capsweep.sweep.estimates import Costs, describe_origin
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -209,7 +210,7 @@ def group_failures(plan: Plan, ledger: Ledger) -> list[dict[str, Any]]:
 def _read_last_line(ledger: Ledger, planned: PlannedCell) -> str:
     """Of what a failed cell left; a damaged file is its cause, and says no more."""
     try:
-        content = ledger.read(planned.cell.signature, "error.txt") or b""
+        content = ledger.read(planned.cell.signature, FAILURE) or b""
     except DamageError:
         content = b""
     lines = content.decode(errors="replace").strip().splitlines()

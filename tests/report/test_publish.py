@@ -107,6 +107,20 @@ def test_parameters_speed_and_measures_of_couplings_stand_below_the_table(
     )
 
 
+def test_rates_share_a_row_of_costs_until_their_couplings_are_measured(choose: Callable) -> None:
+    rates = choose("ablation", arms="cnn", overrides=["optim.optimizer.lr=0.001,0.003"])
+    rates.fill(0.01, 0.02, 0.03, 0.04, 0.05, 0.06)
+    costs = list_costs(rates.build(), rates.ledger)[0].splitlines()
+    assert [line.split(" | ")[:2] for line in costs[2:]] == [["| cnn", "–"]]
+    layer = dict.fromkeys(MEASURES, 0.5)
+    content = {"layers": {"classes": layer}, "examples": 10, "error": 0.02, "frozen_error": 0.25}
+    signature = rates.points[0].cell.signature
+    stored = json.dumps(content | {"iterations": []}).encode()
+    rates.ledger.write_evaluation(signature, "routing.json", stored)
+    costs = list_costs(rates.build(), rates.ledger)[0].splitlines()
+    assert ["0.001" in line for line in costs[2:]] == [True, False]
+
+
 def test_a_sentence_says_what_is_decided_and_how_large_the_rest_can_be(ablation) -> None:
     assert publish.describe_decisions(ablation.build()) == []
     baseline, worse, unclear = (0.010, 0.012, 0.011), (0.050, 0.0525, 0.051), (0.02, 0.00, 0.01)

@@ -20,12 +20,31 @@ NOTE = "parameters: with decoder. images/s: the median speed of training, as the
 
 def list_costs(table: ResultTable, ledger: Ledger) -> list[str]:
     """A table in Markdown with a row for each field, and layer where routing was measured, and what
-    its columns are. Fields that only settings of the optimiser tell apart share a row.
+    its columns are. Fields that only settings of the optimiser tell apart share a row, but not
+    where routing was measured.
 
     Raises DamageError for a damaged file of a cell.
     """
     keys = (*table.sweep.rows, *table.sweep.columns)
-    shown = [number for number, key in enumerate(keys) if not key.startswith("optim")]
+    shown = range(len(keys))
+    cells = _group_cells(table, shown)
+    measured = {place: _measure_rows(place, names, ledger) for place, names in cells.items()}
+    is_measured = any(row.wanted for rows in measured.values() for row in rows)
+    if not is_measured:
+        shown = [number for number in shown if not keys[number].startswith("optim")]
+        cells = _group_cells(table, shown)
+    header = [*(keys[number] for number in shown), "parameters", "images/s"]
+    lines = []
+    for place, signatures in cells.items():
+        start = [*map(format_value, place), *_describe_sizes(signatures, ledger)]
+        rows = map(_format_measures, measured[place]) if is_measured else ([],)
+        lines += [[*start, *measures] for measures in rows]
+    header += ["layer", "measured", *COLUMNS] if is_measured else []
+    return [grid.pipe_table(header, lines), NOTE, *(NOTES if is_measured else ())]
+
+
+def _group_cells(table: ResultTable, shown: Sequence[int]) -> dict[tuple[Any, ...], list[str]]:
+    """Signatures of finished cells by the coordinates of those numbers."""
     cells: dict[tuple[Any, ...], list[str]] = {}
     for row in table.rows:
         for column, group in zip(table.columns, row.values, strict=True):
@@ -33,18 +52,7 @@ def list_costs(table: ResultTable, ledger: Ledger) -> list[str]:
                 place = (*row.coordinates, *column)
                 signatures = [group.cells[seed] for seed in group.by_seed]
                 cells.setdefault(tuple(place[number] for number in shown), []).extend(signatures)
-    measured = {place: _measure_rows(place, names, ledger) for place, names in cells.items()}
-    is_measured = any(row.wanted for rows in measured.values() for row in rows)
-    header = [*(keys[number] for number in shown), "parameters", "images/s"]
-    lines = []
-    for place, rows in measured.items():
-        start = [*map(format_value, place), *_describe_sizes(cells[place], ledger)]
-        lines += [
-            [*start, *(_format_measures(row) if is_measured else ())]
-            for row in (rows if is_measured else rows[:1])
-        ]
-    header += ["layer", "measured", *COLUMNS] if is_measured else []
-    return [grid.pipe_table(header, lines), NOTE, *(NOTES if is_measured else ())]
+    return cells
 
 
 def _describe_sizes(signatures: Sequence[str], ledger: Ledger) -> list[str]:

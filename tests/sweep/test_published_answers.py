@@ -14,7 +14,7 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.report.publish import ARCHIVES, COMMAND
 
 SWEEPS = package_files.find_folder("sweeps")
-ANSWERS = sorted(path.name.partition(".")[0] for path in (SWEEPS / ARCHIVES).iterdir())
+ANSWERS = sorted(path.stem for path in SWEEPS.glob("*.md") if path.stem != "README")
 LARGEST = 2 * 2**20  # bytes of an archive
 ARGS = "ARGS"
 VERDICTS = ("holds here", "does not", "cannot be told", "not asked")

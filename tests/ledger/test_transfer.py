@@ -193,6 +193,16 @@ def test_of_a_failed_cell_the_cause_travels_without_what_is_of_that_machine(
     assert there.entry(SIGNATURE).status == "done"
 
 
+def test_a_failure_beside_a_result_is_left_out(
+    export: Path, ledger: Ledger, tmp_path: Path
+) -> None:
+    forge(export, "error.txt", b"DataError: of an earlier run")
+    there = Ledger(tmp_path / "there")
+    assert transfer.import_cells(there, export) == (1, 0)
+    assert there.read_result(SIGNATURE) == ledger.read_result(SIGNATURE)
+    assert there.read(SIGNATURE, "error.txt") is None
+
+
 @pytest.mark.parametrize("cell", ["..", SIGNATURE.upper(), ""])
 def test_a_failure_of_what_is_no_cell_is_refused(cell: str, tmp_path: Path) -> None:
     path, content = f"{cell}/error.txt", b"DataError: no"

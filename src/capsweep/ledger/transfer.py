@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -117,7 +117,7 @@ def _read_content(ledger: Ledger, signature: str, name: str) -> bytes:
     if content is None:
         raise DataError(f"{signature}/{name} went away during the export; export again")
     # A traceback and folders are of that machine alone.
-    return FOLDER.sub(rb"\1", content.splitlines()[0]) if name == FAILURE else content
+    return FOLDER.sub(rb"\1", content.partition(b"\n")[0]) if name == FAILURE else content
 
 
 def _add_member(tar: tarfile.TarFile, name: str, content: bytes) -> None:
@@ -136,33 +136,38 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
     """
     results = verify_export(file)
     entries = ledger.entries(results)
-    new = [
-        signature
+    # Of each new cell the file that says how it ended.
+    ends = {
+        signature: FAILURE if result is None else RESULT
         for signature, result in results.items()
-        if (entries[signature].result is None if result else entries[signature].status == "missing")
-    ]
-    for signature in new:
+        if _is_new(entries[signature], result)
+    }
+    for signature in ends:
         if (entry := entries[signature]).status == "running":
             raise UserError(f"{signature} is being run by {entry.owner}; import when it has ended")
     attempt, written, contents = secrets.token_hex(8), set[str](), dict[str, bytes]()
     for path, content in read_members(file):
         signature, _, name = path.partition("/")
-        if name in (RESULT, FAILURE):
+        if name == ends.get(signature):
             contents[signature] = content
-        elif signature in new:
+        elif signature in ends and name != FAILURE:
             is_apart = ledger.disk is None and results[signature] is not None
             folder = folder_of(signature) + (f"/{attempt}" if is_apart else "")
             ledger.store.write(f"{folder}/{name}", content)
             written.add(f"{folder}/{name}")
-    for signature in new:
+    for signature, name in ends.items():
         content, result = contents[signature], results[signature]
         if result is not None:
             if ledger.disk is None:  # the attempt says where its files are
                 content = json.dumps(result | {"attempt": attempt}, indent=2).encode()
             _remove_unfinished(ledger, signature, written)
-        name = FAILURE if result is None else RESULT
         ledger.store.write(f"{folder_of(signature)}/{name}", content)
-    return len(new), len(results) - len(new)
+    return len(ends), len(results) - len(ends)
+
+
+def _is_new(entry: Entry, result: Mapping[str, Any] | None) -> bool:
+    """Whether a cell that came with this result, or as failed, changes what is known of it."""
+    return entry.status == "missing" if result is None else entry.result is None
 
 
 def _remove_unfinished(ledger: Ledger, signature: str, written: set[str]) -> None:

@@ -65,9 +65,16 @@ def check_unfinished(storage: Path) -> None:
         assert rows == list(range(len(rows)))
 
 
-@pytest.mark.parametrize("executor", ["ray", "local"])
-def test_ctrl_c_ends_a_sweep_within_ten_seconds_and_nothing_is_left(
-    small_sweep: Path, tmp_path: Path, clean_environment: Environment, executor: str
+@pytest.mark.parametrize(
+    ("executor", "number"),
+    [("ray", signal.SIGINT), ("ray", signal.SIGTERM), ("local", signal.SIGINT)],
+)
+def test_a_signal_ends_a_sweep_within_ten_seconds_and_nothing_is_left(
+    small_sweep: Path,
+    tmp_path: Path,
+    clean_environment: Environment,
+    executor: str,
+    number: signal.Signals,
 ) -> None:
     words = ["sweep", str(small_sweep), "--routing", "3", "--seeds", "1", "--executor", executor]
     words += ["--storage", str(tmp_path), *LONG, ALWAYS]
@@ -75,11 +82,13 @@ def test_ctrl_c_ends_a_sweep_within_ten_seconds_and_nothing_is_left(
         processes.wait_until(lambda: count_checkpoints(tmp_path) > 0, 200)
         family = [process.pid, *processes.descendants(process.pid)]
         sent_at = time.monotonic()
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        send = os.killpg if number == signal.SIGINT else os.kill  # as a terminal, and as `kill`
+        send(process.pid, number)
         output = commands.read_to_end(process, 130, seconds=60)
         assert time.monotonic() - sent_at <= 10
     assert "the same command goes on" in output
     assert "Traceback" not in output
+    assert "SIGTERM received" not in output
     processes.wait_until(lambda: not any(processes.is_alive(pid) for pid in family), 20)
     assert count_checkpoints(tmp_path) > 0
     assert not any(tmp_path.glob("ledger/*/*/result.json"))

@@ -4,7 +4,6 @@ import argparse
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ def run_sweep(parsed: argparse.Namespace) -> int:
     exit_status = _submit_sweep(parsed, sweep, config)
     if exit_status is not None:
         return exit_status
-    with driver.interrupted_by_sigterm() if parsed.here else nullcontext():
+    with driver.interrupted_by_sigterm():
         return _run_here(sweep, points, parsed)
 
 

@@ -133,6 +133,7 @@ def test_routing_control_needs_that_arm(expand_file: Expand) -> None:
             "routing.num_iters: [1, 3], zip: {epochs: [1, 2], batch_size: [64, 32]}",
             ["1 1 64", "1 2 32", "3 1 64", "3 2 32"],
         ),
+        ("zip: {epochs: [1, 1], batch_size: [64, 32]}", ["1 64", "1 32"]),
     ],
 )
 def test_axes_are_lists_hydras_sweep_grammar_or_coupled(
@@ -153,6 +154,12 @@ ZIP = "{zip: {epochs: [1, 2], batch_size: [64, 32]}}"
 AXES = ["epochs=1,2", "batch_size=8,16", "optim.optimizer.lr=0.1,0.2"]
 REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     (ZIP, "", {"overrides": ["batch_size=8,16,32"]}, r"^small\.yaml: arm caps: zip: coupled axes"),
+    (
+        "{zip: {epochs: [1, 1], batch_size: [8, 8]}}",
+        "",
+        {},
+        r"space: epochs, batch_size has the value 1, 8 twice; keep one",
+    ),
     ("{}", "", {"overrides": AXES[:1], "zips": ["epochs,seed"]}, "ZIP=epochs,seed: no arm of "),
     (
         "{}",

@@ -204,22 +204,23 @@ def _read_space(where: str, content: Any, is_search: bool) -> Space:
         )
     pairs = [(k, v) for k, v in content.items() if k != ZIP] + list(coupled.items())
     axes = [_read_axis(where, str(key), values, is_search) for key, values in pairs]
-    return Space(
+    space = Space(
         tuple(axis for axis in axes if isinstance(axis, Override)),
         tuple(axis for axis in axes if isinstance(axis, Interval)),
         (tuple(grammar.with_dots(str(key)) for key in coupled),) if coupled else (),
     )
+    for group in space.list_groups():
+        check_axis(where, *group)
+    return space
 
 
 def _read_axis(where: str, key: str, values: Any, is_search: bool) -> Override | Interval:
     if not isinstance(values, str):
         if not isinstance(values, list) or not values:
             raise ConfigError(f"{where}.{key} must be a list of values")
-        return check_axis(where, Override(grammar.with_dots(key), tuple(values)))
+        return Override(grammar.with_dots(key), tuple(values))
     axis = grammar.parse_axis(f"{key}={values}")
-    if isinstance(axis, Override):
-        return check_axis(where, axis)
-    if is_search:
+    if is_search or isinstance(axis, Override):
         return axis
     raise ConfigError(
         f"{where}.{key}: an interval has no finite list of values; write them out, or set "
@@ -227,10 +228,15 @@ def _read_axis(where: str, key: str, values: Any, is_search: bool) -> Override |
     )
 
 
-def check_axis(where: str, axis: Override) -> Override:
-    """The axis itself. Raises ConfigError when it holds a value twice."""
-    if (value := _find_repeated(axis.values)) is not None:
-        raise ConfigError(f"{where}: {axis.key} has the value {value} twice; keep one")
+def check_axis(where: str, axis: Override, *coupled: Override) -> Override:
+    """The axis itself. Raises ConfigError when it holds a value twice, with the same values of the
+    axes that are `coupled` to it.
+    """
+    values = zip(axis.values, *(other.values for other in coupled), strict=False)
+    if (repeated := _find_repeated(list(values))) is not None:
+        keys = ", ".join(one.key for one in (axis, *coupled))
+        text = ", ".join(map(str, repeated))
+        raise ConfigError(f"{where}: {keys} has the value {text} twice; keep one")
     return axis
 
 

@@ -46,6 +46,18 @@ def test_it_counts_what_happens(output: io.StringIO, capsys: pytest.CaptureFixtu
     assert "cnn · seed 1: FAILED: NonFiniteLossError: step 3" in output.getvalue()
 
 
+@pytest.mark.parametrize("outcome", [Outcome(elsewhere="run on far"), Outcome(paused="left")])
+def test_a_cell_that_is_run_elsewhere_or_later_does_not_count_as_running(
+    outcome: Outcome, output: io.StringIO
+) -> None:
+    with make_progress(output) as progress:
+        progress.on_start("a")
+        progress.on_epoch("a", ROW)
+        progress.on_end("a", outcome)
+    assert progress.describe().startswith("0 done, 0 running, 0 failed of 3, about ")
+    assert f"cnn · seed 0: {outcome.elsewhere or outcome.paused} (" in output.getvalue()
+
+
 def test_a_log_gets_a_line_a_minute(output: io.StringIO) -> None:
     with make_progress(output) as progress:
         progress.on_start("a")

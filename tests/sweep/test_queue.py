@@ -241,7 +241,8 @@ def test_a_cell_that_another_process_runs_is_waited_for(
     job = draw_job(queue)
     assert queue.ledger.disk is not None
     with lease.hold_lease(queue.ledger.disk, job.cell.signature):
-        queue.on_end(job, Outcome(elsewhere="cell is being run by process 7 on far"))
+        queue.on_end(job, elsewhere := Outcome(elsewhere="cell is being run by process 7 on far"))
+        assert listener.ends == {job.cell.signature: elsewhere}
         assert queue.next_job() is None
         assert not queue.is_exhausted
         done = json.dumps({"metrics": {}}).encode()

@@ -152,10 +152,10 @@ class SweepProgress:
         self._update()
 
     def on_end(self, signature: str, outcome: Outcome) -> None:
-        """A cell ended, well or not."""
+        """No worker has the cell: it ended, well or not, is left for later, or runs elsewhere."""
         seconds = time.monotonic() - self._running.pop(signature, self._begun)
         self._bars.remove_bar(signature)
-        if not outcome.paused:
+        if outcome.is_final:
             self._work_done[signature] = self.works.get(signature, self.usual).total
         self.stopped += outcome.stopped
         self.failed += outcome.cause is not None
@@ -191,7 +191,7 @@ class SweepProgress:
 
     def _describe_outcome(self, outcome: Outcome) -> str:
         if outcome.result is None:
-            failure = outcome.paused or f"FAILED: {outcome.cause}"
+            failure = outcome.elsewhere or outcome.paused or f"FAILED: {outcome.cause}"
             return "ended early" if outcome.stopped else failure
         value, text = outcome.result["metrics"].get(self.metric), "finished"
         if value is not None:

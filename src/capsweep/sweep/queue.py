@@ -158,7 +158,7 @@ class JobQueue:
         if outcome.ends_sweep:
             self.limits.refuse_more(outcome.paused)
         if outcome.elsewhere is not None:
-            self.listener.on_message(job.cell.signature, outcome.elsewhere)
+            self.listener.on_end(job.cell.signature, outcome)
             self._awaited[job.cell.signature] = job
         elif job.measures:
             self._end_measuring(job, outcome)

@@ -71,8 +71,7 @@ def make_export_command(file: Path, table: Sequence[str], ledger: Ledger) -> lis
     if not table:
         return []
     _, points = sweep_options.load_points(parser.parse_arguments(["sweep", *table]))
-    entries = ledger.entries(point.cell.signature for point in points)
-    ended = [cell for cell, entry in entries.items() if transfer.is_exported(entry)]
+    ended = transfer.list_ended(ledger.entries(point.cell.signature for point in points))
     words = [*CAPSWEEP, "ledger", "export", "--without-weights", str(file)]
     return [*words, *ended] if ended else []
 

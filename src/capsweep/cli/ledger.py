@@ -283,9 +283,12 @@ def run_export(parsed: argparse.Namespace) -> None:
     """Write cells that ended to a file."""
     ledger = open_ledger(parsed)
     entries = ledger.entries(_select_cells(ledger, parsed.signature))
-    ended = [signature for signature, entry in entries.items() if transfer.is_exported(entry)]
+    ended = transfer.list_ended(entries)
     if not ended:
-        raise UserError(f"{ledger.store.root}: no finished cell to export, and no failed one")
+        raise UserError(
+            f"{ledger.store.root}: no finished cell to export, and no failed one; name another "
+            "ledger with --storage or --ledger"
+        )
     for signature in entries.keys() - set(ended):
         cause = entries[signature].cause or entries[signature].status
         print(f"left out: {signature}: {cause}", file=sys.stderr)

@@ -2,25 +2,21 @@
 
 An export is one tar file, for hosts without a network: train there, export there, import here. An
 import is verified; the first complete result of a cell stands, so importing twice, or what is there
-already, changes nothing. Of a failed cell the cause travels. An export whose name ends in .xz is
-packed: the cells behind a published table are kept so.
+already, changes nothing. Of a failed cell the cause travels. The cells behind a published table are
+kept in a packed export.
 """
 
-import io
 import json
-import lzma
-import os
 import re
 import secrets
-import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from capsweep.config import bounded_yaml
 from capsweep.config.cell import signature as signature_of
 from capsweep.errors import ConfigError, DataError, UserError
-from capsweep.ledger import stored_files
+from capsweep.ledger import archive, stored_files
 from capsweep.ledger.ledger import (
     EVALUATIONS,
     METRICS,
@@ -31,19 +27,12 @@ from capsweep.ledger.ledger import (
     is_damaged,
 )
 from capsweep.ledger.stored_files import DIGESTS, FAILURE, RESULT
-from capsweep.storage.files import hash_bytes, write_atomically
 
-MANIFEST = "manifest.json"
-FORMAT = 1
-AGAIN = "export it again"
-COPY = "copy the file again"
 CONFIG = "config.yaml"
 WEIGHTS = "weights.ckpt"
 FAILED = {CONFIG, FAILURE, "provenance.json"}  # of a failed cell: all that travels
 RESULTS = {*FAILED, RESULT, METRICS}  # of a cell: what tables need
 OPTIONAL = {WEIGHTS, "predictions.npz", POINTS, "metrics.csv"}  # files that an export may leave out
-PACKED = ".xz"
-LARGEST = 2**26  # bytes to which a packed export may unpack: nobody else bounds them
 FOLDER = re.compile(rb"(?<![\w./:<~-])/(?:[\w.-]+/)+([\w.-]*)")  # of a machine, in a text
 # Of a file in a cell's folder: shorter than a file system allows, which has a longer one meanwhile.
 NAME = rf"({EVALUATIONS}/)?(?!{EVALUATIONS}$)[A-Za-z0-9][A-Za-z0-9_.-]{{0,199}}"
@@ -53,9 +42,13 @@ MEMBER = re.compile(rf"[0-9a-f]{{16}}/{NAME}")
 Results: TypeAlias = "dict[str, dict[str, Any] | None]"
 
 
-def is_exported(entry: Entry) -> bool:
-    """Whether a cell ended, in a result or a failure of its own: only such cells travel."""
-    return entry.result is not None or (entry.status == "failed" and not is_damaged(entry))
+def list_ended(entries: Mapping[str, Entry]) -> list[str]:
+    """The cells that ended, in a result or a failure of their own: only such travel."""
+    return [
+        signature
+        for signature, entry in entries.items()
+        if entry.result is not None or (entry.status == "failed" and not is_damaged(entry))
+    ]
 
 
 def is_result(name: str) -> bool:
@@ -71,35 +64,15 @@ def export_cells(
 ) -> int:
     """Write cells that ended to a tar file with a manifest of hashes; returns how many bytes.
 
-    choose: which files of a cell. One file is in memory at a time. Raises UserError where something
-    is there already, and for a packed export that would be too large to be read.
+    choose: which files of a cell. Raises UserError as `archive.write_archive` does.
     """
-    if os.path.lexists(file):
-        raise UserError(f"{file} is there already; remove it, or name another file")
     names = [
-        (signature, name)
+        f"{signature}/{name}"
         for signature in signatures
         for name in _list_names(ledger, signature)
         if choose(name)
     ]
-    hashes, size = {}, 0
-    for signature, name in names:
-        content = _read_content(ledger, signature, name)
-        hashes[f"{signature}/{name}"] = hash_bytes(content)
-        size += len(content)
-    if file.suffix == PACKED and size > LARGEST:
-        raise UserError(f"{file}: {size:,} bytes are too many to be packed; leave {PACKED} out")
-    manifest = json.dumps({"format": FORMAT, "sha256": hashes}, indent=1).encode()
-
-    def write(target: IO[bytes]) -> None:
-        mode = "w:xz" if file.suffix == PACKED else "w"
-        with tarfile.open(fileobj=target, mode=mode) as tar:
-            _add_member(tar, MANIFEST, manifest)
-            for cell, name in names:
-                _add_member(tar, f"{cell}/{name}", _read_content(ledger, cell, name))
-
-    write_atomically(file, write)
-    return file.stat().st_size
+    return archive.write_archive(file, names, lambda path: _read_content(ledger, path))
 
 
 def _list_names(ledger: Ledger, signature: str) -> list[str]:
@@ -112,18 +85,13 @@ def _list_names(ledger: Ledger, signature: str) -> list[str]:
     return [name for name in visible if name != FAILURE]
 
 
-def _read_content(ledger: Ledger, signature: str, name: str) -> bytes:
+def _read_content(ledger: Ledger, path: str) -> bytes:
+    signature, _, name = path.partition("/")
     content = ledger.read(signature, name)
     if content is None:
-        raise DataError(f"{signature}/{name} went away during the export; export again")
+        raise DataError(f"{path} went away during the export; export again")
     # A traceback and folders are of that machine alone.
     return FOLDER.sub(rb"\1", content.partition(b"\n")[0]) if name == FAILURE else content
-
-
-def _add_member(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    info = tarfile.TarInfo(name)
-    info.size = len(content)
-    tar.addfile(info, io.BytesIO(content))
 
 
 def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
@@ -146,7 +114,7 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
         if (entry := entries[signature]).status == "running":
             raise UserError(f"{signature} is being run by {entry.owner}; import when it has ended")
     attempt, written, contents = secrets.token_hex(8), set[str](), dict[str, bytes]()
-    for path, content in read_members(file):
+    for path, content in archive.read_verified(file):
         signature, _, name = path.partition("/")
         if name == ends.get(signature):
             contents[signature] = content
@@ -183,13 +151,9 @@ def verify_export(file: Path) -> Results:
     """How each cell ended, once all files are as the manifest says. Raises DataError as
     `import_cells` does.
     """
-    members = read_members(file)
-    hashes = _parse_manifest(file, *next(members, ("", b"")))
     cells: dict[str, set[str]] = {}
     results: Results = {}
-    for path, content in members:
-        if hashes.pop(path, None) != hash_bytes(content):
-            raise DataError(f"{file}: {path} is not as the manifest says; {COPY}")
+    for path, content in archive.read_verified(file):
         signature, _, name = path.partition("/")
         if MEMBER.fullmatch(path) is None:
             raise DataError(f"{file}: {path[:80]!r} leads out of its folder, or is no name")
@@ -198,7 +162,7 @@ def verify_export(file: Path) -> Results:
             _check_signature(file, signature, content)
         if name == RESULT:
             where = f"{file}: {RESULT} of cell {signature}"
-            results[signature] = stored_files.read_result(content, where, signature, AGAIN)
+            results[signature] = stored_files.read_result(content, where, signature, archive.AGAIN)
     for signature, names in cells.items():
         if FAILURE in names:
             results.setdefault(signature, None)
@@ -206,60 +170,9 @@ def verify_export(file: Path) -> Results:
         needed = (
             {FAILURE} if result is None else {CONFIG, RESULT, *result.get(DIGESTS, {})} - OPTIONAL
         )
-        hashes.update((f"{signature}/{name}", "") for name in needed - names)
-    if hashes:
-        raise DataError(f"{file}: {min(hashes)} is absent; {AGAIN}")
+        if absent := needed - names:
+            raise DataError(f"{file}: {signature}/{min(absent)} is absent; {archive.AGAIN}")
     return results
-
-
-def _parse_manifest(file: Path, path: str, content: bytes) -> dict[str, str]:
-    try:
-        manifest = json.loads(content) if path == MANIFEST else {}
-        if manifest["format"] != FORMAT:
-            raise ValueError(f"format {manifest['format']}")
-        return dict(manifest["sha256"])
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise DataError(f"{file}: no {MANIFEST} of this capsweep in it; {AGAIN}") from error
-
-
-def read_members(file: Path) -> Iterator[tuple[str, bytes]]:
-    """Plain files of the tar, one at a time, whatever their names say: nothing is unpacked.
-
-    Other compressed archives and sparse files, which may be any size when they are read, and links
-    and devices, which export writes none of, are refused.
-    """
-    if not file.is_file():  # a pipe would be waited for
-        raise DataError(f"{file}: no such file, or no plain one; name one that export wrote")
-    try:
-        content = _unpack(file) if file.suffix == PACKED else None
-        with tarfile.open(file, mode="r:", fileobj=content) as tar:
-            for member in tar:
-                is_plain = member.isreg() and not member.issparse()
-                if (stream := tar.extractfile(member) if is_plain else None) is None:
-                    raise DataError(f"{file}: {member.name!r} is no plain file; {AGAIN}")
-                yield member.name, stream.read()
-    except DataError:
-        raise
-    except (
-        tarfile.TarError,
-        lzma.LZMAError,
-        EOFError,
-        OSError,
-        ValueError,
-        RecursionError,
-    ) as error:
-        raise DataError(f"{file}: not a whole tar file ({error}); {COPY}") from error
-
-
-def _unpack(file: Path) -> IO[bytes]:
-    """The tar in a packed file, of LARGEST bytes at most."""
-    unpacking = lzma.LZMADecompressor(memlimit=LARGEST)
-    content = unpacking.decompress(file.read_bytes(), LARGEST + 1)
-    if len(content) > LARGEST:
-        raise DataError(f"{file}: more than {LARGEST:,} bytes when unpacked; unpack it with xz -d")
-    if not unpacking.eof:
-        raise EOFError("its end is absent")
-    return io.BytesIO(content)
 
 
 def _check_signature(file: Path, signature: str, config: bytes) -> None:

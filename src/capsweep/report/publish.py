@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from capsweep.errors import UserError
-from capsweep.ledger import transfer
+from capsweep.ledger import archive, transfer
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import costs, formatted_table, grid, render
 from capsweep.report.cells import read_hardware
@@ -76,31 +76,31 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None
     if instead and table.sweep.variation:
         cure = "to replace it, remove what stands between the markers of that page"
         raise UserError(f"{refused}: {path} has the table of `{instead}`; {cure}")
-    keep_cells(table, ledger, path.parent / ARCHIVES / f"{path.stem}.tar{transfer.PACKED}")
+    keep_cells(table, ledger, path.parent / ARCHIVES / f"{path.stem}.tar{archive.PACKED}")
     renew_section(path, NAME, "\n" + "\n\n".join(paragraphs) + "\n\n", new)
     return path, instead
 
 
-def keep_cells(table: ResultTable, ledger: Ledger, archive: Path) -> None:
+def keep_cells(table: ResultTable, ledger: Ledger, kept: Path) -> None:
     """Write the export of the cells that ended, verified before it takes the place of an older one.
 
     Raises DataError for a cell that lacks a file, and UserError for one whose files name a folder
     of the machine.
     """
-    made = archive.with_name(f"new-{archive.name}")
+    made = kept.with_name(f"new-{kept.name}")
     made.unlink(missing_ok=True)
     cells = dict.fromkeys(point.cell.signature for point in table.points)
-    ended = [cell for cell, entry in ledger.entries(cells).items() if transfer.is_exported(entry)]
+    ended = transfer.list_ended(ledger.entries(cells))
     transfer.export_cells(ledger, ended, made, transfer.is_result)
     try:
         transfer.verify_export(made)
-        for name, content in transfer.read_members(made):
+        for name, content in archive.read_verified(made):
             if (folder := transfer.FOLDER.search(content)) is not None:
                 raise UserError(
                     f"{table.sweep.report_name} is not published: {name} names a folder of this "
                     f"machine, {folder[0].decode(errors='replace')}; run that cell again elsewhere"
                 )
-        made.replace(archive)
+        made.replace(kept)
     finally:
         made.unlink(missing_ok=True)
 

@@ -71,7 +71,7 @@ def make_export_command(file: Path, table: Sequence[str], ledger: Ledger) -> lis
     if not table:
         return []
     _, points = sweep_options.load_points(parser.parse_arguments(["sweep", *table]))
-    ended = transfer.list_ended(ledger.entries(point.cell.signature for point in points))
+    ended = transfer.list_ended_cells(ledger.entries(point.cell.signature for point in points))
     words = [*CAPSWEEP, "ledger", "export", "--without-weights", str(file)]
     return [*words, *ended] if ended else []
 

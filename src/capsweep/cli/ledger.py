@@ -283,7 +283,7 @@ def run_export(parsed: argparse.Namespace) -> None:
     """Write cells that ended to a file."""
     ledger = open_ledger(parsed)
     entries = ledger.entries(_select_cells(ledger, parsed.signature))
-    ended = transfer.list_ended(entries)
+    ended = transfer.list_ended_cells(entries)
     if not ended:
         raise UserError(
             f"{ledger.store.root}: no finished cell to export, and no failed one; name another "

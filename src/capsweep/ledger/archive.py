@@ -1,6 +1,6 @@
 """Tar files of named contents with a manifest of hashes: written at once, never unpacked to disk.
 
-One whose name ends in .xz is packed.
+A file whose name ends in .xz is packed.
 """
 
 import io
@@ -58,11 +58,11 @@ def _add_member(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     tar.addfile(info, io.BytesIO(content))
 
 
-def read_verified(file: Path) -> Iterator[tuple[str, bytes]]:
+def read_members(file: Path) -> Iterator[tuple[str, bytes]]:
     """Names and contents, each compared with the manifest. Raises DataError naming the file where
     a hash is wrong, and at the end where a name is absent.
     """
-    members = _read_members(file)
+    members = _read_tar(file)
     hashes = _parse_manifest(file, *next(members, ("", b"")))
     for name, content in members:
         if hashes.pop(name, None) != hash_bytes(content):
@@ -82,7 +82,7 @@ def _parse_manifest(file: Path, name: str, content: bytes) -> dict[str, str]:
         raise DataError(f"{file}: no {MANIFEST} of this capsweep in it; {AGAIN}") from error
 
 
-def _read_members(file: Path) -> Iterator[tuple[str, bytes]]:
+def _read_tar(file: Path) -> Iterator[tuple[str, bytes]]:
     """Plain files of the tar, one at a time, whatever their names say.
 
     Other compressed archives and sparse files, which may be any size when they are read, and links

@@ -42,7 +42,7 @@ MEMBER = re.compile(rf"[0-9a-f]{{16}}/{NAME}")
 Results: TypeAlias = "dict[str, dict[str, Any] | None]"
 
 
-def list_ended(entries: Mapping[str, Entry]) -> list[str]:
+def list_ended_cells(entries: Mapping[str, Entry]) -> list[str]:
     """The cells that ended, in a result or a failure of their own: only such travel."""
     return [
         signature
@@ -114,7 +114,7 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
         if (entry := entries[signature]).status == "running":
             raise UserError(f"{signature} is being run by {entry.owner}; import when it has ended")
     attempt, written, contents = secrets.token_hex(8), set[str](), dict[str, bytes]()
-    for path, content in archive.read_verified(file):
+    for path, content in archive.read_members(file):
         signature, _, name = path.partition("/")
         if name == ends.get(signature):
             contents[signature] = content
@@ -153,7 +153,7 @@ def verify_export(file: Path) -> Results:
     """
     cells: dict[str, set[str]] = {}
     results: Results = {}
-    for path, content in archive.read_verified(file):
+    for path, content in archive.read_members(file):
         signature, _, name = path.partition("/")
         if MEMBER.fullmatch(path) is None:
             raise DataError(f"{file}: {path[:80]!r} leads out of its folder, or is no name")

@@ -81,26 +81,26 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None
     return path, instead
 
 
-def keep_cells(table: ResultTable, ledger: Ledger, kept: Path) -> None:
+def keep_cells(table: ResultTable, ledger: Ledger, file: Path) -> None:
     """Write the export of the cells that ended, verified before it takes the place of an older one.
 
     Raises DataError for a cell that lacks a file, and UserError for one whose files name a folder
     of the machine.
     """
-    made = kept.with_name(f"new-{kept.name}")
+    made = file.with_name(f"new-{file.name}")
     made.unlink(missing_ok=True)
     cells = dict.fromkeys(point.cell.signature for point in table.points)
-    ended = transfer.list_ended(ledger.entries(cells))
+    ended = transfer.list_ended_cells(ledger.entries(cells))
     transfer.export_cells(ledger, ended, made, transfer.is_result)
     try:
         transfer.verify_export(made)
-        for name, content in archive.read_verified(made):
+        for name, content in archive.read_members(made):
             if (folder := transfer.FOLDER.search(content)) is not None:
                 raise UserError(
                     f"{table.sweep.report_name} is not published: {name} names a folder of this "
                     f"machine, {folder[0].decode(errors='replace')}; run that cell again elsewhere"
                 )
-        made.replace(kept)
+        made.replace(file)
     finally:
         made.unlink(missing_ok=True)
 

@@ -153,7 +153,8 @@ class SweepProgress:
 
     def on_end(self, signature: str, outcome: Outcome) -> None:
         """No worker has the cell: it ended, well or not, is left for later, or runs elsewhere."""
-        seconds = time.monotonic() - self._running.pop(signature, self._begun)
+        began = self._running.pop(signature, None)  # None: another process ran it
+        duration = "" if began is None else f" ({time.monotonic() - began:.0f} s)"
         self._bars.remove_bar(signature)
         if outcome.is_final:
             self._work_done[signature] = self.works.get(signature, self.usual).total
@@ -166,7 +167,7 @@ class SweepProgress:
             if (anew := outcome.result.get("begun_anew")) is not None:
                 self.on_message(signature, anew)
         text = self._describe_outcome(outcome)
-        self.on_message(signature, f"{text} ({seconds:.0f} s)  [{self.describe()}]")
+        self.on_message(signature, f"{text}{duration}  [{self.describe()}]")
         self._update()
 
     def on_message(self, signature: str, text: str) -> None:

@@ -1,15 +1,20 @@
 """A table says what was trained, and of what published numbers are that its rows are not."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
+from itertools import combinations
 
 import pytest
 from rich.console import Console
 
+from capsweep.config import compose
+from capsweep.config.cell import Cell, flat
 from capsweep.errors import ConfigError
 from capsweep.report import published, render, trained
 from capsweep.report.formatted_table import format_table
 from capsweep.sweep import expand
+from capsweep.sweep.spec import Sweep
 
 
 def describe(chosen) -> str:
@@ -25,26 +30,44 @@ def describe(chosen) -> str:
             {"routing": "em"},
             "trained: data set digits; network cnn_small (cnn), capsnet_small (capsnet), "
             "matrix_capsnet_tiny (control, em); epochs 12 (cnn, capsnet), 20 (control, em); "
-            "batch size 32; seeds 0 to 2.",
+            "batch size 32; seeds 0 to 2; routing dynamic (capsnet), em (control, em); "
+            "loss cross_entropy (cnn), margin (capsnet), spread (control, em); "
+            "recipe em_stabilised (control, em).",
         ),
         (  # an arm of two networks: what decides the epochs is the network
             "routing_shootout",
             {"seeds": "2"},
             "trained: data set digits; network cnn_small, capsnet_small, matrix_capsnet_tiny; "
             "epochs 12 (cnn_small, capsnet_small), 20 (matrix_capsnet_tiny); batch size 32; "
-            "seeds 0, 1.",
+            "seeds 0, 1; routing dynamic (control · capsnet_small, dynamic), "
+            "em (control · matrix_capsnet_tiny, em); "
+            "loss cross_entropy (cnn_small), margin (capsnet_small), spread (matrix_capsnet_tiny); "
+            "recipe em_stabilised (matrix_capsnet_tiny); "
+            "optim.schedule.steps 60 (cnn_small, capsnet_small), 20000 (matrix_capsnet_tiny); "
+            "model.vote_gain 0.5 (control · capsnet_small, dynamic · capsnet_small), "
+            "10.0 (em · capsnet_small); routing.num_iters 1 (control), 3 (dynamic), 2 (em).",
         ),
         (
             "affnist",
             {"overrides": ["dataset=affnist,affnist_like"], "seeds": "1"},
-            "trained: data set affnist, affnist_like; network baseline_affnist (baseline), capsnet "
-            "(capsnet); epochs at most 100; batch size 128; seed 0.",
+            "trained: data set affnist, affnist_like; network baseline_affnist (baseline), "
+            "capsnet; epochs at most 100; batch size 128; seed 0; routing dynamic (capsnet); "
+            "loss cross_entropy (baseline), margin (capsnet); stop_accuracy 0.9923 (baseline).",
         ),
         (
             "precision",
             {"overrides": ["epochs=2,4", "batch_size=64,32"], "zips": ["epochs,batch_size"]},
             "trained: data set digits; network capsnet_small; epochs 2, 4; batch size 64, 32; "
-            "seeds 0 to 2.",
+            "seeds 0 to 2; precision 32 (float32), bf16-mixed (bfloat16).",
+        ),
+        (  # a rate of an arm and data set; an arm that has one rate is named alone
+            "routing_controls_mnist",
+            {"seeds": "1"},
+            "trained: data set multimnist, affnist_like; network capsnet_tiny; epochs 4; "
+            "batch size 64; seed 0; routing uniform, random, static, dynamic, em; "
+            "learning rate 0.01 (uniform · multimnist, random, static · multimnist, dynamic, "
+            "em · affnist_like), 0.03 (uniform · affnist_like, static · affnist_like), "
+            "0.003 (em · multimnist).",
         ),
     ],
 )
@@ -52,6 +75,50 @@ def test_a_line_says_what_was_trained_and_where_it_differs(
     choose: Callable, sweep: str, options: dict, line: str
 ) -> None:
     assert describe(choose(sweep, **options)) == line
+
+
+def describe_pair(sweep: Sweep, first: Cell, second: Cell) -> str:
+    """The line of two arms of one cell each, `one` and `two`."""
+    points = [expand.Point(arm, arm, 0, cell) for arm, cell in (("one", first), ("two", second))]
+    return trained.describe_trained(replace(sweep, rows=("arm",), columns=()), points)
+
+
+def change_leaf(section: dict, path: str) -> dict:
+    """A copy that has another value at a dotted key."""
+    name, _, rest = path.partition(".")
+    new = change_leaf(section[name], rest) if rest else f"not {section[name]}"
+    return {**section, name: new}
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["experiment=digits"],
+        ["experiment=digits", "model=cnn_small"],
+        ["experiment=em/digits"],
+        ["experiment=paper/cifar10"],
+        ["experiment=overlap", "recipe=paper", "model.head=linear", "loss=cross_entropy"],
+    ],
+)
+def test_each_key_of_science_in_which_two_arms_differ_is_named(ablation, overrides: list) -> None:
+    cell = compose.cell(overrides)
+    same = describe_pair(ablation.sweep, cell, cell)
+    assert "one" not in same
+    for key in set(flat(cell.science)) - {"seed"}:
+        other = replace(cell, config=change_leaf(dict(cell.config), key))
+        line = describe_pair(ablation.sweep, cell, other)
+        name = key.removesuffix(".name")
+        words = trained.FACTS.get(name) or trained.NAMES.get(name, name)
+        facts = line.removeprefix("trained: ").strip(".").split("; ")
+        assert any(fact.startswith(f"{words} ") and "(two)" in fact for fact in facts), key
+
+
+@pytest.mark.parametrize("name", ["em_ablation", "recipe", "routing_zoo", "table1_mnist", "sign"])
+def test_arms_of_which_a_line_says_the_same_are_of_one_science(choose: Callable, name: str) -> None:
+    chosen = choose(name, seeds="1")
+    for first, second in combinations([point.cell for point in chosen.points], 2):
+        line = describe_pair(chosen.sweep, first, second)
+        assert ("one" in line) == (first.signature != second.signature)
 
 
 def test_every_form_warns_of_cut_data_and_says_what_was_trained(choose: Callable) -> None:

@@ -65,7 +65,7 @@ def _set_values(groups: tuple[str, ...], values: Sequence[Override]) -> dict[str
 
     They are set on the shared configuration and taken back: copying it takes longer than all else.
     """
-    config, written, schema = _compose_groups(groups)
+    config, written, schema, _ = _compose_groups(groups)
     keys = []
     try:
         for override in values:
@@ -79,6 +79,22 @@ def _set_values(groups: tuple[str, ...], values: Sequence[Override]) -> dict[str
     return plain
 
 
+def read_options(overrides: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
+    """Return the recipe that a cell's overrides choose, and the value of each key by that recipe,
+    else by the chosen option of its group: what the names of both tell whoever knows conf/.
+    Experiments and typed values are left out.
+    """
+    keys = {text: text.partition("=")[0] for text in overrides}
+    chosen = (grammar.parse(text).text for text, key in keys.items() if grammar.is_group(key))
+    _, _, schema, recipe = _compose_groups(tuple(chosen))
+    return recipe, schema | ({} if recipe is None else _read_recipe(recipe))
+
+
+def _read_recipe(name: str) -> dict[str, Any]:
+    file = package_files.find_folder("conf") / "recipe" / f"{name}.yaml"
+    return flat(yaml.safe_load(file.read_text()))
+
+
 def _check_option(override: Override) -> None:
     option = override.values[0]
     known = grammar.list_options(override.key)
@@ -90,17 +106,17 @@ def _check_option(override: Override) -> None:
 @lru_cache(maxsize=256)
 def _compose_groups(
     groups: tuple[str, ...],
-) -> tuple[DictConfig, dict[str, Any], dict[str, Any]]:
-    """The configuration of a choice of groups: for OmegaConf, as plain unresolved data, and its
-    schema, which is leaf keys to default values. Hydra composes it once on a machine: that takes a
-    fifth of a second.
+) -> tuple[DictConfig, dict[str, Any], dict[str, Any], str | None]:
+    """The configuration of a choice of groups: for OmegaConf, as plain unresolved data, its schema,
+    which is leaf keys to default values, and its recipe. Hydra composes it once on a machine: that
+    takes a fifth of a second.
     """
     key, compose = f"{hash_composer()} {groups}", partial(_compose_by_hydra, groups)
-    written, schema = disk_cache.compute_once("compositions", key, compose)
+    written, schema, recipe = disk_cache.compute_once("compositions", key, compose)
     config = OmegaConf.create(written)
     assert isinstance(config, DictConfig)
     OmegaConf.set_struct(config, True)
-    return config, written, schema
+    return config, written, schema, recipe
 
 
 @cache
@@ -142,7 +158,7 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
             where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
             text = grammar.describe_unknown_key(key, schema)
             raise ConfigError(f"{where or 'conf/'}: {text}")
-    return [written, schema]
+    return [written, schema, choices.get("recipe")]
 
 
 def _run_hydra(groups: Sequence[str], return_hydra_config: bool = False) -> DictConfig:
@@ -167,8 +183,7 @@ def _list_inapplicable(
     is_typed = any(group.startswith("routing=") for group in groups)
     keys = [*flat(written.get("routing") or {}, "routing")] if is_typed else []
     if recipe is not None:
-        file = package_files.find_folder("conf") / "recipe" / f"{recipe}.yaml"
-        keys += flat(yaml.safe_load(file.read_text()))
+        keys += _read_recipe(recipe)
     return [key for key in keys if key not in schema and key in grammar.list_known_keys()]
 
 

@@ -2,25 +2,39 @@
 typed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
-from capsweep.report.grid import describe_row
-from capsweep.sweep.expand import ACCURACY, Point
+from capsweep.config import compose
+from capsweep.config.cell import flat, with_current_targets
+from capsweep.report.grid import describe_row, format_value
+from capsweep.sweep.expand import ACCURACY, Point, as_coordinate
 from capsweep.sweep.spec import Sweep
 
 FACTS = {
     **{"dataset": "data set", "model": "network", "epochs": "epochs"},
     **{"batch_size": "batch size", "seed": "seeds"},
 }
+# Said where rows differ in them; the name of an option tells what each of its keys is by itself.
+OPTIONS = ("dataset.source", "routing", "loss", "optim", "recipe")
+NAMES = {"dataset.source": "source", "optim": "optimiser", "optim.optimizer.lr": "learning rate"}
+MOST_NAMES = 5  # beside a value; one of more rows stands last, as `else`
+
+Place = tuple[Any, ...]
 
 
 def describe_trained(sweep: Sweep, points: Sequence[Point]) -> str:
-    """`trained: data set digits; network cnn_small (cnn), capsnet_small (capsnet); ...`: of what is
-    not the same everywhere, which arms it is of, or which rows.
+    """Return `trained: data set digits; network cnn_small (cnn), capsnet_small (capsnet); ...`: the
+    facts that every table has, then all of science in which its rows differ and that it does not
+    show. Behind a value stand the arms, or the rows, that it is of.
+
+    Of science, options of groups are said by name: routing, loss, optimiser, recipe. A key is said
+    unless each row has the value that these names give it: rows of which the line says the same are
+    trained by the same science.
     """
-    keys = ("arm", *sweep.rows, *sweep.columns)
-    places: dict[tuple[Any, ...], list[Point]] = {}
+    keys = tuple(dict.fromkeys(("arm", *sweep.rows, *sweep.columns)))
+    places: dict[Place, list[Point]] = {}
     for point in points:
         places.setdefault(tuple(map(point.coordinate, keys)), []).append(point)
     facts = []
@@ -30,6 +44,10 @@ def describe_trained(sweep: Sweep, points: Sequence[Point]) -> str:
         texts = dict.fromkeys(values.values()) if is_plain else _name_places(values)
         noun = "seed" if key == "seed" and len(sweep.seeds) == 1 else name
         facts.append(f"{noun} {', '.join(texts)}")
+    shown = {*keys, *FACTS, *(f"{key}.name" for key in (*FACTS, *OPTIONS))}
+    for key, values in _list_differences(places):
+        if key not in shown:
+            facts.append(f"{NAMES.get(key, key)} {', '.join(_name_places(values))}")
     return f"trained: {'; '.join(facts)}."
 
 
@@ -43,20 +61,71 @@ def _describe_fact(key: str, points: Sequence[Point]) -> str:
     return f"{'at most ' if stops else ''}{points[0].coordinate(key)}"
 
 
-def _name_places(values: Mapping[tuple[Any, ...], str]) -> list[str]:
-    """`12 (cnn)`, `20 (em, control)`: by arm, or the first coordinate, that decides the value; else
-    by all of those that are not the same everywhere.
+def _list_differences(
+    places: Mapping[Place, Sequence[Point]],
+) -> Iterator[tuple[str, dict[Place, str | None]]]:
+    """Options, and keys that some place has otherwise than its options, that differ over places; of
+    each its text by place, None where a place has no such key.
+    """
+    values: dict[str, dict[Place, str | None]] = {key: {} for key in OPTIONS}
+    others: set[str] = set()
+    for place, points in places.items():
+        first = points[0]
+        recipe, by_options = compose.read_options(first.cell.overrides)
+        options = {key: first.coordinate(key) for key in OPTIONS} | {"recipe": recipe}
+        leaves = flat(with_current_targets(first.cell.science))
+        others |= {key for key, value in leaves.items() if by_options.get(key) != value}
+        leaves[ACCURACY] = _join_accuracies(points)
+        for key, value in (leaves | options).items():
+            is_absent = value is None and key in (*OPTIONS, ACCURACY)
+            values.setdefault(key, {})[place] = None if is_absent else _format_exactly(value)
+    for key, of in values.items():
+        by_place = {place: of.get(place) for place in places}
+        if key in {*OPTIONS, *others} and len(set(by_place.values())) > 1:
+            yield key, by_place
+
+
+def _join_accuracies(points: Sequence[Point]) -> str | None:
+    """What the cells of a place stop at; those of a matched arm differ from seed to seed."""
+    known = [point.coordinate(ACCURACY) for point in points if not point.waits]
+    return ", ".join(dict.fromkeys(map(_format_exactly, known))) if any(known) else None
+
+
+def _format_exactly(value: Any) -> str:
+    """Different texts of different values."""
+    return repr(value) if isinstance(value, float) else format_value(as_coordinate(value))
+
+
+def _name_places(values: Mapping[Place, str | None]) -> list[str]:
+    """`12 (cnn)`, `20 (em, control)`: by the first of the fewest coordinates that decide the value,
+    and of these by as many as it takes. Where every place has one, the value of many stands last:
+    `0.03 (em)`, `else 0.01`. A value that is called as its row is stands alone.
     """
     several = [index for index, each in enumerate(zip(*values, strict=True)) if len(set(each)) > 1]
-    names: dict[tuple[Any, ...], str] = {}
-    for indices in (*([index] for index in several), several):
+    names: dict[Place, str | None] = {}
+    subsets = (s for size in range(1, len(several) + 1) for s in combinations(several, size))
+    for indices in subsets:
         names = {tuple(place[i] for i in indices): value for place, value in values.items()}
         if all(names[tuple(place[i] for i in indices)] == v for place, v in values.items()):
             break
-    return [
-        f"{value} ({', '.join(describe_row(name) for name, of in names.items() if of == value)})"
-        for value in dict.fromkeys(names.values())
+    found: dict[Place, set[str | None]] = {}
+    for name, value in names.items():
+        for end in range(1, len(name) + 1):
+            found.setdefault(name[:end], set()).add(value)
+    texts: dict[str, dict[str, None]] = {}
+    for name, value in names.items():
+        if value is not None:
+            ends = range(1, len(name) + 1)
+            shortest = next((name[:end] for end in ends if len(found[name[:end]]) == 1), name)
+            texts.setdefault(value, {})[describe_row(shortest)] = None
+    most = max(texts, key=lambda value: len(texts[value]))
+    has_rest = len(texts[most]) > MOST_NAMES and None not in names.values()
+    parts = [
+        value if [*of] == [value] else f"{value} ({', '.join(of)})"
+        for value, of in texts.items()
+        if not (has_rest and value == most)
     ]
+    return [*parts, f"else {most}"] if has_rest else parts
 
 
 def warn_of_cuts(points: Sequence[Point]) -> list[str]:

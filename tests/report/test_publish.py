@@ -132,6 +132,17 @@ def test_a_sentence_says_what_is_decided_and_how_large_the_rest_can_be(ablation)
     ]
 
 
+def test_a_row_whose_difference_no_test_can_judge_is_not_left_out_of_the_sentence(ablation) -> None:
+    ablation.fill(0.02, 0.03, 0.04, 0.01, 0.02, 0.03)
+    constant = (
+        "Not tested, since the difference is the same for all seeds: capsnet · 3 · 0 (-1.00)."
+    )
+    assert publish.describe_decisions(ablation.build()) == [constant]
+    ablation.fill(0.02, 0.03, 0.04, 0.01, 0.02, 0.03, 0.07, 0.08, 0.091)
+    decided = "told apart from cnn (p < 0.05): capsnet · 3 · 0.0005 (+5.03)."
+    assert publish.describe_decisions(ablation.build()) == [f"{decided} {constant}"]
+
+
 def test_cells_that_name_a_folder_of_the_machine_or_lack_a_file_are_not_published(
     ablation, write_page: Callable[[], Path], tmp_path: Path
 ) -> None:

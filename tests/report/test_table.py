@@ -33,6 +33,41 @@ def test_a_full_table_has_mean_standard_deviation_and_n(ablation) -> None:
     ]
 
 
+def test_a_difference_that_is_equal_for_all_seeds_says_so_and_what_signs_alone_can_show(
+    ablation,
+) -> None:
+    ablation.fill(0.02, 0.03, 0.04, 0.01, 0.02, 0.03, 0.02, 0.03, 0.05)
+    fields = [row[4] for row in ablation.rows()]
+    assert fields == ["–", "-1.00 (3, all equal)", "+0.33 [-1.10, 1.77] p 0.42 (3)"]
+    text = ablation.render()
+    assert "all equal: the difference is the same for each of these seeds" in text
+    assert "by signs alone p >= 0.25." in text
+    assert "p is of the paired t test of one row, so that nothing is adjusted." in text
+    ablation.fill(0.02, 0.03, 0.04, 0.01, 0.02, 0.033)
+    assert "all equal:" not in ablation.render()
+
+
+def test_a_note_names_the_family_of_p_values_and_that_intervals_are_by_themselves(
+    ablation, choose: Callable
+) -> None:
+    ablation.fill(0.01, 0.02, 0.03, *[0.005] * 6)
+    note = (
+        "to cnn: mean difference to the row cnn · – · 0 over the same seeds, in percentage points; "
+        "[a, b] is its 95 % interval, not adjusted for the number of rows; p is of the paired t "
+        "test, Holm-adjusted over {}."
+    )
+    assert note.format("2 rows") in ablation.render()
+    both = choose("ablation", overrides=["dataset=digits,mnist"])
+    for number, point in enumerate(both.points):
+        if point.coordinate("dataset") == "digits" or point.arm == "cnn":
+            both.finish(number, {"test/error": 0.01 + 0.002 * point.seed * (point.arm == "cnn")})
+    assert note.format("4 rows of a column") in both.render()
+    for number, point in enumerate(both.points):
+        if point.coordinate("routing.num_iters") == 1:
+            both.finish(number, {"test/error": 0.01})
+    assert note.format("the rows of a column (digits: 4, mnist: 2)") in both.render()
+
+
 def test_gaps_say_how_many_seeds_there_are_and_why_others_failed(ablation) -> None:
     ablation.fill(0.01, 0.01)
     (ablation.folder_of(2) / "stopped.json").write_text('{"epochs": 1}')  # by a search

@@ -19,6 +19,7 @@ from capsweep.terminal import count_of
 
 PUBLISHED = "published"
 ACCURACY = "validation accuracy"
+CONSTANT = "all equal"  # differences that do not vary over seeds
 
 
 @dataclass(frozen=True)
@@ -117,18 +118,45 @@ def _notes_on_differences(table: ResultTable) -> list[str]:
     if not differences or table.baseline is None:
         return []
     baseline = describe_row(table.rows[table.baseline].coordinates)
-    points, tests = table.measure.points, ""
-    if any(difference.t_test is not None for difference in differences):
-        tests = "; p is of the paired t test, Holm-adjusted over the rows"
-    notes = [
-        f"to {table.sweep.baseline}: mean difference to the row {baseline} over the same seeds"
-        f"{points}{tests}."
-    ]
+    parts = [f"mean difference to the row {baseline} over the same seeds{table.measure.points}"]
+    families = [count for count in count_tests(table) if count]
+    if any(difference.interval is not None for difference in differences):
+        adjusted = ", not adjusted for the number of rows" if max(families) > 1 else ""
+        parts.append(f"[a, b] is its 95 % interval{adjusted}")
+    if families:
+        parts.append(f"p is of the paired t test{_describe_families(table)}")
+    notes = [f"to {table.sweep.baseline}: {'; '.join(parts)}."]
+    constant = [difference.n for difference in differences if difference.is_constant]
+    if constant:
+        notes.append(
+            f"{CONSTANT}: the difference is the same for each of these seeds, so that there is "
+            f"neither an interval nor a t test; by signs alone p >= {smallest_p(max(constant)):g}."
+        )
     fewest = min(difference.n for difference in differences)
     if smallest_p(fewest) > LEVEL:
         unless = f" unless differences are normally distributed: else p >= {smallest_p(fewest):g}"
         notes.append(f"n = {fewest} cannot show a difference{unless if fewest > 1 else ''}.")
     return notes
+
+
+def count_tests(table: ResultTable) -> list[int]:
+    """Return how many rows of each column have a p value: the family over which Holm adjusts."""
+    columns = zip(*(row.values for row in table.rows), strict=True)
+    return [sum(group is not None and group.p is not None for group in each) for each in columns]
+
+
+def _describe_families(table: ResultTable) -> str:
+    """`, Holm-adjusted over 2 rows`; of each column, where they are not the same."""
+    counts = dict(zip(map(describe_row, table.columns), count_tests(table), strict=True))
+    families = {count for count in counts.values() if count}
+    if families == {1}:
+        return " of one row, so that nothing is adjusted"
+    if len(families) == 1:
+        return (
+            f", Holm-adjusted over {max(families)} rows{' of a column' if len(counts) > 1 else ''}"
+        )
+    texts = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
+    return f", Holm-adjusted over the rows of a column ({texts})"
 
 
 def shorten_cause(cause: str) -> str:
@@ -200,13 +228,14 @@ def _format_accuracy(group: CellGroup | None) -> str:
 
 
 def _format_difference(group: CellGroup | None, measure: Measure) -> str:
-    """`-0.93 [-2.10, 0.24] p 0.08 (3)`."""
+    """`-0.93 [-2.10, 0.24] p 0.08 (3)`; of seeds that all have the same, `-0.93 (3, all equal)`."""
     if group is None or group.difference is None:
         return MISSING
     difference = group.difference
     interval = _format_interval(difference.interval, measure)
     p = "" if group.p is None else f" p {group.p:.2g}"
-    return f"{measure.format_number(difference.mean, '+')}{interval}{p} ({difference.n})"
+    seeds = f"{difference.n}, {CONSTANT}" if difference.is_constant else difference.n
+    return f"{measure.format_number(difference.mean, '+')}{interval}{p} ({seeds})"
 
 
 def _format_summary(summary: Summary, measure: Measure) -> str:

@@ -21,6 +21,7 @@ from capsweep.terminal import count_of
 NAME = "report"
 ARCHIVES = "ledgers"  # the folder of the cells behind published tables, beside the sweeps
 COMMAND = "(?m)^`(make report [^`]+)` printed this"  # above the verdict
+NOT_TESTED = "Not tested, since the difference is the same for all seeds"
 VERDICT = "Not written yet. All that is outside the two markers is written by hand, and stays."
 
 
@@ -107,7 +108,7 @@ def keep_cells(table: ResultTable, ledger: Ledger, file: Path) -> None:
 
 def describe_decisions(table: ResultTable) -> list[str]:
     """For each column with differences of three seeds or more: which rows the paired test tells
-    apart from the baseline, and how far the intervals of the others reach.
+    apart from the baseline, how far the intervals of the others reach, and which rows have no test.
     """
     sentences = []
     for number, column in enumerate(table.columns):
@@ -120,10 +121,22 @@ def describe_decisions(table: ResultTable) -> list[str]:
         ]
         decided = [f"{name} ({_format(table, d.mean)})" for name, d, p, _ in tested if p < LEVEL]
         others = {name: interval for name, _, p, interval in tested if p >= LEVEL}
+        constant = [
+            f"{grid.describe_row(row.coordinates)} ({_format(table, difference.mean)})"
+            for row in table.rows
+            if (group := row.values[number]) and (difference := group.difference)
+            if difference.is_constant
+        ]
+        parts = []
         if tested:
             baseline = table.sweep.baseline
-            apart = f"told apart from {baseline} (p < {LEVEL:g}): {', '.join(decided) or 'none'}."
-            sentences.append(f"{where}{apart} {_describe_reach(table, others)}".rstrip())
+            parts.append(
+                f"told apart from {baseline} (p < {LEVEL:g}): {', '.join(decided) or 'none'}."
+            )
+        parts += [_describe_reach(table, others)] if others else []
+        if constant:
+            parts.append(f"{NOT_TESTED}: {', '.join(constant)}.")
+        sentences += [f"{where}{' '.join(parts)}"] if parts else []
     return sentences
 
 
@@ -131,8 +144,6 @@ def _describe_reach(table: ResultTable, intervals: Mapping[str, tuple[float, flo
     """How far the intervals of rows that no test tells apart reach; each is a 95 % interval by
     itself.
     """
-    if not intervals:
-        return ""
     low = min(intervals, key=lambda name: intervals[name][0])
     high = max(intervals, key=lambda name: intervals[name][1])
     return (

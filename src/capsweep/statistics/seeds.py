@@ -105,6 +105,11 @@ class PairedDifference:
     interval: tuple[float, float] | None
     t_test: float | None
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is the same for all of several seeds, so that nothing can be tested."""
+        return self.n > 1 and self.t_test is None
+
 
 def paired_difference(
     ours: Mapping[int, float], theirs: Mapping[int, float], most: float = math.inf

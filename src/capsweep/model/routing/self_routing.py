@@ -1,8 +1,9 @@
 """Self-routing (Hahn, Pyeon, Kim 2019, "Self-Routing Capsule Networks").
 
     c_ij = softmax_j (w_ij . u_i + b_ij)         a gate on the child's own pose u_i
-    v_j  = sum_i a_i c_ij u_hat_ij / sum_i a_i c_ij
-    a_j  = sum_i a_i c_ij / sum_i a_i
+    m_j  = sum_i a_i c_ij + 1e-7
+    v_j  = sum_i a_i c_ij u_hat_ij / m_j
+    a_j  = m_j / sum_k m_k
 
 What sets it apart: a child decides alone, by learned gates w_ij and b_ij, without iterations and
 without looking at any vote: a mixture of experts. It can tell a pose from its negative, which

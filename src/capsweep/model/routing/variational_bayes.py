@@ -7,7 +7,7 @@ Gaussian-Wishart prior on each parent: alpha0 = 1, m0 = 0, nu0 = D + 1, and kapp
 
     R_ij = 1 / (number of parents of child i)
     for t = 0 .. T-1:
-        r_ij = R_ij a_i;  R_j = sum_i r_ij;  mu_j = sum_i r_ij V_ij / R_j
+        r_ij = R_ij a_i;  R_j = sum_i r_ij + 1e-7;  mu_j = sum_i r_ij V_ij / R_j
         alpha_j = 1 + R_j;  kappa_j = kappa0 + R_j;  nu_j = D + 1 + R_j;  m_j = R_j mu_j / kappa_j
         psi_jd = psi0 + sum_i r_ij (V_ijd - mu_jd)^2 + kappa0 R_j / kappa_j mu_jd^2
         ln pi_j = digamma(alpha_j) - digamma(sum_k alpha_k)

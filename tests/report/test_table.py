@@ -41,8 +41,10 @@ def test_a_difference_that_is_equal_for_all_seeds_says_so_and_what_signs_alone_c
     assert fields == ["–", "-1.00 (3, all equal)", "+0.33 [-1.10, 1.77] p 0.42 (3)"]
     text = ablation.render()
     assert "all equal: the difference is the same for each of these seeds" in text
-    assert "by signs alone p >= 0.25." in text
+    assert "neither an interval nor a t test; its signs alone give p = 0.25 for n = 3." in text
     assert "p is of the paired t test of one row, so that nothing is adjusted." in text
+    ablation.fill(0.02, 0.03, 0.04, 0.02, 0.03, 0.04)
+    assert "neither an interval nor a t test.\n" in ablation.render()  # rows that never differ
     ablation.fill(0.02, 0.03, 0.04, 0.01, 0.02, 0.033)
     assert "all equal:" not in ablation.render()
 

@@ -126,11 +126,12 @@ def _notes_on_differences(table: ResultTable) -> list[str]:
     if families:
         parts.append(f"p is of the paired t test{_describe_families(table)}")
     notes = [f"to {table.sweep.baseline}: {'; '.join(parts)}."]
-    constant = [difference.n for difference in differences if difference.is_constant]
-    if constant:
+    if constant := [difference for difference in differences if difference.is_constant]:
+        sizes = sorted({difference.n for difference in constant if difference.mean})
+        signs = ", ".join(f"p = {smallest_p(n):.2g} for n = {n}" for n in sizes)
         notes.append(
             f"{CONSTANT}: the difference is the same for each of these seeds, so that there is "
-            f"neither an interval nor a t test; by signs alone p >= {smallest_p(max(constant)):g}."
+            f"neither an interval nor a t test{signs and f'; its signs alone give {signs}'}."
         )
     fewest = min(difference.n for difference in differences)
     if smallest_p(fewest) > LEVEL:

@@ -1,11 +1,13 @@
 """Foreign YAML: what would end the process, or never end, is refused at once."""
 
+import random
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from capsweep.config import bounded_yaml, overrides
 from capsweep.errors import ConfigError
@@ -45,16 +47,16 @@ def test_every_shipped_file_is_read_as_ever() -> None:
         assert bounded_yaml.load_file(file) == read, file
 
 
-# What both YAML 1.2 and Hydra take for a value or for text.
+# What OmegaConf, YAML 1.2 and Hydra all take for a value, or all for text.
 SHARED = [
     *("null", "Null", "true", "TRUE", "False", "0", "-0", "+1", "12", "-7", "1e-3", "1E5", "+1e+3"),
-    *("1.0e-3", "1.e3", ".5", "-.5", "5.", "0.1", "12e03", "yes", "No", "on", "off", "y", "0b11"),
-    *("1:30", "1:30.5", "190:20:30", "2024-01-01", "2024-01-01T00:00:00", "1__0", "_1", "1_", "a1"),
-    *("0o9", "0xg", "1e", "e5", "True1", "1-2"),
+    *("1.0e-3", "1.e3", ".5", ".5e-1", "5.", "0.1", "12e03", "y", "N", "2024-01-01", "_1", "a1"),
+    *("2024-01-01T00:00:00", "0o9", "0xg", "1e", "e5", "True1", "1-2"),
 ]
 APART = [
-    *("010", "-010", "00", "08", "00.5", "01e5", "0o10", "0x10", "0X1f", "1_000", "1_0.5", "0.1_0"),
-    *("1e1_0", ".inf", "-.Inf", "inf", "-inf", "nan", "NaN", ".nan", "tRue", "nULL"),
+    *("010", "-010", "00", "08", "00.5", "01e5", "0o10", "0x10", "0X1f", "0b11", "1_000", "1_0.5"),
+    *("0.1_0", "1e1_0", "1__0", "1_", "-.5", "+.5", ".5e3", ".inf", "-.Inf", "inf", "-inf", "nan"),
+    *("NaN", ".nan", "tRue", "nULL", "yes", "No", "on", "OFF", "1:30", "1:30.5", "190:20:30"),
 ]
 
 
@@ -64,10 +66,26 @@ def load_file(folder: Path, text: str) -> Any:
     return bounded_yaml.load_file(folder / "typed.yaml")
 
 
-def test_a_text_of_a_file_is_what_the_command_line_reads(tmp_path: Path) -> None:
-    typed = [overrides.parse(f"seed={text}").value for text in SHARED]
-    read = load_file(tmp_path, "".join(f"- {text}\n" for text in SHARED))
-    assert list(map(repr, read)) == list(map(repr, typed))
+def draw_texts() -> list[str]:
+    """Short texts that may look like numbers or words, the same every time."""
+    draw = random.Random(0)
+    parts = [*"0123456789_.:eE+-xob", "inf", "nan", "1", "0", "true", "no", "null", "12", "."]
+    return ["".join(draw.choices(parts, k=draw.randint(1, 5))) for _ in range(600)]
+
+
+def test_a_text_of_a_file_is_what_the_command_line_and_hydra_files_read(tmp_path: Path) -> None:
+    taken = set()
+    for text in [*SHARED, *draw_texts()]:
+        try:
+            value = load_file(tmp_path, f"a: {text}")["a"]
+            typed = overrides.parse(f"seed={text}").value
+        except ConfigError:
+            continue
+        taken.add(text)
+        in_conf = OmegaConf.create(f"seed: {text}")["seed"]
+        assert (text, repr(value), repr(value)) == (text, repr(typed), repr(in_conf))
+    assert taken > set(SHARED)
+    assert len(taken) > 200
 
 
 @pytest.mark.parametrize("text", APART)

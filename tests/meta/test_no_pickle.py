@@ -21,7 +21,7 @@ NEVER = {
     *("yaml.full_load", "marshal.loads", "shelve.open", "eval", "exec"),
 }
 # Those of our own are SafeLoaders.
-LOADERS = {"yaml.CSafeLoader", "yaml.SafeLoader", "_StrictLoader", "_PlainLoader"}
+LOADERS = {"yaml.CSafeLoader", "yaml.SafeLoader", "_StrictLoader", "bounded_yaml.PlainLoader"}
 
 
 def is_true(value: ast.expr | None, expected: bool = True) -> bool:

@@ -1,7 +1,7 @@
 """YAML that a person or another machine wrote, read with bounds on its size and depth.
 
-What a person writes is read as YAML 1.2 and Hydra's command line both read it; text that they read
-as different values is refused. Stored configurations are read as they are written, by YAML 1.1.
+What a person writes has the value that it has on the command line; text that programs read as
+different values is refused. Stored configurations are read as they are written, by YAML 1.1.
 
 libyaml's composer calls itself once per level, so that deep text ends the process; and a few lines
 of aliases make any number of values. The stream of events does neither: it is looked at first.
@@ -11,7 +11,7 @@ A key may stand once in a section.
 import json
 import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -35,14 +35,12 @@ class _StrictLoader(yaml.CSafeLoader):
         return super().construct_mapping(node, deep)
 
 
-class _PlainLoader(_StrictLoader):
-    """A strict loader by which one text means one thing, in a file and on the command line.
+class PlainLoader(_StrictLoader):
+    """A strict loader by which one text means one thing: in conf/, in sweeps/ and when it is typed.
 
-    null, true, false and decimal numbers are these (1e-3 is one); yes, on, 1:30 and dates are text.
-    What Hydra or YAML 1.2 alone takes for such a value, such as 010 or 1_000, is refused.
+    null, true, false and decimal numbers are these (1e-3 is one), all else is text. What OmegaConf
+    (YAML 1.1), YAML 1.2 or Hydra's command line alone reads as a value, is refused.
     """
-
-    yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
 
     def refuse(self, node: yaml.ScalarNode) -> None:
         """Raise ConfigError for text whose value depends on who reads it."""
@@ -53,20 +51,19 @@ class _PlainLoader(_StrictLoader):
         )
 
 
-_WHOLE, _POWER = "(0|[1-9][0-9]*)", "([eE][-+]?[0-9]+)?"
-_DIGITS = "[0-9]+(_[0-9]+)*"
-_REFUSED = "!refused"
-# The first that matches is taken.
+_WHOLE, _REFUSED = "(0|[1-9][0-9]*)", "!refused"
+PlainLoader.yaml_implicit_resolvers = {}  # of those below the first that matches is taken
 for _tag, _pattern in {
     "tag:yaml.org,2002:null": "~|null|Null|NULL|",
     "tag:yaml.org,2002:bool": "true|True|TRUE|false|False|FALSE",
     "tag:yaml.org,2002:int": f"[-+]?{_WHOLE}",
-    "tag:yaml.org,2002:float": rf"[-+]?({_WHOLE}(\.[0-9]*)?|\.[0-9]+){_POWER}",
-    _REFUSED: rf"(?i:null|true|false|[-+]?\.?inf|[-+]?\.?nan|0o[0-7]+|0x[0-9a-f]+"
-    rf"|[-+]?({_DIGITS}(\.[0-9_]*)?|\.[0-9]+(_[0-9]+)*)(e[-+]?{_DIGITS})?)",
+    "tag:yaml.org,2002:float": rf"[-+]?{_WHOLE}(\.[0-9]*)?(e[-+]?[0-9]+)?|\.[0-9]+(e[-+][0-9]+)?",
+    _REFUSED: r"null|true|false|yes|no|on|off|[-+]?\.?(inf|nan)|[-+]?0(b[01_]+|o[0-7]+|x[0-9a-f_]+)"
+    r"|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])*(\.[0-9_]*)?(e[-+]?[0-9_]+)?|[-+]?\.[0-9][0-9_]*(e.*)?",
 }.items():
-    _PlainLoader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), None)
-_PlainLoader.add_constructor(_REFUSED, _PlainLoader.refuse)
+    _flags = re.IGNORECASE if _tag.endswith(("float", _REFUSED)) else 0
+    PlainLoader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z", _flags), None)
+PlainLoader.add_constructor(_REFUSED, PlainLoader.refuse)
 
 
 def load_file(path: Path) -> Any:
@@ -76,7 +73,7 @@ def load_file(path: Path) -> Any:
     """
     try:
         with path.open("rb") as file:
-            return load(file.read(MOST_BYTES + 1), _PlainLoader)
+            return load(file.read(MOST_BYTES + 1), PlainLoader)
     except OSError as error:
         raise ConfigError(f"it cannot be read: {error.strerror}") from error
 

@@ -71,12 +71,8 @@ def name_words(name: str) -> dict[str, str]:
     return {"mine": name, "Mine": "".join(part.capitalize() for part in name.split("_"))}
 
 
-def describe_file(path: Path | None, axes: str | None) -> tuple[dict[str, str], list[str]]:
-    """What stands for the words of a data set, and lines on what is in its file. Raises UserError
-    for no file, or other arrays.
-    """
-    from capsweep.data.arrays import decode_arrays
-
+def check_name(path: Path | None) -> Path:
+    """Return the file of a data set. Raises UserError for none, or for a name of other letters."""
     if path is None:
         raise UserError(
             "--file X.npz: a data set is made of one; see docs/how-to/add-a-data-set.md"
@@ -85,6 +81,17 @@ def describe_file(path: Path | None, axes: str | None) -> tuple[dict[str, str], 
         raise UserError(
             f"--file: {path.name} must be a letter, then letters, digits, _, -, and .npz"
         )
+    return path
+
+
+def describe_file(path: Path | None, axes: str | None) -> tuple[dict[str, str], list[str]]:
+    """Return what stands for the words of a data set, and lines on what is in its file.
+
+    Raises UserError for no file, or other arrays.
+    """
+    from capsweep.data.arrays import decode_arrays
+
+    path = check_name(path)
     with open_plain_file(path) as file:
         sha256 = hash_open_file(file)
         arrays = decode_arrays(path, file, axes)

@@ -1,7 +1,7 @@
 """Images and labels of one's own, in one .npz file.
 
 `capsweep new` describes such a file and `NpzReader` reads it, both by `decode_arrays`: what one of
-them accepts the other does too. Nothing is allocated before the headers of all arrays are checked.
+them accepts the other does too.
 
 Shape letters: N examples, C H W image.
 """
@@ -31,11 +31,11 @@ LAYOUT = (
     "test_labels, whole numbers from 0 on [N], and val_images and val_labels if there are any"
 )
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # as np.savez and np.savez_compressed write
-MOST_DEFLATED = 1032  # bytes that one byte of a deflated file can stand for
+# Bytes that one byte of a file can stand for, as np.savez and np.savez_compressed pack it.
+MOST_UNPACKED = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
 MOST_CHANNELS = 4  # of images whose axes are told by their shape
 MOST_CLASSES = 10**6
-MOST_NAMED = 20  # arrays in a message
+MOST_NAMED = 200  # letters of a message for names of arrays
 AT_ONCE = 2**24  # pixels that are looked at together
 
 
@@ -110,17 +110,16 @@ def _decode_archive(archive: zipfile.ZipFile, size: int, axes: str | None) -> Ow
     splits = [s for s in NAMES if s != "validation" or VALIDATION & members.keys()]
     names = [f"{NAMES[split]}_{kind}" for split in splits for kind in ("images", "labels")]
     if absent := [name for name in names if name not in members]:
-        have = ", ".join([*members][:MOST_NAMED]) or "nothing"
-        raise ValueError(f"{', '.join(absent)} not in it; it has {have}")
+        have = ", ".join(members) or "nothing"
+        raise ValueError(f"{', '.join(absent)} not in it; it has {have[:MOST_NAMED]}")
     shapes = {name: _check_header(archive, members[name], size, name) for name in names}
-    _check_memory(sum(members[name].file_size for name in names))
+    _check_memory(sum(members[name].file_size for name in names))  # before anything is allocated
     axes = _choose_axes(shapes["train_images"], axes)
     for split in splits:
         _check_shapes(split, shapes)
     decoded = {split: _read_split(archive, members, NAMES[split], axes) for split in splits}
     classes = _count_classes(decoded)
-    unused = [name for name in members if name not in names][:MOST_NAMED]
-    return OwnArrays(decoded, axes, classes, unused)
+    return OwnArrays(decoded, axes, classes, [name for name in members if name not in names])
 
 
 def _check_header(
@@ -129,8 +128,8 @@ def _check_header(
     """The shape of an array. Raises DataError or ValueError unless its bytes can be in a file of
     this size, and are of a type that images or labels have.
     """
-    most = info.compress_size * (1 if info.compress_type == zipfile.ZIP_STORED else MOST_DEFLATED)
-    if info.compress_type not in PACKED or info.compress_size > size or info.file_size > most:
+    most = min(info.compress_size, size) * MOST_UNPACKED.get(info.compress_type, 0)
+    if info.file_size > most or not most:
         raise ValueError(f"{name} is packed otherwise than numpy packs, or its size is another")
     with archive.open(info) as member:
         version = npy.read_magic(member)

@@ -131,5 +131,5 @@ def hash_file(path: Path) -> str:
 
 
 def hash_open_file(file: IO[bytes]) -> str:
-    """Hexadecimal sha256 of what is left to read of a file of any size."""
+    """Return the hexadecimal sha256 of what is left to read of a file of any size."""
     return hashlib.file_digest(file, "sha256").hexdigest()  # pyright: ignore

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -64,6 +65,12 @@ def save_arrays(path: Path, **changed: np.ndarray | None) -> Path:
     return path
 
 
+def bind_socket(path: Path) -> None:
+    """Leave a socket there."""
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+
+
 class Checkout:
     """A copy of this checkout into which new files are written."""
 
@@ -111,7 +118,11 @@ def test_it_names_what_it_wrote_and_three_commands(
 ) -> None:
     assert checkout.write_new(kind) == 0
     wrote, _, commands = capsys.readouterr().out.partition(f"next, in {checkout.folder}:\n")
-    told = "40 + 10 images of [2, 20, 24], 3 classes\n" if kind == "dataset" else ""
+    told = (
+        "examples: train: 40, test: 10; classes: 3\nimages: height 20, width 24, channels 2\n"
+        if kind == "dataset"
+        else ""
+    )
     assert wrote == "".join(f"wrote {name}\n" for name in WRITTEN[kind]) + told
     texts = [(checkout.folder / name).read_text() for name in WRITTEN[kind]]
     assert not any("mine" in text or "Mine" in text for text in texts)
@@ -190,7 +201,7 @@ def test_an_installed_package_is_no_place_for_new_files(
     ("kind", "file", "message"),
     [
         ("dataset", None, "--file X.npz: a data set is made of one"),
-        ("loss", "x.npz", "--file is for a data set alone"),
+        ("loss", "x.npz", "--file and --axes are for a data set alone"),
         ("dataset", "a.b.npz", "--file: a.b.npz must be a letter, then"),
         ("dataset", "2024.npz", "--file: 2024.npz must be a letter, then"),
     ],
@@ -210,25 +221,71 @@ def test_images_that_the_shipped_capsules_cannot_take_are_named(
     config = compose.cell([f"dataset.image_shape={shape}", "model=capsnet_tiny"]).config
     with pytest.raises(ConfigError) if is_small else nullcontext():
         measure_layers(config)
-    images = {f"{s}_images": np.zeros((n, side, side), np.uint8) for s, n in SPLITS.items()}
+    draw = np.random.default_rng(0)
+    images = {
+        f"{s}_images": draw.integers(0, 256, (n, side, side), np.uint8) for s, n in SPLITS.items()
+    }
     save_arrays(checkout.data, **images)
     assert checkout.write_new("dataset") == 0
     assert ("too small for the capsule networks" in capsys.readouterr().out) == is_small
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"test_images": np.zeros((10, 2, 20, 20), np.uint8)}, "images of train are [2, 20, 24]"),
-        ({"train_labels": np.arange(40) % 3 + 1}, "no training example of class 0"),
-        ({"test_labels": np.arange(10)}, "no training example of class 3"),
-        ({"train_labels": np.zeros(40), "test_labels": np.zeros(10)}, "every label is 0"),
-        ({"test_labels": None}, "'test_labels is not a file"),
-    ],
-)
-def test_arrays_that_are_no_data_set_are_refused(
-    changed: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_axes_that_are_typed_validation_and_what_is_not_used_are_told_and_trained(
+    checkout: Checkout, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = save_arrays(tmp_path / "own.npz", **changed)
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 256, (55, 24, 20, 6), np.uint8)
+    save_arrays(
+        checkout.data,
+        train_images=images[:40],
+        test_images=images[40:50],
+        val_images=images[50:],
+        val_labels=np.arange(5)[:, None] % 3,
+        train_labels=(np.arange(40) % 3)[:, None],
+        weights=np.ones(40),
+    )
+    typed = ["new", "dataset", NAME, "--file", str(checkout.data)]
+    assert cli.main(typed) == 2
+    assert "say which by --axes chw or --axes hwc" in capsys.readouterr().err
+    assert cli.main([*typed, "--axes", "hwc"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:4] == [
+        "examples: train: 40, validation: 5, test: 10; classes: 3",
+        "images: height 24, width 20, channels 6",
+        "not used of own.npz: weights",
+    ]
+    own = [f"dataset={NAME}", f"places.data={checkout.folder}", "debug=fast"]
+    printed = checkout.run("-m", "capsweep", "train", *own)
+    assert "val/error" in printed
+
+
+def test_axes_are_of_a_data_set_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["new", "loss", NAME, "--axes", "chw"]) == 2
+    assert "--file and --axes are for a data set alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "socket", "empty", "absent"])
+def test_what_is_no_file_of_arrays_is_refused_in_one_line(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "own.npz"
+    make = {
+        "pipe": lambda: os.mkfifo(path),
+        "folder": path.mkdir,
+        "device": lambda: path.symlink_to("/dev/zero"),
+        "socket": lambda: bind_socket(path),
+        "empty": path.touch,
+        "absent": lambda: None,
+    }
+    make[kind]()
     assert cli.main(["new", "dataset", NAME, "--file", str(path)]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {path}: {message}")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {path}: ")
+
+
+def test_arrays_that_are_no_data_set_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save_arrays(tmp_path / "own.npz", test_labels=np.arange(10))
+    assert cli.main(["new", "dataset", NAME, "--file", str(path)]) == 2
+    message = "no training example of class 3; classes count from 0"
+    assert capsys.readouterr().err == f"error: {path}: {message}\n"

@@ -1,5 +1,6 @@
 """Every file of conf/ stands in a configuration that can be run."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import yaml
 
 from capsweep.config import compose, overrides, package_files
 from capsweep.config.cell import LOGISTICS, SCIENCE, get
+from capsweep.errors import ConfigError
 
 CONF = package_files.find_folder("conf")
 GROUPS = overrides.list_groups()
@@ -66,3 +68,14 @@ def test_a_source_reads_the_files_of_the_data_set_of_its_name(source: str) -> No
     assert pairs["reader"] == single["reader"]
     assert pairs["name"] == f"multi{source}"
     assert pairs["examples"]["train"] == single["examples"]["train"]
+
+
+@pytest.mark.parametrize("value", ["0280", "0x11", "1_8_0", "3:00"])
+def test_a_number_of_a_file_that_is_another_where_it_is_typed_is_refused(
+    value: str, conf_tree: Callable[[], Path]
+) -> None:
+    path = conf_tree() / "dataset" / "digits.yaml"
+    path.write_text(path.read_text().replace("validation: 180", f"validation: {value}"))
+    with pytest.raises(ConfigError, match=rf"^conf/dataset/digits\.yaml: line 9: {value}: some"):
+        compose.cell(["dataset=digits"])
+    assert compose.cell(["dataset=mnist"]).config["dataset"]["name"] == "mnist"

@@ -1,26 +1,45 @@
 """One's own images and labels, read from an .npz file."""
 
+import io
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from capsweep.data import arrays
 from capsweep.data.arrays import NpzReader
+from capsweep.data.image_batches import ShiftedImages
+from capsweep.data.module import prepare_splits
 from capsweep.errors import DataError
+from capsweep.storage import official_files
 from capsweep.storage.files import hash_file
 
 DRAW = np.random.default_rng(0)
-IMAGES = DRAW.integers(0, 256, (6, 2, 5, 4), dtype=np.uint8)
+IMAGES = DRAW.integers(0, 256, (6, 2, 5, 7), dtype=np.uint8)
 LABELS = np.array([0, 1, 2, 0, 1, 2], dtype=np.uint8)
+OBJECTS = np.array([{}] * 6)
 
 
-def save(folder: Path, **changed: Any) -> NpzReader:
+def save(folder: Path, axes: str | None = None, **changed: Any) -> NpzReader:
     """A file, and its reader; None: an array is left out."""
-    arrays = {"train_images": IMAGES, "train_labels": LABELS, "test_images": IMAGES[:2]}
-    arrays |= {"test_labels": LABELS[:2], **changed}
-    np.savez(folder / "own.npz", **{k: v for k, v in arrays.items() if v is not None})
-    return NpzReader({"own": hash_file(folder / "own.npz")}, ["."], num_classes=3)
+    content = {"train_images": IMAGES, "train_labels": LABELS, "test_images": IMAGES[:2]}
+    content |= {"test_labels": LABELS[:2], **changed}
+    np.savez(folder / "own.npz", **{k: v for k, v in content.items() if v is not None})
+    return make_reader(folder, axes)
+
+
+def make_reader(folder: Path, axes: str | None = None) -> NpzReader:
+    """The reader of the file that is there."""
+    return NpzReader({"own": hash_file(folder / "own.npz")}, ["."], num_classes=3, axes=axes)
+
+
+def shape_images(*shape: int) -> dict[str, np.ndarray]:
+    """Arrays of images of this shape, of the splits that `save` writes."""
+    images = DRAW.integers(0, 256, (6, *shape), dtype=np.uint8)
+    return {"train_images": images, "test_images": images[:2]}
 
 
 def test_images_and_labels_are_those_of_the_file(tmp_path: Path) -> None:
@@ -28,6 +47,7 @@ def test_images_and_labels_are_those_of_the_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(splits.train.images_NCHW.numpy(), IMAGES)
     np.testing.assert_array_equal(splits.train.labels_N.numpy(), LABELS)
     np.testing.assert_array_equal(splits.test.images_NCHW.numpy(), IMAGES[:2])
+    assert splits.validation is None
 
 
 def test_images_without_channels_have_one(tmp_path: Path) -> None:
@@ -37,24 +57,207 @@ def test_images_without_channels_have_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    "changed",
     [
-        ({"train_labels": None}, "train_labels is not a file in the archive"),
-        ({"train_images": IMAGES / 255}, r"float64 \(6, 2, 5, 4\)"),
-        ({"test_images": IMAGES[:2].reshape(2, -1)}, r"test has images \(2, 40\)"),
-        ({"test_images": IMAGES[:2].transpose(0, 2, 3, 1)}, "have channels last"),
-        ({"test_labels": LABELS[:1]}, "with 1 labels"),
-        ({"train_labels": LABELS + 1}, r"labels 1\.\.3, not 0\.\.2"),
-        ({"train_labels": LABELS / 2}, "labels 0.0"),
-        ({"train_labels": np.array([{}] * 6)}, "allow_pickle=False"),
+        {"train_labels": LABELS[:, None], "test_labels": LABELS[:2, None]},
+        {"train_labels": LABELS.astype(">i8"), "test_labels": LABELS[:2].astype(">u2")},
+        {"train_labels": LABELS.astype(np.float16)},
+        {"train_images": np.asfortranarray(IMAGES)},
+        {"test_images": IMAGES[:1], "test_labels": LABELS[:1]},
     ],
 )
-def test_other_arrays_are_refused_saying_which_and_how_to_write_them(
+def test_other_ways_to_write_the_same_numbers_are_taken(
+    changed: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    splits = save(tmp_path, **changed).read(str(tmp_path))
+    np.testing.assert_array_equal(splits.train.images_NCHW.numpy(), IMAGES)
+    np.testing.assert_array_equal(splits.train.labels_N.numpy(), LABELS)
+
+
+def test_validation_images_of_the_file_are_the_validation_split(tmp_path: Path) -> None:
+    reader = save(tmp_path, val_images=IMAGES[3:5], val_labels=LABELS[3:5, None])
+
+    def present(examples: Any, split: Any) -> ShiftedImages:
+        return ShiftedImages(examples, split, shift=0)
+
+    parts = prepare_splits(
+        reader,
+        str(tmp_path),
+        present,
+        validation=0,
+        device=torch.device("cpu"),
+        declared={"train": 6, "validation": 2, "test": 2},
+        image_shape=IMAGES.shape[1:],
+    )
+    validated = parts["validation"].evaluation_batch(slice(0, 9))
+    np.testing.assert_array_equal(validated.images_BCHW.numpy() * 255, IMAGES[3:5])
+    np.testing.assert_array_equal(validated.labels.numpy(), LABELS[3:5])
+    np.testing.assert_array_equal(parts["train"].images_NCHW.numpy(), IMAGES)
+    np.testing.assert_array_equal(parts["test"].images_NCHW.numpy(), IMAGES[:2])
+    again = reader.read(str(tmp_path)).validation  # from the cache
+    assert again is not None
+    np.testing.assert_array_equal(again.images_NCHW.numpy(), IMAGES[3:5])
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "read"),
+    [
+        ((28, 28, 3), None, (3, 28, 28)),
+        ((3, 28, 28), None, (3, 28, 28)),
+        ((1, 28, 1), "chw", (1, 28, 1)),
+        ((1, 28, 1), "hwc", (1, 1, 28)),
+        ((13, 30, 32), "chw", (13, 30, 32)),
+        ((30, 32, 13), "hwc", (13, 30, 32)),
+        ((28, 28), "chw", (1, 28, 28)),
+    ],
+)
+def test_axes_are_those_that_the_shape_tells_or_that_are_named(
+    shape: tuple[int, ...], axes: str | None, read: tuple[int, ...], tmp_path: Path
+) -> None:
+    images = shape_images(*shape)
+    splits = save(tmp_path, axes, **images).read(str(tmp_path))
+    written = images["train_images"]
+    if len(shape) == 3 and read != shape:
+        written = written.transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(splits.train.images_NCHW.numpy(), written.reshape(6, *read))
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 3), (3, 32, 3), (1, 28, 1), (13, 30, 32), (2, 20, 4)])
+def test_axes_that_a_shape_leaves_open_are_asked_for(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    reader = save(tmp_path, **shape_images(*shape))
+    with pytest.raises(
+        DataError, match=r"channels of .* rows and .*, or .*by --axes chw or --axes"
+    ):
+        reader.read(str(tmp_path))
+
+
+ZEROS, DARK = np.zeros_like(IMAGES), (IMAGES > 127).astype(np.uint8)
+SIGNED = np.where(IMAGES > 170, 1, np.where(IMAGES > 85, 255, 0)).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"train_labels": None}, "train_labels not in it; it has train_images, test_images, test_"),
+        ({"val_images": IMAGES}, "val_labels not in it"),
+        ({"val_images": IMAGES[:, :1], "val_labels": LABELS}, r"those of val \[1, 5, 7\]"),
+        ({"train_images": IMAGES / 255}, r"are float64, not uint8; write intensities of 0\.\.255"),
+        ({"train_images": IMAGES > 9}, "are bool, not uint8; write intensities"),
+        ({"train_images": IMAGES.astype(">u2")}, "are >u2, not uint8"),
+        ({"train_images": IMAGES.reshape(6, -1)}, r"train_images are \(6, 70\); write it by"),
+        ({"test_images": IMAGES[:2].reshape(2, -1)}, r"those of test \[70\]; make them alike"),
+        ({"train_images": IMAGES[:0]}, r"train_images is empty: its shape is \(0, 2, 5, 7\)"),
+        ({"train_images": IMAGES[:, :0]}, r"train_images is empty: its shape is \(6, 0, 5, 7\)"),
+        ({"test_labels": LABELS[:1]}, "test has 2 images and 1 labels; write one for each"),
+        ({"train_labels": LABELS[:, None] + np.arange(2)}, r"a class take labels\.argmax\(1\)"),
+        ({"train_labels": LABELS + 1}, "no training example of class 0"),
+        ({"test_labels": LABELS[:2] + 4}, "no training example of class 3"),
+        ({"train_labels": LABELS * 0, "test_labels": LABELS[:2] * 0}, "every label is 0"),
+        ({"train_labels": LABELS // 2, "test_labels": LABELS[:2]}, "are of 2 classes, and dataset"),
+        ({"train_labels": LABELS / 2}, "has 0.5, no whole number"),
+        ({"train_labels": LABELS * np.nan}, "has nan, no whole number"),
+        ({"train_labels": LABELS.astype(int) - 1}, r"are -1\.\.1; classes count from 0"),
+        ({"train_labels": LABELS.astype("u8") + 2**63}, r"are 92\d+\.\.92\d+; classes count from"),
+        ({"train_labels": LABELS.astype(str)}, "are <U3, not numbers"),
+        ({"train_labels": OBJECTS}, "are object, not numbers"),
+        ({"train_images": OBJECTS}, "are object, not uint8"),
+        ({"train_images": ZEROS}, "train_images are all alike"),
+        ({"test_images": IMAGES[[3, 3]]}, "test_images are all alike"),
+        ({"train_images": DARK}, "train_images use 0, 1 alone, as images do that were scaled"),
+        ({"test_images": SIGNED[:2]}, "test_images use 0, 1, 255 alone, as images do that"),
+        ({"val_images": DARK, "val_labels": LABELS}, "val_images use 0, 1 alone"),
+    ],
+)
+def test_other_arrays_are_refused_saying_which_and_the_cure(
     changed: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     reader = save(tmp_path, **changed)
-    with pytest.raises(DataError, match=rf"own\.npz: .*{message}.*write it by np\.savez"):
+    with pytest.raises(DataError, match=rf"own\.npz: .*{message}") as refused:
         reader.read(str(tmp_path))
+    assert "\n" not in str(refused.value)
+
+
+def test_images_of_black_and_white_are_taken(tmp_path: Path) -> None:
+    white = {"train_images": DARK * 255, "test_images": DARK[:2] * 255}
+    splits = save(tmp_path, **white).read(str(tmp_path))
+    np.testing.assert_array_equal(splits.train.images_NCHW.numpy(), DARK * 255)
+
+
+def test_large_images_are_looked_at_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrays, "AT_ONCE", 1)
+    with pytest.raises(DataError, match="use 0, 1 alone"):
+        save(tmp_path, train_images=DARK).read(str(tmp_path))
+    last = np.concatenate([DARK[:-1], IMAGES[-1:]])
+    assert len(save(tmp_path, train_images=last).read(str(tmp_path)).train) == 6
+
+
+def write_member(folder: Path, header: bytes, packed: int = zipfile.ZIP_STORED) -> NpzReader:
+    """A file whose training images have this header of an array, and its reader."""
+    save(folder)
+    with zipfile.ZipFile(folder / "own.npz") as whole:
+        members = {name: whole.read(name) for name in whole.namelist()}
+    members["train_images.npy"] = header
+    with zipfile.ZipFile(folder / "own.npz", "w", packed) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return make_reader(folder)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    ["(10**12, 2, 5, 7)", "(-6, 2, 5, 7)", "(-6, -2, 5, 7)", f"({2**63}, 2, 5, 7)", "(6.0, 2, 5)"],
+)
+def test_a_header_that_declares_other_bytes_than_are_there_is_refused(
+    shape: str, tmp_path: Path
+) -> None:
+    text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}"
+    text = text.replace("10**12", "1000000000000").ljust(117) + "\n"
+    content = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+    reader = write_member(tmp_path, content + IMAGES.tobytes())
+    with pytest.raises(DataError, match=r"own\.npz: .*"):
+        reader.read(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x93NUMPY\x03\x00\x00\x00\x00\x00", b"PK", b"\x80\x04N."]
+)
+def test_a_member_that_is_no_array_is_refused(content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"own\.npz: .*write it by np\.savez"):
+        write_member(tmp_path, content).read(str(tmp_path))
+
+
+@pytest.mark.parametrize("packed", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_what_is_packed_without_a_bound_on_its_size_is_refused(packed: int, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="packed otherwise than numpy packs"):
+        write_member(tmp_path, b"", packed).read(str(tmp_path))
+
+
+def test_arrays_that_no_memory_has_room_for_are_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = save(tmp_path)
+    monkeypatch.setattr(arrays.os, "sysconf", lambda name: 16)
+    with pytest.raises(DataError, match=r"own\.npz: .*this machine has 256 of memory; make fewer"):
+        reader.read(str(tmp_path))
+
+
+def test_a_file_that_is_cut_or_no_archive_is_refused(tmp_path: Path) -> None:
+    save(tmp_path)
+    path, buffer = tmp_path / "own.npz", io.BytesIO()
+    np.save(buffer, IMAGES)
+    for content in (path.read_bytes()[:-30], path.read_bytes()[40:], b"", buffer.getvalue()):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"own\.npz: .*write it by np\.savez"):
+            make_reader(tmp_path).read(str(tmp_path))
+
+
+def test_a_file_of_any_size_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(official_files, "LARGEST", 1)
+    assert len(save(tmp_path).read(str(tmp_path)).train) == 6
 
 
 def test_a_file_of_another_hash_is_not_read(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ NEVER = {
     *("joblib.load", "torch.jit.load", "torch.package.PackageImporter", "yaml.unsafe_load"),
     *("yaml.full_load", "marshal.loads", "shelve.open", "eval", "exec"),
 }
-LOADERS = {"yaml.CSafeLoader", "yaml.SafeLoader", "_StrictLoader"}  # the last is a SafeLoader
+# Those of our own are SafeLoaders.
+LOADERS = {"yaml.CSafeLoader", "yaml.SafeLoader", "_StrictLoader", "bounded_yaml.PlainLoader"}
 
 
 def is_true(value: ast.expr | None, expected: bool = True) -> bool:

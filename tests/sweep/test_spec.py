@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from capsweep.config import overrides
 from capsweep.errors import ConfigError
 from capsweep.sweep import spec
 from capsweep.sweep.spec import Sweep
@@ -96,6 +97,13 @@ REFUSED = [
     (TEXT, "", r"must be a mapping with the keys question, base"),
     ("Does it help?", "!!python/name:os.system", r"a tag \(!\) or an alias"),
     ("Does it help?", "3", r"question must be text, got 3"),
+    ("value: 0.5", "value: 2.5", r"2\.5 is no test/error: .* from 0 to 1; 2\.5 % is 0\.025"),
+    ("value: 0.5", "value: -0.1", r"-0\.1 is no test/error"),
+    ("value: 0.5", "value: 1e999", r"inf is no test/error"),
+    ("[1, 3]", "[1, 010]", r"line 10: 010: some programs read this as text, others as a value"),
+    ("seeds: [0, 1]", "seeds: [1_000]", r"line 3: 1_000: some programs"),
+    ("seeds: [0, 1]", "seeds: [1:30]", r"line 3: 1:30: some programs"),
+    (FIXED, f"{FIXED}\n    optional: yes", r"line 9: yes: some programs"),
 ]
 
 
@@ -112,6 +120,27 @@ def test_a_faulty_file_is_refused_with_its_name_and_the_key(
 def test_seeds_are_distinct_whole_numbers(seeds: str, load: Load) -> None:
     with pytest.raises(ConfigError, match=r"^small\.yaml: seeds must be distinct whole numbers"):
         load("seeds: [0, 1]", f"seeds: {seeds}")
+
+
+def test_published_losses_may_be_above_one_and_not_below_zero(load: Load) -> None:
+    of_errors = "metric: test/error\npublished: {source: a paper, values: [{arm: cnn, value: 0.5"
+    of_losses = of_errors.replace("error", "loss")
+    sweep = load(of_errors, of_losses.replace("0.5", "1.5"))
+    assert sweep.published.values[0]["value"] == 1.5
+    with pytest.raises(ConfigError, match=r"-0\.5 is no test/loss: a finite number from 0 to inf"):
+        load(of_errors, of_losses.replace("0.5", "-0.5"))
+
+
+def test_a_value_of_an_axis_is_what_the_command_line_reads(load: Load) -> None:
+    (axis,) = load("num_iters: [1, 3]", "gradient: [y, .5, 1e-3, 2024-01-01]").arms[1].space.axes
+    assert axis.values == overrides.parse("routing.gradient=y,.5,1e-3,2024-01-01").values
+
+
+@pytest.mark.parametrize("name", ["...yaml", "..yaml", ".yaml", ".a.yaml", "a b.yaml", "-a.yaml"])
+def test_a_file_whose_name_is_no_folder_of_a_report_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(TEXT)
+    with pytest.raises(ConfigError, match=r"^SWEEP: '.*' is no name of a sweep's file; give it"):
+        spec.load(str(tmp_path / name))
 
 
 def test_an_unknown_sweep_is_refused_with_the_known_ones() -> None:

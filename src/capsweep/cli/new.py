@@ -5,7 +5,6 @@ data set has numbers in it too, which are read off the data.
 """
 
 import argparse
-import json
 import keyword
 import os
 import re
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from capsweep.config import package_files
 from capsweep.errors import UserError
-from capsweep.storage.files import hash_bytes, write_text
+from capsweep.storage.files import hash_open_file, open_plain_file, write_text
 
 EXAMPLES = Path("docs", "examples", "new")
 # What a command line or a YAML file reads as another thing than a name.
@@ -44,20 +43,18 @@ def run_new(parsed: argparse.Namespace) -> None:
             "clone of the repository, after make setup"
         )
     words = name_words(parsed.name)
+    lines: list[str] = []
     if kind == "dataset":
-        words |= describe_file(parsed.file)
-    elif parsed.file is not None:
-        raise UserError("--file is for a data set alone")
+        described, lines = describe_file(parsed.file, parsed.axes)
+        words |= described
+    elif parsed.file is not None or parsed.axes is not None:
+        raise UserError("--file and --axes are for a data set alone")
     texts = fill_examples(checkout, kind, words)
     for path, text in texts.items():
         write_text(path, text)
         print(f"wrote {path.relative_to(checkout)}")
-    if kind == "dataset":
-        print("{TRAIN} + {TEST} images of {IMAGE_SHAPE}, {NUM_CLASSES} classes".format_map(words))
-        if min(json.loads(words["IMAGE_SHAPE"])[1:]) < SMALLEST:
-            print(
-                f"they are too small for the capsule networks here: {SMALLEST} x {SMALLEST} or more"
-            )
+    for line in lines:
+        print(line)
     print(f"next, in {checkout}:")
     for command in COMMANDS[kind]:
         print(f"  make {replace_words(command, {**words, 'KIND': kind, 'NAME': parsed.name})}")
@@ -74,10 +71,8 @@ def name_words(name: str) -> dict[str, str]:
     return {"mine": name, "Mine": "".join(part.capitalize() for part in name.split("_"))}
 
 
-def describe_file(path: Path | None) -> dict[str, str]:
-    """What stands for the words of a data set. Raises UserError for no file, or other arrays."""
-    from capsweep.data.arrays import decode_arrays
-
+def check_name(path: Path | None) -> Path:
+    """Return the file of a data set. Raises UserError for none, or for a name of other letters."""
     if path is None:
         raise UserError(
             "--file X.npz: a data set is made of one; see docs/how-to/add-a-data-set.md"
@@ -86,25 +81,41 @@ def describe_file(path: Path | None) -> dict[str, str]:
         raise UserError(
             f"--file: {path.name} must be a letter, then letters, digits, _, -, and .npz"
         )
-    data = path.read_bytes()
-    train, test = (decode_arrays(path, data)[split] for split in ("train", "test"))
-    shapes = [list(split.images_NCHW.shape[1:]) for split in (train, test)]
-    if shapes[0] != shapes[1]:
-        raise UserError(f"{path}: images of train are {shapes[0]}, those of test {shapes[1]}")
-    classes = max(*train.labels_N.tolist(), *test.labels_N.tolist()) + 1
-    if classes < 2:
-        raise UserError(f"{path}: every label is 0; a data set has two classes or more")
-    if unseen := {*range(classes)} - {*train.labels_N.tolist()}:
-        raise UserError(f"{path}: no training example of class {min(unseen)}; classes count from 0")
-    return {
+    return path
+
+
+def describe_file(path: Path | None, axes: str | None) -> tuple[dict[str, str], list[str]]:
+    """Return what stands for the words of a data set, and lines on what is in its file.
+
+    Raises UserError for no file, or other arrays.
+    """
+    from capsweep.data.arrays import decode_arrays
+
+    path = check_name(path)
+    with open_plain_file(path) as file:
+        sha256 = hash_open_file(file)
+        arrays = decode_arrays(path, file, axes)
+    sizes = {split: len(examples) for split, examples in arrays.splits.items()}
+    channels, height, width = arrays.splits["train"].images_NCHW.shape[1:]
+    words = {
         "FILE": path.stem,
         "FOLDER": shlex.quote(os.path.abspath(path.parent)),
-        "SHA256": hash_bytes(data),
-        "IMAGE_SHAPE": str(shapes[0]),
-        "NUM_CLASSES": str(classes),
-        "TRAIN": str(len(train)),
-        "TEST": str(len(test)),
+        "SHA256": sha256,
+        "IMAGE_SHAPE": str([channels, height, width]),
+        "NUM_CLASSES": str(arrays.num_classes),
+        "AXES": arrays.axes,
+        "EXAMPLES": ", ".join(f"{split}: {size}" for split, size in sizes.items()),
     }
+    lines = [
+        f"examples: {words['EXAMPLES']}; classes: {arrays.num_classes}",
+        f"images: height {height}, width {width}, channels {channels}",
+    ]
+    if arrays.unused:
+        lines.append(f"not used of {path.name}: {', '.join(arrays.unused)}")
+    if min(height, width) < SMALLEST:
+        least = f"{SMALLEST} x {SMALLEST} or more"
+        lines.append(f"images are too small for the capsule networks here: {least}")
+    return words, lines
 
 
 def fill_examples(checkout: Path, kind: str, words: dict[str, str]) -> dict[Path, str]:

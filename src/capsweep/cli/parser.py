@@ -208,6 +208,7 @@ NEW = (
     ),
     _option("name", "small letters, digits and _, such as cosine_routing"),
     _option("--file", "of a data set: an .npz of images and labels", type=Path),
+    _option("--axes", "of its images, where their shape does not tell", choices=["chw", "hwc"]),
 )
 URL = _option("--url", "of the workspace to renew; default: a new one is made")
 

@@ -121,6 +121,7 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
         "num_classes": _at_least(2),
         "test.scale": SCALES,
         "reader.viewpoint": _one_of(*VIEWPOINTS),
+        "reader.axes": _one_of("chw", "hwc"),
         "shards.fingerprint": ("a sha256, 64 hexadecimal digits", _is_sha256),
     },
     "model": {

@@ -62,6 +62,7 @@ NEUTRAL: Mapping[str, Any] = {
     "routing.normaliser": "softmax",
     "model.head": "length",
     "model.votes.shared": False,
+    "dataset.reader.axes": "chw",
 }
 
 # A `_target_` that moved is hashed and stored under the path that it had first, so that results of

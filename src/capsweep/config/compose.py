@@ -21,7 +21,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from capsweep.config import bounds, package_files, places, validation
+from capsweep.config import bounded_yaml, bounds, package_files, places, validation
 from capsweep.config import overrides as grammar
 from capsweep.config.cell import SCIENCE, Cell, flat, get, without
 from capsweep.config.overrides import Override
@@ -143,6 +143,7 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
     with initialize_config_dir(str(package_files.find_folder("conf")), version_base="1.3"):
         config = _run_hydra(groups, return_hydra_config=True)
         choices = config.hydra.runtime.choices
+        _check_meanings(choices)
         apart = ("hydra/", *PRESETS)
         rest = [f"{g}={o}" for g, o in choices.items() if not g.startswith(apart)]
         is_preset = any(choices.get(preset) for preset in PRESETS)
@@ -159,6 +160,18 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
             text = grammar.describe_unknown_key(key, schema)
             raise ConfigError(f"{where or 'conf/'}: {text}")
     return [written, schema, choices.get("recipe")]
+
+
+def _check_meanings(choices: Mapping[str, Any]) -> None:
+    """Raise ConfigError for text of the chosen files that has another value where it is typed."""
+    conf = package_files.find_folder("conf")
+    for group, option in choices.items():
+        path = conf / group.partition("@")[0] / f"{option}.yaml"
+        try:
+            if path.is_file():
+                yaml.load(path.read_text(), bounded_yaml.PlainLoader)
+        except ConfigError as error:
+            raise ConfigError(f"{path.relative_to(conf.parent)}: {error}") from error
 
 
 def _run_hydra(groups: Sequence[str], return_hydra_config: bool = False) -> DictConfig:

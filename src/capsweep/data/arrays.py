@@ -1,58 +1,259 @@
 """Images and labels of one's own, in one .npz file.
 
+`capsweep new` describes such a file and `NpzReader` reads it, both by `decode_arrays`: what one of
+them accepts the other does too.
+
 Shape letters: N examples, C H W image.
 """
 
-import io
+import math
+import os
+import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
+import torch
+from numpy.lib import format as npy
 
-from capsweep.data.images import Decoded, DecodedReader, LabelledImages, label_images
+from capsweep.data.images import Decoded, DecodedReader, LabelledImages
 from capsweep.data.official import OfficialReader
 from capsweep.errors import DataError
-from capsweep.storage.official_files import read_content
+from capsweep.storage.files import hash_open_file
+from capsweep.storage.official_files import UNKNOWN, Digest, open_content
 
+NAMES = {"train": "train", "validation": "val", "test": "test"}  # splits, and their arrays
+VALIDATION = {"val_images", "val_labels"}  # which a file may lack
 LAYOUT = (
-    "train_images and test_images, uint8 [N, H, W] or [N, C, H, W], train_labels and test_labels, "
-    "whole numbers from 0 on [N]"
+    "train_images and test_images, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C], train_labels and "
+    "test_labels, whole numbers from 0 on [N], and val_images and val_labels if there are any"
 )
+HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+# Bytes that one byte of a file can stand for, as np.savez and np.savez_compressed pack it.
+MOST_UNPACKED = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
+MOST_CHANNELS = 4  # of images whose axes are told by their shape
 MOST_CLASSES = 10**6
+MOST_NAMED = 200  # letters of a message for names of arrays
+AT_ONCE = 2**24  # pixels that are looked at together
+
+
+@dataclass(frozen=True)
+class OwnArrays:
+    """The data set in an .npz file.
+
+    splits: the examples of "train", "test" and, where the file has some, "validation". axes: of its
+    images of four axes, chw or hwc. num_classes: of all labels. unused: names of other arrays.
+    """
+
+    splits: Decoded
+    axes: str
+    num_classes: int
+    unused: Sequence[str]
 
 
 class NpzReader(OfficialReader, DecodedReader):
-    """Reads the file that `sha256` names, without ending, as `decode_arrays` says."""
+    """Reads the file that `sha256` names, without ending, as `decode_arrays` says.
+
+    axes: chw or hwc, of images of four axes; None: as their shape tells.
+    """
 
     publisher = "where you have it from"
 
-    def __init__(self, sha256: Mapping[str, str], folders: Sequence[str], num_classes: int) -> None:
+    def __init__(
+        self,
+        sha256: Mapping[str, str],
+        folders: Sequence[str],
+        num_classes: int,
+        axes: str | None = None,
+    ) -> None:
         super().__init__(sha256, folders)
-        self.name, self.num_classes = f"arrays-of-{num_classes}-classes", num_classes
+        self.name = f"arrays-{axes or 'told'}-of-{num_classes}-classes"
+        self.num_classes, self.axes = num_classes, axes
 
     def decode_files(self, folder: str) -> Decoded:
         """Images [N, C, H, W]. Raises DataError naming the file and the cure."""
         ((name, path),) = self.files.find_all(
             folder, {n: [f"{n}.npz"] for n in self.sha256}
         ).items()
-        data = read_content(path)
-        self.files.check_digests(self.digest_of(path, data, name))
-        return decode_arrays(path, data, self.num_classes)
+        with open_content(path) as file:
+            declared = self.sha256.get(name, UNKNOWN)
+            found = hash_open_file(file)
+            self.files.check_digests(Digest(path, found, declared, f"dataset.reader.sha256.{name}"))
+            arrays = decode_arrays(path, file, self.axes)
+        if arrays.num_classes != self.num_classes:
+            raise DataError(
+                f"{path}: its labels are of {arrays.num_classes} classes, and dataset.num_classes "
+                f"is {self.num_classes}; correct the data set's file in conf/dataset"
+            )
+        return arrays.splits
 
 
-def decode_arrays(path: Path, data: bytes, num_classes: int = MOST_CLASSES) -> Decoded:
-    """The splits in the bytes of a file. Raises DataError where it has other arrays than LAYOUT."""
+def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> OwnArrays:
+    """Return the data set in an open file. Raises DataError naming `path`, the fault and the cure.
+
+    axes: see `NpzReader`.
+    """
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            return {split: _decode_split(arrays, split, num_classes) for split in ("train", "test")}
-    except Exception as error:  # what is in a file of a user's can make numpy raise anything
-        raise DataError(f"{path}: {error}; write it by np.savez with {LAYOUT}") from error
+        with zipfile.ZipFile(file) as archive:
+            return _decode_archive(archive, os.fstat(file.fileno()).st_size, axes)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    except Exception as error:  # what is in a file of a user's can make zipfile and numpy raise any
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"{path}: {reason}; write it by np.savez with {LAYOUT}") from error
 
 
-def _decode_split(arrays: Mapping[str, np.ndarray], split: str, classes: int) -> LabelledImages:
-    images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
-    if images.ndim not in (3, 4) or labels.ndim != 1:
-        raise ValueError(f"{split} has images {images.shape} and labels {labels.shape}")
-    if images.ndim == 4 and images.shape[3] <= 4 < images.shape[1]:
-        raise ValueError(f"{split}_images {images.shape} have channels last: transpose(0, 3, 1, 2)")
-    return label_images(images[:, None] if images.ndim == 3 else images, labels, classes)
+def _decode_archive(archive: zipfile.ZipFile, size: int, axes: str | None) -> OwnArrays:
+    members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+    splits = [s for s in NAMES if s != "validation" or VALIDATION & members.keys()]
+    names = [f"{NAMES[split]}_{kind}" for split in splits for kind in ("images", "labels")]
+    if absent := [name for name in names if name not in members]:
+        have = ", ".join(members) or "nothing"
+        raise ValueError(f"{', '.join(absent)} not in it; it has {have[:MOST_NAMED]}")
+    shapes = {name: _check_header(archive, members[name], size, name) for name in names}
+    _check_memory(sum(members[name].file_size for name in names))  # before anything is allocated
+    axes = _choose_axes(shapes["train_images"], axes)
+    for split in splits:
+        _check_shapes(split, shapes)
+    decoded = {split: _read_split(archive, members, NAMES[split], axes) for split in splits}
+    classes = _count_classes(decoded)
+    return OwnArrays(decoded, axes, classes, [name for name in members if name not in names])
+
+
+def _check_header(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, size: int, name: str
+) -> tuple[int, ...]:
+    """The shape of an array. Raises DataError or ValueError unless its bytes can be in a file of
+    this size, and are of a type that images or labels have.
+    """
+    most = min(info.compress_size, size) * MOST_UNPACKED.get(info.compress_type, 0)
+    if info.file_size > most or not most:
+        raise ValueError(f"{name} is packed otherwise than numpy packs, or its size is another")
+    with archive.open(info) as member:
+        version = npy.read_magic(member)
+        if version not in HEADERS:
+            raise ValueError(f"{name} is an array of format {version}")
+        shape, _, dtype = HEADERS[version](member)
+        stored = info.file_size - member.tell()
+    if min(shape, default=1) < 1:
+        raise DataError(f"{name} is empty: its shape is {shape}; write at least one example")
+    if name.endswith("images") and dtype != np.uint8:
+        raise DataError(
+            f"{name} are {dtype}, not uint8; write intensities of 0..255, of 0..1 for instance by "
+            "(255 * images).round().astype('uint8')"
+        )
+    if name.endswith("labels") and dtype.kind not in "iubf":
+        raise DataError(f"{name} are {dtype}, not numbers; number the classes from 0 on")
+    if math.prod(shape) * dtype.itemsize != stored:
+        raise ValueError(f"{name} declares {shape} of {dtype}, and has {stored:,} bytes")
+    return shape
+
+
+def _check_memory(needed: int) -> None:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise DataError(
+            f"its arrays are {needed:,} bytes, and this machine has {memory:,} of memory; make "
+            "fewer or smaller images, or shards, which are read as training goes "
+            "(docs/how-to/shards.md)"
+        )
+
+
+def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
+    """chw or hwc, as `axes` says or as the shape of images [N, ...] tells. Raises DataError where
+    it does not.
+    """
+    if len(shape) not in (3, 4):
+        raise ValueError(f"train_images are {shape}")
+    if len(shape) == 3 and axes == "hwc":
+        raise DataError(f"train_images {shape} have no axis of channels; leave axes hwc out")
+    if len(shape) == 3 or axes is not None:
+        return axes or "chw"
+    first, last = shape[1] <= MOST_CHANNELS, shape[3] <= MOST_CHANNELS
+    if first == last:
+        chw = f"{shape[1]} channels of {shape[2]} rows and {shape[3]} columns"
+        hwc = f"{shape[3]} channels of {shape[1]} rows and {shape[2]} columns"
+        raise DataError(
+            f"train_images {shape} can be {chw}, or {hwc}; say which by --axes chw or --axes hwc "
+            "(in the data set's file: `axes: chw` or `axes: hwc` below `reader`)"
+        )
+    return "chw" if first else "hwc"
+
+
+def _check_shapes(split: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    images, labels = (shapes[f"{NAMES[split]}_{kind}"] for kind in ("images", "labels"))
+    if images[1:] != shapes["train_images"][1:]:
+        raise DataError(
+            f"images of train are {list(shapes['train_images'][1:])}, those of {NAMES[split]} "
+            f"{list(images[1:])}; make them alike"
+        )
+    if len(labels) != 1 and (len(labels) != 2 or labels[1] != 1):
+        raise DataError(
+            f"{NAMES[split]}_labels are {labels}, not [N] or [N, 1]; of rows with a column a class "
+            "take labels.argmax(1)"
+        )
+    if images[0] != labels[0]:
+        raise DataError(
+            f"{NAMES[split]} has {images[0]} images and {labels[0]} labels; write one for each"
+        )
+
+
+def _read_split(
+    archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], name: str, axes: str
+) -> LabelledImages:
+    arrays = []
+    for kind in ("images", "labels"):
+        with archive.open(members[f"{name}_{kind}"]) as member:
+            arrays.append(npy.read_array(member, allow_pickle=False))
+    images, labels_N = arrays[0], arrays[1].reshape(-1)
+    _check_pixels(f"{name}_images", images)
+    _check_labels(f"{name}_labels", labels_N)
+    if images.ndim == 3:
+        images = images[:, None]
+    elif axes == "hwc":
+        images = images.transpose(0, 3, 1, 2)
+    images_NCHW = torch.from_numpy(np.ascontiguousarray(images))
+    return LabelledImages(images_NCHW, torch.from_numpy(labels_N.astype(np.int64)))
+
+
+def _check_pixels(name: str, images: np.ndarray) -> None:
+    """Raise DataError for images that show nothing, as what was scaled to 0..1 or -1..1 and then
+    made uint8 does. Large arrays are looked at in parts.
+    """
+    step = max(1, AT_ONCE // images[0].size)
+    parts = [images[start : start + step] for start in range(0, len(images), step)]
+    if len(images) > 1 and all((part == images[0]).all() for part in parts):
+        raise DataError(f"{name} are all alike; write the images themselves")
+    has_few = all(np.isin(part, (0, 1, 255)).all() for part in parts)
+    if has_few and any((part == 1).any() for part in parts):
+        values = ", ".join(str(v) for v in (0, 1, 255) if any((p == v).any() for p in parts))
+        raise DataError(
+            f"{name} use {values} alone, as images do that were scaled before they became uint8; "
+            "write intensities of 0..255, of 0..1 for instance by "
+            "(255 * images).round().astype('uint8')"
+        )
+
+
+def _check_labels(name: str, labels_N: np.ndarray) -> None:
+    is_whole = np.isfinite(labels_N) & (np.floor(labels_N) == labels_N)
+    if not is_whole.all():
+        raise DataError(
+            f"{name} has {labels_N[~is_whole][0]}, no whole number; number the classes from 0 on"
+        )
+    low, high = labels_N.min().item(), labels_N.max().item()
+    if low < 0 or high >= MOST_CLASSES:
+        raise DataError(
+            f"{name} are {low}..{high}; classes count from 0, {MOST_CLASSES:,} of them at most"
+        )
+
+
+def _count_classes(splits: Decoded) -> int:
+    classes = max(int(examples.labels_N.max()) for examples in splits.values()) + 1
+    if classes < 2:
+        raise DataError("every label is 0; a data set has two classes or more")
+    unseen = np.setdiff1d(np.arange(classes), splits["train"].labels_N.numpy())
+    if len(unseen):
+        raise DataError(f"no training example of class {unseen[0]}; classes count from 0")
+    return classes

@@ -183,11 +183,13 @@ class DecodedReader(ABC):
     def read(self, folder: str) -> Splits:
         """The verified data set. Raises DataError naming the file and the cure."""
         images = decode_once(self.name, self.declared_hashes, lambda: self.decode_files(folder))
-        return Splits(train=images["train"], test=images["test"])
+        return Splits(**images)
 
     @abstractmethod
     def decode_files(self, folder: str) -> Decoded:
-        """The splits "train" and "test" from the official files. Raises DataError."""
+        """The splits "train" and "test", and "validation" where the files name it. Raises
+        DataError.
+        """
 
 
 def decode_once(

@@ -50,15 +50,20 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def read_plain_file(path: Path) -> bytes:
-    """The content of a plain file. Raises IsADirectoryError for what is none: a pipe would be
+def open_plain_file(path: Path) -> IO[bytes]:
+    """Open a plain file to be read. Raises IsADirectoryError for what is none: a pipe would be
     waited for.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise IsADirectoryError(errno.EISDIR, "it is no plain file", str(path))
-    with open(descriptor, "rb") as file:
+    return open(descriptor, "rb")
+
+
+def read_plain_file(path: Path) -> bytes:
+    """The content of a plain file. Raises as `open_plain_file`."""
+    with open_plain_file(path) as file:
         return file.read()
 
 
@@ -122,4 +127,9 @@ def hash_bytes(data: bytes) -> str:
 def hash_file(path: Path) -> str:
     """Hexadecimal sha256 of a file of any size."""
     with path.open("rb", buffering=0) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hash_open_file(file)
+
+
+def hash_open_file(file: IO[bytes]) -> str:
+    """Return the hexadecimal sha256 of what is left to read of a file of any size."""
+    return hashlib.file_digest(file, "sha256").hexdigest()  # pyright: ignore

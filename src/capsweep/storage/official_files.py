@@ -20,6 +20,7 @@ from capsweep.storage.files import (
     hash_bytes,
     hash_file,
     hold_lock,
+    open_plain_file,
     remove_path,
     remove_temporaries,
     stat_regular_file,
@@ -205,6 +206,12 @@ def read_content(path: Path) -> bytes:
                 f"{path}: {size:,} bytes, more than any official file has; put that here"
             )
         return path.read_bytes()
+
+
+def open_content(path: Path) -> IO[bytes]:
+    """Open a file that may be declared, of any size. Raises DataError when it cannot be read."""
+    with _name_unreadable():
+        return open_plain_file(path)
 
 
 @contextmanager

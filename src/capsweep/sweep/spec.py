@@ -3,6 +3,7 @@
 Sections of the file are read strictly: no key is unknown, and none is missing.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -14,6 +15,7 @@ from capsweep.config import overrides as grammar
 from capsweep.config.cell import name_nearest
 from capsweep.config.overrides import Interval, Override
 from capsweep.errors import ConfigError
+from capsweep.statistics.metric_format import measure_of
 from capsweep.storage.files import hash_bytes
 from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm, Space
 
@@ -110,6 +112,11 @@ def load(name: str) -> Sweep:
     if not is_there:
         known = sorted(file.stem for file in folder.glob("*.yaml"))
         raise ConfigError(f"SWEEP={name}: no file {path.name}; have {', '.join(known)}")
+    if not re.fullmatch(r"\w[\w.+-]*", path.stem):  # it names the folder of the report
+        raise ConfigError(
+            f"SWEEP: {path.name!r} is no name of a sweep's file; give it letters, digits, _, -, + "
+            "and dots, the first a letter or digit"
+        )
     try:
         return _read_sweep(path, bounded_yaml.load_file(path))
     except ConfigError as error:
@@ -136,7 +143,9 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
         rows=_read_names("table.rows", table["rows"]),
         columns=_read_names("table.columns", table["columns"]),
         metric=_read_text("table.metric", table["metric"]),
-        published=_read_published(content.get("published"), [arm.name for arm in arms]),
+        published=_read_published(
+            content.get("published"), [arm.name for arm in arms], str(table["metric"])
+        ),
         exclude=_read_exclusions(content.get("exclude", [])),
         search=search,
     )
@@ -278,7 +287,7 @@ def _read_search(content: Any) -> Search:
     return search
 
 
-def _read_published(content: Any, arms: Sequence[str]) -> Published:
+def _read_published(content: Any, arms: Sequence[str], metric: str) -> Published:
     if content is None:
         return Published("", ())
     _check_keys("published", content, required=("source", "values"), optional=("of",))
@@ -289,8 +298,16 @@ def _read_published(content: Any, arms: Sequence[str]) -> Published:
     for value in values:
         if not isinstance(value, Mapping) or not isinstance(value.get("value"), float):
             raise ConfigError(f"published.values: {value} needs a `value` such as 0.0025")
+    measure = measure_of(metric)
     values = [{**shared, **value} for value in values]
     for value in values:
+        number = value["value"]
+        if not (math.isfinite(number) and measure.low <= number <= measure.high):
+            percent = "; 2.5 % is 0.025" if measure.high == 1 else ""
+            raise ConfigError(
+                f"published.values: {number} is no {metric}: a finite number from {measure.low} to "
+                f"{measure.high}{percent}"
+            )
         for key, name in value.items():
             known = arms if key == "arm" else [name]
             known = grammar.list_options(key) if grammar.is_group(str(key)) else known

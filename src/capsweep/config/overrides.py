@@ -41,6 +41,7 @@ from capsweep.errors import ConfigError
 
 PLAIN = re.compile(r"([A-Za-z_/]|\.{1,2}/)[A-Za-z0-9_/.\-]*")
 MOST_VALUES = 10_000  # of an axis
+MOST_ITEMS = 2_000  # of a list: Hydra reads one in time that grows with its square
 MOST_LETTERS = 200  # of what was typed, in a message
 # Places that have a variable of the environment, of make too.
 VARIABLES = {"places.data": "DATA_DIR", "places.storage": "STORAGE"}
@@ -128,6 +129,8 @@ def parse_axis(text: str) -> Override | Interval:
     if re.search("[\0\ud800-\udfff]", text):  # neither files nor programs take these
         raise ConfigError(f"{text[:40]!r} is not an override: it has a character that is none")
     shown = text[:MOST_LETTERS]
+    if "[" in text and text.count(",") > MOST_ITEMS:
+        raise ConfigError(f"{shown}: a list of more than {MOST_ITEMS:,} values")
     try:
         with one_line(f"{shown!r} is not an override like key=value"):
             parsed = _make_parser().parse_override(text)
@@ -226,7 +229,8 @@ def parse_single(overrides: Iterable[str | Override]) -> list[Override]:
     for item in overrides:
         override = parse(item) if isinstance(item, str) else item
         if len(override.values) != 1:
-            raise ConfigError(f"{item}: one run takes one value of {override.key}; use a sweep")
+            typed = item[:MOST_LETTERS] if isinstance(item, str) else item.key
+            raise ConfigError(f"{typed}: one run takes one value of {override.key}; use a sweep")
         if override.key in choices:
             raise ConfigError(f"{override.key} is overridden twice; keep one of them")
         choices[override.key] = override

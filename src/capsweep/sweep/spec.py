@@ -159,7 +159,15 @@ def _check_sections(content: Any) -> None:
 def _read_exclusions(places: Any) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(places, list) or not all(isinstance(p, Mapping) and p for p in places):
         raise ConfigError("exclude must be a list of settings, such as [{arm: cnn, epochs: 4}]")
+    for place in places:
+        _check_names("exclude", place)
     return tuple(places)
+
+
+def _check_names(where: str, settings: Mapping[Any, Any]) -> None:
+    for key in settings:
+        if not isinstance(key, str):
+            raise ConfigError(f"{where}: {key!r} is no key; write the name of one")
 
 
 def _check_baseline(baseline: str, arms: Sequence[Arm]) -> None:
@@ -290,6 +298,8 @@ def _read_published(content: Any, arms: Sequence[str]) -> Published:
         if not isinstance(value, Mapping) or not isinstance(value.get("value"), float):
             raise ConfigError(f"published.values: {value} needs a `value` such as 0.0025")
     values = [{**shared, **value} for value in values]
+    for value in values:
+        _check_names("published", value)
     for value in values:
         for key, name in value.items():
             known = arms if key == "arm" else [name]

@@ -37,6 +37,11 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["routing.num_iters=1000000000000"], "routing.num_iters must be in [1, 1000]"),
         (AXES, "198,005 places and 3 seeds are more than 20,000 cells"),
         (["model.hidden=" + "[" * 3_000], "is not an override"),
+        (["model.hidden=[" + "1," * 1_000_000 + "1]"], "a list of more than 2,000 values"),
+        (["model='two\\n\\nlines'"], "model=two  lines: no such option"),
+        (["--storage", "${..}"], "places.storage=${..}: extraneous input"),
+        (["--storage", "a${seed}"], "places.storage=a${seed}: this gives no path"),
+        (["--data-dir", "${.}/x"], "places.data=${.}/x: extraneous input"),
         (["places.data='\0'"], "is not an override"),
         (["--storage", LONG], "no folder has such a name"),
         (["--ledger", "/dev/null"], "places.ledger=/dev/null: /dev/null is no folder"),
@@ -94,6 +99,14 @@ def test_bad_options_of_any_command_are_one_line(
     words: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert line in refusal(capsys, *words)
+
+
+def test_storage_of_the_environment_is_no_interpolation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text in ("${..}", "${oc.env:HOME}", "x${seed}"):
+        monkeypatch.setenv("STORAGE", text)
+        assert "places.storage may not contain ${" in refusal(capsys, *PLAN)
 
 
 @pytest.mark.parametrize("variable", ["WANDB_MODE", "WANDB_BASE_URL"])

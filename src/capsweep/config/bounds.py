@@ -224,7 +224,8 @@ def check_bounds(config: Mapping[str, Any]) -> None:
         if (value is not None or key in UNTYPED) and not is_allowed(value):
             raise ConfigError(f"{key} must be {text}, got {value}")
     for key, value in flat(config).items():
-        check_resolved(key, value)
+        if isinstance(value, (str, list)):
+            check_resolved(key, value)
         most = LARGEST_SIZE if key.startswith("model.") else LARGEST
         numbers = _list_numbers(value)
         largest = max((abs(number) for number in numbers if isinstance(number, int)), default=0)

@@ -205,10 +205,11 @@ def _count_values(sweep: Any, text: str) -> int:
     if isinstance(sweep, ChoiceSweep):
         return len(sweep.list)
     assert isinstance(sweep, RangeSweep)
-    numbers = sweep.start, sweep.stop, sweep.step
-    if not all(isinstance(number, (int, float)) and is_real(number) for number in numbers):
+    ends = sweep.start, sweep.stop, sweep.step
+    numbers = [Decimal(number) for number in ends if number is not None and is_real(number)]
+    if len(numbers) < len(ends):
         raise ConfigError(f"{text}: range() takes finite numbers, whole ones below 2**63")
-    start, stop, step = map(Decimal, numbers)
+    start, stop, step = numbers
     if step == 0:
         raise ConfigError(f"{text}: the step of range() must not be 0")
     return max(0, math.ceil((stop - start) / step))

@@ -38,7 +38,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (AXES, "198,005 places and 3 seeds are more than 20,000 cells"),
         (["model.hidden=" + "[" * 3_000], "is not an override"),
         (["model.hidden=[" + "1," * 1_000_000 + "1]"], "a list of more than 2,000 values"),
-        (["model='two\\n\\nlines'"], "model=two  lines: no such option"),
+        (["model='two\n\nlines'"], "model=two  lines: no such option"),
         (["--storage", "${..}"], "places.storage=${..}: extraneous input"),
         (["--storage", "a${seed}"], "places.storage=a${seed}: this gives no path"),
         (["--data-dir", "${.}/x"], "places.data=${.}/x: extraneous input"),

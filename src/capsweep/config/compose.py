@@ -46,6 +46,7 @@ HERE = ("places", "cluster")
 FILLED = {"cluster.address": "RAY_ADDRESS", "cluster.jobs": "RAY_API_SERVER_ADDRESS"}
 # Resolvers that Hydra brings, of the clock and of the process.
 OUTSIDE = ("now", "hydra", "python_version")
+MOST_DRAWN = 20  # interpolations of a run: each may hold others, so that their work is a product
 
 
 def _read_environment(name: str, *default: Any, _node_: Node) -> Any:
@@ -105,6 +106,10 @@ def _set_values(groups: tuple[str, ...], values: Sequence[Override]) -> dict[str
     They are set on the shared configuration and taken back: copying it takes longer than all else.
     """
     composed = _compose_groups(groups)
+    drawn = {override.key: str(override.value).count("${") for override in values}
+    if sum(drawn.values()) > MOST_DRAWN:
+        keys = ", ".join(key for key, count in drawn.items() if count)
+        raise ConfigError(f"{keys}: more than {MOST_DRAWN} interpolations; write the values out")
     keys = []
     try:
         for override in values:

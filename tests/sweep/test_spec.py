@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from capsweep.errors import ConfigError
-from capsweep.sweep import spec
+from capsweep.sweep import expand, spec
 from capsweep.sweep.spec import Sweep
 
 TEXT = """\
@@ -109,6 +109,29 @@ def test_a_faulty_file_is_refused_with_its_name_and_the_key(
     with pytest.raises(ConfigError, match=rf"^small\.yaml: .*{message}") as caught:
         load(old, new)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("[experiment=digits]", "['logger.project=${oc.env: A_SECRET}']"),
+        (FIXED, "fixed: ['logger.project=${oc.env: A_SECRET}']"),
+        (AXIS, "      logger.project: ['${oc.env: A_SECRET}', x]\n"),
+        (AXIS, "      logger.project: \"choice('${oc.env: A_SECRET}',x)\"\n"),
+        (
+            AXIS,
+            "      places.storage: ['${oc.env: A_SECRET}']\n      logger.project: "
+            "['${places.storage}']\n",
+        ),
+    ],
+)
+def test_a_file_draws_nothing_from_the_environment_that_is_recorded(
+    old: str, new: str, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_SECRET", "hunter2")
+    with pytest.raises(ConfigError, match=r"^small\.yaml: arm .*: logger\.project") as caught:
+        expand.check_file(load(old, new))
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("seeds", ["[]", "[0, 0]", "[-1]", "3", "[1.0]", "[true]"])

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,10 +18,8 @@ AXES = ["epochs=range(1,200)", "batch_size=range(1,200)"]
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The line of a command that is refused, within two seconds of its own."""
-    started = time.process_time()
+    """The line of a command that is refused."""
     assert cli.main(arguments) == 2
-    assert time.process_time() - started < 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
@@ -30,21 +27,21 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return error
 
 
-@pytest.fixture(scope="module", autouse=True)
-def imported() -> None:
-    """What commands import is no part of their two seconds."""
-    assert cli.main(PLAN) == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
         (["--seeds", "9" * 5_000], "must be a count of 1 to 9999"),
         (["--ledger", "gs://"], "places.ledger=gs://: it names no bucket"),
-        (["epochs=range(1,100000000)"], "gives no value, or more than 10,000"),
+        (["epochs=range(1,1000000000000000)"], "gives no value, or more than 10,000"),
+        (["routing.num_iters=range(1,9999)"], "9,998 places and 3 seeds are more than 20,000"),
         (["routing.num_iters=1000000000000"], "routing.num_iters must be in [1, 1000]"),
         (AXES, "198,005 places and 3 seeds are more than 20,000 cells"),
         (["model.hidden=" + "[" * 3_000], "is not an override"),
+        (["model.hidden=[" + "1," * 1_000_000 + "1]"], "a list of more than 2,000 values"),
+        (["model='two\n\nlines'"], "model=two  lines: no such option"),
+        (["--storage", "${..}"], "places.storage=${..}: extraneous input"),
+        (["--storage", "a${seed}"], "places.storage=a${seed}: this gives no path"),
+        (["--data-dir", "${.}/x"], "places.data=${.}/x: extraneous input"),
         (["places.data='\0'"], "is not an override"),
         (["--storage", LONG], "no folder has such a name"),
         (["--ledger", "/dev/null"], "places.ledger=/dev/null: /dev/null is no folder"),
@@ -102,6 +99,14 @@ def test_bad_options_of_any_command_are_one_line(
     words: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert line in refusal(capsys, *words)
+
+
+def test_storage_of_the_environment_is_no_interpolation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text in ("${..}", "${oc.env:HOME}", "x${seed}"):
+        monkeypatch.setenv("STORAGE", text)
+        assert "places.storage may not contain ${" in refusal(capsys, *PLAN)
 
 
 @pytest.mark.parametrize("variable", ["WANDB_MODE", "WANDB_BASE_URL"])

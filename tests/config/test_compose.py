@@ -1,6 +1,9 @@
 """A cell is what Hydra itself composes, and leaves no trace in the next."""
 
 import contextlib
+import itertools
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +72,25 @@ def test_a_cell_leaves_no_trace_in_the_next_also_where_it_is_refused(values: dic
     with contextlib.suppress(ConfigError):
         compose.cell([render(key, value) for key, value in values.items()])
     assert compose.cell(["seed=1"]).config == before
+
+
+def test_interpolations_that_multiply_are_refused_before_they_are_resolved() -> None:
+    """Each key stands 40 times in the one before: a chain of six would never end."""
+    keys = ["project", "entity", "mode", "name", "max_seconds", "every_n_steps"]
+    chain = [
+        f"logger.{key}='{f'${{logger.{inner}}}' * 40}'" for key, inner in itertools.pairwise(keys)
+    ]
+    with pytest.raises(ConfigError, match=r"^logger\.project, .*: more than 20 interpolations;"):
+        compose.cell(["logger=wandb", *chain])
+    few = compose.cell([f"logger.project='{'${rerun}' * 20}'"])
+    assert few.config["logger"]["project"] == "never" * 20
+
+
+def test_a_preset_that_is_no_yaml_is_named(conf_tree: Callable[[], Path]) -> None:
+    (conf_tree() / "experiment" / "mine.yaml").write_text("epochs: [1\n")
+    with pytest.raises(ConfigError, match=r"^conf/: .*experiment/mine\.yaml") as caught:
+        compose.cell(["experiment=mine"])
+    assert "\n" not in str(caught.value)
 
 
 def test_a_cell_shares_nothing_with_the_next() -> None:

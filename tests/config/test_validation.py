@@ -1,7 +1,9 @@
 """What cannot be meant is refused in one line that names the key and the cure."""
 
+import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,9 @@ from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.config.validation import check_config, count_requested_devices
 from capsweep.errors import ConfigError, DataError
+from capsweep.ledger import causes
+from capsweep.tracking.labels import labels_of
+from capsweep.training import build, provenance
 from capsweep.training.run import run
 
 # Overrides, typed as on a command line, and what the message must say.
@@ -32,8 +37,23 @@ REFUSED = {
     "model.decoder.hidden=3": r"^model\.decoder\.hidden must be a list such as \[128, 256\], got 3",
     "model.decoder.hidden=[1,a]": r"^model\.decoder\.hidden\[1\] must be an integer, got 'a'",
     # the shape of an override
-    "+new.key=1": r"^\+new\.key=1: keys of conf/ cannot be added",
-    "model@foo=capsnet": r"write model=value",
+    "+new.key=1": r"^\+new\.key=1: keys of conf/ cannot be added, .*; new\.key: no such key;",
+    "+epoch=1": r"^\+epoch=1: keys .* moved; epoch: no such key; did you mean epochs\?",
+    "++seed=3": r"^\+\+seed=3: seed is in conf/; write seed=3$",
+    "+experiment=digits": r"; write experiment=digits$",
+    "model@foo=capsnet": r"; write model=capsnet$",
+    "~routing.num_iters": r"cannot be deleted; leave it out, or write routing\.num_iters=VALUE",
+    "~seed=1": r"^~seed=1: keys of conf/ cannot be deleted; leave it out, or write seed=VALUE",
+    "epochs=${now:%S}": r"^epochs: Unsupported interpolation type now$",
+    # what the grammars raise
+    "seed=${..}": r"^seed=\$\{\.\.\}: extraneous input",
+    "seed=${oc.create:[1,2}": r"^seed=\$\{oc\.create:\[1,2\}: missing",
+    "places.storage=${.}": r"^places\.storage=\$\{\.\}: extraneous input",
+    "places.storage=x${seed}": r"^places\.storage=x\$\{seed\}: this gives no path; places",
+    "cluster.submit=${rerun}": r"^cluster\.submit: .*'rerun' not found; places and cluster are not",
+    "seed=range(1,2,0.0)": r"^seed=range\(1,2,0\.0\): the step of range\(\) must not be 0",
+    "seed=range(nan,1)": r"^seed=range\(nan,1\): range\(\) takes finite numbers",
+    f"seed={'9' * 5001}": r"^'seed=9{195}' is not an override like key=value: Exceeds the limit",
     "epochs=interval(1,5)": r"epochs=interval\(1,5\): an interval has no finite list",
     # sections and wires
     "model.conv=5": r"^model\.conv is a section; .*such as model\.conv\.channels",
@@ -124,23 +144,125 @@ def test_two_spellings_of_a_setting_are_one_cell(one: str, same: str) -> None:
     assert first.signature == second.signature
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "resources.gpu=${oc.env:A_SECRET}",
-        "logger.project='${oc.decode:${oc.env:A_SECRET}}'",
-        "places.ledger=${logger.project} logger.project=${oc.env:A_SECRET}",
-    ],
-)
-def test_the_environment_is_read_for_places_alone(
-    text: str, monkeypatch: pytest.MonkeyPatch
+SECRET = "hunter2"
+# Overrides, between which a bar stands, that would bring a variable into what is recorded.
+ATTACKS = [
+    # spellings of one interpolation
+    "logger.project=${oc.env:A_SECRET}",
+    "logger.project=${oc.env: A_SECRET}",
+    "logger.project=${oc.env:\tA_SECRET }",
+    "logger.project=${ oc.env:A_SECRET}",
+    "logger.project=${oc.env:'A_SECRET'}",
+    'logger.project=${oc.env:"A_SECRET"}',
+    "logger.project='${oc.env:A_SECRET,x}'",
+    'logger.project="${oc.env:A_SECRET}"',
+    "logger.project='a${oc.env:A_SECRET}b'",
+    "logger.project='${oc.env:A_${dataset.name}}'|dataset.name=SECRET",
+    "logger.project='${oc.env:${logger.entity}}'|logger.entity=A_SECRET",
+    "logger.project='${oc.${logger.entity}:A_SECRET}'|logger.entity=env",
+    # of other types, in lists and mappings
+    "resources.gpu=${oc.env:A_NUMBER}",
+    "seed='${oc.decode:${oc.env:A_NUMBER}}'",
+    "model.decoder.hidden=['${oc.decode:${oc.env: A_NUMBER}}']",
+    "model.decoder.hidden='${oc.create:[${oc.env: A_NUMBER}]}'",
+    "logger={project:'${oc.env: A_SECRET}'}",
+    "logger.project={a:'${oc.env: A_SECRET}'}",
+    "logger.project=[{a:'${oc.env: A_SECRET}'}]",
+    "logger.project='${oc.create:{a:${oc.env: A_SECRET}}}'",
+    "logger.project=str('${oc.env: A_SECRET}')",
+    "logger.project=choice('${oc.env: A_SECRET}')",
+    # by way of another resolver or key
+    "logger.project='${oc.decode:${oc.env: A_SECRET}}'",
+    "logger.project='${oc.decode:\\'${oc.env: A_SECRET}\\'}'",
+    "logger.project='${oc.select:${oc.env: A_SECRET}}'",
+    "logger.project='${${oc.env: A_SECRET}}'",
+    "logger.project=${logger.entity}|logger.entity=${oc.env: A_SECRET}",
+    "places.ledger=${logger.project}|logger.project=${oc.env: A_SECRET}",
+    "logger.project=${places.storage}|places.storage=${oc.env: A_SECRET}",
+    "logger.project=${places[storage]}|places.storage=${oc.env: A_SECRET}",
+    "logger.project=${..places.storage}|places.storage=${oc.env: A_SECRET}",
+    "logger.project=${oc.select:places.storage}|places.storage=${oc.env: A_SECRET}",
+    "logger.project='${oc.dict.values:places}'|places.storage=${oc.env: A_SECRET}",
+    "logger.project='${places}'|places.storage=${oc.env: A_SECRET}",
+    "logger.project=${cluster.address}|cluster=address|cluster.address=${oc.env: A_SECRET}",
+    "cluster=address|cluster.address=${oc.env: A_SECRET}",
+    "cluster=address|cluster.jobs=${oc.env:A_SECRET}",
+    "cluster.node.storage=${oc.env: A_SECRET}",
+    # left for whoever reads the text next
+    "logger.project='\\${oc.env:A_SECRET}'",
+    "model.name='\\${oc.env:A_SECRET}'",
+    "places.storage='\\${oc.env:A_SECRET}'",
+    # keys and options
+    "model=${oc.env:A_SECRET}",
+    "experiment='${oc.env: A_SECRET}'",
+    "+logger.project=${oc.env: A_SECRET}",
+    "++logger.new=${oc.env: A_SECRET}",
+    "~logger.project=${oc.env: A_SECRET}",
+    "logger@model=${oc.env: A_SECRET}",
+    "hydra.run.dir=${oc.env: A_SECRET}",
+    "hydra/launcher=${oc.env: A_SECRET}",
+    # places, of which a message shows what was typed
+    "places.storage='${${oc.env:A_SECRET}}'",
+    "places.storage='${oc.env:${oc.env:A_SECRET}}'",
+    "places.storage='${oc.decode:[${oc.env:A_SECRET}}'",
+    "places.storage='${oc.create:[${oc.env:A_SECRET}]}'",
+]
+
+
+@pytest.fixture
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_SECRET", SECRET)
+    monkeypatch.setenv("A_NUMBER", "7042")
+
+
+@pytest.mark.usefixtures("secret")
+@pytest.mark.parametrize("text", ATTACKS)
+def test_no_variable_of_the_environment_is_recorded_or_printed(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose.cell(text.split("|"))
+    assert not re.search(f"{SECRET}|7042|\\n", str(caught.value))
+
+
+@pytest.mark.usefixtures("secret")
+def test_a_place_may_be_drawn_from_the_environment_and_is_recorded_nowhere() -> None:
+    for text in ("places.storage=${oc.env: A_SECRET}", "places.data='${oc.env:A_SECRET}/x'"):
+        cell = compose.cell([text, "logger=csv"])
+        assert f"/{SECRET}" in json.dumps(cell.config["places"])
+        recorded = [provenance.describe_run(cell, labels_of(cell)), cell.command, cell.science]
+        assert SECRET not in json.dumps(recorded)
+
+
+@pytest.mark.usefixtures("secret")
+@pytest.mark.parametrize("value", ["${oc.env: A_SECRET}", "${places.storage}", "${now:%S}"])
+def test_a_preset_draws_nothing_from_outside(
+    value: str, conf_tree: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every other value is recorded with the cell and uploaded."""
-    monkeypatch.setenv("A_SECRET", "0")
-    with pytest.raises(ConfigError, match=r"(gpu|project)=.*would be recorded with every cell"):
-        compose.cell(text.split())
-    places = compose.cell(["places.storage=${oc.env:A_SECRET}"]).config["places"]
-    assert places["storage"].endswith("/0")
+    monkeypatch.setenv("STORAGE", SECRET)
+    preset = f"# @package _global_\nlogger:\n  project: '{value}'\n"
+    (conf_tree() / "experiment" / "mine.yaml").write_text(preset)
+    with pytest.raises(ConfigError, match=r"^logger\.project") as caught:
+        compose.cell(["experiment=mine"])
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.usefixtures("secret")
+def test_a_configuration_from_elsewhere_is_built_without_the_environment() -> None:
+    """As it comes with a job or a ledger: composed on another machine, if at all."""
+    config = compose.cell(["model=cnn_small"]).config
+    for text in ("${oc.env: A_NUMBER}", "${oc.decode:${oc.env:A_NUMBER}}", "\\${oc.env:A_SECRET}"):
+        altered = {**config, "model": {**config["model"], "hidden": text}}
+        with pytest.raises(ConfigError, match=r"may not contain \$\{") as caught:
+            build.build_network(altered)
+        assert not re.search(f"{SECRET}|7042", str(caught.value))
+
+
+def test_weights_beyond_all_memory_are_one_line_that_names_the_model() -> None:
+    words = ["model=cnn_small", "model.conv.channels=[8,8,1000]", "model.hidden=1000000000"]
+    with pytest.raises(
+        MemoryError, match=r"^model=cnn_small: its weights do not fit into"
+    ) as caught:
+        build.build_network(compose.cell(words).config)
+    assert causes.describe_cause(caught.value).startswith("MemoryError: model=cnn_small: its")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from capsweep.sweep.estimates import (
     describe_origin,
 )
 from capsweep.sweep.expand import Point
-from capsweep.training import calibrate, provenance
+from capsweep.training import calibrate, provenance, size
 from capsweep.training.run import run
 from capsweep.training.size import Measurement, Size
 
@@ -174,6 +174,57 @@ def test_the_time_of_a_plan_is_a_range_with_its_origin(tmp_path: Path) -> None:
         (line,) = describe_costs(planned, costs)
         time = r"time: ([\d.]+ to|about) [\d.]+ (s|min|h) on \d+ [CG]PU slots? here,"
         assert re.fullmatch(f"{time}{hours} from 1 step of 1 finished cell", line)
+
+
+def test_a_plan_says_what_time_is_known_and_for_which_cells_it_is_not(tmp_path: Path) -> None:
+    words = ["epochs=1", "dataset.validation=0", "batch_size=1437", f"places.storage={tmp_path}"]
+    known, other = (compose.cell([*words, f"routing.num_iters={n}"]) for n in (1, 2))
+    planned = plan.Plan(tuple(_planned(cell, Entry("missing")) for cell in (known, other)))
+    costs = Costs(Ledger(tmp_path), places.resolve(known.config["places"]), planned.cells)
+    ended = {"shape": hash_shape(known), "steps": 1, "hardware": provenance.name_hardware()}
+    costs.add({**ended, "seconds": {"fit": 3600.0, "total": 3600.0}})
+    (line,) = describe_costs(planned, costs)
+    assert re.search(r"^time: .* from 1 step of 1 finished cell; unknown for 1 cell of unk", line)
+    sweep = choices.load_sweep("ablation", Choices())
+    content = json.loads(plan.as_json(sweep, planned, costs))
+    assert (content["estimated_seconds_due"], content["due_without_estimate"]) == (3600, 1)
+    both = plan.Plan((planned.cells[1],))
+    content = json.loads(plan.as_json(sweep, both, costs))
+    assert (content["estimated_seconds_due"], content["due_without_estimate"]) == (None, 1)
+
+
+@pytest.mark.parametrize(("optimizer", "copies"), [("torch.optim.Adam", 4), ("torch.optim.SGD", 2)])
+def test_a_plan_warns_of_weights_that_no_known_device_holds(
+    optimizer: str, copies: int, tmp_path: Path
+) -> None:
+    cell = compose.cell([f"places.storage={tmp_path}", f"optim.optimizer._target_={optimizer}"])
+    where, memory = places.resolve(cell.config["places"]), provenance.list_memories()
+
+    def describe(parameters: int) -> list[str]:
+        planned = replace(_planned(cell, Entry("missing")), size=Size(parameters, 1))
+        costs = Costs(ledger, where, [planned])
+        return [line for line in describe_costs(plan.Plan((planned,)), costs) if "memory" in line]
+
+    ledger, most = Ledger(tmp_path), max(memory.values()) // (4 * copies)
+    assert describe(most - 1) == []
+    (line,) = describe(2 * most)
+    assert line.startswith("memory: 1 cell will not fit on any known device (this machine ")
+    gib = 2 * most * 4 * copies / GIB
+    assert line.endswith(f"and optimiser state alone take up to {gib:,.0f} GiB (title)")
+    big = Measurement("a shape", "a large GPU", 1.0, 0.0, 0.0, {}, None, 3 * most * 4 * copies, 20)
+    ledger.store.write(big.name, json.dumps(asdict(big)).encode())
+    assert describe(2 * most) == []
+    assert "a large GPU" in describe(4 * most)[0]
+
+
+def test_an_optimiser_keeps_as_many_numbers_as_the_plan_counts() -> None:
+    for name, count in size.STATES.items():
+        weight = torch.nn.Parameter(torch.ones(100))
+        optimizer = getattr(torch.optim, name)([weight])
+        weight.grad = torch.ones(100)
+        optimizer.step()
+        kept = optimizer.state[weight].values()
+        assert sum(torch.is_tensor(state) and state.numel() == 100 for state in kept) == count
 
 
 def test_cells_of_a_cluster_are_estimated_by_its_hardware_and_not_the_drivers(

@@ -7,7 +7,7 @@ import pytest
 
 from capsweep.config import overrides
 from capsweep.errors import ConfigError
-from capsweep.sweep import spec
+from capsweep.sweep import expand, spec
 from capsweep.sweep.spec import Sweep
 
 TEXT = """\
@@ -82,6 +82,9 @@ REFUSED = [
     (AXIS, AXIS * 2, r"routing\.num_iters is given twice in the section at line 10"),
     ("baseline:", "base_line:", r"base_line: no such key; did you mean baseline\?"),
     ("seeds:", "kind: survey\nseeds:", r"kind: survey: have ablation, search"),
+    ("seeds:", "kind: [ablation]\nseeds:", r"kind: \['ablation'\]: have ablation, search"),
+    ("seeds:", "kind: {a: b}\nseeds:", r"kind: \{'a': 'b'\}: have ablation, search"),
+    ("seeds:", "exclude: [{7: 1}]\nseeds:", r"exclude: 7 is no key; write the name of one"),
     ("rows:", "row:", r"table: row: no such key; did you mean rows\?"),
     ("question: Does it help?\n", "", r"question is missing"),
     ("baseline: cnn", "baseline: cn", r"baseline: cn is not an arm"),
@@ -114,6 +117,29 @@ def test_a_faulty_file_is_refused_with_its_name_and_the_key(
     with pytest.raises(ConfigError, match=rf"^small\.yaml: .*{message}") as caught:
         load(old, new)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("[experiment=digits]", "['logger.project=${oc.env: A_SECRET}']"),
+        (FIXED, "fixed: ['logger.project=${oc.env: A_SECRET}']"),
+        (AXIS, "      logger.project: ['${oc.env: A_SECRET}', x]\n"),
+        (AXIS, "      logger.project: \"choice('${oc.env: A_SECRET}',x)\"\n"),
+        (
+            AXIS,
+            "      places.storage: ['${oc.env: A_SECRET}']\n      logger.project: "
+            "['${places.storage}']\n",
+        ),
+    ],
+)
+def test_a_file_draws_nothing_from_the_environment_that_is_recorded(
+    old: str, new: str, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_SECRET", "hunter2")
+    with pytest.raises(ConfigError, match=r"^small\.yaml: arm .*: logger\.project") as caught:
+        expand.check_file(load(old, new))
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("seeds", ["[]", "[0, 0]", "[-1]", "3", "[1.0]", "[true]"])

@@ -40,7 +40,8 @@ def _run_reported(arguments: list[str]) -> int:
     try:
         return _run_command(arguments)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        # What was typed, and is quoted, may hold line breaks.
+        print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED

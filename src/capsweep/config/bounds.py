@@ -225,11 +225,21 @@ def check_bounds(config: Mapping[str, Any]) -> None:
         if (value is not None or key in UNTYPED) and not is_allowed(value):
             raise ConfigError(f"{key} must be {text}, got {value}")
     for key, value in flat(config).items():
+        if isinstance(value, (str, list)):
+            check_resolved(key, value)
         most = LARGEST_SIZE if key.startswith("model.") else LARGEST
         numbers = _list_numbers(value)
         largest = max((abs(number) for number in numbers if isinstance(number, int)), default=0)
         if largest > most or not all(map(is_real, numbers)):
             raise ConfigError(f"{key} must be finite, and at most {most}")
+
+
+def check_resolved(key: str, value: Any) -> None:
+    """Raise ConfigError for text that whoever reads it next would take for an interpolation, which
+    may draw on the environment there.
+    """
+    if "${" in str(value):
+        raise ConfigError(f"{key} may not contain ${{, also not as text; write the value itself")
 
 
 def _list_numbers(value: Any) -> list[int | float]:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial, reduce
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
 
 from capsweep.config import bounded_yaml, bounds, package_files, places, validation
 from capsweep.config import overrides as grammar
@@ -37,8 +39,47 @@ CUT_OPTIONS = {
 # Presets are written at the root of the configuration, past Hydra's own check of keys.
 PRESETS = ("recipe", "experiment", "debug")
 
-# An environment variable: places alone may be drawn from one, since other values are uploaded.
-ENVIRONMENT = re.compile(r"oc\.env:(\w+)")
+# Sections that say where a cell runs. They stand apart from all others, which are recorded and
+# uploaded: neither draws values from the other.
+HERE = ("places", "cluster")
+# Keys beside places that a variable of the environment may fill, and which.
+FILLED = {"cluster.address": "RAY_ADDRESS", "cluster.jobs": "RAY_API_SERVER_ADDRESS"}
+# Resolvers that Hydra brings, of the clock and of the process.
+OUTSIDE = ("now", "hydra", "python_version")
+MOST_DRAWN = 20  # interpolations of a run: each may hold others, so that their work is a product
+
+
+def _read_environment(name: str, *default: Any, _node_: Node) -> Any:
+    """What `oc.env` gives. Raises ConfigError for a key that is recorded or uploaded."""
+    key = _node_._get_full_key(None)
+    if not key.startswith("places.") and FILLED.get(key) != name:
+        raise ConfigError(
+            f"{key} may not be drawn from the environment: it would be recorded or uploaded; write "
+            "the value itself"
+        )
+    return oc.env(name, *default)
+
+
+# OmegaConf itself says what draws on the environment, however that is spelled.
+OmegaConf.register_new_resolver("oc.env", _read_environment, replace=True)
+
+
+@dataclass(frozen=True)
+class Composition:
+    """A choice of groups, composed.
+
+    parts: for OmegaConf, the sections of HERE and all others, each a root of its own. written:
+    both as plain data, unresolved. schema: leaf keys to default values. recipe: its name, if any.
+    """
+
+    parts: tuple[DictConfig, DictConfig]
+    written: Mapping[str, Any]
+    schema: Mapping[str, Any]
+    recipe: str | None
+
+    def part_of(self, key: str) -> DictConfig:
+        """The part in which a key stands."""
+        return self.parts[key.partition(".")[0] not in HERE]
 
 
 def cell(overrides: Iterable[str | Override]) -> Cell:
@@ -65,17 +106,22 @@ def _set_values(groups: tuple[str, ...], values: Sequence[Override]) -> dict[str
 
     They are set on the shared configuration and taken back: copying it takes longer than all else.
     """
-    config, written, schema, _ = _compose_groups(groups)
+    composed = _compose_groups(groups)
+    drawn = {override.key: str(override.value).count("${") for override in values}
+    if sum(drawn.values()) > MOST_DRAWN:
+        keys = ", ".join(key for key, count in drawn.items() if count)
+        raise ConfigError(f"{keys}: more than {MOST_DRAWN} interpolations; write the values out")
     keys = []
     try:
         for override in values:
-            _set_value(config, schema, override)
+            _set_value(composed, override)
             keys.append(override.key)
-        plain = _resolve_config(config)
+        plain = _resolve_parts(composed.parts)
     finally:
         for key in keys:
-            OmegaConf.update(config, key, get(written, key), merge=False)
-    bounds.fit_types(plain, keys, schema)
+            OmegaConf.update(composed.part_of(key), key, get(composed.written, key), merge=False)
+    plain = {name: plain[name] for name in composed.written}
+    bounds.fit_types(plain, keys, composed.schema)
     return plain
 
 
@@ -86,8 +132,9 @@ def read_options(overrides: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
     """
     keys = {text: text.partition("=")[0] for text in overrides}
     chosen = (grammar.parse(text).text for text, key in keys.items() if grammar.is_group(key))
-    _, _, schema, recipe = _compose_groups(tuple(chosen))
-    return recipe, schema | ({} if recipe is None else _read_recipe(recipe))
+    composed = _compose_groups(tuple(chosen))
+    recipe = {} if composed.recipe is None else _read_recipe(composed.recipe)
+    return composed.recipe, {**composed.schema, **recipe}
 
 
 def _read_recipe(name: str) -> dict[str, Any]:
@@ -104,19 +151,22 @@ def _check_option(override: Override) -> None:
 
 
 @lru_cache(maxsize=256)
-def _compose_groups(
-    groups: tuple[str, ...],
-) -> tuple[DictConfig, dict[str, Any], dict[str, Any], str | None]:
-    """The configuration of a choice of groups: for OmegaConf, as plain unresolved data, its schema,
-    which is leaf keys to default values, and its recipe. Hydra composes it once on a machine: that
-    takes a fifth of a second.
-    """
+def _compose_groups(groups: tuple[str, ...]) -> Composition:
+    """Compose a choice of groups; Hydra does that once on a machine, in a fifth of a second."""
     key, compose = f"{hash_composer()} {groups}", partial(_compose_by_hydra, groups)
     written, schema, recipe = disk_cache.compute_once("compositions", key, compose)
-    config = OmegaConf.create(written)
-    assert isinstance(config, DictConfig)
-    OmegaConf.set_struct(config, True)
-    return config, written, schema, recipe
+    for name in OUTSIDE:
+        OmegaConf.clear_resolver(name)
+    parts = _split_here(written)
+    for part in parts:
+        OmegaConf.set_struct(part, True)
+    return Composition(parts, written, schema, recipe)
+
+
+def _split_here(written: Mapping[str, Any]) -> tuple[DictConfig, DictConfig]:
+    here = {name: section for name, section in written.items() if name in HERE}
+    rest = {name: section for name, section in written.items() if name not in HERE}
+    return DictConfig(here), DictConfig(rest)
 
 
 @cache
@@ -129,7 +179,7 @@ def _read_composer() -> tuple[str, list[str]]:
     texts += [(path.name, path.read_text()) for path in sorted(package.glob("*.py"))]
     libraries = [importlib.metadata.version(name) for name in ("hydra-core", "omegaconf")]
     content = json.dumps([texts, libraries])
-    return hash_bytes(content.encode()), sorted(set(ENVIRONMENT.findall(content)))
+    return hash_bytes(content.encode()), sorted(set(re.findall(r"oc\.env:\W*(\w+)", content)))
 
 
 def hash_composer() -> str:
@@ -150,11 +200,12 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
         plain = _run_hydra(rest) if is_preset else None
     OmegaConf.set_struct(config, False)
     del config["hydra"]
-    schema = flat(_resolve_config(config if plain is None else plain))
     written: Any = OmegaConf.to_container(config, resolve=False)
+    whole: Any = written if plain is None else OmegaConf.to_container(plain, resolve=False)
+    schema = flat(_resolve_parts(_split_here(whole)))
     dropped = _list_inapplicable(groups, written, schema, choices.get("recipe"))
     written = reduce(without, dropped, written)
-    for key in flat(_resolve_config(DictConfig(written))):
+    for key in flat(_resolve_parts(_split_here(written))):
         if key not in schema:
             where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
             text = grammar.describe_unknown_key(key, schema)
@@ -179,7 +230,7 @@ def _run_hydra(groups: Sequence[str], return_hydra_config: bool = False) -> Dict
         return hydra_compose(
             "train", overrides=list(groups), return_hydra_config=return_hydra_config
         )
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         text = " ".join(str(error).split()).partition(" Did you mean")[0]
         text = text.replace("Could not override", "no chosen file has the group")
         raise ConfigError(f"conf/: {text}") from error
@@ -200,8 +251,8 @@ def _list_inapplicable(
     return [key for key in keys if key not in schema and key in grammar.list_known_keys()]
 
 
-def _set_value(config: DictConfig, schema: dict[str, Any], override: Override) -> None:
-    key, value = override.key, override.values[0]
+def _set_value(composed: Composition, override: Override) -> None:
+    key, value, schema = override.key, override.values[0], composed.schema
     if key not in schema:
         inner = [known for known in schema if known.startswith(f"{key}.")]
         if inner:
@@ -209,12 +260,10 @@ def _set_value(config: DictConfig, schema: dict[str, Any], override: Override) -
         raise ConfigError(grammar.describe_unknown_key(key, schema))
     if isinstance(value, dict):
         raise ConfigError(f"{key} is one value, not a section; got {value}")
-    if ENVIRONMENT.search(str(value)) and not key.startswith("places."):
-        raise ConfigError(
-            f"{key}={value}: would be recorded with every cell; write the value itself"
-        )
+    config = composed.part_of(key)
     _check_not_wired(config, key)
-    OmegaConf.update(config, key, value, merge=False)
+    with grammar.one_line(f"{key}={str(value)[: grammar.MOST_LETTERS]}"):
+        OmegaConf.update(config, key, value, merge=False)
 
 
 def _check_not_wired(config: DictConfig, key: str) -> None:
@@ -234,11 +283,32 @@ def _check_not_wired(config: DictConfig, key: str) -> None:
         raise ConfigError(f"{key} belongs to its file; choose another file of conf/{names[0]}")
 
 
-def _resolve_config(config: DictConfig) -> dict[str, Any]:
+def _resolve_parts(parts: tuple[DictConfig, DictConfig]) -> dict[str, Any]:
+    """All sections, resolved. Raises ConfigError naming the key and no variable's value."""
+    here, rest = map(_resolve_part, parts)
+    for name, place in here["places"].items():
+        if isinstance(place, (list, dict, bool)):
+            raise ConfigError(f"places.{name} is no path; write one")
+    return {**here, **rest}
+
+
+def _resolve_part(part: DictConfig) -> dict[str, Any]:
     try:
-        plain = OmegaConf.to_container(config, resolve=True)
-    except OmegaConfBaseException as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"{getattr(error, 'full_key', None) or 'conf/'}: {reason}") from error
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
+        with grammar.one_line("conf/"):
+            plain: Any = OmegaConf.to_container(part, resolve=True)
+    except ConfigError as error:
+        cause = error.__cause__
+        key = getattr(cause, "full_key", None)
+        if key is None:
+            raise
+        reason = str(cause).splitlines()[0]
+        if key.startswith("places."):  # a reason may quote what a variable holds
+            written: Any = OmegaConf.to_container(part, resolve=False)
+            raise ConfigError(
+                f"{key}={get(written, key)}: this gives no path; places are drawn from each other "
+                "and from variables that are set, and not from what a cell is"
+            ) from None
+        if any(name in f"{key} {reason}" for name in HERE):
+            reason += "; places and cluster are not drawn from other sections, nor these from them"
+        raise ConfigError(f"{key}: {reason}") from cause
+    return plain

@@ -12,8 +12,11 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
@@ -21,16 +24,27 @@ from typing import Any
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep, OverrideType
+from hydra.core.override_parser.types import (
+    ChoiceSweep,
+    Glob,
+    IntervalSweep,
+    OverrideType,
+    RangeSweep,
+    Sweep,
+)
 from hydra.core.override_parser.types import Override as HydraOverride
-from hydra.errors import HydraException
 
 from capsweep.config import package_files
+from capsweep.config.bounds import is_real
 from capsweep.config.cell import flat
 from capsweep.errors import ConfigError
 
 PLAIN = re.compile(r"([A-Za-z_/]|\.{1,2}/)[A-Za-z0-9_/.\-]*")
 MOST_VALUES = 10_000  # of an axis
+MOST_ITEMS = 2_000  # of a list: Hydra reads one in time that grows with its square
+MOST_LETTERS = 200  # of what was typed, in a message
+# Places that have a variable of the environment, of make too.
+VARIABLES = {"places.data": "DATA_DIR", "places.storage": "STORAGE"}
 MOST_HINTS = 3  # keys that are suggested for an unknown one
 # No settings: what their file is.
 FIXED_NAMES = ("name", "_partial_", "labels_per_image", "num_classes", "on_logits")
@@ -92,24 +106,70 @@ def parse(text: str) -> Override:
     return override
 
 
+@contextmanager
+def one_line(where: str) -> Iterator[None]:
+    """Turn whatever Hydra's and OmegaConf's grammars raise into a ConfigError of one line that
+    begins with `where`; one of ours, which they may have wrapped, stays as it is.
+    """
+    try:
+        yield
+    except Exception as error:  # theirs, antlr's, decimal's, int's, too deep a recursion
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, ConfigError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is not None:
+            raise cause from None
+        reason = (str(error).splitlines() or [""])[0][:MOST_LETTERS] or type(error).__name__
+        raise ConfigError(f"{where}: {reason}") from error
+
+
 @lru_cache(maxsize=4096)
 def parse_axis(text: str) -> Override | Interval:
     """As `parse`, for `interval()` too."""
     if re.search("[\0\ud800-\udfff]", text):  # neither files nor programs take these
         raise ConfigError(f"{text[:40]!r} is not an override: it has a character that is none")
+    shown = text[:MOST_LETTERS]
+    if "[" in text and text.count(",") > MOST_ITEMS:
+        raise ConfigError(f"{shown}: a list of more than {MOST_ITEMS:,} values")
     try:
-        parsed = _make_parser().parse_override(text)
-    except (HydraException, RecursionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"{text[:200]!r} is not an override like key=value: {reason}") from error
+        with one_line(f"{shown!r} is not an override like key=value"):
+            parsed = _make_parser().parse_override(text)
+    except ConfigError as error:
+        raise ConfigError(f"{error}{_suggest_quotes(text)}") from error
     key = with_dots(parsed.key_or_group)
     if parsed.type is not OverrideType.CHANGE or parsed.package is not None:
-        text = f"{text}: keys of conf/ cannot be added, deleted or moved"
-        raise ConfigError(f"{text}; write {key}=value")
-    value = parsed.value()
-    if isinstance(value, IntervalSweep):
-        return _make_interval(key, value, text)
-    return Override(key, _list_values(parsed, text))
+        raise ConfigError(f"{shown}: {_describe_change_of_keys(parsed, text)}")
+    with one_line(shown):
+        value = parsed.value()
+        if isinstance(value, IntervalSweep):
+            return _make_interval(key, value, shown)
+        return Override(key, _list_values(parsed, shown))
+
+
+def _suggest_quotes(text: str) -> str:
+    """The cure of a value that the grammar takes for more than text, as it is typed in a shell."""
+    key, _, value = text.partition("=")
+    quoted = render(key, value)
+    is_short = 0 < len(value) <= MOST_LETTERS and value.isprintable() and "${" not in value
+    if not is_short or is_group(key) or not re.fullmatch(r"[\w./]+", key):
+        return ""
+    with suppress(Exception):
+        if _make_parser().parse_override(quoted).value() == value:
+            typed = shlex.quote(quoted) if re.search(r'[$"`\\!]', quoted) else f'"{quoted}"'
+            variable = VARIABLES.get(key)
+            instead = f", or set {variable}={shlex.quote(value)}" if variable else ""
+            return f"; if it is text, quote it: {typed}{instead}"
+    return ""
+
+
+def _describe_change_of_keys(parsed: HydraOverride, text: str) -> str:
+    """What is said of `+key`, `~key` and `group@package`, and what to write instead."""
+    key = with_dots(parsed.key_or_group)
+    if not is_group(key) and key not in list_known_keys():
+        return f"keys of conf/ cannot be added, deleted or moved; {describe_unknown_key(key, {})}"
+    if parsed.type is OverrideType.DEL:
+        return f"keys of conf/ cannot be deleted; leave it out, or write {key}=VALUE for another"
+    return f"{key} is in conf/; write {key}={text.partition('=')[2][:MOST_LETTERS]}"
 
 
 def _make_interval(key: str, value: IntervalSweep, text: str) -> Interval:
@@ -132,15 +192,27 @@ def _list_values(parsed: HydraOverride, text: str) -> tuple[Any, ...]:
         if not names:
             raise ConfigError(f"{text}: matches no option; glob() is for the files of a group")
         return tuple(names)
-    parse_value = _make_parser().parse_override
-    try:
-        items = list(islice(parsed.sweep_string_iterator(), MOST_VALUES + 1))
-    except ValueError as error:  # a step of 0
-        raise ConfigError(f"{text}: {error}") from error
-    values = [parse_value(f"k={item}").value() for item in items]
-    if not 0 < len(values) <= MOST_VALUES:
+    if not 0 < _count_values(value, text) <= MOST_VALUES:
         raise ConfigError(f"{text}: gives no value, or more than {MOST_VALUES:,}")
-    return tuple(map(_unquote_texts, values))
+    values = tuple(map(_unquote_texts, islice(parsed.sweep_iterator(), MOST_VALUES)))
+    if any(isinstance(value, (Sweep, Glob)) for value in values):
+        raise ConfigError(f"{text}: an axis within an axis; write its values out")
+    return values
+
+
+def _count_values(sweep: Any, text: str) -> int:
+    """How many values an axis has, of which none is made."""
+    if isinstance(sweep, ChoiceSweep):
+        return len(sweep.list)
+    assert isinstance(sweep, RangeSweep)
+    ends = sweep.start, sweep.stop, sweep.step
+    numbers = [Decimal(number) for number in ends if number is not None and is_real(number)]
+    if len(numbers) < len(ends):
+        raise ConfigError(f"{text}: range() takes finite numbers, whole ones below 2**63")
+    start, stop, step = numbers
+    if step == 0:
+        raise ConfigError(f"{text}: the step of range() must not be 0")
+    return max(0, math.ceil((stop - start) / step))
 
 
 def _unquote_texts(value: Any) -> Any:
@@ -158,7 +230,8 @@ def parse_single(overrides: Iterable[str | Override]) -> list[Override]:
     for item in overrides:
         override = parse(item) if isinstance(item, str) else item
         if len(override.values) != 1:
-            raise ConfigError(f"{item}: one run takes one value of {override.key}; use a sweep")
+            typed = item[:MOST_LETTERS] if isinstance(item, str) else item.key
+            raise ConfigError(f"{typed}: one run takes one value of {override.key}; use a sweep")
         if override.key in choices:
             raise ConfigError(f"{override.key} is overridden twice; keep one of them")
         choices[override.key] = override
@@ -231,7 +304,7 @@ def list_options(group: str) -> Sequence[str]:
 
 @cache
 def list_known_keys() -> frozenset[str]:
-    """Every key of the groups that a run is made of, of all their options: no presets.
+    """Every key of a run, of all options of its groups: no presets.
 
     Those of a group within a group stand in its package, and are those of the group around it.
     """
@@ -239,7 +312,11 @@ def list_known_keys() -> frozenset[str]:
         (p.parent.name, p.read_text()) for p in package_files.find_folder("conf").glob("*/*.yaml")
     ]
     groups = [(name, yaml.safe_load(text)) for name, text in texts if not text.startswith(PRESET)]
-    return frozenset(key for name, content in groups for key in flat(content or {}, name))
+    root = yaml.safe_load((package_files.find_folder("conf") / "train.yaml").read_text())
+    of_root = flat({key: root[key] for key in root if key not in ("defaults", "hydra")})
+    return frozenset(
+        [*of_root, *(k for name, content in groups for k in flat(content or {}, name))]
+    )
 
 
 def describe_unknown_key(key: str, schema: Mapping[str, Any]) -> str:

@@ -93,7 +93,7 @@ def _read_node_path(place: str, key: str) -> str:
     expanded = place if is_url(place) else os.path.expanduser(os.path.expandvars(place))
     if not is_url(expanded) and ("$" in expanded or not os.path.isabs(expanded)):
         raise ConfigError(
-            f"{key}={place}: {expanded} is no absolute path on this node; write one, or set the "
+            f"{key}={place}: this is no absolute path on this node; write one, or set the "
             "variable in the environment of every node"
         )
     return expanded

@@ -112,6 +112,8 @@ def apply_choices(sweep: Sweep, choices: Choices) -> Sweep:
     new = variants.list_new_variants(sweep, names)
     names -= {CONTROL} if new else set()  # it is always beside these
     sweep = _keep_arms(sweep, choices, names, bool(new))
+    if choices.seeds is not None:
+        sweep = replace(sweep, seeds=_read_seeds(choices.seeds))
     if choices.model is not None:
         sweep = _set_model(sweep, grammar.parse(f"model={choices.model}"))
     typed = [check_axis(text, grammar.parse(text)) for text in choices.overrides]
@@ -130,8 +132,6 @@ def apply_choices(sweep: Sweep, choices: Choices) -> Sweep:
     sweep = _set_typed(sweep, typed)
     for text in choices.zips:
         sweep = _couple_axes(sweep, text)
-    if choices.seeds is not None:
-        sweep = replace(sweep, seeds=_read_seeds(choices.seeds))
     if choices.metric is not None and choices.metric != sweep.metric:
         # What was published is of the file's metric.
         sweep = replace(sweep, metric=choices.metric, published=Published("", ()))
@@ -223,6 +223,8 @@ def _set_typed(sweep: Sweep, typed: Sequence[Override]) -> Sweep:
     sweep = reduce(_add_coordinate, typed, sweep.move_to_arms(keys.__contains__))
     parts = [override for override in typed if override.key.partition(".")[0] in PARTS]
     rest = [override for override in typed if override not in parts]
+    for part in parts:  # each value will be that of some arm
+        expand.check_count(sweep, len(part.values))
     fits = [_fit_parts(sweep, reduce(Arm.set_override, rest, arm), parts) for arm in sweep.arms]
     for choice in itertools.chain(*(part.split() for part in parts)):
         if all(choice.text in faults for _, faults in fits):

@@ -15,12 +15,13 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.storage.stores import join
 from capsweep.terminal import count_of
 from capsweep.training import provenance
-from capsweep.training.size import Measurement
+from capsweep.training.size import Measurement, count_training_bytes
 
 if TYPE_CHECKING:
     from capsweep.sweep.plan import Plan, PlannedCell
 
 UNKNOWN = "unknown hardware"
+GIB = 2**30
 LEAST_SPREAD = 0.2  # of an estimate, to either side: machines differ from hour to hour
 
 
@@ -125,6 +126,8 @@ def _apply_calibration(cell: Cell, measured: Measurement) -> float:
 class Costs(Estimates):
     """Estimates of one ledger. Cells of the plan are looked at first; the rest of the ledger is
     scanned only for a shape that they do not know.
+
+    memories: bytes of each device that is known, by name.
     """
 
     def __init__(self, ledger: Ledger, places: Places, cells: "Sequence[PlannedCell]") -> None:
@@ -132,6 +135,7 @@ class Costs(Estimates):
         # The nodes of a cluster are other machines: what they have is seen by what finishes there.
         self.address = next((c.cell.config["cluster"]["address"] for c in cells), None)
         super().__init__(provenance.name_hardware() if self.address is None else None)
+        self.memories = dict(provenance.list_memories())
         for cell in cells:
             super().add(cell.entry.result or {})
         if any(self.seconds(cell.cell) is None for cell in cells):
@@ -147,6 +151,12 @@ class Costs(Estimates):
         if self.address is not None:
             self.hardware = result.get("hardware")
         super().add(result)
+
+    def add_measurement(self, measurement: Measurement) -> None:
+        """A calibration, and the device that it was made on."""
+        if measurement.device_memory_bytes is not None:
+            self.memories[measurement.hardware] = measurement.device_memory_bytes
+        super().add_measurement(measurement)
 
     def _add_measurements(self) -> None:
         store, cure = self.ledger.store, "remove it; plan --calibrate makes it anew"
@@ -181,26 +191,45 @@ class Costs(Estimates):
 
 
 def describe_costs(plan: "Plan", costs: Costs) -> list[str]:
-    """A line on what the due cells will take here; none where no cell is due."""
-    from capsweep.sweep.job import count_slots
-
-    due = [cell.cell for cell in plan.cells if cell.is_due()]
-    known = [estimate for cell in due if (estimate := costs.estimate(cell)) is not None]
-    if not due:
-        return []
+    """Lines on what the due cells will take here; none where no cell is due."""
+    due = [cell for cell in plan.cells if cell.is_due()]
+    known = [(c.cell, e) for c in due if (e := costs.estimate(c.cell)) is not None]
+    times = [_describe_time(known)] if known else []
     if unknown := len(due) - len(known):
         cells = count_of(unknown, "cell")
-        return [
-            f"time: unknown for {cells} of unknown shape; ARGS=--calibrate times 20 steps of each"
-        ]
-    count, kind, share = count_slots(due[0].config)
-    lows, highs = [each.low for each in known], [each.high for each in known]
+        times.append(
+            f"unknown for {cells} of unknown shape; ARGS=--calibrate times 20 steps of each"
+        )
+    lines = [f"time: {'; '.join(times)}"] if times else []
+    return [*lines, *_describe_memory(due, costs.memories)]
+
+
+def _describe_memory(due: "Sequence[PlannedCell]", memories: Mapping[str, int]) -> list[str]:
+    """A line on cells that no known device can hold, whatever the size of a batch."""
+    needed = [count_training_bytes(cell.cell.config, cell.size.parameters) for cell in due]
+    count = sum(size > max(memories.values()) for size in needed)
+    if not count:
+        return []
+    most = max(needed)
+    title = due[needed.index(most)].points[0].title
+    have = ", ".join(f"{name} {size / GIB:,.0f} GiB" for name, size in memories.items())
+    return [
+        f"memory: {count_of(count, 'cell')} will not fit on any known device ({have}): weights, "
+        f"gradients and optimiser state alone take up to {most / GIB:,.0f} GiB ({title})"
+    ]
+
+
+def _describe_time(known: Sequence[tuple[Cell, Estimate]]) -> str:
+    from capsweep.sweep.job import count_slots
+
+    count, kind, share = count_slots(known[0][0].config)
+    lows, highs = [e.low for _, e in known], [e.high for _, e in known]
     low, high = (max(max(some), sum(some) / count) for some in (lows, highs))
     hours = _join_range(*(f"{sum(some) * share / 3600:.2f}" for some in (lows, highs)))
     total = "" if hours == "about 0.00" else f", {hours} {kind}-hours"
-    origin = describe_origin({hash_shape(c): e for c, e in zip(due, known, strict=True)}.values())
+    origin = describe_origin({hash_shape(c): e for c, e in known}.values())
     time = f"{_format_range(low, high)} on {count_of(count, f'{kind} slot')} here"
-    return [f"time: {time}{total}, from {origin}"]
+    return f"{time}{total}, from {origin}"
 
 
 def _format_range(low: float, high: float) -> str:

@@ -158,17 +158,21 @@ def compose_points(sweep: Sweep) -> list[Point]:
     """Every place of the grid. Raises ConfigError for a grid that nobody means before its cells
     are composed.
     """
-    places = sum(arm.space.count_places() for arm in sweep.arms)
-    if places * len(sweep.seeds) > MOST_CELLS:
-        raise ConfigError(
-            f"{sweep.path.name}: {places:,} places and {len(sweep.seeds):,} seeds are more than "
-            f"{MOST_CELLS:,} cells; give axes fewer values, or ask a search"
-        )
+    check_count(sweep, sum(arm.space.count_places() for arm in sweep.arms))
     points = [point for arm in sweep.arms for point in _compose_arm(sweep, arm)]
     validation.check_metric(
         f"{sweep.path.name}: table.metric", sweep.metric, [point.cell.config for point in points]
     )
     return points
+
+
+def check_count(sweep: Sweep, places: int) -> None:
+    """Raise ConfigError where so many places of a grid are more cells than anybody means."""
+    if places * len(sweep.seeds) > MOST_CELLS:
+        raise ConfigError(
+            f"{sweep.path.name}: {places:,} places and {len(sweep.seeds):,} seeds are more than "
+            f"{MOST_CELLS:,} cells; give axes fewer values, or ask a search"
+        )
 
 
 def _compose_arm(sweep: Sweep, arm: Arm) -> Iterator[Point]:

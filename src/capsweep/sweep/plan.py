@@ -23,7 +23,7 @@ from capsweep.sweep.estimates import Costs, describe_origin
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 from capsweep.terminal import count_of
-from capsweep.training.size import Size, network_size
+from capsweep.training.size import Size, count_training_bytes, network_size
 
 STATUSES = ("done", "stale", "running", "stopped", "missing", "failed")
 COMMON = ("done", "missing", "failed")  # named also where there is none
@@ -167,6 +167,9 @@ def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
             "cause": planned.entry.cause,
             "due": planned.is_due(),
             **asdict(planned.size),
+            "least_training_bytes": count_training_bytes(
+                planned.cell.config, planned.size.parameters
+            ),
             **{f"estimated_{n}": getattr(estimate, n, None) for n in ("seconds", "low", "high")},
             "estimated_from": estimate and describe_origin([estimate]),
             "command": planned.cell.command,
@@ -175,12 +178,14 @@ def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
         for estimate in [costs.estimate(planned.cell)]
     ]
     seconds = [cell["estimated_seconds"] for cell in cells if cell["due"]]
+    known = [each for each in seconds if each is not None]
     content = {
         "sweep": sweep.name,
         "question": sweep.question,
         "notes": sweep.notes,
         "equivalent": plan.count_equivalent(),
-        "estimated_seconds_due": None if None in seconds else sum(seconds),
+        "estimated_seconds_due": sum(known) if known or not seconds else None,
+        "due_without_estimate": len(seconds) - len(known),
         "cells": cells,
     }
     return json.dumps(content, indent=1, ensure_ascii=False)

@@ -157,9 +157,9 @@ def _check_sections(content: Any) -> None:
         "ablation": (("baseline", "table"), ("kind", "exclude", "published")),
         "search": (("search",), ("kind",)),
     }
-    if kind not in sections:
+    if str(kind) not in sections:
         raise ConfigError(f"kind: {kind}: have {', '.join(sections)}")
-    own, optional = sections[kind]
+    own, optional = sections[str(kind)]
     _check_keys("the file", content, ("question", "base", "seeds", "arms", *own), optional)
     if not isinstance(content["arms"], Mapping) or not content["arms"]:
         raise ConfigError("arms must name at least one arm")
@@ -168,7 +168,15 @@ def _check_sections(content: Any) -> None:
 def _read_exclusions(places: Any) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(places, list) or not all(isinstance(p, Mapping) and p for p in places):
         raise ConfigError("exclude must be a list of settings, such as [{arm: cnn, epochs: 4}]")
+    for place in places:
+        _check_names("exclude", place)
     return tuple(places)
+
+
+def _check_names(where: str, settings: Mapping[Any, Any]) -> None:
+    for key in settings:
+        if not isinstance(key, str):
+            raise ConfigError(f"{where}: {key!r} is no key; write the name of one")
 
 
 def _check_baseline(baseline: str, arms: Sequence[Arm]) -> None:
@@ -301,6 +309,7 @@ def _read_published(content: Any, arms: Sequence[str], metric: str) -> Published
     measure = measure_of(metric)
     values = [{**shared, **value} for value in values]
     for value in values:
+        _check_names("published", value)
         number = value["value"]
         if not (math.isfinite(number) and measure.low <= number <= measure.high):
             percent = "; 2.5 % is 0.025" if measure.high == 1 else ""

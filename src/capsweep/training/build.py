@@ -10,12 +10,14 @@ import torch
 from hydra.utils import instantiate
 from torch import nn
 
-from capsweep.config import validation
+from capsweep.config import bounds, validation
 from capsweep.config.cell import with_current_targets
 from capsweep.data.batches import Presenter
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import Reader, TestedElsewhere
 from capsweep.errors import ConfigError
+from capsweep.ledger import causes
+from capsweep.ledger.causes import CauseKind
 from capsweep.model.convolution import set_method, to_channels_last
 from capsweep.shards.manifest import hash_declared
 from capsweep.training.objective import Classification, Objective
@@ -27,8 +29,9 @@ def _instantiate(section: Mapping[str, Any], **extra: Any) -> Any:
     """Instantiate a section; its `name` is for tables, not for the constructor.
 
     What may be called is checked each time: on a worker the section came with a job, in an
-    evaluation with a ledger, and neither was composed here.
+    evaluation with a ledger, and neither was composed here. Hydra would resolve interpolations.
     """
+    bounds.check_resolved("a stored configuration", section)
     called = with_current_targets({**_without_name(section), **extra})
     check_targets(called)
     return instantiate(called, _convert_="all")
@@ -49,6 +52,11 @@ def build_network(config: Mapping[str, Any]) -> nn.Module:
             raise ConfigError(str(error.__cause__)) from error
         if isinstance(error.__cause__, TypeError):  # another class than its section is for
             raise ConfigError(f"model._target_: {error.__cause__}") from error
+        if causes.kind_of_cause(causes.describe_cause(error)) == CauseKind.OUT_OF_MEMORY:
+            raise MemoryError(
+                f"model={config['model']['name']}: its weights do not fit into the memory of this "
+                "machine; `capsweep info` says how many each layer has"
+            ) from error
         raise
     set_method(network, config.get("trainer", {}).get("convolution", "auto"))
     return network

@@ -79,6 +79,17 @@ def list_gpus() -> list[str]:
 
 
 @cache
+def list_memories() -> dict[str, int]:
+    """Return the bytes of memory of this machine and of each kind of GPU that it has, by name."""
+    memories = {"this machine": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")}
+    for index, name in enumerate(list_gpus()):
+        import torch
+
+        memories[name] = torch.cuda.get_device_properties(index).total_memory
+    return memories
+
+
+@cache
 def describe_hardware() -> dict[str, Any]:
     """Processor, cores, memory in bytes, GPUs, and the vector instructions that torch uses."""
     import torch
@@ -86,7 +97,7 @@ def describe_hardware() -> dict[str, Any]:
     return {
         "processor": _read_processor(),
         "cores": os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": list_memories()["this machine"],
         "gpus": list_gpus(),
         "capability": torch.backends.cpu.get_cpu_capability(),
     }

@@ -184,7 +184,7 @@ def describe_costs(plan: "Plan", costs: Costs) -> list[str]:
     """A line on what the due cells will take here; none where no cell is due."""
     from capsweep.sweep.job import count_slots
 
-    due = [cell.cell for cell in plan.cells if cell.is_due()]
+    due = [planned.cell for planned in plan.due]
     known = [estimate for cell in due if (estimate := costs.estimate(cell)) is not None]
     if not due:
         return []

@@ -2,6 +2,7 @@
 a person and as JSON for programs. Of what ran, the failures by cause.
 """
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -60,9 +61,20 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class Plan:
-    """All distinct cells of a sweep, in the order of the grid."""
+    """All distinct cells of a sweep, in the order of the grid.
+
+    trials: that a search has left to draw, whose cells are candidates; None: of an ablation.
+    """
 
     cells: tuple[PlannedCell, ...]
+    trials: int | None = None
+
+    @property
+    def due(self) -> list[PlannedCell]:
+        """What a command runs now; of a search as many candidates as it has trials left."""
+        if self.trials is None:
+            return [planned for planned in self.cells if planned.is_due()]
+        return list(itertools.islice(itertools.cycle(self.cells), self.trials))
 
     def count_status(self, status: str) -> int:
         """Cells the ledger has in `status`."""
@@ -142,7 +154,9 @@ def make_table(plan: Plan, costs: Costs) -> RichTable:
     for title, cells in places.items():
         cell, _ = cells[-1]
         states = Counter(
-            each.entry.status if point is each.points[0] else f"same as {each.points[0].title}"
+            _name_state(plan, each)
+            if point is each.points[0]
+            else f"same as {each.points[0].title}"
             for each, point in cells
         )
         estimate = costs.estimate(cell.cell)
@@ -157,6 +171,12 @@ def make_table(plan: Plan, costs: Costs) -> RichTable:
     return table
 
 
+def _name_state(plan: Plan, planned: PlannedCell) -> str:
+    """What the ledger has of a cell; a search may draw one that it does not have, or not."""
+    is_candidate = plan.trials is not None and planned.entry.status == "missing"
+    return "candidate" if is_candidate else planned.entry.status
+
+
 def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
     """Every cell with its state, size, estimate and command."""
     cells = [
@@ -165,7 +185,7 @@ def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
             "places": [point.name for point in planned.points],
             "status": planned.entry.status,
             "cause": planned.entry.cause,
-            "due": planned.is_due(),
+            "due": plan.trials is None and planned.is_due(),
             **asdict(planned.size),
             **{f"estimated_{n}": getattr(estimate, n, None) for n in ("seconds", "low", "high")},
             "estimated_from": estimate and describe_origin([estimate]),
@@ -174,13 +194,14 @@ def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
         for planned in plan.cells
         for estimate in [costs.estimate(planned.cell)]
     ]
-    seconds = [cell["estimated_seconds"] for cell in cells if cell["due"]]
+    seconds = [costs.seconds(planned.cell) for planned in plan.due]
     content = {
         "sweep": sweep.name,
         "question": sweep.question,
         "notes": sweep.notes,
+        "trials_due": plan.trials,
         "equivalent": plan.count_equivalent(),
-        "estimated_seconds_due": None if None in seconds else sum(seconds),
+        "estimated_seconds_due": None if None in seconds else sum(filter(None, seconds)),
         "cells": cells,
     }
     return json.dumps(content, indent=1, ensure_ascii=False)

@@ -1,25 +1,21 @@
 """The plan: what a sweep would run, proven to be runnable before anything is taken; as a table for
-a person and as JSON for programs. Of what ran, the failures by cause.
+a person and as JSON for programs.
 """
 
 import itertools
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from rich import box
 from rich.table import Table as RichTable
 
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
-from capsweep.errors import ConfigError, DamageError
-from capsweep.ledger import causes
+from capsweep.errors import ConfigError
 from capsweep.ledger import ledger as ledgers
 from capsweep.ledger.ledger import Entry, Ledger
-from capsweep.ledger.stored_files import FAILURE
 from capsweep.sweep.estimates import Costs, describe_origin
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -205,34 +201,3 @@ def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
         "cells": cells,
     }
     return json.dumps(content, indent=1, ensure_ascii=False)
-
-
-def group_failures(plan: Plan, ledger: Ledger) -> list[dict[str, Any]]:
-    """The failed cells of a plan by cause, the largest group first; what is said of a group is of
-    its first cell.
-    """
-    groups: dict[str, list[PlannedCell]] = {}
-    for planned in plan.cells:
-        if planned.entry.status == "failed" and planned.entry.cause is not None:
-            # Step 12 and step 13 are the same failure.
-            groups.setdefault(re.sub(r"\d", "#", planned.entry.cause), []).append(planned)
-    return [
-        {
-            "kind": causes.kind_of_cause(str(cells[0].entry.cause)),
-            "cause": cells[0].entry.cause,
-            "last_line": _read_last_line(ledger, cells[0]),
-            "command": cells[0].cell.command,
-            "cells": [planned.cell.signature for planned in cells],
-        }
-        for cells in sorted(groups.values(), key=lambda cells: -len(cells))
-    ]
-
-
-def _read_last_line(ledger: Ledger, planned: PlannedCell) -> str:
-    """Of what a failed cell left; a damaged file is its cause, and says no more."""
-    try:
-        content = ledger.read(planned.cell.signature, FAILURE) or b""
-    except DamageError:
-        content = b""
-    lines = content.decode(errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else str(planned.entry.cause)

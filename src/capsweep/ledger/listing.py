@@ -82,9 +82,19 @@ def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
         made = ledger.read_provenance(signature, entry.result)
         # The provenance of cells of earlier code has no science; YAML is slow to read.
         science = made.get("science") or ledger.read_science(signature) or {}
+        return _describe_cell(signature, entry, made, science)
     except DamageError as error:
         stored_files.print_damage(error)
-        made, science = {}, {}
+    except (AttributeError, OverflowError, TypeError, ValueError) as error:  # no such type or date
+        where = f"{ledger.locate_files(signature)}: what was recorded"
+        stored_files.print_damage(stored_files.damage_error(where, error, stored_files.REMOVE))
+    return ListedCell(signature, entry, {}, None, None)
+
+
+def _describe_cell(
+    signature: str, entry: Entry, made: Mapping[str, Any], science: Mapping[str, Any]
+) -> ListedCell:
+    """What a cell is by its provenance and its science."""
     tracking = made.get("tracking", {})
     origin = {"sweep": tracking.get("group"), "arm": tracking.get("job_type")}
     date = (entry.result or {}).get("finished") or made.get("started")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capsweep.config import places
 from capsweep.config.cell import flat
@@ -22,8 +22,12 @@ from capsweep.ledger.causes import find_nearest
 from capsweep.ledger.ledger import EVALUATIONS, Entry, Ledger, folder_of, load_predictions
 from capsweep.ledger.listing import find_signature
 from capsweep.ledger.stored_files import DIGESTS, REMOVE, RESULT
+from capsweep.storage import stores
 from capsweep.storage.stores import join
 from capsweep.terminal import count_of
+
+if TYPE_CHECKING:
+    from capsweep.sweep.reproduce import Making
 
 
 def find_storage(parsed: argparse.Namespace) -> str:
@@ -236,6 +240,7 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
     """Print the command that makes a cell again; with --run, make it and compare."""
     from capsweep.sweep import reproduce
 
+    parsed, settings = _read_logistics(parsed)
     ledger, storage = open_ledger(parsed), find_storage(parsed)
     signature = find_signature(ledger, parsed.signature)
     recipe = reproduce.find_recipe(ledger, signature)
@@ -244,27 +249,63 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
     print(recipe.command)
     if not parsed.run:
         return 0
-    recorded = ledger.read_result(signature)
+    recorded = _read_making(ledger, signature)
     if recipe.cell is None or recorded is None:
         raise UserError(f"{signature}: this code cannot run it, or it has no result; see above")
-    apart = join(places.absolute(storage), f"reproduced/{signature}-{secrets.token_hex(3)}")
-    again = _run_apart(recipe.cell.overrides, storage, apart)
+    kept = join(places.absolute(storage), "reproduced")
+    earlier = stores.open_store(kept).list_names("")
+    apart = join(kept, f"{signature}-{secrets.token_hex(3)}")
+    reproduce.run_apart(recipe.cell.overrides, storage, apart, settings)
     print(f"# made again in {apart}")
-    for line in reproduce.compare_metrics(recorded, again):
+    again = _read_making(Ledger(apart), signature)
+    assert again is not None
+    for line in reproduce.compare_metrics(recorded.metrics, again.metrics):
         print(line)
-    return 0 if recorded["metrics"] == again["metrics"] else 1
+    if recorded.metrics == again.metrics:
+        return 0
+    ledgers = (Ledger(join(kept, name)) for name in earlier if name.startswith(f"{signature}-"))
+    others = [making for one in ledgers if (making := _read_making(one, signature)) is not None]
+    for line in reproduce.explain_difference(recorded, again, others):
+        print(line)
+    return 1
 
 
-def _run_apart(overrides: Sequence[str], storage: str, ledger: str) -> dict[str, Any]:
-    """The result of a cell that is run into a ledger of its own."""
-    from capsweep.config import compose
-    from capsweep.config.overrides import render
-    from capsweep.training.run import run
+def _read_logistics(parsed: argparse.Namespace) -> tuple[argparse.Namespace, list[str]]:
+    """The options, with places that are typed as for train; and other settings of how to run."""
+    from capsweep.config.overrides import parse, render
+    from capsweep.sweep.choices import is_logistics
 
-    kept = [text for text in overrides if text.partition("=")[0] not in ("logger", "rerun")]
-    moved = [render("places.storage", storage), render("places.ledger", ledger)]
-    cell = compose.cell([*kept, *moved, "logger=csv"])
-    return run(cell, places.resolve(cell.config["places"]))
+    options = {"storage": parsed.storage, "ledger": parsed.ledger, "data": parsed.data_dir}
+    settings = []
+    for override in map(parse, parsed.overrides):
+        name = override.key.removeprefix("places.")
+        if not is_logistics(override.key):
+            raise UserError(f"{override.key} decides what the cell is; type places and how to run")
+        if name == override.key or name not in options:
+            settings.append(override.text)
+        elif options[name] is not None:
+            raise UserError(f"{override.key} is given twice; keep one")
+        else:
+            options[name] = str(override.value)
+    if options["data"] is not None:
+        settings.append(render("places.data", options["data"]))
+    typed = {"storage": options["storage"], "ledger": options["ledger"]}
+    return argparse.Namespace(**{**vars(parsed), **typed}), settings
+
+
+def _read_making(ledger: Ledger, signature: str) -> "Making | None":
+    """What came of a cell; None where it is not finished. A damaged provenance is printed."""
+    from capsweep.report import circumstances
+    from capsweep.sweep.reproduce import Making
+
+    if (result := ledger.read_result(signature)) is None:
+        return None
+    try:
+        provenance = ledger.read_provenance(signature, result)
+    except DamageError as error:
+        stored_files.print_damage(error)
+        provenance = {}
+    return Making(result["metrics"], circumstances.read_circumstances(provenance, result))
 
 
 def run_rm(parsed: argparse.Namespace) -> None:

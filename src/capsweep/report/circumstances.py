@@ -99,7 +99,8 @@ def _read_cells(grid: Grid, entries: Mapping[str, Entry], ledger: Ledger) -> lis
         if entries[point.cell.signature].result is not None
     }
 
-    def read_cell(field: str, seed: int, point: Point) -> MadeCell:
+    def read_cell(key: tuple[str, int]) -> MadeCell:
+        point = fields[key]
         result = entries[point.cell.signature].result
         try:
             provenance = ledger.read_provenance(point.cell.signature, result)
@@ -107,10 +108,10 @@ def _read_cells(grid: Grid, entries: Mapping[str, Entry], ledger: Ledger) -> lis
             stored_files.print_damage(error)
             provenance = {}
         dataset = str(point.coordinate("dataset"))
-        return MadeCell(field, seed, dataset, read_circumstances(provenance, result))
+        return MadeCell(*key, dataset, read_circumstances(provenance, result))
 
     with ThreadPoolExecutor(1 if ledger.disk is not None else READERS) as pool:
-        return list(pool.map(lambda item: read_cell(*item[0], item[1]), fields.items()))
+        return list(pool.map(read_cell, fields))
 
 
 def _name_difference(name: str, kind: str, cells: Sequence[MadeCell]) -> dict[str, str]:

@@ -136,7 +136,8 @@ def explain_difference(recorded: Making, again: Making, others: Sequence[Making]
         values = {
             machine: metrics[name] for machine, metrics in machines.items() if name in metrics
         }
-        span = max(values.values()) - min(values.values())
+        if (span := max(values.values()) - min(values.values())) == 0:
+            continue
         text = "; ".join(f"{value:.6g} on {machine}" for machine, value in values.items())
         yield f"{name}: rounding moved it by {span:.3g} on the machines known: {text}"
 

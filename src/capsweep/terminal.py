@@ -7,6 +7,8 @@ or could not show, is printed as its escape (`\\x1b`), by print() and by rich al
 import io
 import os
 import re
+import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -133,6 +135,12 @@ def _console_class() -> "type[Console]":
 def count_of(count: float, noun: str) -> str:
     """`1 cell`, `2,000 cells`, `0.5 GPUs`."""
     return f"{count:,.15g} {noun}{'' if count == 1 else 's'}"
+
+
+def format_command(*words: str) -> str:
+    """Return a command of capsweep that a shell takes as it stands, on a PATH without it too."""
+    program = ["capsweep"] if shutil.which("capsweep") else [sys.executable, "-m", "capsweep"]
+    return shlex.join([*program, *words])
 
 
 def print_line(console: "Console", text: str) -> None:

@@ -9,7 +9,7 @@ import yaml
 
 from capsweep import cli
 from capsweep.ledger.ledger import folder_of
-from capsweep.sweep import choices, expand, spec
+from capsweep.sweep import choices, expand, spec, trials
 
 SEARCH = """\
 question: Which rate?
@@ -19,6 +19,7 @@ seeds: [0]
 arms: {capsnet: {fixed: [routing=dynamic], space: {optim.optimizer.lr: [0.001, 0.01]}}}
 search: {metric: val/error, trials: 2}
 """
+CHOICES = choices.Choices()
 
 
 @pytest.fixture
@@ -142,6 +143,33 @@ def test_where_nothing_is_finished_a_report_says_which_choices_are(
     assert "0/3 seeds" not in printed
     assert "report: " not in printed
     assert not (finished / "reports" / "ablation-epochs-5-routing-3").exists()
+
+
+def test_a_search_writes_what_a_sweep_writes(
+    storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rates.yaml"
+    file.write_text(SEARCH)
+    words = ["report", str(file), "--storage", str(storage)]
+    assert cli.main(words) == 0
+    assert "rates: no cell is finished\n" in capsys.readouterr().out
+    for number, point in enumerate(trials.check_search(choices.load_sweep(str(file), CHOICES))):
+        path = storage / "ledger" / folder_of(point.cell.signature)
+        path.mkdir(parents=True)
+        made = {"overrides": list(point.cell.overrides), "started": "2026-01-01T00:00:00"}
+        (path / "provenance.json").write_text(json.dumps(made))
+        (path / "result.json").write_text(json.dumps({"metrics": {"val/error": number / 10}}))
+    assert cli.main([*words, "--json"]) == 0
+    fields = json.loads(capsys.readouterr().out)["fields"]
+    names = ("arm", "optim.optimizer.lr", "mean", "best")
+    values = [tuple(field[name] for name in names) for field in fields]
+    assert values == [("capsnet", 0.001, 0.0, True), ("capsnet", 0.01, 0.1, False)]
+    folder = storage / "reports" / "rates"
+    written = {path.name for path in folder.iterdir()}
+    assert written >= {"table.md", "table.tex", "table.csv", "index.html", "provenance.json"}
+    for name in ("table.md", "table.tex", "index.html"):
+        assert "this table supports no claim" in (folder / name).read_text()
+    assert [row["arm"] for row in rows_of(folder)] == ["capsnet", "capsnet"]
 
 
 def test_a_search_supports_no_claim(

@@ -81,7 +81,7 @@ published:
 """
 TAKES = "routing=new takes the place of dynamic in arm capsnet"
 BESIDE = "routing=new stands beside dynamic in arm capsnet"
-OF_CAPSNET = "arm control is capsnet with one iteration: equal couplings"
+OF_CAPSNET = "arm control_capsnet is capsnet with one iteration: equal couplings"
 
 
 @pytest.fixture
@@ -108,28 +108,32 @@ NAMED = {"name: dynamic": "name: new"}
 @pytest.mark.parametrize(
     ("typed", "expected", "notes"),
     [
-        ({"routing": "new"}, {"cnn": 1, "control": 2, "new": 4}, [TAKES, OF_CAPSNET]),
-        ({"routing": "new,control"}, {"cnn": 1, "control": 2, "new": 4}, [TAKES, OF_CAPSNET]),
-        ({"routing": "new,3"}, {"cnn": 1, "control": 2, "new": 2}, [TAKES, OF_CAPSNET]),
+        ({"routing": "new"}, {"cnn": 1, "control_capsnet": 2, "new": 4}, [TAKES, OF_CAPSNET]),
+        (
+            {"routing": "new,control"},
+            {"cnn": 1, "control_capsnet": 2, "new": 4},
+            [TAKES, OF_CAPSNET],
+        ),
+        ({"routing": "new,3"}, {"cnn": 1, "control_capsnet": 2, "new": 2}, [TAKES, OF_CAPSNET]),
         (
             {"routing": "new", "recon": "off"},
-            {"cnn": 1, "control": 1, "new": 2},
+            {"cnn": 1, "control_capsnet": 1, "new": 2},
             [TAKES, OF_CAPSNET],
         ),
         (
             {"routing": "new", "arms": "capsnet"},
-            {"cnn": 1, "control": 2, "new": 4},
+            {"cnn": 1, "control_capsnet": 2, "new": 4},
             [TAKES, OF_CAPSNET],
         ),
         (
             {"routing": "new,dynamic"},
-            {"cnn": 1, "capsnet": 4, "control": 2, "new": 4},
+            {"cnn": 1, "capsnet": 4, "control_capsnet": 2, "new": 4},
             [BESIDE, OF_CAPSNET],
         ),
         (
             {"routing": "new,em"},
             {"cnn": 1, "control_capsnet": 2, "new": 4, "control": 1, "em": 1},
-            [TAKES, OF_CAPSNET.replace("control", "control_capsnet")],
+            [TAKES, OF_CAPSNET],
         ),
         (
             {"routing": "new", "arms": "em"},
@@ -177,6 +181,19 @@ def test_axes_that_a_variant_does_not_know_go_with_the_routing_that_had_them(
     assert new == [f"new · loss.reconstruction.weight={weight}" for weight in ("0", "0.0005")]
 
 
+def test_no_new_arm_has_a_name_of_the_file_whose_arm_may_be_another(
+    load_unaware: Callable[..., Sweep],
+) -> None:
+    file = UNAWARE.replace(
+        "  em: {", "  control_capsnet: {fixed: [model=cnn_small]}\n  new: {}\n  em: {"
+    )
+    sweep = load_unaware(NAMED, file, routing="new")
+    names = [arm.name for arm in sweep.arms]
+    assert len(names) == len(set(names))
+    assert {"control_capsnet_2", "capsnet_new"} <= set(names)
+    assert "control" not in names
+
+
 OTHERS = """\
   stopped: {matched: true, space: SPACE}
   last: {fixed: [routing.gradient=last], space: SPACE}
@@ -196,7 +213,7 @@ def test_a_variant_is_put_into_arms_that_differ_otherwise_and_each_network_has_a
     sweep = load_unaware(NAMED | {"gradient: full": ""}, file, routing="new")
     arms = [point.arm for point in expand.expand_sweep(sweep)]
     assert {arm: arms.count(arm) for arm in arms} == {
-        "cnn": 1, "control": 2, "capsnet_new": 3, "stopped_new": 4,
+        "cnn": 1, "control_capsnet": 2, "capsnet_new": 3, "stopped_new": 4,
         "control_narrow": 1, "narrow_new": 1,
     }  # fmt: skip
     assert [arm.name for arm in sweep.arms if arm.matched] == ["stopped_new"]

@@ -3,6 +3,7 @@ code, budgets, parts of an array, searches.
 """
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,19 @@ def test_a_failed_arm_is_a_gap_with_its_cause_and_is_not_tried_again(
     file = tmp_path / "diverging.yaml"
     file.write_text(text.replace("[1, 3]", "[1]").replace("[0, 0.0005]", "[0]"))
     assert call_sweep(file, storage) == 1
-    assert "2 of 4 cells failed" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "2 of 4 cells failed" in output
+    why = [line.removeprefix("  why: ") for line in output.splitlines() if "  why: " in line]
+    assert len(why) == 2
+    shown = subprocess.run(["bash", "-c", why[0]], capture_output=True, text=True, check=True)
+    assert "Traceback" in shown.stdout
+    assert "NonFiniteLossError: the loss was not finite at step" in shown.stdout
+    for chosen in ([], ["diverging"], [str(file), "dataset=digits"]):
+        assert cli.main(["ledger", "failures", *chosen, "--storage", str(storage)]) == 0
+        output = capsys.readouterr().out
+        assert output.startswith("NaN: 2 cells: NonFiniteLossError")
+        assert f"\n  why: {why[0]}\n" in output or f"\n  why: {why[1]}\n" in output
+        assert "\n  again: capsweep train " in output
     table = (storage / "reports" / "diverging" / "table.md").read_text()
     assert "0/2 seeds; failed" in table
     assert "NonFiniteLossError: the loss was not finite at step" in table
@@ -71,6 +84,7 @@ def test_a_failed_arm_is_a_gap_with_its_cause_and_is_not_tried_again(
     output = capsys.readouterr().out
     assert "4 cells: 2 done, 0 missing, 2 failed" in output
     assert "2 cells failed before, in a way that the same code repeats" in output
+    assert f"ledger failures diverging --ledger {storage / 'ledger'}\n" in output
     assert "FAILED" not in output
     assert call_sweep(file, storage, "--retry", "failed") == 1
     assert "FAILED: NonFiniteLossError" in capsys.readouterr().out

@@ -51,7 +51,7 @@ def test_a_cell_that_exceeds_memory_is_tried_once_with_a_larger_share(
     output = read_to_end(disturbed.start(), status=1)
     assert output.count("once more with a larger share") == 1
     assert "1 of 3 cells failed" in output
-    cli.main(["ledger", "failures", *disturbed.list_words()[1:]])
+    cli.main(["ledger", "failures", "huge", "--storage", str(disturbed.storage)])
     output = capsys.readouterr().out
     assert "out of memory: 1 cell:" in output
     assert "model.hidden=100000000" in output

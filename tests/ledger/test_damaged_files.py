@@ -22,7 +22,7 @@ import yaml
 from capsweep import cli
 from capsweep.config import places
 from capsweep.errors import UserError
-from capsweep.ledger import lease, upkeep
+from capsweep.ledger import lease, listing, upkeep
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of, load_predictions
 from capsweep.report import cells, publish, table
 from capsweep.sweep import plan
@@ -147,7 +147,9 @@ def readers(whole: Path) -> Readers:
     return {
         **{read.__name__: partial(read_cells, read=read) for read in of_a_cell},
         "report": report,
-        "failures": lambda ledger: plan.group_failures(planned, ledger),
+        "failures": lambda ledger: listing.group_failures(
+            listing.list_cells(ledger, ledger.list_signatures())
+        ),
         "costs": lambda ledger: Costs(ledger, here, planned.cells),
         "garbage": upkeep.find_garbage,
         "sync": list_unsynced,

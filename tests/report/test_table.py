@@ -1,8 +1,11 @@
 """The table: every number with n, mean and std; gaps are shown as what they are."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -13,6 +16,8 @@ from capsweep.errors import ConfigError
 from capsweep.report import render, table
 from capsweep.report.formatted_table import format_table
 from capsweep.sweep import expand, more_seeds
+
+ROW = "capsnet · 3 · 0"
 
 
 def test_a_full_table_has_mean_standard_deviation_and_n(ablation) -> None:
@@ -78,6 +83,65 @@ def test_gaps_say_how_many_seeds_there_are_and_why_others_failed(ablation) -> No
     gaps = ["2/3 seeds", "0/3 seeds; failed: out of memory", "0/3 seeds"]
     assert [row[3] for row in ablation.rows()] == gaps
     assert "failed: capsnet · 3 · 0: OutOfMemoryError: 3 GiB too much" in ablation.render()
+
+
+MADE = {
+    "hardware": {"processor": "A", "capability": "AVX2", "gpus": []},
+    "versions": {"torch": "2.13.0"},
+    "code": {"numerics": "n1"},
+    "fingerprint": "f1",
+}
+OTHER = {
+    "hardware": ({"gpus": ["B"]}, "A (AVX2)", "B", "hardware differs"),
+    "versions": ({"torch": "2.12.0"}, "2.13.0", "2.12.0", "torch differs"),
+    "code": ({"numerics": "n2"}, "n1", "n2", "code differs"),
+    "fingerprint": ("f2", "f1", "f2", "fingerprint of digits differs"),
+}
+
+
+def write_made(cell: Path, made: Mapping[str, Any]) -> None:
+    """What a cell was made by."""
+    (cell / "provenance.json").write_text(json.dumps(made))
+
+
+@pytest.mark.parametrize("key", OTHER)
+def test_a_note_names_the_cells_that_other_things_made_than_their_neighbours(
+    key: str, ablation
+) -> None:
+    ablation.fill(*[0.01] * 9)
+    for number in range(9):
+        write_made(ablation.folder_of(number), MADE)
+    assert " differs: " not in ablation.render()
+    theirs, ours, name, kind = OTHER[key]
+    write_made(ablation.folder_of(4), MADE | {key: theirs})
+    text = ablation.render()
+    assert text.count(" differs: ") == 1
+    (line,) = [line for line in text.splitlines() if line.startswith(f"{kind}: {ours}")]
+    assert line.endswith(f" in seed 1 of {ROW}.")
+    assert f"; {name} in seed 1 of {ROW}." in line
+    assert f"seeds 0, 2 of {ROW}" in line
+    assert ("cnn · – · 0" in line) == (kind != "code differs")  # other networks run other code
+
+
+def test_what_nobody_recorded_is_said_beside_what_somebody_did(ablation) -> None:
+    ablation.fill(*[0.01] * 9)
+    for number in range(3):
+        write_made(ablation.folder_of(number), MADE)
+    (ablation.folder_of(8) / "provenance.json").write_text("{")
+    text = ablation.render()
+    rows = f"{ROW}, capsnet · 3 · 0.0005"
+    assert f"torch differs: 2.13.0 in cnn · – · 0; what nobody recorded in {rows}.\n" in text
+
+
+def test_rows_of_mixed_seeds_are_named_together(ablation) -> None:
+    ablation.fill(*[0.01] * 9)
+    for number in range(9):
+        write_made(
+            ablation.folder_of(number),
+            MADE if number % 3 else MADE | {"versions": {"torch": "2.11"}},
+        )
+    mixed = "torch differs: 2.11 in seed 0 of every row; 2.13.0 in seeds 1, 2 of every row.\n"
+    assert mixed in ablation.render()
 
 
 def test_several_data_sets_are_columns_and_a_single_seed_has_no_spread(choose: Callable) -> None:

@@ -9,15 +9,20 @@ from clock import Clock
 from job_queues import LOST, NODE_MEMORY, DeclaredCosts, RecordingListener, start_job
 from optuna.trial import TrialState
 
-from capsweep.config.overrides import Interval, Override
+from capsweep import cli
+from capsweep.config.cell import hash_shape
+from capsweep.config.overrides import Interval
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.report import render, table
+from capsweep.report.table import ResultTable
 from capsweep.sweep import choices, expand, trials
 from capsweep.sweep import queue as queues
 from capsweep.sweep.job import Capacity, Job, Outcome
 from capsweep.sweep.limits import Bounds, Limits
 from capsweep.sweep.search import TrialQueue
 from capsweep.sweep.spec import Sweep
+from capsweep.tracking.labels import labels_of
 
 SEARCH = """\
 question: Which rate?
@@ -94,6 +99,7 @@ def finish_cell(ledger: Ledger, job: Job, value: float) -> None:
         ("", "{dataset: [digits, mnist]}", "dataset=mnist: .*needs validation examples"),
         ("dataset=smallnorb_azimuth", "{batch_size: [8]}", "val/error needs validation examples"),
         ("", "{batch_size: [8, 0]}", r"batch_size must be in \[1, 1000000\], got 0"),
+        ("", '{batch_size: "int(interval(8, 2000000))"}', r"batch_size must be in .* got 2000000"),
     ],
 )
 def test_every_value_is_checked_before_a_trial_starts(
@@ -220,11 +226,95 @@ def test_the_next_driver_finds_in_the_ledger_what_earlier_ones_have_tried(
     assert [trial.has_ended for trial in known] == [True] * 4 + [False]
     best, worst = trials.rank_trials(second.search, known)
     assert (best.value, worst.value) == (0.1, 0.3)
-    place = best.settings
-    arm = next(arm for arm in sweep.arms if set(arm.space.keys) == set(place))
-    overrides = tuple(Override(key, (value,)) for key, value in place.items())
-    point = expand.make_point(sweep, arm, overrides, 0)
-    assert point.cell.signature == jobs[1].cell.signature
+    arm = next(arm for arm in sweep.arms if arm.name == best.point.arm)
+    point = expand.make_point(sweep, arm, best.place, 0)
+    assert point.cell.signature == best.point.cell.signature == jobs[1].cell.signature
+
+
+def tabulate(sweep: Sweep, ledger: Ledger) -> ResultTable:
+    """The table of the trials that a ledger has."""
+    tabled = trials.tabulate_trials(sweep, trials.read_trials(sweep, ledger))
+    return table.build_table(*tabled, ledger)
+
+
+def test_trials_are_rows_of_their_arms_the_best_first_and_live_lines_name_them_alike(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    text = SEARCH[: SEARCH.index("arms")] + TWO_ARMS
+    queue = open_queue(sweep := write_search(tmp_path, text), ledger)
+    jobs = [start_job(queue) for _ in range(4)]
+    for job, value in zip(jobs, (0.3, 0.1), strict=False):
+        finish_cell(ledger, job, value)
+    write_cell(ledger, jobs[2], **{"error.txt": "ValueError: no"})
+    write_cell(ledger, jobs[3], **{"stopped.json": {"epochs": 1}})
+    answer = tabulate(sweep, ledger)
+    points = [group.points[0] for group in answer.groups]
+    assert [p.cell.signature for p in points] == [jobs[i].cell.signature for i in (1, 0, 2)]
+    assert [point.title for point in points] == [queue.names[p.cell.signature] for p in points]
+    assert [row.coordinates[0] for row in answer.rows] == [point.arm for point in points]
+    text = render.render_markdown(answer)
+    assert f"\n{points[0].title} has the best val/error, 10.00 %.\n" in text
+    assert "| 0/1 seed; failed: " in text
+    assert "4 of 4 trials seen, 2 complete, 1 ended early and are not shown, 1 failed" in text
+    assert " to capsnet" not in text  # a search compares with nothing
+
+
+@pytest.mark.parametrize(
+    ("values", "note"),
+    [
+        ((0.2, 0.0, 0.0), "2 of 3 complete trials share the best val/error, 0.00 %"),
+        ((0.5, 0.5), "all 2 complete trials share the best val/error, 50.00 %"),
+    ],
+)
+def test_a_tie_for_the_best_is_said(
+    values: tuple[float, ...], note: str, tmp_path: Path, ledger: Ledger
+) -> None:
+    queue = open_queue(sweep := write_search(tmp_path), ledger)
+    for value in values:
+        finish_cell(ledger, start_job(queue), value)
+    text = render.render_markdown(tabulate(sweep, ledger))
+    assert f"{note}: it does not choose among them.\n" in text
+    assert "has the best" not in text
+
+
+def test_a_result_of_code_that_did_not_measure_the_metric_is_a_trial_without_a_value(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    queue = open_queue(sweep := write_search(tmp_path), ledger)
+    write_cell(ledger, start_job(queue), **{"result.json": {"metrics": {"test/error": 0.1}}})
+    again = open_queue(sweep, ledger)
+    assert list_states(again) == [TrialState.FAIL]
+    assert (again.count_left, tabulate(sweep, ledger).groups) == (3, [])
+
+
+def test_a_plan_names_candidates_arms_trials_left_and_what_they_take(
+    tmp_path: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = write_search(tmp_path, SEARCH[: SEARCH.index("arms")] + TWO_ARMS)
+    first = trials.check_search(sweep)[0]
+    timed = {"seconds": {"fit": 30, "total": 36}, "steps": 10, "shape": hash_shape(first.cell)}
+    science = {"metrics": {"val/error": 0.5}, "parameters": 1, "epochs": 1, **timed}
+    write_cell(ledger, Job(first.cell, labels_of(first.cell)), **{"result.json": science})
+    words = ["plan", str(sweep.path), "--storage", str(tmp_path)]
+    assert cli.main(words) == 0
+    printed = capsys.readouterr().out
+    assert "capsnet · routing.num_iters=3 · optim.optimizer.lr=0.001" in printed
+    assert "cnn · model.conv.channels=[8,8] · model.dropout=0.5" in printed
+    assert "4 trials, 1 seen before (1 done); 3 to be drawn (random) from" in printed
+    assert "arm capsnet (intervals), arm cnn (intervals)\n" in printed
+    assert "\ntime: " in printed
+    assert cli.main([*words, "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["trials_due"] == 3
+    assert not any(cell["due"] for cell in content["cells"])
+
+
+def test_a_plan_names_the_fault_of_a_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = write_search(tmp_path, write_space("{batch_size: [8, 0]}"))
+    assert cli.main(["plan", str(sweep.path), "--storage", str(tmp_path)]) == 2
+    assert "batch_size must be in [1, 1000000], got 0" in capsys.readouterr().err
 
 
 def test_trials_count_for_every_search_whose_space_has_them(tmp_path: Path, ledger: Ledger) -> None:

@@ -4,22 +4,30 @@ import argparse
 import json
 import os
 import secrets
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
 from functools import partial
-from typing import Any
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
 
 from capsweep.config import places
 from capsweep.config.cell import flat
 from capsweep.config.cell import signature as signature_of
 from capsweep.errors import DamageError, UserError
-from capsweep.ledger import lease, listing, stored_files, transfer, upkeep
+from capsweep.ledger import causes, lease, listing, stored_files, transfer, upkeep
 from capsweep.ledger.causes import find_nearest
 from capsweep.ledger.ledger import EVALUATIONS, Entry, Ledger, folder_of, load_predictions
 from capsweep.ledger.listing import find_signature
 from capsweep.ledger.stored_files import DIGESTS, REMOVE, RESULT
+from capsweep.storage import stores
 from capsweep.storage.stores import join
 from capsweep.terminal import count_of
+
+if TYPE_CHECKING:
+    from capsweep.sweep.reproduce import Making
 
 
 def find_storage(parsed: argparse.Namespace) -> str:
@@ -56,8 +64,7 @@ def run_ls(parsed: argparse.Namespace) -> None:
     cells = [
         cell
         for cell in (listing.select_cells(listed, settings) if settings else listed)
-        if parsed.status in (None, cell.entry.status)
-        and (parsed.since is None or (cell.date is not None and cell.date >= parsed.since))
+        if parsed.status in (None, cell.entry.status) and _is_since(cell, parsed.since)
     ]
     if parsed.json:
         content = [_as_json(cell.signature, cell.entry) | cell.to_plain() for cell in cells]
@@ -76,14 +83,19 @@ def run_ls(parsed: argparse.Namespace) -> None:
         print(" ".join(fields).rstrip())
 
 
+def _is_since(cell: listing.ListedCell, since: datetime | None) -> bool:
+    return since is None or (cell.date is not None and cell.date >= since)
+
+
 def run_show(parsed: argparse.Namespace) -> None:
     """All that is known of a cell."""
     ledger = open_ledger(parsed)
     signature = find_signature(ledger, parsed.signature)
     provenance, science = ledger.read_provenance(signature), ledger.read_science(signature)
     entry = listing.list_cells(ledger, [signature])[0].entry
+    failure = listing.read_failure(ledger, signature) if entry.status == "failed" else ""
     if parsed.json:
-        more = {"science": science, "provenance": provenance or None}
+        more = {"science": science, "provenance": provenance or None, "failure": failure or None}
         print(json.dumps(_as_json(signature, entry) | more, indent=1))
         return
     print(_describe_state(signature, entry))
@@ -93,6 +105,8 @@ def run_show(parsed: argparse.Namespace) -> None:
         print(f"\n{title}")
         for key, value in flat(section or {}).items():
             print(f"  {key}: {value}")
+    if failure:
+        print(f"\nfailure\n{failure}")
     if "predictions.npz" in ledger.list_files(signature):
         from capsweep.report import evaluation_tables
 
@@ -139,19 +153,39 @@ def run_compare(parsed: argparse.Namespace) -> None:
 
 
 def run_failures(parsed: argparse.Namespace) -> None:
-    """The failures of a sweep, grouped by cause."""
-    from capsweep.cli import sweep_options
-    from capsweep.sweep import plan
-
-    _, points = sweep_options.load_points(parsed)
-    ledger = Ledger(places.resolve(points[0].cell.config["places"]).ledger)
-    groups = plan.group_failures(plan.make_plan(points, ledger), ledger)
+    """The failures that a ledger has, of all sweeps or as chosen, grouped by cause."""
+    ledger = open_ledger(parsed)
+    listed = listing.list_cells(ledger, ledger.list_signatures())
+    cells = listing.select_cells(listed, map(_choose_sweep, parsed.filters))
+    groups = listing.group_failures(c for c in cells if _is_since(c, parsed.since))
     for group in groups:
-        print(f"{group['kind']}: {count_of(len(group['cells']), 'cell')}: {group['cause']}")
-        print(f"  last line: {group['last_line']}")
-        print(f"  cells: {' '.join(group['cells'])}\n  again: {group['command']}")
+        _print_failure(ledger, group)
     if not groups:
-        print(f"no failed cell of {parsed.sweep} in {ledger.store.root}", file=sys.stderr)
+        such = "such " if parsed.filters or parsed.since else ""
+        print(f"no {such}failed cell in {ledger.store.root}", file=sys.stderr)
+
+
+def _choose_sweep(text: str) -> str:
+    """A setting as it is; the name of a sweep, or its file, as one."""
+    from capsweep.config.overrides import render
+
+    return text if "=" in text else render("sweep", PurePath(text.removesuffix(".yaml")).name)
+
+
+def _print_failure(ledger: Ledger, group: Sequence[listing.ListedCell]) -> None:
+    """The cells of one cause; what is said of them beyond it is of the first."""
+    from capsweep.sweep import reproduce
+
+    first, cause = group[0].signature, str(group[0].entry.cause)
+    lines = [cause, *listing.read_failure(ledger, first).splitlines()]
+    print(f"{causes.kind_of_cause(cause)}: {count_of(len(group), 'cell')}: {cause}")
+    print(f"  last line: {lines[-1].strip()}")
+    for cell in group:
+        print(f"  {cell.signature}  {cell}")
+    print(f"  why: {listing.format_show(ledger, first)}")
+    with suppress(UserError):  # nothing says how it was asked for
+        again = reproduce.find_recipe(ledger, first).command
+        print(f"  again: {again} {shlex.quote(f'places.ledger={ledger.store.root}')}")
 
 
 def run_verify(parsed: argparse.Namespace) -> int:
@@ -206,6 +240,7 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
     """Print the command that makes a cell again; with --run, make it and compare."""
     from capsweep.sweep import reproduce
 
+    parsed, settings = _read_logistics(parsed)
     ledger, storage = open_ledger(parsed), find_storage(parsed)
     signature = find_signature(ledger, parsed.signature)
     recipe = reproduce.find_recipe(ledger, signature)
@@ -214,27 +249,63 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
     print(recipe.command)
     if not parsed.run:
         return 0
-    recorded = ledger.read_result(signature)
+    recorded = _read_making(ledger, signature)
     if recipe.cell is None or recorded is None:
         raise UserError(f"{signature}: this code cannot run it, or it has no result; see above")
-    apart = join(places.absolute(storage), f"reproduced/{signature}-{secrets.token_hex(3)}")
-    again = _run_apart(recipe.cell.overrides, storage, apart)
+    kept = join(places.absolute(storage), "reproduced")
+    earlier = stores.open_store(kept).list_names("")
+    apart = join(kept, f"{signature}-{secrets.token_hex(3)}")
+    reproduce.run_apart(recipe.cell.overrides, storage, apart, settings)
     print(f"# made again in {apart}")
-    for line in reproduce.compare_metrics(recorded, again):
+    again = _read_making(Ledger(apart), signature)
+    assert again is not None
+    for line in reproduce.compare_metrics(recorded.metrics, again.metrics):
         print(line)
-    return 0 if recorded["metrics"] == again["metrics"] else 1
+    if recorded.metrics == again.metrics:
+        return 0
+    ledgers = (Ledger(join(kept, name)) for name in earlier if name.startswith(f"{signature}-"))
+    others = [making for one in ledgers if (making := _read_making(one, signature)) is not None]
+    for line in reproduce.explain_difference(recorded, again, others):
+        print(line)
+    return 1
 
 
-def _run_apart(overrides: Sequence[str], storage: str, ledger: str) -> dict[str, Any]:
-    """The result of a cell that is run into a ledger of its own."""
-    from capsweep.config import compose
-    from capsweep.config.overrides import render
-    from capsweep.training.run import run
+def _read_logistics(parsed: argparse.Namespace) -> tuple[argparse.Namespace, list[str]]:
+    """The options, with places that are typed as for train; and other settings of how to run."""
+    from capsweep.config.overrides import parse, render
+    from capsweep.sweep.choices import is_logistics
 
-    kept = [text for text in overrides if text.partition("=")[0] not in ("logger", "rerun")]
-    moved = [render("places.storage", storage), render("places.ledger", ledger)]
-    cell = compose.cell([*kept, *moved, "logger=csv"])
-    return run(cell, places.resolve(cell.config["places"]))
+    options = {"storage": parsed.storage, "ledger": parsed.ledger, "data": parsed.data_dir}
+    settings = []
+    for override in map(parse, parsed.overrides):
+        name = override.key.removeprefix("places.")
+        if not is_logistics(override.key):
+            raise UserError(f"{override.key} decides what the cell is; type places and how to run")
+        if name == override.key or name not in options:
+            settings.append(override.text)
+        elif options[name] is not None:
+            raise UserError(f"{override.key} is given twice; keep one")
+        else:
+            options[name] = str(override.value)
+    if options["data"] is not None:
+        settings.append(render("places.data", options["data"]))
+    typed = {"storage": options["storage"], "ledger": options["ledger"]}
+    return argparse.Namespace(**{**vars(parsed), **typed}), settings
+
+
+def _read_making(ledger: Ledger, signature: str) -> "Making | None":
+    """What came of a cell; None where it is not finished. A damaged provenance is printed."""
+    from capsweep.report import circumstances
+    from capsweep.sweep.reproduce import Making
+
+    if (result := ledger.read_result(signature)) is None:
+        return None
+    try:
+        provenance = ledger.read_provenance(signature, result)
+    except DamageError as error:
+        stored_files.print_damage(error)
+        provenance = {}
+    return Making(result["metrics"], circumstances.read_circumstances(provenance, result))
 
 
 def run_rm(parsed: argparse.Namespace) -> None:

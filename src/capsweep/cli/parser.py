@@ -241,8 +241,11 @@ LEDGER = {
     "show": ("all that is known of a cell", [SIGNATURE, *CELLS, JSON]),
     "why": ("the keys that differ from the nearest finished cell", [CELL, *CELLS]),
     "compare": ("two cells on the same test examples", [PAIR, *CELLS]),
-    "failures": ("failures of a sweep, grouped by cause", SWEEP),
-    "reproduce": ("the command that makes a cell again", [SIGNATURE, RERUN, *CELLS]),
+    "failures": ("failures of all sweeps, or of one, by their cause", [FILTERS, SINCE, *CELLS]),
+    "reproduce": (
+        "the command that makes a cell again",
+        [SIGNATURE, OVERRIDES, RERUN, DATA_DIR, *CELLS],
+    ),
     "rm": ("remove cells; they are run again when asked for", [REMOVABLE, *CELLS]),
     "release": ("forget a run whose machine is gone", [SIGNATURE, *CELLS]),
     "verify": ("whether stored files are what was stored", [SIGNATURES, *CELLS]),

@@ -1,22 +1,30 @@
 """`capsweep plan`: print what a sweep would run, and run nothing."""
 
 import argparse
+from dataclasses import replace
 
 from capsweep import terminal
 from capsweep.cli import sweep_options
 from capsweep.config import places
 from capsweep.ledger.ledger import Ledger
-from capsweep.sweep import expand, plan
+from capsweep.sweep import expand, plan, trials
 from capsweep.sweep.estimates import Costs, describe_costs
 
 
 def run_plan(parsed: argparse.Namespace) -> None:
     """Print the plan as a table, or for programs."""
-    sweep, points = sweep_options.load_points(parsed)
-    expand.check_distinct_fields(sweep, points)
+    sweep = sweep_options.load_sweep(parsed)
+    points = expand.set_accuracies(sweep, sweep_options.list_points(sweep))
     node_places = places.resolve(points[0].cell.config["places"])
     ledger = Ledger(node_places.ledger)
     planned = plan.make_plan(points, ledger)
+    if sweep.search is None:
+        expand.check_distinct_fields(sweep, points)
+        described = plan.describe_plan(sweep, planned)
+    else:
+        known = trials.read_trials(sweep, ledger)
+        left = max(0, sweep.search.trials - sum(trial.has_ended for trial in known))
+        planned, described = replace(planned, trials=left), trials.describe_search(sweep, known)
     costs = Costs(ledger, node_places, planned.cells)
     console = terminal.make_console(stderr=parsed.json)
     if parsed.calibrate:
@@ -25,6 +33,5 @@ def run_plan(parsed: argparse.Namespace) -> None:
         print(plan.as_json(sweep, planned, costs))
         return
     terminal.print_table(console, plan.make_table(planned, costs))
-    described = plan.describe_plan(sweep, planned), *describe_costs(planned, costs)
-    for line in (*sweep.notes, *described):
+    for line in (*sweep.notes, described, *describe_costs(planned, costs)):
         terminal.print_paragraph(console, line)

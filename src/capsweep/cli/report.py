@@ -15,12 +15,11 @@ from capsweep import terminal
 from capsweep.cli import sweep_options
 from capsweep.config import places
 from capsweep.config.cell import get
-from capsweep.config.overrides import parse
 from capsweep.config.places import Places
 from capsweep.errors import DamageError, NotApplicableError, UserError
 from capsweep.evaluation import figures
 from capsweep.ledger.ledger import Ledger, kind_of_evaluation
-from capsweep.report import evaluation_tables, formatted_table, page, publish, render, table
+from capsweep.report import formatted_table, page, publish, render, table
 from capsweep.report.cells import PICTURES
 from capsweep.report.formatted_table import FormattedTable
 from capsweep.report.table import ResultTable
@@ -52,12 +51,10 @@ class SweepReport:
 def run_report(parsed: argparse.Namespace) -> int:
     """1 when a file could not be written, or a figure drawn; the table is on the screen then."""
     sweep, console = sweep_options.load_sweep(parsed), terminal.make_console(stderr=parsed.json)
-    if sweep.search is not None:
-        if parsed.publish or parsed.evals or parsed.json:
-            text = "its table supports no claim; leave out --publish, --evals and --json"
-            raise UserError(f"{sweep.name} is a search: {text}")
-        return 0 if print_and_write(sweep, [], console) else 1
-    points = expand.expand_sweep(sweep)
+    if sweep.search is not None and parsed.publish:
+        cure = "its table supports no claim; leave out --publish"
+        raise UserError(f"{sweep.name} is a search: {cure}")
+    points = sweep_options.list_points(sweep)
     places.prepare(places.resolve(points[0].cell.config["places"]))
     report = _make_report(sweep, points)
     is_complete = parsed.evals is None or _draw_missing(report, parsed.evals, console)
@@ -75,23 +72,21 @@ def run_report(parsed: argparse.Namespace) -> int:
 
 def print_and_write(sweep: Sweep, points: Sequence[Point], console: Console) -> bool:
     """The answer of a sweep, or what a search chose; whether all files could be written."""
-    if sweep.search is None:
-        report = _make_report(sweep, points)
-        _print_report(report, console)
-        return _write_files(report, console)
-    resolved = places.resolve(trials.check_search(sweep).cell.config["places"])
-    known = trials.read_trials(sweep, Ledger(resolved.ledger))
-    text = evaluation_tables.search_markdown(sweep, known)
-    terminal.print_line(console, text)
-    path = resolved.storage / "reports" / sweep.report_name / "table.md"
-    return _write(path, lambda: write_text(path, text), console)
+    report = _make_report(sweep, points)
+    _print_report(report, console)
+    return _write_files(report, console)
 
 
 def _make_report(sweep: Sweep, points: Sequence[Point]) -> SweepReport:
     resolved = places.resolve(points[0].cell.config["places"])
-    ledger, added = Ledger(resolved.ledger), more_seeds.load(resolved, sweep)
-    points = expand.set_accuracies(sweep, added.add_points(points))
-    built = table.build_table(sweep, points, ledger, added.correction)
+    ledger = Ledger(resolved.ledger)
+    if sweep.search is not None:
+        tabled = trials.tabulate_trials(sweep, trials.read_trials(sweep, ledger))
+        built = table.build_table(*tabled, ledger)
+    else:
+        added = more_seeds.load(resolved, sweep)
+        points = expand.set_accuracies(sweep, added.add_points(points))
+        built = table.build_table(sweep, points, ledger, added.correction)
     return SweepReport(built, formatted_table.format_table(built), ledger, resolved)
 
 
@@ -101,7 +96,7 @@ def _print_report(report: SweepReport, console: Console) -> None:
         terminal.print_paragraph(console, text)
     if report.is_empty:
         terminal.print_line(console, f"{sweep.report_name}: no cell is finished")
-        typed = map(parse, report.table.points[0].cell.overrides)
+        typed = (*sweep.base, *sweep.arms[0].fixed)
         words = [f"{PLACES[o.key]}={shlex.quote(o.value)}" for o in typed if o.key in PLACES]
         for line in _describe_finished(sweep.name, report.ledger, " ".join(words)):
             terminal.print_line(console, line)

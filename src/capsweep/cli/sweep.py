@@ -12,7 +12,7 @@ from capsweep.cli import jobs, sweep_options
 from capsweep.cluster import driver, job_server
 from capsweep.config import places
 from capsweep.errors import ConfigError, UserError
-from capsweep.sweep import drive, expand, limits, more_seeds, trials
+from capsweep.sweep import drive, limits, more_seeds
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 from capsweep.terminal import count_of
@@ -37,13 +37,11 @@ def run_sweep(parsed: argparse.Namespace) -> int:
 
 
 def _load(parsed: argparse.Namespace) -> tuple[Sweep, list[Point], Mapping[str, Any]]:
-    """A sweep, its points (a search has none), and the configuration of its first cell, or of a
-    search's check, which says where it runs.
+    """A sweep, its points (of a search those that it is checked by), and the configuration of the
+    first one's cell, which says where it runs.
     """
     sweep = sweep_options.load_sweep(parsed)
-    if sweep.search is not None:
-        return sweep, [], trials.check_search(sweep).cell.config
-    points = expand.expand_sweep(sweep)
+    points = sweep_options.list_points(sweep)
     return sweep, points, points[0].cell.config
 
 

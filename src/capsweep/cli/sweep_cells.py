@@ -13,7 +13,7 @@ from capsweep.config.places import Places
 from capsweep.errors import UserError
 from capsweep.ledger import stored_files, transfer
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
-from capsweep.report import table
+from capsweep.report import circumstances, table
 from capsweep.report.evaluation_tables import EvaluationTable
 from capsweep.report.trained import describe_trained, warn_of_cuts
 from capsweep.storage.files import write_atomically
@@ -105,7 +105,11 @@ class SweepCells:
 
     def complete_table(self, answer: EvaluationTable) -> EvaluationTable:
         """The table with what was trained, and with warnings of cuts."""
-        notes = [describe_trained(self.sweep, self.points), *answer.notes]
+        grid = table.group_points(self.sweep, self.points)
+        entries = self.ledger.entries_of(point.cell for point in self.points)
+        differences = circumstances.list_differences(grid, entries, self.ledger)
+        made_by = (f"{name}: {text}." for name, text in differences.items())
+        notes = [describe_trained(self.sweep, self.points), *made_by, *answer.notes]
         return replace(answer, notes=notes, warnings=warn_of_cuts(self.points))
 
     def publish_table(self, name: str, answer: EvaluationTable) -> None:

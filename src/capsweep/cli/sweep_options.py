@@ -9,7 +9,7 @@ from pathlib import Path
 from capsweep.cli.parser import KEYS, PLACES
 from capsweep.config.overrides import parse, render
 from capsweep.errors import ConfigError
-from capsweep.sweep import choices, expand
+from capsweep.sweep import choices, expand, trials
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
@@ -24,6 +24,14 @@ def load_points(parsed: argparse.Namespace) -> tuple[Sweep, list[Point]]:
     """The sweep as chosen, and its points. Raises ConfigError for a search, which has no grid."""
     sweep = load_sweep(parsed)
     return sweep, expand.set_accuracies(sweep, expand.expand_sweep(sweep))
+
+
+def list_points(sweep: Sweep) -> list[Point]:
+    """Return the points of a sweep; of a search those that it is checked by.
+
+    Raises ConfigError naming the key.
+    """
+    return expand.expand_sweep(sweep) if sweep.search is None else trials.check_search(sweep)
 
 
 def load_sweep(parsed: argparse.Namespace) -> Sweep:

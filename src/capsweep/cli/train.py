@@ -79,7 +79,8 @@ def _check_arguments(arguments: Sequence[str], options: set[str]) -> None:
 
 
 def _run_cell(cell: Cell) -> int:
-    from capsweep.ledger.ledger import folder_of
+    from capsweep.ledger import listing
+    from capsweep.ledger.ledger import Ledger, folder_of
     from capsweep.storage.stores import open_store, prove_writable
     from capsweep.sweep.job import Job, run_job
     from capsweep.tracking import mode as modes
@@ -107,6 +108,9 @@ def _run_cell(cell: Cell) -> int:
         raise UserError(f"{outcome.elsewhere}; {cure}")
     if outcome.result is None:
         print(f"error: {outcome.cause or outcome.paused}", file=sys.stderr)
+        if outcome.cause is not None:
+            why = listing.format_show(Ledger(node_places.ledger), cell.signature)
+            print(f"  why: {why}", file=sys.stderr)
         return 1
     print("  ".join(f"{key} {value:.4g}" for key, value in outcome.result["metrics"].items()))
     if (fingerprint := outcome.result.get("test_sha256")) is not None:

@@ -1,7 +1,8 @@
-"""Cells as a person knows them: what was trained, by which sweep, when; and by the first letters of
-a signature.
+"""Cells as a person knows them: what was trained, by which sweep, when; by the first letters of a
+signature; and failures by their cause.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from capsweep.config.cell import Cell, flat
 from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import READERS, Entry, Ledger, mark_stale
-from capsweep.terminal import count_of
+from capsweep.ledger.stored_files import FAILURE
+from capsweep.terminal import count_of, format_command
 
 COLUMNS = ("signature", "state", "error", "data", "epochs", "seed", "date", "sweep", "arm, place")
 KEYS = ("dataset", "epochs", "seed")
@@ -80,9 +82,19 @@ def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
         made = ledger.read_provenance(signature, entry.result)
         # The provenance of cells of earlier code has no science; YAML is slow to read.
         science = made.get("science") or ledger.read_science(signature) or {}
+        return _describe_cell(signature, entry, made, science)
     except DamageError as error:
         stored_files.print_damage(error)
-        made, science = {}, {}
+    except (AttributeError, OverflowError, TypeError, ValueError) as error:  # no such type or date
+        where = f"{ledger.locate_files(signature)}: what was recorded"
+        stored_files.print_damage(stored_files.damage_error(where, error, stored_files.REMOVE))
+    return ListedCell(signature, entry, {}, None, None)
+
+
+def _describe_cell(
+    signature: str, entry: Entry, made: Mapping[str, Any], science: Mapping[str, Any]
+) -> ListedCell:
+    """What a cell is by its provenance and its science."""
     tracking = made.get("tracking", {})
     origin = {"sweep": tracking.get("group"), "arm": tracking.get("job_type")}
     date = (entry.result or {}).get("finished") or made.get("started")
@@ -138,6 +150,30 @@ def select_cells(cells: Sequence[ListedCell], texts: Iterable[str]) -> list[List
             raise ConfigError(text)
         selected = [cell for cell in selected if values[cell.signature] in wanted]
     return selected
+
+
+def group_failures(cells: Iterable[ListedCell]) -> list[list[ListedCell]]:
+    """Return the failed ones of some cells by their cause, the largest group first."""
+    groups: dict[str, list[ListedCell]] = {}
+    for cell in cells:
+        if cell.entry.status == "failed" and cell.entry.cause is not None:
+            # Step 12 and step 13 are the same failure.
+            groups.setdefault(re.sub(r"\d", "#", cell.entry.cause), []).append(cell)
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def read_failure(ledger: Ledger, signature: str) -> str:
+    """Return what a failed cell left of its failure; of a damaged file its cause says all."""
+    try:
+        content = ledger.read(signature, FAILURE) or b""
+    except DamageError:
+        content = b""
+    return content.decode(errors="replace").strip()
+
+
+def format_show(ledger: Ledger, signature: str) -> str:
+    """Return the command that prints all that is known of a cell, why it failed included."""
+    return format_command("ledger", "show", signature, "--ledger", ledger.store.root)
 
 
 def find_signature(ledger: Ledger, prefix: str) -> str:

@@ -20,6 +20,7 @@ from capsweep.ledger.ledger import (
     Ledger,
     kind_of_evaluation,
 )
+from capsweep.report.circumstances import read_hardware
 from capsweep.report.grid import describe_row, format_value
 from capsweep.report.table import COUNTED, ResultTable
 from capsweep.sweep.expand import Point
@@ -124,18 +125,6 @@ def distinct_cells(fields: Sequence[FieldCells]) -> list[KnownCell]:
 def column_name(table: ResultTable, column: int) -> str:
     """A column as the table's header has it."""
     return ", ".join(map(format_value, table.columns[column]))
-
-
-def read_hardware(provenance: Mapping[str, Any]) -> str | None:
-    """The name of the GPU or processor that trained a cell, as `provenance.json` has it.
-
-    A processor's name includes its vector instructions, because they change the rounding of sums.
-    """
-    hardware = provenance.get("hardware", {})
-    if gpus := hardware.get("gpus"):
-        return gpus[0]
-    processor, vectors = hardware.get("processor"), hardware.get("capability")
-    return f"{processor} ({vectors})" if processor and vectors else processor
 
 
 @dataclass(frozen=True)

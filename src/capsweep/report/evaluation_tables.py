@@ -1,11 +1,11 @@
-"""What evaluations of trained cells say: tables of seeds, of ensembles and of a search's trials,
-and two cells compared on the same examples.
+"""What evaluations of trained cells say: tables of seeds and of ensembles, and two cells compared
+on the same examples.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.table import Table as RichTable
@@ -16,7 +16,6 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.report import grid
 from capsweep.report.grid import MISSING, format_value
 from capsweep.report.published import PublishedNumber, format_published, note_published
-from capsweep.report.trained import describe_trained, warn_of_cuts
 from capsweep.statistics import examples
 from capsweep.statistics.examples import (
     Disagreement,
@@ -28,11 +27,7 @@ from capsweep.statistics.examples import (
 from capsweep.statistics.seeds import summarise_values
 from capsweep.sweep.spec import Sweep
 
-if TYPE_CHECKING:
-    from capsweep.sweep.trials import Trial
-
 TEST_KEYS = ("dataset.reader", "dataset.test")  # what the test images of a cell are
-TRIALS, DIGITS = 10, 4  # of a search that are shown
 ENSEMBLE_NOTE = (
     "single: mean test error of the members. ensemble: the members' scores of each test "
     "example added; 95 % interval over test examples (Wilson), which does not hold the spread "
@@ -169,45 +164,6 @@ def _notes_on_rows(rows: Sequence[PlaceRow]) -> list[str]:
     finished = sum(row.wanted - len(row.missing) for row in places.values())
     stale = {place: row.stale for place, row in places.items()}
     return [*notes, *grid.note_stale(stale, finished)]
-
-
-def search_markdown(sweep: Sweep, trials: "Sequence[Trial]") -> str:
-    """The best trials, and what the reader must know of how they were chosen: the table is for
-    choosing settings, never for a claim.
-    """
-    search = sweep.search
-    assert search is not None
-    from capsweep.sweep.trials import rank_trials
-
-    complete, statuses = rank_trials(search, trials), [trial.entry.status for trial in trials]
-    keys = list(dict.fromkeys(key for trial in complete for key in trial.settings))
-    fields = [
-        [
-            format_value(value, DIGITS)
-            for value in (trial.number, *map(trial.settings.get, keys), trial.value)
-        ]
-        for trial in complete[:TRIALS]
-    ]
-    stopped, ended = statuses.count("stopped"), sum(trial.has_ended for trial in trials)
-    early = f"{stopped} ended early and are not shown" if stopped else "none early"
-    points = [trial.point for trial in trials]
-    # Trials of an arm differ in its axes, as the rows of a table do.
-    axes = dict.fromkeys(key for arm in sweep.arms for key in arm.space.keys)
-    trained = [describe_trained(replace(sweep, rows=tuple(axes)), points)] if points else []
-    notes = [
-        *(f"**{warning}**" for warning in warn_of_cuts(points)),
-        *trained,
-        f"Settings chosen on {search.metric} of validation examples (seed {sweep.seeds[0]}): "
-        f"{ended} of {search.trials} trials seen, {len(complete)} complete, "
-        f"{early}, {statuses.count('failed')} failed; sampler {search.sampler}, scheduler "
-        f"{search.scheduler}. The best of many trials looks better than it is: this table supports "
-        "no claim; run the chosen setting as an ablation, with other seeds.",
-    ]
-    for trial in complete[:1]:
-        settings = (f"{key}={format_value(value, DIGITS)}" for key, value in trial.settings.items())
-        notes.append(f"best: {' '.join(settings)}")
-    header = ["trial", *keys, search.metric]
-    return grid.grid_markdown(sweep.name, sweep.question, header, fields, notes)
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,9 @@ def describe_rows(table: ResultTable) -> str:
     """How a row is named in figures, and which rows are left out."""
     text = f"Rows are named {' · '.join(table.sweep.rows)}."
     if len(table.rows) > MOST_ROWS:
-        text += f" Drawn are {MOST_ROWS} of the {len(table.rows)} rows: the baseline and the best "
-        text += f"by {table.sweep.metric}; make report with ARMS=... or pinned axes chooses others."
+        best = "the best" if table.baseline is None else "the baseline and the best"
+        text += f" Drawn are {MOST_ROWS} of the {len(table.rows)} rows: {best} by "
+        text += f"{table.sweep.metric}; make report with ARMS=... or pinned axes chooses others."
     return text
 
 

@@ -74,7 +74,8 @@ def format_table(table: ResultTable, cause: Callable[[str], str] = str) -> Forma
 
 def table_notes(table: ResultTable, cause: Callable[[str], str] = str) -> list[str]:
     """What was trained, what the numbers are, why some are missing, and who published others."""
-    sweep, notes = table.sweep, [describe_trained(table.sweep, table.points)]
+    sweep, points = table.sweep, table.points
+    notes = [describe_trained(sweep, points)] if points else []  # a search may have no trial yet
     if sweep.variation:
         notes.append(f"{sweep.path.name} with {', '.join(sweep.variation)}.")
     notes += [f"{note}." for note in sweep.notes]
@@ -169,10 +170,13 @@ def shorten_cause(cause: str) -> str:
 
 
 def _table_header(table: ResultTable) -> list[str]:
-    columns = [", ".join(map(format_value, column)) for column in table.columns]
+    columns = [
+        ", ".join(map(format_value, column)) or table.sweep.metric for column in table.columns
+    ]
     prefixes = [""] if len(columns) == 1 else [f"{name} " for name in columns]
     accuracies = [f"{prefix}{ACCURACY}" for prefix in prefixes] if table.is_matched else []
-    differences = [f"{prefix}to {table.sweep.baseline}" for prefix in prefixes]
+    is_compared = table.baseline is not None
+    differences = [f"{prefix}to {table.sweep.baseline}" for prefix in prefixes if is_compared]
     published = [PUBLISHED] if table.has_published else []
     return [*table.sweep.rows, *columns, *accuracies, *differences, *published]
 
@@ -187,8 +191,9 @@ def _format_row(
         values.append(FormattedField(_format_mean(group, table.measure), "value", is_best, column))
         if table.is_matched:
             accuracies.append(FormattedField(_format_accuracy(group), "accuracy"))
-        text = _format_difference(group, table.measure)
-        differences.append(FormattedField(text, "difference", column=column))
+        if table.baseline is not None:
+            text = _format_difference(group, table.measure)
+            differences.append(FormattedField(text, "difference", column=column))
     coordinates = [FormattedField(format_value(value), "coordinate") for value in row.coordinates]
     fields = [*coordinates, *values, *accuracies, *differences]
     if table.has_published:

@@ -44,11 +44,11 @@ def grid_terminal(
     return table
 
 
-def format_value(value: Any, digits: int = 6) -> str:
-    """A coordinate or setting, floats with so many digits."""
+def format_value(value: Any) -> str:
+    """A coordinate or setting, floats with six digits."""
     if value is None:
         return MISSING
-    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def describe_row(coordinates: Iterable[Any]) -> str:

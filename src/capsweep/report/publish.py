@@ -12,7 +12,7 @@ from capsweep.errors import UserError
 from capsweep.ledger import archive, transfer
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import costs, formatted_table, grid, render
-from capsweep.report.cells import read_hardware
+from capsweep.report.circumstances import read_hardware
 from capsweep.report.table import ResultTable
 from capsweep.statistics.seeds import LEVEL
 from capsweep.storage.files import write_text

@@ -8,6 +8,7 @@ from typing import Any
 
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger
+from capsweep.report import circumstances
 from capsweep.report.published import PublishedNumber, find_published
 from capsweep.statistics import metric_format
 from capsweep.statistics.metric_format import Measure
@@ -75,7 +76,7 @@ class ResultTable:
     """What a sweep answers. baseline: the row that differences are to; None when it is absent.
 
     stopping: how seeds were added, when that was decided by looking at results. footnotes: what
-    must be said of data sets, by their name.
+    must be said of data sets, by their name, and of what cells were made by.
     """
 
     sweep: Sweep
@@ -137,6 +138,7 @@ def build_table(
         for row, values in zip(grid, groups, strict=True)
     )
     notes = dataset_notes(points) | _composed_test_sets(points, entries)
+    notes |= circumstances.list_differences(grid, entries, ledger)
     return ResultTable(sweep, columns, rows, baseline, stopping, notes)
 
 

@@ -124,9 +124,10 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
         terminal.announce(f"{sweep.name}: checking its data")
     plan.check_data(due, node)
     terminal.print_line(console, plan.describe_plan(sweep, ready))
+    why = terminal.format_command("ledger", "failures", sweep.name, "--ledger", ledger.store.root)
     repeats = sum(cell.fails_again and cell not in due for cell in ready.cells)
     if not due:
-        lines = _describe_repeats(repeats) or ["nothing to run: every cell is finished"]
+        lines = _describe_repeats(repeats, why) or ["nothing to run: every cell is finished"]
         return SweepEnd(FAILED if repeats else FINISHED, tuple(lines))
     mode, reason = modes.decide_mode(config)
     costs = Costs(ledger, node, ready.cells)
@@ -143,7 +144,8 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
         queue = JobQueue(jobs, ledger, progress, costs, limits)
         execute(queue, node.storage / "ray", Cluster.from_config(config))
     finished = len(ready.cells) - len(due) - repeats + progress.done
-    return describe_end(queue, finished, len(ready.cells), "cell", repeats)
+    lines = _describe_repeats(repeats, why)
+    return describe_end(queue, finished, len(ready.cells), "cell", lines)
 
 
 def run_in_order(
@@ -229,10 +231,13 @@ def _make_jobs(
 
 
 def describe_end(
-    queue: JobQueue, finished: int, total: int, noun: str, repeats: int = 0
+    queue: JobQueue, finished: int, total: int, noun: str, repeats: Sequence[str] = ()
 ) -> SweepEnd:
-    """Exit status and last lines: a failure outweighs cells that a bound left."""
-    lines, every = _describe_repeats(repeats), count_of(total, noun)
+    """Exit status and last lines: a failure outweighs cells that a bound left.
+
+    repeats: what is said of cells that failed before, and were not run again.
+    """
+    lines, every = list(repeats), count_of(total, noun)
     are = "is" if total == 1 else "are"
     so_far = f"{finished} of {every} {are} finished; the same command goes on"
     if not queue.is_exhausted:
@@ -248,6 +253,6 @@ def describe_end(
     return SweepEnd(FINISHED, (*lines, f"{'the' if total == 1 else 'all'} {every} {are} finished"))
 
 
-def _describe_repeats(count: int) -> list[str]:
+def _describe_repeats(count: int, why: str) -> list[str]:
     text = f"{count_of(count, 'cell')} failed before, in a way that the same code repeats; "
-    return [f"{text}RETRY=failed runs them again"] if count else []
+    return [f"{text}RETRY=failed runs them again", f"  why: {why}"] if count else []

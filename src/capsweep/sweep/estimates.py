@@ -191,8 +191,8 @@ class Costs(Estimates):
 
 
 def describe_costs(plan: "Plan", costs: Costs) -> list[str]:
-    """Lines on what the due cells will take here; none where no cell is due."""
-    due = [cell for cell in plan.cells if cell.is_due()]
+    """Return lines on what the due cells will take here; none where no cell is due."""
+    due = plan.due
     known = [(c.cell, e) for c in due if (e := costs.estimate(c.cell)) is not None]
     times = [_describe_time(known)] if known else []
     if unknown := len(due) - len(known):

@@ -1,24 +1,21 @@
 """The plan: what a sweep would run, proven to be runnable before anything is taken; as a table for
-a person and as JSON for programs. Of what ran, the failures by cause.
+a person and as JSON for programs.
 """
 
+import itertools
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from rich import box
 from rich.table import Table as RichTable
 
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
-from capsweep.errors import ConfigError, DamageError
-from capsweep.ledger import causes
+from capsweep.errors import ConfigError
 from capsweep.ledger import ledger as ledgers
 from capsweep.ledger.ledger import Entry, Ledger
-from capsweep.ledger.stored_files import FAILURE
 from capsweep.sweep.estimates import Costs, describe_origin
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -60,9 +57,20 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class Plan:
-    """All distinct cells of a sweep, in the order of the grid."""
+    """All distinct cells of a sweep, in the order of the grid.
+
+    trials: that a search has left to draw, whose cells are candidates; None: of an ablation.
+    """
 
     cells: tuple[PlannedCell, ...]
+    trials: int | None = None
+
+    @property
+    def due(self) -> list[PlannedCell]:
+        """What a command runs now; of a search as many candidates as it has trials left."""
+        if self.trials is None:
+            return [planned for planned in self.cells if planned.is_due()]
+        return list(itertools.islice(itertools.cycle(self.cells), self.trials))
 
     def count_status(self, status: str) -> int:
         """Cells the ledger has in `status`."""
@@ -142,7 +150,9 @@ def make_table(plan: Plan, costs: Costs) -> RichTable:
     for title, cells in places.items():
         cell, _ = cells[-1]
         states = Counter(
-            each.entry.status if point is each.points[0] else f"same as {each.points[0].title}"
+            _name_state(plan, each)
+            if point is each.points[0]
+            else f"same as {each.points[0].title}"
             for each, point in cells
         )
         estimate = costs.estimate(cell.cell)
@@ -157,6 +167,12 @@ def make_table(plan: Plan, costs: Costs) -> RichTable:
     return table
 
 
+def _name_state(plan: Plan, planned: PlannedCell) -> str:
+    """What the ledger has of a cell; a search may draw one that it does not have, or not."""
+    is_candidate = plan.trials is not None and planned.entry.status == "missing"
+    return "candidate" if is_candidate else planned.entry.status
+
+
 def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
     """Every cell with its state, size, estimate and command."""
     cells = [
@@ -165,7 +181,7 @@ def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
             "places": [point.name for point in planned.points],
             "status": planned.entry.status,
             "cause": planned.entry.cause,
-            "due": planned.is_due(),
+            "due": plan.trials is None and planned.is_due(),
             **asdict(planned.size),
             "least_training_bytes": count_training_bytes(
                 planned.cell.config, planned.size.parameters
@@ -177,46 +193,16 @@ def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
         for planned in plan.cells
         for estimate in [costs.estimate(planned.cell)]
     ]
-    seconds = [cell["estimated_seconds"] for cell in cells if cell["due"]]
+    seconds = [costs.seconds(planned.cell) for planned in plan.due]
     known = [each for each in seconds if each is not None]
     content = {
         "sweep": sweep.name,
         "question": sweep.question,
         "notes": sweep.notes,
+        "trials_due": plan.trials,
         "equivalent": plan.count_equivalent(),
         "estimated_seconds_due": sum(known) if known or not seconds else None,
         "due_without_estimate": len(seconds) - len(known),
         "cells": cells,
     }
     return json.dumps(content, indent=1, ensure_ascii=False)
-
-
-def group_failures(plan: Plan, ledger: Ledger) -> list[dict[str, Any]]:
-    """The failed cells of a plan by cause, the largest group first; what is said of a group is of
-    its first cell.
-    """
-    groups: dict[str, list[PlannedCell]] = {}
-    for planned in plan.cells:
-        if planned.entry.status == "failed" and planned.entry.cause is not None:
-            # Step 12 and step 13 are the same failure.
-            groups.setdefault(re.sub(r"\d", "#", planned.entry.cause), []).append(planned)
-    return [
-        {
-            "kind": causes.kind_of_cause(str(cells[0].entry.cause)),
-            "cause": cells[0].entry.cause,
-            "last_line": _read_last_line(ledger, cells[0]),
-            "command": cells[0].cell.command,
-            "cells": [planned.cell.signature for planned in cells],
-        }
-        for cells in sorted(groups.values(), key=lambda cells: -len(cells))
-    ]
-
-
-def _read_last_line(ledger: Ledger, planned: PlannedCell) -> str:
-    """Of what a failed cell left; a damaged file is its cause, and says no more."""
-    try:
-        content = ledger.read(planned.cell.signature, FAILURE) or b""
-    except DamageError:
-        content = b""
-    lines = content.decode(errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else str(planned.entry.cause)

@@ -13,6 +13,7 @@ from rich.spinner import Spinner
 
 from capsweep import terminal
 from capsweep.config.cell import Cell
+from capsweep.ledger import listing
 from capsweep.ledger.cell_directory import read_trained_epochs
 from capsweep.ledger.ledger import Ledger
 from capsweep.statistics import metric_format
@@ -118,6 +119,7 @@ class SweepProgress:
         usual: CellWork | None = None,
     ) -> None:
         self.console, self.names, self.total, self.metric = console, names, total, metric
+        self.ledger = ledger
         self.works, self.usual = works, usual or CellWork(1)
         others = (total - len(works)) * self.usual.total
         self._work = others + sum(work.total for work in works.values())
@@ -168,6 +170,8 @@ class SweepProgress:
                 self.on_message(signature, anew)
         text = self._describe_outcome(outcome)
         self.on_message(signature, f"{text}{duration}  [{self.describe()}]")
+        if outcome.cause is not None:
+            self._print_line(f"  why: {listing.format_show(self.ledger, signature)}")
         self._update()
 
     def on_message(self, signature: str, text: str) -> None:

@@ -2,11 +2,11 @@
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from capsweep.config import code_identity, compose
+from capsweep.config import code_identity, compose, places
 from capsweep.config.cell import Cell
 from capsweep.config.overrides import render
 from capsweep.errors import ConfigError, UserError
@@ -27,6 +27,14 @@ class Recipe:
     cell: Cell | None
     command: str
     remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Making:
+    """What came of making a cell once. made_by: hardware, torch, code, fingerprint, in words."""
+
+    metrics: Mapping[str, float]
+    made_by: Mapping[str, str]
 
 
 def find_recipe(ledger: Ledger, signature: str) -> Recipe:
@@ -88,9 +96,52 @@ def _compose_today(
 
 
 def compare_metrics(recorded: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
-    """A line per metric: equal to the last bit, or both values."""
+    """Return a line per metric: equal to the last bit, or both values and their distance."""
     lines = []
-    for name, value in recorded["metrics"].items():
-        now = again["metrics"].get(name)
-        lines.append(f"{name} {value:.6g}: " + ("equal" if now == value else f"now {now}"))
+    for name, value in recorded.items():
+        now = again.get(name)
+        apart = "" if now is None else f" ({now - value:+.3g})"
+        lines.append(f"{name} {value:.6g}: " + ("equal" if now == value else f"now {now}{apart}"))
     return lines
+
+
+def run_apart(overrides: Sequence[str], storage: str, ledger: str, settings: Sequence[str]) -> None:
+    """Run a cell into a ledger of its own. settings: overrides of how to run it here."""
+    from capsweep.training.run import run  # it imports torch
+
+    keys = {"logger", "rerun", *(text.partition("=")[0] for text in settings)}
+    kept = [text for text in overrides if text.partition("=")[0] not in keys]
+    moved = [render("places.storage", storage), render("places.ledger", ledger)]
+    cell = compose.cell([*kept, *settings, *moved, "logger=csv"])
+    run(cell, places.resolve(cell.config["places"]))
+
+
+def explain_difference(recorded: Making, again: Making, others: Sequence[Making]) -> Iterator[str]:
+    """Yield which circumstances of two makings of a cell differ, and how far its metrics lie apart
+    over all that is known of the same code and data: that is what rounding moves.
+
+    others: earlier makings of the same cell.
+    """
+    changed = [kind for kind, then in recorded.made_by.items() if again.made_by[kind] != then]
+    for kind in changed:
+        yield f"{kind} differs: {recorded.made_by[kind]} then, {again.made_by[kind]} now"
+    if not changed:
+        kinds = ", ".join(recorded.made_by)
+        yield f"{kinds} are the same: rounding of another machine does not explain it"
+    if changed_ways := [kind for kind in ("code", "fingerprint") if kind in changed]:
+        yield f"other {' and '.join(changed_ways)}: the difference need not be rounding"
+    equal = [m for m in (recorded, *others, again) if _is_same_work(m, recorded)]
+    machines = {f"{m.made_by['hardware']}, torch {m.made_by['torch']}": m.metrics for m in equal}
+    for name in recorded.metrics if len(machines) > 1 else ():
+        values = {
+            machine: metrics[name] for machine, metrics in machines.items() if name in metrics
+        }
+        if (span := max(values.values()) - min(values.values())) == 0:
+            continue
+        text = "; ".join(f"{value:.6g} on {machine}" for machine, value in values.items())
+        yield f"{name}: rounding moved it by {span:.3g} on the machines known: {text}"
+
+
+def _is_same_work(making: Making, recorded: Making) -> bool:
+    """Whether the same code made it of the same data."""
+    return all(making.made_by[k] == recorded.made_by[k] for k in ("code", "fingerprint"))

@@ -19,7 +19,7 @@ from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger, folder_of
 from capsweep.statistics import metric_format
-from capsweep.sweep import drive, expand
+from capsweep.sweep import drive, expand, plan
 from capsweep.sweep.drive import RunOptions, SweepEnd
 from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.executors import Cluster, Executor
@@ -29,10 +29,15 @@ from capsweep.sweep.limits import Limits
 from capsweep.sweep.progress import CellWork, SweepProgress
 from capsweep.sweep.queue import JobQueue, SweepListener
 from capsweep.sweep.spec import Sweep
-from capsweep.sweep.trials import Trial, check_search, read_trials, search_of
-from capsweep.terminal import count_of
+from capsweep.sweep.trials import (
+    Trial,
+    check_search,
+    describe_search,
+    read_trials,
+    read_value,
+    search_of,
+)
 from capsweep.tracking import mode as modes
-from capsweep.training.size import network_size
 
 ARM = "arm"
 SAMPLERS = {"optuna": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
@@ -60,7 +65,7 @@ class TrialQueue(JobQueue):
         super().__init__([], ledger, listener, Estimates(None), limits)
         self.sweep, self.search, self.mode = sweep, search_of(sweep), mode
         self.names: dict[str, str] = {}
-        self._numbers: dict[str, int] = {}  # of the trials that have not ended, by signature
+        self._numbers: dict[str, int] = {}  # Optuna's, of trials that have not ended
         self._rows: dict[str, dict[str, Any]] = {}  # of their last epochs
         self._distributions = _list_distributions(sweep)
         self.study = self._make_study(trials)
@@ -85,7 +90,9 @@ class TrialQueue(JobQueue):
 
     def _judge_entry(self, entry: Entry) -> tuple[TrialState, float | None]:
         """How a trial ended by its entry in the ledger, and its value."""
-        value = None if entry.result is None else entry.result["metrics"][self.search.metric]
+        value = read_value(entry, self.search.metric)
+        if entry.result is not None and value is None:
+            return TrialState.FAIL, None  # code that did not measure it
         return ENDS.get(entry.status, TrialState.RUNNING), value
 
     @property
@@ -109,7 +116,7 @@ class TrialQueue(JobQueue):
     def set_capacity(self, capacity: Capacity) -> None:
         """The executor is ready, or its cluster has changed. Raises ConfigError as a JobQueue."""
         if self.capacity == Capacity():
-            capacity.check_fits([self._make_job(check_search(self.sweep))])
+            capacity.check_fits([self._make_job(check_search(self.sweep)[0])])
         super().set_capacity(capacity)
 
     def next_job(self) -> Job | None:
@@ -138,7 +145,7 @@ class TrialQueue(JobQueue):
             self.study.tell(trial, value, state)
         else:
             self._numbers[signature] = trial.number
-            self.names[signature] = f"trial {trial.number} · {point.title}"
+            self.names[signature] = point.title
             self._pending.append(self._make_job(point))
 
     def _settle(self, signature: str, outcome: Outcome) -> None:
@@ -198,28 +205,22 @@ def _list_distributions(sweep: Sweep) -> dict[str, BaseDistribution]:
 
 def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     """Try what is left of the trials. Raises UserError naming key or file before any starts."""
-    from capsweep.training import build  # it imports torch
-
-    config, search = check_search(sweep).cell.config, search_of(sweep)
-    network_size(config)
+    points, search = check_search(sweep), search_of(sweep)
+    config = points[0].cell.config
     node = places.resolve(config["places"])
     ledger = Ledger(node.ledger)
+    candidates = plan.make_plan(points, ledger)
     drive.prepare_storage(node, ledger)
-    build.build_source(config).check(str(node.data))
+    plan.check_data(candidates.cells, node)
     execute = _choose_executor(sweep, options, config["epochs"])
     mode, reason = modes.decide_mode(config)
     trials = read_trials(sweep, ledger)
-    known = sum(trial.has_ended for trial in trials)
-    rest = max(0, search.trials - known)
+    rest = max(0, search.trials - sum(trial.has_ended for trial in trials))
     usual = CellWork(config["epochs"])
     progress = SweepProgress(console, {}, rest, search.metric, {}, ledger, usual)
     queue = TrialQueue(sweep, trials, ledger, progress, mode, options.limits)
     queue.names = progress.names
-    lines = (
-        f"{sweep.name}: {sweep.question}",
-        f"{count_of(search.trials, 'trial')}, {known} seen before",
-    )
-    for line in (*lines, reason, *options.limits.describe()):
+    for line in (describe_search(sweep, trials), reason, *options.limits.describe()):
         console.out(line)
     with progress:
         execute(queue, node.storage / "ray", Cluster.from_config(config))

@@ -54,10 +54,10 @@ class Sweep:
     """A question and the grid that answers it; `path` is the file it was read from.
 
     exclude, excluded: places that the file, and the command line, leave out. variants: of routing,
-    to keep; none: all. variation: what the command line changed about the file, in words such as
-    `epochs 1`; empty: nothing. own: the values of typed keys in the file, by arm, and by
-    arm and network. command: what prints its table again. notes: lines on what a typed choice did
-    to the arms.
+    to keep; none: all. baseline: empty for a search. variation: what the command line changed about
+    the file, in words such as `epochs 1`; empty: nothing. own: the values of typed keys in the
+    file, by arm, and by arm and network. command: what prints its table again. notes: lines on
+    what a typed choice did to the arms.
     """
 
     name: str
@@ -130,8 +130,9 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
     _check_keys("table", table, required=("rows", "columns", "metric"))
     base = _read_overrides("base", content["base"])
     arms = tuple(_read_arm(str(k), v, base, search is not None) for k, v in content["arms"].items())
-    baseline = str(content.get("baseline", arms[0].name))
-    _check_baseline(baseline, arms)
+    baseline = str(content.get("baseline", ""))
+    if search is None:
+        _check_baseline(baseline, arms)
     return Sweep(
         name=path.stem,
         path=path,

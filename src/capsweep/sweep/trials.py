@@ -1,14 +1,17 @@
-"""The trials of a search, as the ledger has them: it is all that a search remembers.
+"""The trials of a search, as the ledger has them: it is all that a search remembers; and what the
+search may draw, checked before a trial starts.
 
 A trial is a cell that was asked for with values of the search's space. Whatever drives the search
-next, from any machine, finds the finished trials there, and those that were cut short.
+next, from any machine, finds the finished trials there, and those that were cut short. Its name is
+that of its place, in every line and table: the order of trials is another on each machine.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from capsweep.config import overrides as grammar
@@ -23,30 +26,27 @@ from capsweep.sweep import expand
 from capsweep.sweep.arms import Arm, Place
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Search, Sweep
+from capsweep.terminal import count_of
+
+ENDED = ("done", "stale", "stopped", "failed")
 
 
 @dataclass(frozen=True)
 class Trial:
     """A cell of a search, the place that was drawn for it, and what the ledger knows of it.
 
-    number: in the order in which trials began. value: of the search's metric, once it finished.
+    value: of the search's metric, once it finished.
     """
 
-    number: int
     point: Point
     place: Place
     entry: Entry
     value: float | None
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """The settings drawn."""
-        return {choice.key: choice.value for choice in self.place}
-
-    @property
     def has_ended(self) -> bool:
         """Whether the search need not try it again."""
-        return self.value is not None or self.entry.status in ("stopped", "failed")
+        return self.entry.status in ENDED
 
 
 def search_of(sweep: Sweep) -> Search:
@@ -74,11 +74,15 @@ def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
             drawn += _find_place(sweep, signature, recorded)
     entries, metric = ledger.entries([p.cell.signature for p, _ in drawn]), search_of(sweep).metric
     trials: list[Trial] = []
-    for number, (point, place) in enumerate(drawn):
+    for point, place in drawn:
         entry = entries[point.cell.signature]
-        value = None if entry.result is None else entry.result["metrics"][metric]
-        trials.append(Trial(number, point, place, entry, value))
+        trials.append(Trial(point, place, entry, read_value(entry, metric)))
     return trials
+
+
+def read_value(entry: Entry, metric: str) -> float | None:
+    """Return the metric of a cell; None where it is not finished, or did not measure it."""
+    return None if entry.result is None else entry.result["metrics"].get(metric)
 
 
 def _find_place(
@@ -106,14 +110,78 @@ def _may_draw(arm: Arm, key: str, value: Any) -> bool:
 
 def rank_trials(search: Search, trials: Sequence[Trial]) -> list[Trial]:
     """The trials that finished, the best first."""
-    is_higher_better = metric_format.measure_of(search.metric).higher_is_better
-    values = [(trial.value, trial.number) for trial in trials if trial.value is not None]
-    ranked = sorted(values, key=lambda pair: pair[0], reverse=is_higher_better)
-    return [trials[number] for _, number in ranked]
+    sign = -1 if metric_format.measure_of(search.metric).higher_is_better else 1
+    valued = [(sign * trial.value, trial) for trial in trials if trial.value is not None]
+    return [trial for _, trial in sorted(valued, key=lambda pair: pair[0])]
 
 
-def check_search(sweep: Sweep) -> Point:
-    """Every value of every arm can be run, and measures the metric; returns one place.
+def tabulate_trials(sweep: Sweep, trials: Sequence[Trial]) -> tuple[Sweep, list[Point]]:
+    """Return a search as a sweep with a table, whose rows are its trials, and their points: those
+    that finished, the best first, then those that failed; its notes say how settings were chosen.
+    """
+    ranked = rank_trials(search_of(sweep), trials)
+    failed = [trial for trial in trials if trial.entry.status == "failed"]
+    notes = [_describe_best(search_of(sweep), ranked)] if ranked else []
+    tabled = replace(
+        with_rows(sweep), notes=(*sweep.notes, *notes, _describe_choice(sweep, trials))
+    )
+    return tabled, [trial.point for trial in (*ranked, *failed)]
+
+
+def with_rows(sweep: Sweep) -> Sweep:
+    """Return a search whose table has a row for each place: arm and axes are its coordinates."""
+    axes = dict.fromkeys(key for arm in sweep.arms for key in arm.space.keys)
+    return replace(sweep, rows=("arm", *axes))
+
+
+def _describe_best(search: Search, ranked: Sequence[Trial]) -> str:
+    """Which trial is the best, or how many share its value."""
+    equal = [trial for trial in ranked if trial.value == ranked[0].value]
+    measure = metric_format.measure_of(search.metric)
+    value = f"{measure.format_number(equal[0].value or 0.0)}{measure.unit}"
+    if len(equal) == 1:
+        return f"{equal[0].point.title} has the best {search.metric}, {value}"
+    every = "all" if len(equal) == len(ranked) else f"{len(equal)} of"
+    trials = f"{every} {count_of(len(ranked), 'complete trial')}"
+    return f"{trials} share the best {search.metric}, {value}: it does not choose among them"
+
+
+def _describe_choice(sweep: Sweep, trials: Sequence[Trial]) -> str:
+    """What a reader must know of how settings were chosen."""
+    search, statuses = search_of(sweep), Counter(trial.entry.status for trial in trials)
+    stopped, ended = statuses["stopped"], sum(trial.has_ended for trial in trials)
+    early = f"{stopped} ended early and are not shown" if stopped else "none early"
+    complete = sum(trial.value is not None for trial in trials)
+    return (
+        f"Settings chosen on {search.metric} of validation examples (seed {sweep.seeds[0]}): "
+        f"{ended} of {search.trials} trials seen, {complete} complete, {early}, "
+        f"{statuses['failed']} failed; sampler {search.sampler}, scheduler {search.scheduler}. The "
+        "best of many trials looks better than it is: this table supports no claim; run the chosen "
+        "setting as an ablation, with other seeds"
+    )
+
+
+def describe_search(sweep: Sweep, trials: Sequence[Trial]) -> str:
+    """Return a search in a few words: its question, what was tried, what is drawn from where."""
+    search = search_of(sweep)
+    ended = Counter(trial.entry.status for trial in trials if trial.has_ended)
+    states = ", ".join(f"{count} {status}" for status, count in ended.items())
+    seen = f"{ended.total()} seen before{f' ({states})' if states else ''}"
+    left = max(0, search.trials - ended.total())
+    arms = ", ".join(map(_describe_space, sweep.arms))
+    drawn = f"; {left} to be drawn ({search.sampler}) from {arms}" if left else ""
+    return f"{sweep.name}: {sweep.question}\n{count_of(search.trials, 'trial')}, {seen}{drawn}"
+
+
+def _describe_space(arm: Arm) -> str:
+    """`arm capsnet (6 settings)`, `arm cnn (intervals)`."""
+    count = count_of(arm.space.count_places(), "setting")
+    return f"arm {arm.name} ({'intervals' if arm.space.intervals else count})"
+
+
+def check_search(sweep: Sweep) -> list[Point]:
+    """Return the places of a search in which every value of every arm stands once, and intervals at
+    both ends: each can be run, and measures the metric.
 
     Raises ConfigError naming the key.
     """
@@ -130,13 +198,17 @@ def check_search(sweep: Sweep) -> Point:
                 f"{where}: {metric} needs validation examples; set dataset.validation"
             )
         validation.check_metric(where, metric, [point.cell.config])
-    return points[0]
+    expand.check_distinct_fields(with_rows(sweep), points)
+    return points
 
 
 def _list_edges(arm: Arm) -> Iterator[Place]:
-    """Places in which every value of every list stands once, intervals at their lower end."""
+    """The first place; then each other value of a list, and the upper end of each interval."""
     first = {choice.key: choice for choice in arm.space.first_place()}
     yield tuple(first.values())
     for axis in arm.space.axes:
         for choice in axis.split()[1:]:
             yield tuple((first | {axis.key: choice}).values())
+    for one in arm.space.intervals:
+        high = Override(one.key, (int(one.high) if one.integer else one.high,))
+        yield tuple((first | {one.key: high}).values())

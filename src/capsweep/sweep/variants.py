@@ -2,6 +2,7 @@
 the baseline and a control of the same network.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -37,11 +38,12 @@ def place_variants(
     stays = {name for name, own in routings.items() if name == sweep.baseline or own & typed}
     places: dict[str, list[Arm]] = {}
     notes: list[str] = []
+    taken = [*routings]
     for variant in new:
         taking, faults = _try_arms(sweep, variant, all_arms)
         for arm, other in taking.items():
-            is_free = len(taking) == 1 and variant not in routings
-            name = variant if is_free else f"{arm}_{variant}"
+            names = [variant] if len(taking) == 1 else []
+            taken.append(name := _choose_name([*names, f"{arm}_{variant}"], taken))
             places.setdefault(arm, []).append(replace(other, name=name))
             verb = "stands beside" if arm in stays else "takes the place of"
             notes.append(
@@ -147,6 +149,8 @@ def _insert_arms(
     own = networks.pop(CONTROL, set())  # of the control of the file, where that stays
     if CONTROL not in stays and not any(networks[name] <= own for name in places):
         own = set()
+    # Of arms that leave, too: what is said of them shall not seem to be of others.
+    taken = [arm.name for arm in (*sweep.arms, *itertools.chain(*places.values()))]
     controlled, arms, notes = set(own), [], []
     for arm in sweep.arms:
         if own if arm.name == CONTROL else arm.name in stays or arm.name not in places:
@@ -155,13 +159,20 @@ def _insert_arms(
             if any(p.arm == arm.name and p.coordinate(ITERATIONS) is None for p in points):
                 notes.append(f"arm {arm.name} has no control: its routing has no {ITERATIONS}")
             else:
-                name = f"{CONTROL}_{arm.name}" if controlled else CONTROL
+                names = [] if controlled else [CONTROL]
+                taken.append(name := _choose_name([*names, f"{CONTROL}_{arm.name}"], taken))
                 controlled |= networks[arm.name]
                 arms.append(_make_control(arm, name))
                 notes.append(f"arm {name} is {arm.name} with one iteration: equal couplings")
         arms += places.get(arm.name, ())
     sweep = _keep_published(sweep, [arm.name for arm in arms if arm in sweep.arms])
     return replace(sweep, arms=tuple(arms), notes=(*sweep.notes, *notes))
+
+
+def _choose_name(names: Sequence[str], taken: Sequence[str]) -> str:
+    """The first of some names that no arm has, else the last one with a number."""
+    numbered = (f"{names[-1]}_{number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain(names, numbered) if name not in taken)
 
 
 def _keep_published(sweep: Sweep, arms: Sequence[str]) -> Sweep:

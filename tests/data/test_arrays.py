@@ -1,14 +1,17 @@
 """One's own images and labels, read from an .npz file."""
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from stored_arrays import declare_shape
 
 from capsweep.data.arrays import NpzReader
 from capsweep.errors import DataError
 from capsweep.storage.files import hash_file
+from capsweep.storage.npz import open_npz
 
 DRAW = np.random.default_rng(0)
 IMAGES = DRAW.integers(0, 256, (6, 2, 5, 4), dtype=np.uint8)
@@ -55,6 +58,36 @@ def test_other_arrays_are_refused_saying_which_and_how_to_write_them(
     reader = save(tmp_path, **changed)
     with pytest.raises(DataError, match=rf"own\.npz: .*{message}.*write it by np\.savez"):
         reader.read(str(tmp_path))
+
+
+HUGE = 2**40
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(HUGE, 28, 28), (2**62, 2**62), (HUGE,), (0, 2**70), (-1, -12), (3,), (10**400,)],
+)
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_an_array_that_declares_another_size_than_it_has_is_refused_before_it_is_read(
+    shape: tuple[int, ...], is_packed: bool, tmp_path: Path
+) -> None:
+    save(tmp_path)
+    declare_shape(tmp_path / "own.npz", "test_labels", shape, is_packed=is_packed)
+    reader = NpzReader({"own": hash_file(tmp_path / "own.npz")}, ["."], num_classes=3)
+    with pytest.raises(DataError, match=r"own\.npz: test_labels\.npy declares .* and has 2; write"):
+        reader.read(str(tmp_path))
+
+
+@pytest.mark.parametrize(("field", "size"), [("file_size", HUGE), ("compress_size", HUGE)])
+def test_a_member_that_declares_more_bytes_than_the_file_can_hold_is_refused(
+    field: str, size: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("scores.npy", b"\0" * 1000)
+        setattr(archive.infolist()[0], field, size)  # as the list at the end of the file has it
+    with path.open("rb") as file, pytest.raises(ValueError, match=r"scores\.npy declares"):
+        open_npz(file)
 
 
 def test_a_file_of_another_hash_is_not_read(tmp_path: Path) -> None:

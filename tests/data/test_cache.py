@@ -5,11 +5,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from capsweep.data import images
 from capsweep.data.images import Decoded, LabelledImages, decode_once
+from capsweep.errors import DataError
 from capsweep.storage.files import user_cache_folder
 
 DECLARED = {"sha256": {"file": "00"}}
@@ -110,6 +112,55 @@ def test_a_damaged_file_is_made_anew(fault: str, place: float, decode: CountingD
     assert is_whole(decode_once("few", DECLARED, decode))
     assert is_whole(decode_once("few", DECLARED, decode))
     assert decode.calls == 2
+
+
+def roll_labels() -> None:
+    """Give each training image of the cache the label of another: the file itself is whole."""
+    path = cache_file()
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    arrays["train_labels"] = np.roll(arrays["train_labels"], 1)
+    np.savez(path, **arrays)
+
+
+def test_images_with_the_labels_of_others_are_decoded_again_with_a_line(
+    decode: CountingDecoder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decode_once("few", DECLARED, decode)
+    roll_labels()
+    assert is_whole(decode_once("few", DECLARED, decode))
+    assert is_whole(decode_once("few", DECLARED, decode))
+    assert decode.calls == 2
+    reason = "its images or labels are not those that were decoded"
+    said = f"{cache_file()}: not used ({reason}); the official files are decoded again"
+    assert capsys.readouterr().err == f"{said}\n"
+
+
+def test_images_with_the_labels_of_others_are_refused_where_no_file_is_left(
+    decode: CountingDecoder,
+) -> None:
+    decode_once("few", DECLARED, decode)
+    roll_labels()
+
+    def fail() -> Decoded:
+        raise DataError("few.bin: no such file")
+
+    with pytest.raises(DataError, match=r"few\.bin: no such file"):
+        decode_once("few", DECLARED, fail)
+
+
+def test_a_file_of_an_earlier_version_is_made_anew_with_digests(
+    decode: CountingDecoder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decode_once("few", DECLARED, decode)
+    path = cache_file()
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files if name != images.DIGESTS}
+    np.savez(path, **arrays)
+    assert is_whole(decode_once("few", DECLARED, decode))
+    assert is_whole(decode_once("few", DECLARED, decode))
+    assert decode.calls == 2
+    assert "an earlier version made it" in capsys.readouterr().err
 
 
 def test_a_file_of_other_data_under_this_name_is_not_read(decode: CountingDecoder) -> None:

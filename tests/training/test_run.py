@@ -54,6 +54,13 @@ def test_the_cell_directory_holds_what_the_design_promises(
     assert first["train/loss"] != last["train/loss"]
 
 
+def test_a_result_says_which_images_and_labels_it_is_of(ran: tuple[Cell, dict, Path]) -> None:
+    cell, result, path = ran
+    splits = build.build_source(cell.config).read("")
+    assert result["data"] == {"train": splits.train.digest, "test": splits.test.digest}
+    assert json.loads((path / "result.json").read_text())["data"] == result["data"]
+
+
 def test_points_inside_an_epoch_are_the_mean_losses_of_the_steps_between_them(
     small_cell: Callable[..., Cell],
 ) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from capsweep.data.images import Decoded, DecodedReader, LabelledImages, label_images
 from capsweep.data.official import OfficialReader
 from capsweep.errors import DataError
+from capsweep.storage.npz import open_npz
 from capsweep.storage.official_files import read_content
 
 LAYOUT = (
@@ -43,7 +44,7 @@ class NpzReader(OfficialReader, DecodedReader):
 def decode_arrays(path: Path, data: bytes, num_classes: int = MOST_CLASSES) -> Decoded:
     """The splits in the bytes of a file. Raises DataError where it has other arrays than LAYOUT."""
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        with open_npz(io.BytesIO(data)) as arrays:
             return {split: _decode_split(arrays, split, num_classes) for split in ("train", "test")}
     except Exception as error:  # what is in a file of a user's can make numpy raise anything
         raise DataError(f"{path}: {error}; write it by np.savez with {LAYOUT}") from error

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from capsweep.config import compose
 from capsweep.config.cell import LOGISTICS_INSIDE, get, signature
 from capsweep.data.batches import EvaluatedSplit, EvaluationLoader
-from capsweep.data.module import EVALUATION_BATCH
+from capsweep.data.module import EVALUATION_BATCH, PreparedSplits
 from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import stored_files
+from capsweep.ledger.data_digests import DATA
 from capsweep.ledger.ledger import Ledger, Predictions, load_predictions
 from capsweep.ledger.stored_files import REMOVE
 from capsweep.model.capsules import NetworkOutput
@@ -82,7 +83,7 @@ class CellLoader:
     ledger: Ledger
     data: str
     device: torch.device
-    _splits: tuple[str, Mapping[str, EvaluatedSplit]] | None = field(default=None, init=False)
+    _splits: tuple[str, PreparedSplits] | None = field(default=None, init=False)
 
     def load(self, name: str, logistics: Mapping[str, Any] | None = None) -> TrainedCell:
         """The finished cell of a signature.
@@ -94,7 +95,18 @@ class CellLoader:
         config = _add_logistics(science, logistics or self._compose_again(name))
         network = self._load_network(name, config)
         splits = self._load_splits(config)
+        self._check_data(name, splits.digests)
         return TrainedCell(name, config, network, splits["test"], splits["train"])
+
+    def _check_data(self, name: str, digests: Mapping[str, str]) -> None:
+        """Refuse other data than the cell used; results of earlier code do not say which."""
+        used = (self.ledger.read_result(name) or {}).get(DATA, {})
+        for split, digest in used.items():
+            if digests.get(split, digest) != digest:
+                raise UserError(
+                    f"{name}: its {split} data had sha256 {digest}, and what is read now has "
+                    f"{digests[split]}; set --data-dir to the data that it was trained on"
+                )
 
     def load_tested(
         self, name: str, logistics: Mapping[str, Any] | None = None
@@ -144,7 +156,7 @@ class CellLoader:
             raise UserError(f"{name}: {why}; {_other_code(name)}") from error
         return network.to(self.device).eval().requires_grad_(False)
 
-    def _load_splits(self, config: Mapping[str, Any]) -> Mapping[str, EvaluatedSplit]:
+    def _load_splits(self, config: Mapping[str, Any]) -> PreparedSplits:
         dataset = config["dataset"]
         key = json.dumps(dataset, sort_keys=True)
         if self._splits is None or self._splits[0] != key:

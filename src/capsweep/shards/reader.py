@@ -24,6 +24,7 @@ from capsweep.shards.layout import MULTIMNIST, compose_pairs, make_pair_source
 from capsweep.shards.manifest import INDEX, DataSetContent, Manifest, Shard
 from capsweep.shards.shard_verifier import ShardVerifier, check_sizes, damage_fault
 from capsweep.storage import official_files
+from capsweep.storage.files import hash_bytes
 from capsweep.storage.stores import hide_query
 
 IMAGES = ("images", "labels")
@@ -78,7 +79,8 @@ class ShardReader:
             if digits is not None and split in whole.content.splits:
                 source = make_pair_source(digits, split, whole.content.settings)
             splits[split] = StoredRanges(place, whole, split, names, source)
-        return Splits(**splits)
+        composed = {} if digits is None else digits.digests
+        return Splits(**splits, parts={f"digits.{name}": sha for name, sha in composed.items()})
 
     def _read_digits(self, place: Path, whole: Manifest, folder: str) -> Splits | None:
         """The digits that examples are composed of, where those alone are wanted and not stored."""
@@ -162,6 +164,11 @@ class StoredRanges:
         self.shards = manifest.shards_of(split)
         self.verifier = ShardVerifier(folder, manifest)
         self._open: OrderedDict[tuple[int, str], h5py.File] = OrderedDict()
+
+    @property
+    def digest(self) -> str:
+        """The sha256 over those of its files, in order; each is verified before it is read."""
+        return hash_bytes("".join(shard.sha256 for shard in self.shards).encode())
 
     def __len__(self) -> int:
         return self.count

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from hydra.utils import instantiate
@@ -19,6 +19,9 @@ from capsweep.errors import ConfigError
 from capsweep.model.convolution import set_method, to_channels_last
 from capsweep.shards.manifest import hash_declared
 from capsweep.training.objective import Classification, Objective
+
+if TYPE_CHECKING:  # it imports Lightning
+    from capsweep.data.module import PreparedSplits
 
 FUSED_KEY = "trainer.fused_optimizer"
 
@@ -108,7 +111,7 @@ def build_presenter(config: Mapping[str, Any]) -> Presenter:
     return _instantiate(dataset["batches"])
 
 
-def load_splits(config: Mapping[str, Any], folder: str, device: torch.device) -> dict[str, Any]:
+def load_splits(config: Mapping[str, Any], folder: str, device: torch.device) -> "PreparedSplits":
     """The splits of a data set on a device: `train`, `validation` and `test`."""
     from capsweep.data.module import prepare_splits  # it imports Lightning
 

@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 
 from capsweep.config import compose
 from capsweep.config.cell import LOGISTICS_INSIDE, get, signature
-from capsweep.data.batches import EvaluatedSplit, EvaluationLoader
+from capsweep.data.batches import Batch, EvaluatedSplit, EvaluationLoader
+from capsweep.data.evaluation_parts import EvaluationParts
 from capsweep.data.module import EVALUATION_BATCH, PreparedSplits
 from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import stored_files
@@ -52,12 +54,22 @@ class TrainedCell:
         with torch.autocast(self.test.device.type, dtype=torch.bfloat16, enabled=mixed):
             return self.network(images_BCHW, **options)
 
+    @cached_property
+    def parts(self) -> EvaluationParts:
+        """How many images are evaluated at once."""
+        return EvaluationParts(self.config["batch_size"])
+
+    def predict_batch(self, batch: Batch) -> Tensor:
+        """Return the scores [B, N] of a batch on the processor, computed in parts that fit."""
+        evaluated = self.parts.evaluate(batch, lambda part: self(part.images_BCHW).scores_BN.cpu())
+        return torch.cat([scores_BN for _, scores_BN in evaluated])
+
     def predict_scores(self, count: int) -> Predictions:
         """Scores and labels of the first `count` test examples, in batches of the test."""
         scores, labels, total = [], [], 0
         with torch.no_grad():
             for batch in EvaluationLoader(self.test, EVALUATION_BATCH):
-                scores.append(self(batch.images_BCHW).scores_BN.float().cpu())
+                scores.append(self.predict_batch(batch).float())
                 labels.append(batch.labels.cpu())
                 total += len(batch.labels)
                 if total >= count:

@@ -67,7 +67,10 @@ def make_task(cell: Cell, num_devices: int = 1) -> CapsuleTask:
     shared = distributed.share_modules(network) if num_devices > 1 else []
     devices.compile_network(network, config["trainer"]["compile"])
     objective, optimizer = build.build_objective(config), build.build_optimizer(config)
-    return CapsuleTask(network, objective, optimizer, config["optim"], config["seed"], shared)
+    batch_size = -(-config["batch_size"] // num_devices)
+    return CapsuleTask(
+        network, objective, optimizer, config["optim"], config["seed"], shared, batch_size
+    )
 
 
 def fit(

@@ -225,6 +225,32 @@ def test_a_folder_begun_by_an_earlier_version_is_filled(make: Make, folder: Path
     assert hashes(folder) == before
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        '{"identity": 5}',
+        '{"identity": {"version": 1e999}}',
+        f'{{"identity": {{"version": {"9" * 400}}}}}',
+        '{"identity": {"version": {"more": 1}}}',
+        '{"a":' * 5000,
+        '{"dataset": "\\u001b[2J"}',
+    ],
+)
+def test_damaged_knowledge_of_what_a_folder_is_to_hold_is_one_line_with_its_file(
+    make: Make, folder: Path, text: str, capsys: Capture
+) -> None:
+    assert make() == 0
+    wanted = folder / ".making" / "wanted.json"
+    wanted.write_text(text)
+    capsys.readouterr()
+    assert make() == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {wanted}: cannot be read (")
+    assert line.endswith("delete it, and it is written anew")
+    assert line.isprintable()
+
+
 def test_a_damaged_manifest_where_nothing_else_says_what_is_there_has_a_cure(
     make: Make, folder: Path, capsys: Capture
 ) -> None:

@@ -12,6 +12,7 @@ from capsweep.errors import UserError
 
 DATA = "data"  # key of a result
 READ_BY = ("reader", "test", "shards")  # sections of a data set that decide what is read
+SHARDS_DIFFER = "; shards made with another SHARDS or ARGS are other files, and cannot be compared"
 NAMED = 3  # cells of a digest
 
 
@@ -43,10 +44,11 @@ def check_same_data(uses: Iterable[DataUse]) -> str | None:
         if len(by_digest) > 1:
             texts = [f"{digest} ({_name_cells(of)})" for digest, of in by_digest.items()]
             name = names[next(iter(by_digest.values()))[0]]
+            layout = SHARDS_DIFFER if json.loads(declared)[-1] else ""
             raise UserError(
                 f"dataset={name}: the {split} data were not the same in all cells: sha256 "
-                f"{', '.join(texts)}; restore the data that are meant, remove the cells that used "
-                "others (capsweep ledger rm) and run them again"
+                f"{', '.join(texts)}{layout}; restore the data that are meant, remove the cells "
+                "that used others (capsweep ledger rm) and run them again"
             )
     total = len({use.signature for use in uses})
     lacking = len({use.signature for use in uses if not use.result.get(DATA)})

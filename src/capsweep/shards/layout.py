@@ -31,7 +31,10 @@ from capsweep.storage.files import hash_bytes, write_atomically
 
 MULTIMNIST = "multimnist"  # the job
 # What h5py raises for what it finds in a file, beside OSError.
-DAMAGE_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
+DAMAGE_ERRORS = (
+    *(OSError, RuntimeError, KeyError, ValueError, TypeError),
+    *(MemoryError, OverflowError),  # of sizes that a header declares
+)
 BLOCK = 500  # examples of a chunk: about 0.6 MB of MultiMNIST
 AT_ONCE = 2 * BLOCK  # examples, so that they are still in the cache when they are stored
 

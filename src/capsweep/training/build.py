@@ -99,7 +99,10 @@ def build_source(config: Mapping[str, Any]) -> Reader:
     origin = hash_declared({"sha256": dataset["reader"]["sha256"]})
     targets = config["loss"]["reconstruction"]["weight"] > 0
     return _instantiate(dataset["shards"])(
-        digits=build_reader(config), origin=origin, targets=targets
+        digits=build_reader(config),
+        origin=origin,
+        targets=targets,
+        classes=dataset["num_classes"],
     )
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -16,7 +17,7 @@ from PIL import Image
 from capsweep import cli
 from capsweep.shards import manifest
 from capsweep.shards.layout import describe_shard
-from capsweep.shards.manifest import INDEX
+from capsweep.shards.manifest import INDEX, DataSetContent
 
 Capture = pytest.CaptureFixture[str]
 NAME = "train-00001.h5"
@@ -79,7 +80,8 @@ def test_what_cannot_be_compared_with_its_source_is_not_called_whole(
 ) -> None:
     monkeypatch.setenv("DATA_DIR", str(tmp_path / "nothing"))
     folder = shutil.copytree(whole, tmp_path / "shards")
-    rename_origin(folder, "mnist")
+    content = manifest.read_manifest(folder).content
+    change_content(folder, replace(content, origin=replace(content.origin, name="mnist")))
     assert run_data("verify", folder) == 0
     (line,) = capsys.readouterr().out.splitlines()
     said = "as index.json says (multimnist, 6 shards, all read; not compared with its source: "
@@ -89,10 +91,9 @@ def test_what_cannot_be_compared_with_its_source_is_not_called_whole(
     assert run_data("verify", folder, "--data-dir", tmp_path / "nothing") == 2
 
 
-def rename_origin(folder: Path, name: str) -> None:
-    """As if examples had been made of another data set, in files and index.json."""
+def change_content(folder: Path, content: DataSetContent) -> None:
+    """Have files and index.json say that examples are something else."""
     stored = manifest.read_manifest(folder)
-    content = replace(stored.content, origin=replace(stored.content.origin, name=name))
     manifest.write_manifest(folder, replace(stored, content=content))
     for shard in stored.shards:
         with h5py.File(folder / shard.name, "r+") as file:
@@ -127,6 +128,18 @@ def test_bad_input_is_one_line_and_status_2(
 def test_a_folder_without_a_manifest_is_bad_input(tmp_path: Path, capsys: Capture) -> None:
     assert run_data("verify", tmp_path) == 2
     assert f"error: {tmp_path / INDEX}: no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("settings", [{}, {"margin": "wide"}, {"margin": [4]}, {"margin": -1}])
+def test_settings_of_pairs_that_are_no_numbers_are_one_line(
+    settings: dict[str, Any], whole: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    folder = shutil.copytree(whole, tmp_path / "shards")
+    stored = manifest.read_manifest(folder)
+    change_content(folder, replace(stored.content, settings=settings))
+    assert run_data("info", folder, "--picture", tmp_path / "x.png") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: index.json: settings.margin is ")
 
 
 def test_info_prints_the_manifest_and_draws_what_is_stored(

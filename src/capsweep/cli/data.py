@@ -24,7 +24,7 @@ from capsweep.errors import ConfigError, DataError, UserError
 from capsweep.evaluation import pictures
 from capsweep.shards import making, making_plan, verify
 from capsweep.shards.groups import read_range
-from capsweep.shards.layout import MULTIMNIST, ShardJob
+from capsweep.shards.layout import MULTIMNIST, ShardJob, read_number
 from capsweep.shards.making import FINISHED, INTERRUPTED, MakingResult, TaskRunner
 from capsweep.shards.making_plan import MakingPlan
 from capsweep.shards.manifest import DataSetContent, Manifest, read_manifest
@@ -168,7 +168,7 @@ def _make_train_command(folder: Path, content: DataSetContent, data: str) -> str
     words = [f"dataset={SHARDS}", *declare_data_set(content), render("places.data", data)]
     dataset = compose.cell(words).config["dataset"]
     digit = compose.cell([f"dataset={content.origin.name}"]).config["dataset"]["image_shape"]
-    margin = int(content.settings["margin"])
+    margin = read_number(content.settings, "margin")
     shape = [digit[0], *(side + 2 * margin for side in digit[1:])]
     if shape != list(dataset["image_shape"]):
         words.append(render("dataset.image_shape", shape))

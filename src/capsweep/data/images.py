@@ -52,7 +52,7 @@ class LabelledImages:
         digest = hashlib.sha256()
         for array in (self.images_NCHW.numpy(), self.labels_N.numpy().astype("<i8", copy=False)):
             digest.update(f"{array.dtype.str} {array.shape} ".encode())
-            digest.update(np.ascontiguousarray(array))
+            digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
     def select(self, index_N: Tensor) -> "LabelledImages":

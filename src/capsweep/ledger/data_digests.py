@@ -5,7 +5,7 @@ have none.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from capsweep.errors import UserError
@@ -34,22 +34,14 @@ def check_same_data(uses: Iterable[DataUse]) -> str | None:
     naming the data set, both digests and cells of each.
     """
     uses = list(uses)
-    cells: dict[tuple[str, str], dict[str, list[str]]] = {}
+    cells: dict[tuple[str, str], dict[str, list[DataUse]]] = {}
     for use in uses:
         declared = json.dumps([use.dataset.get(key) for key in READ_BY], sort_keys=True)
         for split, digest in use.result.get(DATA, {}).items():
-            cells.setdefault((declared, split), {}).setdefault(digest, []).append(use.signature)
-    names = {use.signature: use.dataset["name"] for use in uses}
+            cells.setdefault((declared, split), {}).setdefault(digest, []).append(use)
     for (_, split), by_digest in cells.items():
         if len(by_digest) > 1:
-            texts = [f"{digest} ({_name_cells(of)})" for digest, of in by_digest.items()]
-            name = names[next(iter(by_digest.values()))[0]]
-            layout = SHARDS_DIFFER if json.loads(declared)[-1] else ""
-            raise UserError(
-                f"dataset={name}: the {split} data were not the same in all cells: sha256 "
-                f"{', '.join(texts)}{layout}; restore the data that are meant, remove the cells "
-                "that used others (capsweep ledger rm) and run them again"
-            )
+            raise _refuse_mixture(split, by_digest)
     total = len({use.signature for use in uses})
     lacking = len({use.signature for use in uses if not use.result.get(DATA)})
     if not lacking:
@@ -57,6 +49,15 @@ def check_same_data(uses: Iterable[DataUse]) -> str | None:
     return f"{lacking} of {total} results have no digest of their data and were not compared"
 
 
-def _name_cells(signatures: Iterable[str]) -> str:
-    distinct = list(dict.fromkeys(signatures))
-    return ", ".join(distinct[:NAMED]) + ", ..." * (len(distinct) > NAMED)
+def _refuse_mixture(split: str, by_digest: Mapping[str, Sequence[DataUse]]) -> UserError:
+    texts = []
+    for digest, uses in by_digest.items():
+        names = list(dict.fromkeys(use.signature for use in uses))
+        texts.append(f"{digest} ({', '.join(names[:NAMED])}{', ...' * (len(names) > NAMED)})")
+    dataset = next(iter(by_digest.values()))[0].dataset
+    layout = SHARDS_DIFFER if "shards" in dataset else ""
+    return UserError(
+        f"dataset={dataset['name']}: the {split} data were not the same in all cells: sha256 "
+        f"{', '.join(texts)}{layout}; restore the data that are meant, remove the cells that used "
+        "others (capsweep ledger rm) and run them again"
+    )

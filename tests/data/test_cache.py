@@ -1,9 +1,12 @@
 """Decoded images: made once, whole or absent, kept in the user's cache, and never in the way."""
 
+import hashlib
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,6 +124,26 @@ def roll_labels() -> None:
         arrays = {name: file[name] for name in file.files}
     arrays["train_labels"] = np.roll(arrays["train_labels"], 1)
     np.savez(path, **arrays)
+
+
+def test_a_file_is_hashed_once_in_a_process_and_again_when_it_has_changed(
+    decode: CountingDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode_once("few", DECLARED, decode)
+    begun, sha256 = [], hashlib.sha256
+
+    def note_hash(*content: bytes) -> Any:
+        begun.extend(["arrays"] * (not content))
+        return sha256(*content)
+
+    monkeypatch.setattr(hashlib, "sha256", note_hash)
+    for is_touched, splits in ((False, 2), (False, 0), (True, 2), (False, 0)):
+        if is_touched:
+            os.utime(cache_file())
+        begun.clear()
+        assert is_whole(decode_once("few", DECLARED, decode))
+        assert len(begun) == splits
+    assert decode.calls == 1
 
 
 def test_images_with_the_labels_of_others_are_decoded_again_with_a_line(

@@ -9,6 +9,7 @@ Shape letters: N examples, C H W image.
 
 import hashlib
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -33,15 +34,20 @@ from capsweep.storage.npz import open_npz
 
 FORMAT = 1  # to be raised when a reader decodes the same files to other arrays
 DIGESTS = "digests"  # of the splits in a cache file, as JSON
+_verified: set[tuple[str | int, ...]] = set()  # cache files of this process: path, inode and state
 VALIDATION_SEED = 20171026  # which training examples are held out is part of the data set
 
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """uint8 images [N, C, H, W] and int64 labels [N]."""
+    """uint8 images [N, C, H, W] and int64 labels [N].
+
+    known_digest: the digest, where this process has computed it before; None: it is computed.
+    """
 
     images_NCHW: Tensor
     labels_N: Tensor
+    known_digest: str | None = None
 
     def __len__(self) -> int:
         return len(self.labels_N)
@@ -49,6 +55,8 @@ class LabelledImages:
     @cached_property
     def digest(self) -> str:
         """The sha256 of images and labels, each with its type and shape, on the processor."""
+        if self.known_digest is not None:
+            return self.known_digest
         digest = hashlib.sha256()
         for array in (self.images_NCHW.numpy(), self.labels_N.numpy().astype("<i8", copy=False)):
             digest.update(f"{array.dtype.str} {array.shape} ".encode())
@@ -254,9 +262,13 @@ def _save_decoded(path: Path, identity: str, images: Decoded) -> None:
 
 
 def _load_decoded(path: Path, identity: str) -> Decoded | None:
-    """The images of a cache file; None where there is none. A line says why one is not used."""
+    """The images of a cache file; None where there is none. A line says why one is not used.
+
+    A file is hashed once in a process, and again when its size or a time of it has changed.
+    """
     try:
         with path.open("rb") as raw, open_npz(raw) as file:
+            state = os.fstat(raw.fileno())
             arrays = {name: file[name] for name in file.files}
         if str(arrays.pop("identity")) != identity:
             raise ValueError("it is of another data set")
@@ -264,12 +276,18 @@ def _load_decoded(path: Path, identity: str) -> Decoded | None:
             raise ValueError("an earlier version made it, without digests")
         digests = json.loads(str(arrays.pop(DIGESTS)))
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        key = (str(path), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
         images = {
-            split: LabelledImages(tensors.pop(f"{split}_images"), tensors.pop(f"{split}_labels"))
-            for split in digests
+            split: LabelledImages(
+                tensors.pop(f"{split}_images"),
+                tensors.pop(f"{split}_labels"),
+                digest if key in _verified else None,
+            )
+            for split, digest in digests.items()
         }
         if tensors or digests != {split: each.digest for split, each in images.items()}:
             raise ValueError("its images or labels are not those that were decoded")
+        _verified.add(key)
         return images
     except FileNotFoundError:
         return None

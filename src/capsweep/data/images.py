@@ -32,9 +32,7 @@ from capsweep.storage.files import (
 )
 from capsweep.storage.npz import open_npz
 
-FORMAT = (
-    2  # to be raised when a reader decodes the same files to other arrays, or a file has others
-)
+FORMAT = 2  # to be raised when a reader decodes the same files to other arrays
 DIGESTS = "digests"  # of the splits in a cache file, as JSON
 _verified: set[tuple[str | int, ...]] = set()  # cache files of this process: path, inode and state
 VALIDATION_SEED = 20171026  # which training examples are held out is part of the data set

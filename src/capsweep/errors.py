@@ -47,3 +47,13 @@ class CodeChangedError(RuntimeError):
 
 class RankFailedError(RuntimeError):
     """One of the processes that train a cell together failed; the message is its cause."""
+
+
+# torch and the system tell that memory is short in the text of a RuntimeError or OSError.
+SHORT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "[errno 12]")
+
+
+def is_short_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory, or that of a GPU, ran out."""
+    says_so = any(sign in str(error).lower() for sign in SHORT_OF_MEMORY)
+    return isinstance(error, MemoryError) or says_so

@@ -4,8 +4,11 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import shard_folders
@@ -13,7 +16,8 @@ from PIL import Image
 
 from capsweep import cli
 from capsweep.shards import manifest
-from capsweep.shards.manifest import INDEX
+from capsweep.shards.layout import describe_shard
+from capsweep.shards.manifest import INDEX, DataSetContent
 
 Capture = pytest.CaptureFixture[str]
 NAME = "train-00001.h5"
@@ -50,6 +54,53 @@ def test_a_whole_folder_is_said_to_be_whole(whole: Path, capsys: Capture) -> Non
     assert "examples made again and compared" in printed
 
 
+def roll_labels(folder: Path) -> None:
+    """Give the examples of a shard the labels of others, and index.json its new hash."""
+    with h5py.File(folder / NAME, "r+") as file:
+        file["labels"][:] = np.roll(file["labels"][:], 1, axis=0)
+    shard_folders.rehash(folder, NAME)
+
+
+def test_labels_of_others_with_right_hashes_are_found_without_an_option(
+    whole: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    folder = shutil.copytree(whole, tmp_path / "shards")
+    assert run_data("verify", folder) == 0
+    assert "whole (multimnist, 6 shards, all read; 1,0" in capsys.readouterr().out
+    roll_labels(folder)
+    assert run_data("verify", folder) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{NAME}: different: ")
+    assert "are not those of the source: labels of train" in lines[0]
+    assert lines[-1].startswith(f"{folder}: 1 fault in 1 file (")
+
+
+def test_what_cannot_be_compared_with_its_source_is_not_called_whole(
+    whole: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATA_DIR", str(tmp_path / "nothing"))
+    folder = shutil.copytree(whole, tmp_path / "shards")
+    content = manifest.read_manifest(folder).content
+    change_content(folder, replace(content, origin=replace(content.origin, name="mnist")))
+    assert run_data("verify", folder) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    said = "as index.json says (multimnist, 6 shards, all read; not compared with its source: "
+    assert line.startswith(f"{folder}: {said}")
+    assert f"{tmp_path / 'nothing'} does not exist; set DATA_DIR" in line
+    assert "whole" not in line
+    assert run_data("verify", folder, "--data-dir", tmp_path / "nothing") == 2
+
+
+def change_content(folder: Path, content: DataSetContent) -> None:
+    """Have files and index.json say that examples are something else."""
+    stored = manifest.read_manifest(folder)
+    manifest.write_manifest(folder, replace(stored, content=content))
+    for shard in stored.shards:
+        with h5py.File(folder / shard.name, "r+") as file:
+            file.attrs.update(describe_shard(content, shard.split, shard.first))
+        shard_folders.rehash(folder, shard.name)
+
+
 def test_faults_are_lines_and_status_1(whole: Path, tmp_path: Path, capsys: Capture) -> None:
     folder = shutil.copytree(whole, tmp_path / "shards")
     (folder / NAME).unlink()
@@ -63,7 +114,6 @@ def test_faults_are_lines_and_status_1(whole: Path, tmp_path: Path, capsys: Capt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dataset.source=digits"], "--data-dir and overrides belong to --again"),
         (["--deep"], "--deep is no more: use --again N"),
         (["--again", "9", "dataset.batches.seed=3"], "settings.seed: 0 there, 3 asked for"),
     ],
@@ -78,6 +128,18 @@ def test_bad_input_is_one_line_and_status_2(
 def test_a_folder_without_a_manifest_is_bad_input(tmp_path: Path, capsys: Capture) -> None:
     assert run_data("verify", tmp_path) == 2
     assert f"error: {tmp_path / INDEX}: no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("settings", [{}, {"margin": "wide"}, {"margin": [4]}, {"margin": -1}])
+def test_settings_of_pairs_that_are_no_numbers_are_one_line(
+    settings: dict[str, Any], whole: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    folder = shutil.copytree(whole, tmp_path / "shards")
+    stored = manifest.read_manifest(folder)
+    change_content(folder, replace(stored.content, settings=settings))
+    assert run_data("info", folder, "--picture", tmp_path / "x.png") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: index.json: settings.margin is ")
 
 
 def test_info_prints_the_manifest_and_draws_what_is_stored(

@@ -103,6 +103,16 @@ def test_a_table_of_members_single_error_and_ensemble_is_printed_and_written(
         assert note in printed
 
 
+def test_networks_of_other_data_are_no_ensemble(sweep: Path, storage: Path, capsys: Output) -> None:
+    for seed, digest in enumerate(("1a" * 32, "2b" * 32)):
+        folder = store_cell(storage, list_points(sweep)["capsnet", seed], RIGHT)
+        result = json.loads((folder / "result.json").read_text())
+        (folder / "result.json").write_text(json.dumps({**result, "data": {"train": digest}}))
+    assert evaluate("ensemble", sweep, storage) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: dataset=digits: the train data were not the same in all cells")
+
+
 def test_a_member_whose_scores_are_not_finite_is_named(
     sweep: Path, storage: Path, capsys: Output
 ) -> None:

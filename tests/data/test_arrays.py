@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from stored_arrays import declare_shape
 
 from capsweep.data import arrays
 from capsweep.data.arrays import NpzReader
@@ -16,6 +17,7 @@ from capsweep.data.module import prepare_splits
 from capsweep.errors import DataError
 from capsweep.storage import official_files
 from capsweep.storage.files import hash_file
+from capsweep.storage.npz import open_npz
 
 DRAW = np.random.default_rng(0)
 IMAGES = DRAW.integers(0, 256, (6, 2, 5, 7), dtype=np.uint8)
@@ -258,6 +260,36 @@ def test_a_file_that_is_cut_or_no_archive_is_refused(tmp_path: Path) -> None:
 def test_a_file_of_any_size_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(official_files, "LARGEST", 1)
     assert len(save(tmp_path).read(str(tmp_path)).train) == 6
+
+
+HUGE = 2**40
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(HUGE, 28, 28), (2**62, 2**62), (HUGE,), (0, 2**70), (-1, -12), (3,), (10**400,)],
+)
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_an_array_that_declares_another_size_than_it_has_is_refused_before_it_is_read(
+    shape: tuple[int, ...], is_packed: bool, tmp_path: Path
+) -> None:
+    save(tmp_path)
+    declare_shape(tmp_path / "own.npz", "test_labels", shape, is_packed=is_packed)
+    reader = NpzReader({"own": hash_file(tmp_path / "own.npz")}, ["."], num_classes=3)
+    with pytest.raises(DataError, match=r"own\.npz: test_labels\.npy declares .* and has 2; write"):
+        reader.read(str(tmp_path))
+
+
+@pytest.mark.parametrize(("field", "size"), [("file_size", HUGE), ("compress_size", HUGE)])
+def test_a_member_that_declares_more_bytes_than_the_file_can_hold_is_refused(
+    field: str, size: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("scores.npy", b"\0" * 1000)
+        setattr(archive.infolist()[0], field, size)  # as the list at the end of the file has it
+    with path.open("rb") as file, pytest.raises(ValueError, match=r"scores\.npy declares"):
+        open_npz(file)
 
 
 def test_a_file_of_another_hash_is_not_read(tmp_path: Path) -> None:

@@ -1,15 +1,20 @@
 """Decoded images: made once, whole or absent, kept in the user's cache, and never in the way."""
 
+import hashlib
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from capsweep.data import images
 from capsweep.data.images import Decoded, LabelledImages, decode_once
+from capsweep.errors import DataError
 from capsweep.storage.files import user_cache_folder
 
 DECLARED = {"sha256": {"file": "00"}}
@@ -83,7 +88,7 @@ def test_what_was_decoded_is_kept_and_read_without_writing(decode: CountingDecod
 
 @pytest.mark.parametrize(
     ("name", "declared", "format"),
-    [("more", DECLARED, 1), ("few", {"sha256": {"file": "01"}}, 1), ("few", DECLARED, 2)],
+    [("more", DECLARED, 2), ("few", {"sha256": {"file": "01"}}, 2), ("few", DECLARED, 3)],
 )
 def test_other_names_hashes_and_formats_are_other_data(
     name: str,
@@ -110,6 +115,61 @@ def test_a_damaged_file_is_made_anew(fault: str, place: float, decode: CountingD
     assert is_whole(decode_once("few", DECLARED, decode))
     assert is_whole(decode_once("few", DECLARED, decode))
     assert decode.calls == 2
+
+
+def roll_labels() -> None:
+    """Give each training image of the cache the label of another: the file itself is whole."""
+    path = cache_file()
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    arrays["train_labels"] = np.roll(arrays["train_labels"], 1)
+    np.savez(path, **arrays)
+
+
+def test_a_file_is_hashed_once_in_a_process_and_again_when_it_has_changed(
+    decode: CountingDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode_once("few", DECLARED, decode)
+    begun, sha256 = [], hashlib.sha256
+
+    def note_hash(*content: bytes) -> Any:
+        begun.extend(["arrays"] * (not content))
+        return sha256(*content)
+
+    monkeypatch.setattr(hashlib, "sha256", note_hash)
+    for is_touched, splits in ((False, 2), (False, 0), (True, 2), (False, 0)):
+        if is_touched:
+            os.utime(cache_file())
+        begun.clear()
+        assert is_whole(decode_once("few", DECLARED, decode))
+        assert len(begun) == splits
+    assert decode.calls == 1
+
+
+def test_images_with_the_labels_of_others_are_decoded_again_with_a_line(
+    decode: CountingDecoder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decode_once("few", DECLARED, decode)
+    roll_labels()
+    assert is_whole(decode_once("few", DECLARED, decode))
+    assert is_whole(decode_once("few", DECLARED, decode))
+    assert decode.calls == 2
+    reason = "its images or labels are not those that were decoded"
+    said = f"{cache_file()}: not used ({reason}); the official files are decoded again"
+    assert capsys.readouterr().err == f"{said}\n"
+
+
+def test_images_with_the_labels_of_others_are_refused_where_no_file_is_left(
+    decode: CountingDecoder,
+) -> None:
+    decode_once("few", DECLARED, decode)
+    roll_labels()
+
+    def fail() -> Decoded:
+        raise DataError("few.bin: no such file")
+
+    with pytest.raises(DataError, match=r"few\.bin: no such file"):
+        decode_once("few", DECLARED, fail)
 
 
 def test_a_file_of_other_data_under_this_name_is_not_read(decode: CountingDecoder) -> None:

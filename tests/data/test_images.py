@@ -51,6 +51,25 @@ def test_all_digits_are_in_one_of_two_stratified_splits(digits: Splits) -> None:
     assert digits.train.labels_N[:12].tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 0, 1, 2]
 
 
+def test_a_digest_is_of_every_pixel_label_and_shape_and_of_nothing_else(digits: Splits) -> None:
+    images_NCHW, labels_N = digits.test.images_NCHW, digits.test.labels_N
+    pixel_NCHW = images_NCHW.clone()
+    pixel_NCHW[-1, 0, -1, -1] += 1
+    others = [
+        LabelledImages(pixel_NCHW, labels_N),
+        LabelledImages(images_NCHW, labels_N.roll(1)),
+        LabelledImages(images_NCHW.reshape(360, 1, 14, 56), labels_N),
+        digits.test.select(torch.arange(359)),
+    ]
+    assert len({digits.test.digest, *(each.digest for each in others)}) == 5
+    again = LabelledImages(images_NCHW.clone().to(memory_format=torch.channels_last), labels_N)
+    assert again.digest == digits.test.digest
+    assert digits.digests == {"train": digits.train.digest, "test": digits.test.digest}
+    # Results of different versions are compared by it.
+    few = LabelledImages(torch.zeros(1, 1, 1, 2, dtype=torch.uint8), torch.tensor([3]))
+    assert few.digest == "f85bc4284b543a058aad557cc03dda217a29ea642ed4ee97695725bb5d0d8ecd"
+
+
 def test_digits_look_like_those_of_mnist_and_keep_their_labels(digits: Splits) -> None:
     source = load_digits()
     canvas_NCHW = draw_on_canvas(torch.from_numpy(source.images))

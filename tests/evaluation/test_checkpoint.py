@@ -123,6 +123,36 @@ def test_what_cannot_be_asked_names_the_cell_and_the_cure(
         loader.load(cell.signature)
 
 
+def test_a_cell_says_the_same_of_fewer_images_at_once_where_memory_is_short(
+    cell: Cell, loader: CellLoader, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded, stored = loader.load_tested(cell.signature)
+
+    def fail_above_10(network: torch.nn.Module, images: tuple[torch.Tensor]) -> None:
+        if len(images[0]) > 10:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    loaded.network.register_forward_pre_hook(fail_above_10)
+    assert verify_predictions(loaded, stored).examples == 360
+    scores_MN, _ = loaded.predict_scores(360)
+    np.testing.assert_allclose(scores_MN, stored[0], atol=1e-5)
+    assert loaded.parts.examples <= 10
+    assert "from now on 5 are" in capsys.readouterr().err
+
+
+def test_a_network_is_not_asked_of_other_data_than_it_was_trained_on(
+    cell: Cell, loader: CellLoader, folder: Path
+) -> None:
+    result = json.loads((folder / "result.json").read_text())
+    trained = result["data"]["train"]
+    result["data"]["train"] = "0" * 64
+    del result["sha256"]
+    (folder / "result.json").write_text(json.dumps(result))
+    said = f"its train data had sha256 {'0' * 64}, and what is read now has {trained}"
+    with pytest.raises(UserError, match=f"{cell.signature}: {said}"):
+        loader.load(cell.signature)
+
+
 def test_other_predictions_than_stored_are_refused_and_ties_are_counted(
     cell: Cell, loader: CellLoader
 ) -> None:

@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 import reported_cells
 import yaml
+from stored_arrays import declare_shape
 
 from capsweep import cli
 from capsweep.config import places
-from capsweep.errors import UserError
+from capsweep.errors import DamageError, UserError
 from capsweep.ledger import lease, listing, upkeep
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of, load_predictions
 from capsweep.report import cells, publish, table
@@ -232,6 +233,17 @@ def test_a_result_that_could_be_but_was_altered_is_damaged(whole: Path, tmp_path
     path.write_text(path.read_text().replace('"test/error": 0.0', '"test/error": 0.001'))
     assert "it was altered" in str(ledger.entry(path.parent.name).cause)
     assert ledger.read_result(path.parent.name) is None
+
+
+@pytest.mark.parametrize("shape", [(2**40, 10), (2**62, 2**62), (0, 2**70), (7,)])
+def test_predictions_that_declare_another_size_than_they_have_are_damaged(
+    shape: tuple[int, ...], whole: Path, tmp_path: Path
+) -> None:
+    ledger = Ledger(shutil.copytree(whole, tmp_path / "storage") / "ledger")
+    path = tmp_path / "storage" / file_of(whole, "predictions.npz", False).relative_to(whole)
+    declare_shape(path, "scores", shape, is_packed=True)
+    with pytest.raises(DamageError, match=r"predictions\.npz is damaged \(scores\.npy declares"):
+        load_predictions(ledger, path.parent.name)
 
 
 def test_a_damaged_claim_is_somebodys_until_it_is_released(

@@ -127,6 +127,21 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize("size", [3 * 10**9, 2**40, 2**62, 2**70, -1])
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+@pytest.mark.parametrize("name", ["export.tar", "export.tar.xz"])
+def test_a_header_that_declares_more_bytes_than_there_are_is_one_line(
+    size: int, kind: bytes, name: str, tmp_path: Path
+) -> None:
+    info = tarfile.TarInfo("manifest.json")
+    info.size, info.type = size, kind
+    content = info.tobuf(tarfile.GNU_FORMAT) + b"{}".ljust(512) + bytes(1024)
+    packed = lzma.compress(content) if name.endswith("xz") else content
+    (tmp_path / name).write_bytes(packed)
+    with pytest.raises(DataError, match=rf"^\S*{name}: not a whole tar file \([^\n]+\); copy"):
+        transfer.import_cells(Ledger(tmp_path / "there"), tmp_path / name)
+
+
 @pytest.mark.parametrize(("damage", "message"), REFUSED)
 @pytest.mark.parametrize("ledger", ["disk"], indirect=True)
 def test_a_damaged_export_is_refused_before_anything_is_written(

@@ -1,6 +1,7 @@
 """Two cells on the same test examples."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,7 +74,7 @@ def test_a_cell_without_predictions_is_named(tmp_path) -> None:
         load_predictions(Ledger(tmp_path), "abc")
 
 
-def write_cell(folder, name: str, *overrides: str, **result: str) -> None:
+def write_cell(folder, name: str, *overrides: str, **result: Any) -> None:
     """Write a cell of the ledger at `folder`: what it was tested on."""
     path = folder / folder_of(name)
     path.mkdir(parents=True)
@@ -87,7 +88,12 @@ def test_equal_labels_of_other_images_cannot_be_compared(tmp_path) -> None:
     write_cell(tmp_path, "cc", "dataset=affnist_like")
     write_cell(tmp_path, "dd", "dataset=multimnist", "model=capsnet", test_sha256="1")
     write_cell(tmp_path, "ee", "dataset=multimnist", "model=capsnet", test_sha256="2")
+    write_cell(tmp_path, "ff", "dataset=digits", "model=capsnet", data={"test": "1a" * 32})
+    write_cell(tmp_path, "gg", "dataset=digits", "model=cnn_small", data={"test": "2b" * 32})
     evaluation_tables.check_same_examples(Ledger(tmp_path), "aa", "bb")
-    for first, second, key in (("aa", "cc", r"dataset\.test"), ("dd", "ee", "test_sha256")):
+    for first, second, key in (
+        *(("aa", "cc", r"dataset\.test"), ("dd", "ee", "test_sha256")),
+        ("ff", "gg", r"data\.test"),
+    ):
         with pytest.raises(UserError, match=rf"tested on different examples \({key} differs\)"):
             evaluation_tables.check_same_examples(Ledger(tmp_path), first, second)

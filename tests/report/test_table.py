@@ -12,7 +12,7 @@ from rich.console import Console
 
 from capsweep import terminal
 from capsweep.config import compose
-from capsweep.errors import ConfigError
+from capsweep.errors import ConfigError, UserError
 from capsweep.report import render, table
 from capsweep.report.formatted_table import format_table
 from capsweep.sweep import expand, more_seeds
@@ -193,6 +193,38 @@ def test_a_table_says_what_its_data_is_not(
     chosen = choose(sweep, overrides=[f"dataset={dataset[0]}", *dataset[1:]], seeds="1")
     assert chosen.render().count(f"{dataset[0]}: {said}") == 1
     assert said not in choose(sweep, seeds="1").render()
+
+
+TRAIN, TEST, CHANGED = "1a" * 32, "2b" * 32, "3c" * 32
+
+
+def test_cells_that_used_other_data_are_never_in_one_table(ablation) -> None:
+    for number in range(4):
+        data = {"train": TRAIN, "test": TEST if number else CHANGED}
+        ablation.finish(number, {"test/error": 0.25}, data=data)
+    first, second, *_ = (point.cell.signature for point in ablation.points)
+    said = rf"{CHANGED} \({first}\), {TEST} \({second}, .*run them again$"
+    with pytest.raises(UserError, match=rf"^dataset=digits: the test data .*{said}"):
+        ablation.build()
+
+
+def test_results_without_digests_are_counted_and_the_others_compared(ablation) -> None:
+    ablation.fill(0.25, 0.25)
+    ablation.finish(2, {"test/error": 0.25}, data={"train": TRAIN, "test": TEST})
+    said = "data: 2 of 3 results have no digest of their data and were not compared."
+    assert ablation.render().count(said) == 1
+    for number in range(2):
+        ablation.finish(number, {"test/error": 0.25}, data={"train": TRAIN, "test": TEST})
+    assert "digest" not in ablation.render()
+
+
+def test_different_data_sets_have_different_data(choose: Callable) -> None:
+    chosen = choose("ablation", routing="3", seeds="1", overrides=["dataset=digits,mnist"])
+    for number, point in enumerate(chosen.points):
+        is_mnist = point.coordinate("dataset") == "mnist"
+        data = {"train": TRAIN, "test": TEST if is_mnist else CHANGED}
+        chosen.finish(number, {"test/error": 0.01}, data=data)
+    assert len(chosen.build().rows) == 3
 
 
 def test_a_table_says_which_composed_images_its_cells_were_tested_on(choose: Callable) -> None:

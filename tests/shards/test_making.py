@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import h5py
 import pytest
 import shard_folders
 from commands import read_to_end
@@ -107,6 +108,17 @@ def test_a_shard_that_is_not_whole_is_made_again(
     kept = before.keys() - {"train-00002.h5", "index.json"}
     assert all(times(folder)[name] == written[name] for name in kept)
     assert "1 shard made, 5 kept, of 6" in capsys.readouterr().out
+
+
+def test_a_shard_that_declares_any_size_is_made_again(make: Make, folder: Path) -> None:
+    assert make() == 0
+    before = hashes(folder)
+    (folder / "index.json").unlink()  # then a shard alone says what it holds
+    with h5py.File(folder / "train-00002.h5", "w") as file:
+        for name in ("images", "labels"):
+            file.create_dataset(name, (2**40, 2**10), "uint8", chunks=(1, 1))
+    assert make() == 0
+    assert hashes(folder) == before
 
 
 def test_leftovers_of_killed_workers_go_and_files_of_others_stay(make: Make, folder: Path) -> None:
@@ -223,6 +235,32 @@ def test_a_folder_begun_by_an_earlier_version_is_filled(make: Make, folder: Path
     assert make("--pairs=3") == 2
     assert make() == 0
     assert hashes(folder) == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        '{"identity": 5}',
+        '{"identity": {"version": 1e999}}',
+        f'{{"identity": {{"version": {"9" * 400}}}}}',
+        '{"identity": {"version": {"more": 1}}}',
+        '{"a":' * 5000,
+        '{"dataset": "\\u001b[2J"}',
+    ],
+)
+def test_damaged_knowledge_of_what_a_folder_is_to_hold_is_one_line_with_its_file(
+    make: Make, folder: Path, text: str, capsys: Capture
+) -> None:
+    assert make() == 0
+    wanted = folder / ".making" / "wanted.json"
+    wanted.write_text(text)
+    capsys.readouterr()
+    assert make() == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {wanted}: cannot be read (")
+    assert line.endswith("delete it, and it is written anew")
+    assert line.isprintable()
 
 
 def test_a_damaged_manifest_where_nothing_else_says_what_is_there_has_a_cure(

@@ -4,10 +4,12 @@ object store each shard is fetched on its first use.
 
 import multiprocessing
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any, cast
 
+import h5py
 import numpy as np
 import pytest
 import shard_folders
@@ -85,6 +87,23 @@ def test_a_bit_that_flips_after_the_hash_is_found_by_the_checksum_of_its_chunk(
     shard_folders.flip_bit(folder / NAME, shard_folders.pixel_place(folder / NAME))
     with pytest.raises(DataError, match=rf"{NAME}: unreadable: cannot be read"):
         read_range(stored, 500, 900)
+
+
+def test_a_label_beyond_the_classes_is_told_with_its_file_before_it_is_trained_on(
+    spoiled: Folder,
+) -> None:
+    folder, _ = spoiled
+    with h5py.File(folder / NAME, "r+") as file:
+        file["labels"][3] = [1, 12]
+    whole = shard_folders.rehash(folder, NAME)
+    first = next(shard.first for shard in whole.shards if shard.name == NAME)
+    read_range(StoredRanges(folder, whole, "train", ["images", "labels"]), 0, first + 9)
+    stored = StoredRanges(folder, whole, "train", ["images", "labels"], classes=10)
+    read_range(stored, 0, first + 3)
+    said = f"{folder / NAME}: different: example {first + 3} of train is of class 1, 12, of 10; "
+    for start in (0, first + 2):
+        with pytest.raises(DataError, match=re.escape(said)):
+            read_range(stored, start, first + 9)
 
 
 @pytest.fixture

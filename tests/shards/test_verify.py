@@ -143,7 +143,7 @@ def test_a_file_with_a_right_hash_says_what_the_manifest_says(
 
 def test_damage_in_hdf5_with_a_right_hash_is_a_fault_and_no_crash(folder: Path) -> None:
     original = (folder / NAME).read_bytes()
-    (folder / NAME).write_bytes(b"no HDF5 at all")
+    (folder / NAME).write_bytes(b"no HDF5 at all".ljust(len(original)))
     shard_folders.rehash(folder, NAME)
     assert list_kinds(folder) == [(NAME, "unreadable")]
     (folder / NAME).write_bytes(original)
@@ -233,6 +233,11 @@ def with_value(values: dict[str, Any], way: Way, value: Any) -> str:
         (("shards", 0, "first"), 1),
         (("shards", 1, "name"), "train-00000.h5"),
         (("more",), 1),
+        (("shards", 0, "bytes"), 10**400),
+        (("shards", 0, "examples"), 3.0),
+        (("shards", 0, "sha256"), [1]),
+        (("content", "settings"), {"seed": float("nan")}),
+        (("fields", "images"), ["uint8", [2**62, 2**62]]),  # more than its shards have bytes
     ],
 )
 def test_a_value_that_is_never_written_is_refused(

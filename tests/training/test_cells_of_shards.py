@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import shard_folders
@@ -58,6 +59,10 @@ def test_numbers_depend_neither_on_the_store_nor_on_the_shards(
     assert all(result["metrics"] == results[0]["metrics"] for result in results)
     assert {"train/reconstruction", "test/segmentation"} <= set(results[0]["metrics"])
     assert len({result["test_sha256"] for result in results}) == 1
+    # Files are hashed, and not what is in them: each making is data of its own.
+    assert len({result["data"]["train"] for result in results}) == 3
+    composed = {name for name in results[2]["data"] if name.startswith("digits.")}
+    assert composed == {"digits.train", "digits.test"}
     composed = ["dataset=multimnist", "dataset.source=digits", "dataset.batches.test_examples=50"]
     on_the_fly = train(small_cell(*composed, "batch_size=16", NO_DECODER, "epochs=1"))
     assert on_the_fly["test_sha256"] == results[0]["test_sha256"]
@@ -131,3 +136,34 @@ def test_another_data_set_than_is_declared_is_refused_with_the_cure(
     manifest.write_manifest(folder, later)
     with pytest.raises(DataError, match="its examples are composed by version 2"):
         train(declared(later, folder))
+
+
+def test_labels_of_others_with_right_hashes_are_other_data_in_the_result(
+    declared: Declared, tmp_path: Path
+) -> None:
+    folders = tmp_path / "true", tmp_path / "false"
+    whole, _ = (shard_folders.make(folder) for folder in folders)
+    with h5py.File(folders[1] / "train-00000.h5", "r+") as file:
+        file["labels"][:] = np.roll(file["labels"][:], 1, axis=0)
+    shard_folders.rehash(folders[1], "train-00000.h5")
+    first, second = (
+        train(declared(whole, folder, NO_DECODER, "epochs=1", f"places.storage={folder}-out"))
+        for folder in folders
+    )
+    assert first["signature"] == second["signature"]
+    assert first["data"]["test"] == second["data"]["test"]
+    assert first["data"]["train"] != second["data"]["train"]
+
+
+def test_a_label_beyond_the_classes_ends_a_cell_with_the_name_of_its_file(
+    declared: Declared, tmp_path: Path
+) -> None:
+    shard_folders.make(tmp_path / "shards")
+    with h5py.File(tmp_path / "shards" / "test-00000.h5", "r+") as file:
+        file["labels"][0] = [3, 12]
+    whole = shard_folders.rehash(tmp_path / "shards", "test-00000.h5")
+    cell = declared(whole, tmp_path / "shards", NO_DECODER, "epochs=1")
+    with pytest.raises(
+        DataError, match=r"test-00000\.h5: different: example 0 of test is of class"
+    ):
+        train(cell)

@@ -15,6 +15,7 @@ from trained_cells import assert_equal, find_folder, train
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
+from capsweep.errors import DataError
 from capsweep.shards.reader import declare_data_set
 from capsweep.training.run_hooks import RunHooks
 
@@ -25,6 +26,7 @@ KILLED = """
 import os, signal, sys
 from capsweep.config import places
 from capsweep.config.cell import Cell
+from capsweep.errors import DataError
 from capsweep.training.run import run
 from capsweep.training.run_hooks import RunHooks
 cell, last = Cell.from_json(sys.argv[1]), int(sys.argv[2])
@@ -196,3 +198,16 @@ def test_a_resumed_cell_knows_what_trained_its_epochs_and_for_how_long(tmp_path:
     assert [one["versions"]["torch"] for one in made["earlier"]] == ["1.0"]
     assert made["earlier"][0]["code"] == made["code"]
     assert not path.exists()
+
+
+def test_a_cell_is_not_gone_on_with_on_other_data_than_its_first_epochs_had(
+    tmp_path: Path,
+) -> None:
+    cell = make_resumable(tmp_path, "model=cnn_small")
+    path = leave_unfinished(cell)
+    stored, _ = open_checkpoint(path)
+    stored["ImageDataModule"]["digests"]["train"] = "0" * 64
+    torch.save(stored, path)
+    with pytest.raises(DataError, match=f"altered since the first epochs.*'train': '{'0' * 64}'"):
+        train(cell)
+    assert path.exists()

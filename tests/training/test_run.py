@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import shlex
 import signal
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from trained_cells import find_folder, read_outputs, read_rows, train
 from capsweep.config.cell import Cell, signature
 from capsweep.data import module
 from capsweep.data.batches import Batch, TrainLoader
+from capsweep.data.evaluation_parts import EvaluationParts
 from capsweep.errors import NonFiniteLossError
 from capsweep.ledger import causes
 from capsweep.training import build
@@ -52,6 +54,13 @@ def test_the_cell_directory_holds_what_the_design_promises(
     known = {key: value for key, value in last.items() if key.startswith(("train/", "val/"))}
     assert known.items() <= result["metrics"].items()
     assert first["train/loss"] != last["train/loss"]
+
+
+def test_a_result_says_which_images_and_labels_it_is_of(ran: tuple[Cell, dict, Path]) -> None:
+    cell, result, path = ran
+    splits = build.build_source(cell.config).read("")
+    assert result["data"] == {"train": splits.train.digest, "test": splits.test.digest}
+    assert json.loads((path / "result.json").read_text())["data"] == result["data"]
 
 
 def test_points_inside_an_epoch_are_the_mean_losses_of_the_steps_between_them(
@@ -165,6 +174,81 @@ def test_a_cell_that_is_told_to_end_while_it_is_tested_is_finished(
         assert train(cell, RunHooks(stop_flag=stop_flag))["status"] == "finished"
     assert stop_flag.is_set
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+ALLOCATOR = "[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory"
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory. Tried ..."), RuntimeError(ALLOCATOR)]
+)
+def test_a_test_for_which_memory_is_short_goes_on_with_fewer_images_to_the_same_numbers(
+    error: RuntimeError,
+    small_cell: Callable[..., Cell],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    overrides = ("epochs=1", "batch_size=80", "dataset.validation=100", "limit_batches=2")
+    enough, short = (small_cell(*overrides, f"places.storage={tmp_path / n}") for n in "ab")
+    expected = train(enough)
+    at_once, make = [], build.build_network
+
+    def fail_above_60(network: torch.nn.Module, images: tuple[torch.Tensor]) -> None:
+        at_once.append(len(images[0]))
+        if not network.training and len(images[0]) > 60:
+            raise error
+
+    def build_short(config: dict) -> torch.nn.Module:
+        network = make(config)
+        network.register_forward_pre_hook(fail_above_60)
+        return network
+
+    monkeypatch.setattr(build, "build_network", build_short)
+    result = train(short)
+    assert result["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)
+    (_, found), (_, stored) = (read_outputs(cell) for cell in (short, enough))
+    np.testing.assert_array_equal(found["labels"], stored["labels"])
+    np.testing.assert_allclose(found["scores"], stored["scores"], atol=1e-5)
+    # Two training steps; the validation finds how many it can take, and the test knows it.
+    assert at_once == [80, 80, 100, 50, 50, *[45] * 8]
+    said = "memory ran out while 100 examples were evaluated at once; from now on 50 are"
+    assert [line for line in capsys.readouterr().err.splitlines() if "memory" in line] == [said]
+
+
+@pytest.mark.parametrize(
+    ("error", "batch_size"), [(RuntimeError("another fault"), 80), (RuntimeError(ALLOCATOR), 1)]
+)
+def test_another_fault_and_an_image_that_has_no_room_alone_are_raised(
+    error: RuntimeError, batch_size: int
+) -> None:
+    parts = EvaluationParts(batch_size)
+    batch = Batch(torch.zeros(3, 1, 2, 2), torch.zeros(3, dtype=torch.int64))
+
+    def fail(part: Batch) -> None:
+        raise error
+
+    with pytest.raises(RuntimeError, match=re.escape(str(error))):
+        list(parts.evaluate(batch, fail))
+
+
+def test_an_evaluation_takes_no_more_images_at_once_than_two_training_steps(
+    small_cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once, make = [], build.build_network
+
+    def note_size(network: torch.nn.Module, images: tuple[torch.Tensor]) -> None:
+        if not network.training:
+            at_once.append(len(images[0]))
+
+    def build_noted(config: dict) -> torch.nn.Module:
+        network = make(config)
+        network.register_forward_pre_hook(note_size)
+        return network
+
+    monkeypatch.setattr(build, "build_network", build_noted)
+    train(small_cell("epochs=1", "batch_size=20", "limit_batches=1", "dataset.validation=0"))
+    assert at_once == [40] * 9  # 360 test images
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])

@@ -24,7 +24,7 @@ from capsweep.errors import ConfigError, DataError, UserError
 from capsweep.evaluation import pictures
 from capsweep.shards import making, making_plan, verify
 from capsweep.shards.groups import read_range
-from capsweep.shards.layout import MULTIMNIST, ShardJob
+from capsweep.shards.layout import MULTIMNIST, ShardJob, read_number
 from capsweep.shards.making import FINISHED, INTERRUPTED, MakingResult, TaskRunner
 from capsweep.shards.making_plan import MakingPlan
 from capsweep.shards.manifest import DataSetContent, Manifest, read_manifest
@@ -35,17 +35,26 @@ from capsweep.terminal import count_of
 from capsweep.training import build
 
 EXAMPLES = 10  # of each split in a picture
+COMPARED = 1000  # examples that are made again, where nobody says how many
 SHARDS = "multimnist_shards"  # the data set of conf/ that reads MultiMNIST
 
 
 def prepare_job(
-    name: str, overrides: Sequence[str], pairs: int | None, with_sources: bool
+    name: str,
+    overrides: Sequence[str],
+    pairs: int | None,
+    with_sources: bool,
+    downloads: bool = True,
 ) -> ShardJob:
-    """The job of `data_prep/NAME.py`, with its source images. Raises ConfigError naming the key,
+    """The job of `data_prep/NAME.py`, with its source images.
+
+    downloads: whether official files that are absent are. Raises ConfigError naming the key,
     DataError where the images are not there.
     """
     module = _load_job_module(name)
     config = compose.cell([f"dataset={name}", *_join_overrides(module.OVERRIDES, overrides)]).config
+    if not downloads and "mirrors" in config["dataset"]["reader"]:
+        config["dataset"]["reader"]["mirrors"] = []
     reader = build.build_reader(config)
     reader = reader.reader if isinstance(reader, TestedElsewhere) else reader
     digits = reader.read(str(places.resolve(config["places"]).data))
@@ -159,7 +168,7 @@ def _make_train_command(folder: Path, content: DataSetContent, data: str) -> str
     words = [f"dataset={SHARDS}", *declare_data_set(content), render("places.data", data)]
     dataset = compose.cell(words).config["dataset"]
     digit = compose.cell([f"dataset={content.origin.name}"]).config["dataset"]["image_shape"]
-    margin = int(content.settings["margin"])
+    margin = read_number(content.settings, "margin")
     shape = [digit[0], *(side + 2 * margin for side in digit[1:])]
     if shape != list(dataset["image_shape"]):
         words.append(render("dataset.image_shape", shape))
@@ -173,29 +182,44 @@ def _make_train_command(folder: Path, content: DataSetContent, data: str) -> str
 
 def run_verify(parsed: argparse.Namespace) -> int:
     """Print every fault of a folder; 1 where there is one."""
-    count: int = parsed.again or 0
-    if not count and (parsed.data_dir or parsed.overrides):
-        raise UserError("--data-dir and overrides belong to --again")
     manifest = read_manifest(parsed.path)
     # Who has to name a source does not wait for the hashes of a large data set.
-    job = _prepare_again(parsed, manifest) if count else None
+    job, reason = _find_source(parsed, manifest)
     faults = verify.verify_files(parsed.path, manifest, lambda: None)
-    again = ""
+    source = f"not compared with its source: {reason}"
     if job is not None:
         damaged = {fault.file for fault in faults}
+        count = parsed.again or COMPARED
         more, compared = verify.compare_with_source(parsed.path, manifest, job, count, damaged)
         faults += more
-        again = f"; {count_of(compared, 'example')} made again and compared"
+        total = sum(manifest.content.splits.values())
+        source = f"{compared:,} of {count_of(total, 'example')} made again and compared"
     for line in (*faults, *verify.describe_cures(faults)):
         print(line)
     files = len({fault.file for fault in faults})
-    verdict = f"{count_of(len(faults), 'fault')} in {count_of(files, 'file')}" if files else "whole"
-    read = f"{count_of(len(manifest.shards), 'shard')}, all read{again}"
+    verdict = f"{count_of(len(faults), 'fault')} in {count_of(files, 'file')}"
+    if not files:
+        verdict = "whole" if job is not None else "as index.json says"
+    read = f"{count_of(len(manifest.shards), 'shard')}, all read; {source}"
     print(f"{parsed.path}: {verdict} ({manifest.content.dataset}, {read})")
     return 1 if faults else 0
 
 
-def _prepare_again(parsed: argparse.Namespace, manifest: Manifest) -> ShardJob:
+def _find_source(parsed: argparse.Namespace, manifest: Manifest) -> tuple[ShardJob | None, str]:
+    """The job that makes the examples again; or none, and why: then nobody asked for it.
+
+    Raises DataError where it was asked for, and would make other examples or has no source.
+    """
+    is_asked = parsed.again or parsed.data_dir or parsed.overrides
+    try:
+        return _prepare_again(parsed, manifest, downloads=bool(is_asked)), ""
+    except UserError as error:
+        if is_asked:
+            raise
+        return None, str(error)
+
+
+def _prepare_again(parsed: argparse.Namespace, manifest: Manifest, downloads: bool) -> ShardJob:
     """The job that a manifest describes, prepared from the source images of this machine.
 
     Raises DataError where it would make other examples.
@@ -206,9 +230,9 @@ def _prepare_again(parsed: argparse.Namespace, manifest: Manifest) -> ShardJob:
     overrides = _join_overrides(
         [f"dataset.source={content.origin.name}", *given], _read_overrides(parsed)
     )
-    once = prepare_job(content.dataset, overrides, 1, with_sources)
+    once = prepare_job(content.dataset, overrides, 1, with_sources, downloads)
     pairs = max(1, content.splits.get("test", 0) // max(1, once.content.splits.get("test", 0)))
-    job = prepare_job(content.dataset, overrides, pairs, with_sources)
+    job = prepare_job(content.dataset, overrides, pairs, with_sources, downloads)
     if job.content != content:
         stored, made = flat(asdict(content)), flat(asdict(job.content))
         difference = making_plan.describe_difference(stored, made)

@@ -200,7 +200,9 @@ PAIR = _option("signature", "two cells", nargs=2)
 REMOVABLE = _option("signature", "cells, by their first letters", nargs="+")
 RERUN = _switch("--run", "run it, and compare the numbers")
 LIGHT = _switch("--without-weights", "leave weights.ckpt out")
-AGAIN = _option("--again", "make N examples anew, and compare", type=whole_number(1), metavar="N")
+AGAIN = _option(
+    "--again", "make N examples anew (1,000), and compare", type=whole_number(1), metavar="N"
+)
 PICTURE = _option("--picture", "a PNG; default: NAME-examples.png here", type=Path)
 NEW = (
     _option(

@@ -43,9 +43,10 @@ class SweepCells:
 
     def evaluate_points(self, evaluate: Callable[[Point], Value]) -> list[Group[Value]]:
         """Every row and column of the sweep's table; equal cells are evaluated once. Raises
-        UserError where none is finished.
+        UserError where none is finished, or where cells did not use the same data.
         """
         entries = self.ledger.entries_of(point.cell for point in self.points)
+        data = table.compare_data(self.points, entries)
         values: dict[str, Value] = {}
         groups = []
         for row, by_column in table.group_points(self.sweep, self.points).items():
@@ -61,7 +62,7 @@ class SweepCells:
                     "wanted": len(of_seeds),
                     "missing": {s: entry.cause or entry.status for s, entry in lacking.items()},
                     "stale": sum(entry.status == "stale" for entry in of_seeds.values()),
-                    "footnotes": table.dataset_notes(points),
+                    "footnotes": table.dataset_notes(points) | data,
                 }
                 groups.append((points, [values[p.cell.signature] for p in finished], fields))
         if not values:

@@ -6,9 +6,7 @@ them accepts the other does too.
 Shape letters: N examples, C H W image.
 """
 
-import math
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +14,12 @@ from typing import IO
 
 import numpy as np
 import torch
-from numpy.lib import format as npy
 
 from capsweep.data.images import Decoded, DecodedReader, LabelledImages
 from capsweep.data.official import OfficialReader
 from capsweep.errors import DataError
 from capsweep.storage.files import hash_open_file
+from capsweep.storage.npz import Header, open_npz, read_headers
 from capsweep.storage.official_files import UNKNOWN, Digest, open_content
 
 NAMES = {"train": "train", "validation": "val", "test": "test"}  # splits, and their arrays
@@ -30,9 +28,6 @@ LAYOUT = (
     "train_images and test_images, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C], train_labels and "
     "test_labels, whole numbers from 0 on [N], and val_images and val_labels if there are any"
 )
-HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-# Bytes that one byte of a file can stand for, as np.savez and np.savez_compressed pack it.
-MOST_UNPACKED = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
 MOST_CHANNELS = 4  # of images whose axes are told by their shape
 MOST_CLASSES = 10**6
 MOST_NAMED = 200  # letters of a message for names of arrays
@@ -96,8 +91,7 @@ def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> OwnAr
     axes: see `NpzReader`.
     """
     try:
-        with zipfile.ZipFile(file) as archive:
-            return _decode_archive(archive, os.fstat(file.fileno()).st_size, axes)
+        return _decode_archive(file, axes)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
     except Exception as error:  # what is in a file of a user's can make zipfile and numpy raise any
@@ -105,50 +99,36 @@ def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> OwnAr
         raise DataError(f"{path}: {reason}; write it by np.savez with {LAYOUT}") from error
 
 
-def _decode_archive(archive: zipfile.ZipFile, size: int, axes: str | None) -> OwnArrays:
-    members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-    splits = [s for s in NAMES if s != "validation" or VALIDATION & members.keys()]
+def _decode_archive(file: IO[bytes], axes: str | None) -> OwnArrays:
+    headers = read_headers(file)
+    splits = [s for s in NAMES if s != "validation" or VALIDATION & headers.keys()]
     names = [f"{NAMES[split]}_{kind}" for split in splits for kind in ("images", "labels")]
-    if absent := [name for name in names if name not in members]:
-        have = ", ".join(members) or "nothing"
+    if absent := [name for name in names if name not in headers]:
+        have = ", ".join(headers) or "nothing"
         raise ValueError(f"{', '.join(absent)} not in it; it has {have[:MOST_NAMED]}")
-    shapes = {name: _check_header(archive, members[name], size, name) for name in names}
-    _check_memory(sum(members[name].file_size for name in names))  # before anything is allocated
-    axes = _choose_axes(shapes["train_images"], axes)
+    for name in names:
+        _check_header(name, headers[name])
+    _check_memory(sum(headers[name].size for name in names))  # before anything is allocated
+    axes = _choose_axes(headers["train_images"].shape, axes)
     for split in splits:
-        _check_shapes(split, shapes)
-    decoded = {split: _read_split(archive, members, NAMES[split], axes) for split in splits}
+        _check_shapes(split, headers)
+    with open_npz(file) as arrays:
+        decoded = {split: _read_split(arrays, NAMES[split], axes) for split in splits}
     classes = _count_classes(decoded)
-    return OwnArrays(decoded, axes, classes, [name for name in members if name not in names])
+    return OwnArrays(decoded, axes, classes, [name for name in headers if name not in names])
 
 
-def _check_header(
-    archive: zipfile.ZipFile, info: zipfile.ZipInfo, size: int, name: str
-) -> tuple[int, ...]:
-    """The shape of an array. Raises DataError or ValueError unless its bytes can be in a file of
-    this size, and are of a type that images or labels have.
-    """
-    most = min(info.compress_size, size) * MOST_UNPACKED.get(info.compress_type, 0)
-    if info.file_size > most or not most:
-        raise ValueError(f"{name} is packed otherwise than numpy packs, or its size is another")
-    with archive.open(info) as member:
-        version = npy.read_magic(member)
-        if version not in HEADERS:
-            raise ValueError(f"{name} is an array of format {version}")
-        shape, _, dtype = HEADERS[version](member)
-        stored = info.file_size - member.tell()
-    if min(shape, default=1) < 1:
-        raise DataError(f"{name} is empty: its shape is {shape}; write at least one example")
-    if name.endswith("images") and dtype != np.uint8:
+def _check_header(name: str, header: Header) -> None:
+    """Raise DataError for an empty array, or one of a type that no images or labels have."""
+    if min(header.shape, default=1) < 1:
+        raise DataError(f"{name} is empty: its shape is {header.shape}; write at least one example")
+    if name.endswith("images") and header.dtype != np.uint8:
         raise DataError(
-            f"{name} are {dtype}, not uint8; write intensities of 0..255, of 0..1 for instance by "
-            "(255 * images).round().astype('uint8')"
+            f"{name} are {header.dtype}, not uint8; write intensities of 0..255, of 0..1 for "
+            "instance by (255 * images).round().astype('uint8')"
         )
-    if name.endswith("labels") and dtype.kind not in "iubf":
-        raise DataError(f"{name} are {dtype}, not numbers; number the classes from 0 on")
-    if math.prod(shape) * dtype.itemsize != stored:
-        raise ValueError(f"{name} declares {shape} of {dtype}, and has {stored:,} bytes")
-    return shape
+    if name.endswith("labels") and header.dtype.kind not in "iubf":
+        raise DataError(f"{name} are {header.dtype}, not numbers; number the classes from 0 on")
 
 
 def _check_memory(needed: int) -> None:
@@ -182,11 +162,12 @@ def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
     return "chw" if first else "hwc"
 
 
-def _check_shapes(split: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    images, labels = (shapes[f"{NAMES[split]}_{kind}"] for kind in ("images", "labels"))
-    if images[1:] != shapes["train_images"][1:]:
+def _check_shapes(split: str, headers: Mapping[str, Header]) -> None:
+    images, labels = (headers[f"{NAMES[split]}_{kind}"].shape for kind in ("images", "labels"))
+    first = headers["train_images"].shape
+    if images[1:] != first[1:]:
         raise DataError(
-            f"images of train are {list(shapes['train_images'][1:])}, those of {NAMES[split]} "
+            f"images of train are {list(first[1:])}, those of {NAMES[split]} "
             f"{list(images[1:])}; make them alike"
         )
     if len(labels) != 1 and (len(labels) != 2 or labels[1] != 1):
@@ -200,14 +181,8 @@ def _check_shapes(split: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
         )
 
 
-def _read_split(
-    archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], name: str, axes: str
-) -> LabelledImages:
-    arrays = []
-    for kind in ("images", "labels"):
-        with archive.open(members[f"{name}_{kind}"]) as member:
-            arrays.append(npy.read_array(member, allow_pickle=False))
-    images, labels_N = arrays[0], arrays[1].reshape(-1)
+def _read_split(arrays: Mapping[str, np.ndarray], name: str, axes: str) -> LabelledImages:
+    images, labels_N = arrays[f"{name}_images"], arrays[f"{name}_labels"].reshape(-1)
     _check_pixels(f"{name}_images", images)
     _check_labels(f"{name}_labels", labels_N)
     if images.ndim == 3:

@@ -108,6 +108,16 @@ class Batch(NamedTuple):
         """Examples that count: all but a stand-in."""
         return len(self.labels) if self.share is None else self.share.num_examples
 
+    def select(self, part: slice) -> "Batch":
+        """The examples of a part, as a batch of one device; the batch itself where it has no more.
+
+        A stand-in, which is a batch alone, stays one.
+        """
+        if part.start == 0 and part.stop >= len(self.labels):
+            return self
+        targets_BLCHW = None if self.targets_BLCHW is None else self.targets_BLCHW[part]
+        return Batch(self.images_BCHW[part], self.labels[part], targets_BLCHW)
+
 
 class EvaluatedSplit(ABC):
     """One split, whose batches are on the training device `device`."""

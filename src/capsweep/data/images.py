@@ -2,15 +2,18 @@
 
 Decoded images are kept in `$XDG_CACHE_HOME/capsweep`, or `~/.cache/capsweep`, one .npz per data set
 and declared hashes: data folders are often shared or read-only. It holds what the verified official
-files gave, has a CRC of every array, and may be deleted at any time.
+files gave with the digests of its splits, and may be deleted at any time.
 
 Shape letters: N examples, C H W image.
 """
 
+import hashlib
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -27,20 +30,38 @@ from capsweep.storage.files import (
     user_cache_folder,
     write_atomically,
 )
+from capsweep.storage.npz import open_npz
 
-FORMAT = 1  # to be raised when a reader decodes the same files to other arrays
+FORMAT = 2  # to be raised when a reader decodes the same files to other arrays
+DIGESTS = "digests"  # of the splits in a cache file, as JSON
+_verified: set[tuple[str | int, ...]] = set()  # cache files of this process: path, inode and state
 VALIDATION_SEED = 20171026  # which training examples are held out is part of the data set
 
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """uint8 images [N, C, H, W] and int64 labels [N]."""
+    """uint8 images [N, C, H, W] and int64 labels [N].
+
+    known_digest: the digest, where this process has computed it before; None: it is computed.
+    """
 
     images_NCHW: Tensor
     labels_N: Tensor
+    known_digest: str | None = None
 
     def __len__(self) -> int:
         return len(self.labels_N)
+
+    @cached_property
+    def digest(self) -> str:
+        """The sha256 of images and labels, each with its type and shape, on the processor."""
+        if self.known_digest is not None:
+            return self.known_digest
+        digest = hashlib.sha256()
+        for array in (self.images_NCHW.numpy(), self.labels_N.numpy().astype("<i8", copy=False)):
+            digest.update(f"{array.dtype.str} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
 
     def select(self, index_N: Tensor) -> "LabelledImages":
         """The examples at `index_N`, in that order."""
@@ -70,11 +91,20 @@ class Splits:
     """A data set as its publisher splits it.
 
     validation: where the protocol of a data set names these examples; None: held out of train.
+    parts: digests of what else examples are composed of, by name.
     """
 
     train: LabelledImages
     test: LabelledImages
     validation: LabelledImages | None = None
+    parts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The sha256 of each split that has examples, by its name, and those of `parts`."""
+        splits = {"train": self.train, "validation": self.validation, "test": self.test}
+        own = {name: each.digest for name, each in splits.items() if each is not None and len(each)}
+        return {**own, **self.parts}
 
 
 class Reader(Protocol):
@@ -225,7 +255,8 @@ def decode_once(
 
 
 def _save_decoded(path: Path, identity: str, images: Decoded) -> None:
-    arrays = {"identity": np.array(identity)}
+    digests = {split: examples.digest for split, examples in images.items()}
+    arrays = {"identity": np.array(identity), DIGESTS: np.array(json.dumps(digests))}
     for split, examples in images.items():
         arrays[f"{split}_images"] = examples.images_NCHW.numpy()
         arrays[f"{split}_labels"] = examples.labels_N.numpy()
@@ -233,16 +264,34 @@ def _save_decoded(path: Path, identity: str, images: Decoded) -> None:
 
 
 def _load_decoded(path: Path, identity: str) -> Decoded | None:
-    """The images of a cache file; None where there is none for us, or where it is damaged."""
+    """The images of a cache file; None where there is none. A line says why one is not used.
+
+    A file is hashed once in a process, and again when its size or a time of it has changed.
+    """
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}  # whole: CRCs are checked
+        with path.open("rb") as raw, open_npz(raw) as file:
+            state = os.fstat(raw.fileno())
+            arrays = {name: file[name] for name in file.files}
         if str(arrays.pop("identity")) != identity:
-            return None
+            raise ValueError("it is of another data set")
+        digests = json.loads(str(arrays.pop(DIGESTS)))
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        return {
-            split: LabelledImages(tensors[f"{split}_images"], tensors[f"{split}_labels"])
-            for split in {name.rpartition("_")[0] for name in tensors}
+        key = (str(path), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+        images = {
+            split: LabelledImages(
+                tensors.pop(f"{split}_images"),
+                tensors.pop(f"{split}_labels"),
+                digest if key in _verified else None,
+            )
+            for split, digest in digests.items()
         }
-    except Exception:  # a damaged zip file can make numpy and zipfile raise anything
+        if tensors or digests != {split: each.digest for split, each in images.items()}:
+            raise ValueError("its images or labels are not those that were decoded")
+        _verified.add(key)
+        return images
+    except FileNotFoundError:
+        return None
+    except Exception as error:  # a damaged zip file can make numpy and zipfile raise anything
+        reason = " ".join(str(error).split()) or type(error).__name__
+        terminal.print_once(f"{path}: not used ({reason}); the official files are decoded again")
         return None

@@ -13,6 +13,17 @@ from capsweep.lightning import LightningDataModule
 EVALUATION_BATCH = 500
 
 
+class PreparedSplits(dict[str, Any]):
+    """The splits of a data set on a device: "train", "validation" and "test".
+
+    digests: of the arrays or shards that were read for them, as `Splits.digests` has them.
+    """
+
+    def __init__(self, parts: Mapping[str, Any], digests: Mapping[str, str]) -> None:
+        super().__init__(parts)
+        self.digests = dict(digests)
+
+
 def prepare_splits(
     reader: Reader,
     folder: str,
@@ -21,7 +32,7 @@ def prepare_splits(
     device: torch.device,
     declared: Mapping[str, int] | None = None,
     image_shape: Sequence[int] | None = None,
-) -> dict[str, Any]:
+) -> PreparedSplits:
     """A data set, read, verified, split and moved to the device; or one of shards, of which nothing
     but one test image is read yet. By "train", "validation" and "test".
 
@@ -41,7 +52,7 @@ def prepare_splits(
     if splits.validation is not None:
         sizes["validation"] = len(splits.validation)
     _check_splits(parts["test"], sizes, declared, image_shape)
-    return parts
+    return PreparedSplits(parts, splits.digests)
 
 
 def _check_splits(
@@ -71,11 +82,11 @@ class ImageDataModule(LightningDataModule):
     """
 
     def __init__(
-        self, prepare: Callable[[torch.device], Mapping[str, Any]], batch_size: int, seed: int
+        self, prepare: Callable[[torch.device], PreparedSplits], batch_size: int, seed: int
     ) -> None:
         super().__init__()
         self.prepare, self.batch_size, self.seed = prepare, batch_size, seed
-        self._splits: Mapping[str, Any] = {}
+        self._splits = PreparedSplits({}, {})
 
     def setup(self, stage: str) -> None:
         """Prepare the data set the first time it is asked for."""
@@ -86,6 +97,24 @@ class ImageDataModule(LightningDataModule):
     def num_train(self) -> int:
         """Training examples of an epoch, without those held out."""
         return len(self._splits["train"])
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The digests of the data that were read."""
+        return self._splits.digests
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the data: their digests."""
+        return {"digests": self.digests}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Raise DataError unless a checkpoint's epochs were trained on these data."""
+        if state_dict["digests"] != self.digests:
+            raise DataError(
+                f"the data were altered since the first epochs of this cell: sha256 {self.digests} "
+                f"now, {state_dict['digests']} in its resume.ckpt; restore the data, or remove the "
+                "cell (capsweep ledger rm) and run it again"
+            )
 
     def test_fingerprint(self) -> str | None:
         """Identity of test examples that no file holds; None where files do."""

@@ -65,10 +65,8 @@ def measure_crops(cell: "TrainedCell", stored: Predictions) -> dict[str, Any]:
     means, crops = [], 0
     with torch.no_grad():
         for part in split_range(retest.examples, EVALUATION_BATCH):
-            scores = [
-                cell(crop.images_BCHW).scores_BN.double() for crop in test.iterate_crops(part)
-            ]
-            means.append(torch.stack(scores).mean(dim=0).cpu())
+            scores = [cell.predict_batch(crop).double() for crop in test.iterate_crops(part)]
+            means.append(torch.stack(scores).mean(dim=0))
             crops = len(scores)
     wrong_M = find_wrong(torch.cat(means).numpy(), stored[1][: retest.examples])
     return {

@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ from torch import Tensor, nn
 
 from capsweep.config import compose
 from capsweep.config.cell import LOGISTICS_INSIDE, get, signature
-from capsweep.data.batches import EvaluatedSplit, EvaluationLoader
-from capsweep.data.module import EVALUATION_BATCH
+from capsweep.data.batches import Batch, EvaluatedSplit, EvaluationLoader
+from capsweep.data.evaluation_parts import EvaluationParts
+from capsweep.data.module import EVALUATION_BATCH, PreparedSplits
 from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import stored_files
+from capsweep.ledger.data_digests import DATA
 from capsweep.ledger.ledger import Ledger, Predictions, load_predictions
 from capsweep.ledger.stored_files import REMOVE
 from capsweep.model.capsules import NetworkOutput
@@ -51,12 +54,22 @@ class TrainedCell:
         with torch.autocast(self.test.device.type, dtype=torch.bfloat16, enabled=mixed):
             return self.network(images_BCHW, **options)
 
+    @cached_property
+    def parts(self) -> EvaluationParts:
+        """How many images are evaluated at once."""
+        return EvaluationParts(self.config["batch_size"])
+
+    def predict_batch(self, batch: Batch) -> Tensor:
+        """Return the scores [B, N] of a batch on the processor, computed in parts that fit."""
+        evaluated = self.parts.evaluate(batch, lambda part: self(part.images_BCHW).scores_BN.cpu())
+        return torch.cat([scores_BN for _, scores_BN in evaluated])
+
     def predict_scores(self, count: int) -> Predictions:
         """Scores and labels of the first `count` test examples, in batches of the test."""
         scores, labels, total = [], [], 0
         with torch.no_grad():
             for batch in EvaluationLoader(self.test, EVALUATION_BATCH):
-                scores.append(self(batch.images_BCHW).scores_BN.float().cpu())
+                scores.append(self.predict_batch(batch).float())
                 labels.append(batch.labels.cpu())
                 total += len(batch.labels)
                 if total >= count:
@@ -82,7 +95,7 @@ class CellLoader:
     ledger: Ledger
     data: str
     device: torch.device
-    _splits: tuple[str, Mapping[str, EvaluatedSplit]] | None = field(default=None, init=False)
+    _splits: tuple[str, PreparedSplits] | None = field(default=None, init=False)
 
     def load(self, name: str, logistics: Mapping[str, Any] | None = None) -> TrainedCell:
         """The finished cell of a signature.
@@ -94,7 +107,18 @@ class CellLoader:
         config = _add_logistics(science, logistics or self._compose_again(name))
         network = self._load_network(name, config)
         splits = self._load_splits(config)
+        self._check_data(name, splits.digests)
         return TrainedCell(name, config, network, splits["test"], splits["train"])
+
+    def _check_data(self, name: str, digests: Mapping[str, str]) -> None:
+        """Refuse other data than the cell used; results of earlier code do not say which."""
+        used = (self.ledger.read_result(name) or {}).get(DATA, {})
+        for split, digest in used.items():
+            if digests.get(split, digest) != digest:
+                raise UserError(
+                    f"{name}: its {split} data had sha256 {digest}, and what is read now has "
+                    f"{digests[split]}; set --data-dir to the data that it was trained on"
+                )
 
     def load_tested(
         self, name: str, logistics: Mapping[str, Any] | None = None
@@ -144,7 +168,7 @@ class CellLoader:
             raise UserError(f"{name}: {why}; {_other_code(name)}") from error
         return network.to(self.device).eval().requires_grad_(False)
 
-    def _load_splits(self, config: Mapping[str, Any]) -> Mapping[str, EvaluatedSplit]:
+    def _load_splits(self, config: Mapping[str, Any]) -> PreparedSplits:
         dataset = config["dataset"]
         key = json.dumps(dataset, sort_keys=True)
         if self._splits is None or self._splits[0] != key:

@@ -46,17 +46,19 @@ class RoutedCell:
         for layer in self.layers.values():
             layer.routing.num_iters = self.iterations
         for batch in self._iterate_batches(self.cell.test if split is None else split):
-            traces = trace_images(self.cell, batch.images_BCHW)
-            if None in traces.values():
-                raise NotApplicableError("its routing keeps no trace")
-            yield traces
+            for _, traces in self.cell.parts.evaluate(
+                batch, lambda part: trace_images(self.cell, part.images_BCHW)
+            ):
+                if None in traces.values():
+                    raise NotApplicableError("its routing keeps no trace")
+                yield traces
 
     def predict_scores(self) -> Predictions:
         """Scores and labels of the test images, as many at a time as are traced."""
         scores, labels = [], []
         with torch.no_grad():
             for batch in self._iterate_batches(self.cell.test):
-                scores.append(self.cell(batch.images_BCHW).scores_BN.float().cpu())
+                scores.append(self.cell.predict_batch(batch).float())
                 labels.append(batch.labels.cpu())
         return torch.cat(scores).numpy(), torch.cat(labels).numpy()
 

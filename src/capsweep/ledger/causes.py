@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from capsweep.config.cell import NEUTRAL, flat
+from capsweep.errors import SHORT_OF_MEMORY
 
 # done: finished. stale: finished, by other code. stopped: ended early by a search, never a result.
 # running: some living process has it.
@@ -54,8 +55,6 @@ TYPES = {
 }
 KINDS = {name: kind for kind, names in TYPES.items() for name in names}
 
-# torch and the system tell that memory is short in the text of a RuntimeError or OSError.
-SHORT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "[errno 12]")
 OF_A_DEVICE = re.compile(r"RankFailedError: device \d+ of \d+: ")
 
 

@@ -12,6 +12,7 @@ from rich.table import Table as RichTable
 
 from capsweep.config.cell import get
 from capsweep.errors import UserError
+from capsweep.ledger.data_digests import DATA
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import grid
 from capsweep.report.grid import MISSING, format_value
@@ -195,7 +196,12 @@ def _describe_test(ledger: Ledger, signature: str) -> dict[str, Any]:
     """What the test images of a cell are, as far as the ledger knows, by key."""
     science, result = ledger.read_science(signature), ledger.read_result(signature)
     parts = {} if science is None else {k: get(science, k) for k in TEST_KEYS}
-    return parts if result is None else parts | {"test_sha256": result.get("test_sha256")}
+    if result is None:
+        return parts
+    composed, read = result.get("test_sha256"), result.get(DATA, {}).get("test")
+    if composed is None and read is not None:
+        parts[f"{DATA}.test"] = read
+    return parts | {"test_sha256": composed}
 
 
 def _find_wrong(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -33,7 +33,7 @@ OURS = re.compile(
 # What is written down of a cell as it stands in its files.
 COPIED_OF_PROVENANCE = ("versions", "implementations", "fingerprint", "started", "damaged")
 COPIED_OF_RESULT = (
-    *("epochs", "parameters", "test_sha256"),
+    *("epochs", "parameters", "data", "test_sha256"),
     *("gpu_hours", "images_per_second", "peak_memory_bytes"),
 )
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from capsweep.errors import ConfigError
+from capsweep.ledger.data_digests import DataUse, check_same_data
 from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.report import circumstances
 from capsweep.report.published import PublishedNumber, find_published
@@ -117,7 +118,7 @@ def build_table(
 ) -> ResultTable:
     """Collect the finished cells of a sweep.
 
-    Raises ConfigError for different cells in one field.
+    Raises ConfigError for different cells in one field, UserError for cells of different data.
     """
     entries = ledger.entries_of(point.cell for point in points)
     grid = group_points(sweep, points)
@@ -139,6 +140,7 @@ def build_table(
     )
     notes = dataset_notes(points) | _composed_test_sets(points, entries)
     notes |= circumstances.list_differences(grid, entries, ledger)
+    notes |= compare_data(points, entries)
     return ResultTable(sweep, columns, rows, baseline, stopping, notes)
 
 
@@ -146,6 +148,18 @@ def dataset_notes(points: Sequence[Point]) -> dict[str, str]:
     """What must be said of the data sets of some points, by their name."""
     datasets = [point.cell.config["dataset"] for point in points]
     return {d["name"]: d["footnote"] for d in datasets if "footnote" in d}
+
+
+def compare_data(points: Sequence[Point], entries: Mapping[str, Entry]) -> dict[str, str]:
+    """What must be said of the data that the finished cells used, by "data".
+
+    Raises UserError where cells of one data set did not use the same.
+    """
+    counted = [p.cell for p in points if entries[p.cell.signature].status in COUNTED]
+    results = [(cell, entries[cell.signature].result) for cell in counted]
+    uses = (DataUse(cell.signature, cell.science["dataset"], r) for cell, r in results if r)
+    note = check_same_data(uses)
+    return {} if note is None else {"data": note}
 
 
 def _composed_test_sets(points: Sequence[Point], entries: Mapping[str, Entry]) -> dict[str, str]:

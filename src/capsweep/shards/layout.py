@@ -26,12 +26,16 @@ from torch import Tensor
 from capsweep.data.batches import Field, Split
 from capsweep.data.images import Splits, trained_and_validated
 from capsweep.data.pairs import PairSource
-from capsweep.shards.manifest import DataSetContent, Manifest, Shard, ShardPart
+from capsweep.errors import DataError
+from capsweep.shards.manifest import INDEX, MOST, DataSetContent, Manifest, Shard, ShardPart
 from capsweep.storage.files import hash_bytes, write_atomically
 
 MULTIMNIST = "multimnist"  # the job
 # What h5py raises for what it finds in a file, beside OSError.
-DAMAGE_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
+DAMAGE_ERRORS = (
+    *(OSError, RuntimeError, KeyError, ValueError, TypeError),
+    *(MemoryError, OverflowError),  # of sizes that a header declares
+)
 BLOCK = 500  # examples of a chunk: about 0.6 MB of MultiMNIST
 AT_ONCE = 2 * BLOCK  # examples, so that they are still in the cache when they are stored
 
@@ -143,10 +147,22 @@ def _describe_data_set(file: h5py.File, name: str) -> str:
 
 
 def make_pair_source(digits: Splits, split: Split, settings: Mapping[str, Any]) -> PairSource:
-    """What composes example k of a split."""
-    train, held_out = trained_and_validated(digits, settings["validation"])
+    """What composes example k of a split. Raises DataError for settings that are no numbers."""
+    train, held_out = trained_and_validated(digits, read_number(settings, "validation"))
     examples = {"train": train, "validation": held_out, "test": digits.test}[split]
-    return PairSource(examples, split, *(settings[name] for name in ("seed", "margin", "shift")))
+    numbers = (read_number(settings, name) for name in ("seed", "margin", "shift"))
+    return PairSource(examples, split, *numbers)
+
+
+def read_number(settings: Mapping[str, Any], name: str) -> int:
+    """The whole number of a setting of pairs. Raises DataError where a manifest has another one."""
+    value = settings.get(name)
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise DataError(
+            f"{INDEX}: settings.{name} is {reprlib.repr(value)}, no whole number from 0 on; "
+            f"{MULTIMNIST} has one: make the data set again"
+        )
+    return value
 
 
 def compose_pairs(

@@ -12,19 +12,28 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Field, FiniteFloat, StringConstraints, TypeAdapter
 
 from capsweep.config.cell import flat
 from capsweep.errors import ConfigError, DataError, UserError
 from capsweep.shards import manifest
 from capsweep.shards.layout import BLOCK, ShardJob
-from capsweep.shards.manifest import INDEX, STATE, WANTED, DataSetContent, ShardPart
+from capsweep.shards.manifest import INDEX, MOST, STATE, WANTED, DataSetContent, ShardPart
 from capsweep.storage import stores
+from capsweep.storage.files import read_plain_file
+from capsweep.storage.typed_json import parse_json
 
 USUAL = 100_000  # examples of a shard, where the number of shards is not given
 LARGEST = 2**29  # bytes of a shard, which is made in memory
 MOST_SHARDS = 200_000  # of all splits: each is a file, and a line of `index.json`
 EARLIER = ("store", "gzip")  # of a shard, when there was a choice
+
+Text = Annotated[str, StringConstraints(max_length=200, pattern=r"^[ -~]*$")]
+Scalar: TypeAlias = Text | Annotated[int, Field(ge=-MOST, le=MOST)] | FiniteFloat | bool | None
+Identity: TypeAlias = dict[Text, Scalar | list[Scalar]]  # by dotted key
+STORED = TypeAdapter(dict[Text, Scalar | list[Scalar] | Identity])  # what is in WANTED
 
 
 @dataclass(frozen=True)
@@ -146,14 +155,17 @@ def _read_identity(folder: Path) -> Mapping[str, Any] | None:
     """What the folder is to hold by an earlier command, or holds; None where nothing is known."""
     path = folder / STATE / WANTED
     try:
-        stored = dict(json.loads(path.read_text(encoding="utf-8")))
+        stored = parse_json(read_plain_file(path), STORED)
         if "dataset" in stored:  # as earlier versions wrote it
             return {key: value for key, value in stored.items() if key not in EARLIER}
-        return dict(stored["identity"])
+        identity = stored.get("identity")
+        if not isinstance(identity, dict):
+            raise ValueError("it has no identity")
+        return identity
     except FileNotFoundError:
         if not (folder / INDEX).exists():
             return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(
             f"{path}: cannot be read ({error}); delete it, and it is written anew"
         ) from error

@@ -6,40 +6,38 @@ printed and reserved, and names files, so that each value is checked.
 """
 
 import json
-import re
-import reprlib
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue, StringConstraints, TypeAdapter
 
 from capsweep.errors import DataError
 from capsweep.storage.files import hash_bytes, stat_regular_file, write_text
+from capsweep.storage.npz import HIGHEST_RATIO
+from capsweep.storage.typed_json import parse_json
 
 FORMAT = 1  # to be raised when a reader of today could not read what is written
 INDEX = "index.json"
 STATE = ".making"  # what `make shards` knows of a folder
 WANTED = "wanted.json"  # in STATE: what the folder is to hold
 MOST = 2**63 - 1  # of examples, or of bytes
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
-NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
-SHARD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}\.h5")
-SHA256 = re.compile(r"[0-9a-f]{64}")
-DTYPE = re.compile(r"u?int(8|16|32|64)|float(32|64)")
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,79}$")]
+ShardName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,99}\.h5$")]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Dtype = Annotated[str, StringConstraints(pattern=r"^(u?int(8|16|32|64)|float(32|64))$")]
+Size = Annotated[int, Field(ge=0, le=MOST)]  # a number of bytes, or a place in a split
+Count = Annotated[int, Field(ge=1, le=MOST)]
 
-# What a value may be: a text of a pattern, a whole number from one on, an object of exactly these
-# keys (or of any keys of a pattern), a list of any length, a list of exactly these, of a type.
-Rule: TypeAlias = "re.Pattern[str] | int | Mapping[Any, Any] | list[Any] | tuple[Any, ...] | type"
-ORIGIN_RULE = dict(name=NAME, sha256=SHA256)
-SHARD_RULE = dict(name=SHARD_NAME, split=NAME, first=0, examples=1, bytes=0, sha256=SHA256)
-RULE: Rule = dict(
-    format=FORMAT,
-    fingerprint=SHA256,
-    content=dict(dataset=NAME, version=0, settings=dict, origin=ORIGIN_RULE, splits={NAME: 1}),
-    store=re.compile("pixels"),
-    fields={NAME: (DTYPE, [1])},
-    shards=[SHARD_RULE],
-)
+
+def _check_finite(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    json.dumps(settings, allow_nan=False)
+    return settings
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,10 @@ class Origin:
     name: of the data set. sha256: of what declares its official files; see `hash_declared`.
     """
 
-    name: str
-    sha256: str
+    __pydantic_config__ = STRICT
+
+    name: Name
+    sha256: Sha256
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,13 @@ class DataSetContent:
     beside their origin. splits: examples by split.
     """
 
-    dataset: str
-    version: int
-    settings: Mapping[str, Any]
+    __pydantic_config__ = STRICT
+
+    dataset: Name
+    version: Size
+    settings: Annotated[Mapping[str, JsonValue], AfterValidator(_check_finite)]
     origin: Origin
-    splits: Mapping[str, int]
+    splits: Annotated[Mapping[Name, Count], Field(min_length=1)]
 
     @property
     def fingerprint(self) -> str:
@@ -77,18 +79,20 @@ class DataSetContent:
 class ShardPart:
     """A shard that is to be made: examples first .. first + examples - 1 of a split."""
 
-    name: str
-    split: str
-    first: int
-    examples: int
+    __pydantic_config__ = STRICT
+
+    name: ShardName
+    split: Name
+    first: Size
+    examples: Count
 
 
 @dataclass(frozen=True)
 class Shard(ShardPart):
     """A file that was made."""
 
-    bytes: int
-    sha256: str
+    bytes: Size
+    sha256: Sha256
 
 
 @dataclass(frozen=True)
@@ -99,14 +103,30 @@ class Manifest:
     one example, by name.
     """
 
+    __pydantic_config__ = STRICT
+
     content: DataSetContent
-    store: str
-    fields: Mapping[str, tuple[str, tuple[int, ...]]]
+    store: Literal["pixels"]
+    fields: Annotated[Mapping[Name, tuple[Dtype, tuple[Count, ...]]], Field(min_length=1)]
     shards: tuple[Shard, ...] = ()
 
     def shards_of(self, split: str) -> tuple[Shard, ...]:
         """The shards of a split, in the order of its examples."""
         return tuple(shard for shard in self.shards if shard.split == split)
+
+
+@dataclass(frozen=True)
+class StoredManifest(Manifest):
+    """A manifest as `index.json` has it.
+
+    format: FORMAT of the program that wrote it. fingerprint: of the content.
+    """
+
+    format: Literal[1] = FORMAT
+    fingerprint: Sha256 = ""
+
+
+STORED = TypeAdapter(StoredManifest)
 
 
 def hash_declared(declared: Mapping[str, object]) -> str:
@@ -127,11 +147,7 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / INDEX
     try:
         stat_regular_file(folder, INDEX)
-        value = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(value, dict) and value.get("store") == "virtual":
-            cure = "make one with pixels in another folder, by `make shards`"
-            raise DataError(f"{path}: a virtual data set, which is no longer read; {cure}")
-        return _parse_manifest(value)
+        return _parse_manifest(path)
     except DataError:
         raise
     except FileNotFoundError as error:
@@ -140,67 +156,41 @@ def read_manifest(folder: Path) -> Manifest:
         ) from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         cure = "run `make shards` again, which writes it anew"
         if not (folder / STATE / WANTED).exists():
             cure = "copy it there again, or make the data set in an empty folder"
         raise DataError(f"{path}: altered, or of another program ({error}); {cure}") from error
 
 
-def _parse_manifest(value: Any) -> Manifest:
-    """Raises ValueError for what `write_manifest` did not write."""
-    if isinstance(value, dict) and (written := value.get("format")) != FORMAT:
-        raise ValueError(f"of format {reprlib.repr(written)}; this program reads {FORMAT}")
-    _check_value(value, RULE, INDEX)
-    content = value["content"]
-    manifest = Manifest(
-        content=DataSetContent(**{**content, "origin": Origin(**content["origin"])}),
-        store=value["store"],
-        fields={name: (dtype, tuple(shape)) for name, (dtype, shape) in value["fields"].items()},
-        shards=tuple(Shard(**shard) for shard in value["shards"]),
-    )
-    if manifest.content.fingerprint != value["fingerprint"]:
+def _parse_manifest(path: Path) -> Manifest:
+    """Raise ValueError for what `write_manifest` did not write."""
+    content = path.read_bytes()
+    try:
+        stored = parse_json(content, STORED)
+    except ValueError:
+        if b'"store": "virtual"' in content:
+            cure = "make one with pixels in another folder, by `make shards`"
+            text = f"{path}: a virtual data set, which is no longer read; {cure}"
+            raise DataError(text) from None
+        raise
+    if stored.content.fingerprint != stored.fingerprint:
         raise ValueError("the fingerprint is not that of the content")
-    _check_shards(manifest)
-    return manifest
-
-
-def _check_value(value: Any, rule: Rule, name: str) -> None:
-    """Raise ValueError, with the name of the value, unless a rule allows it."""
-    if isinstance(rule, list | tuple) and isinstance(value, list):
-        rules = rule if isinstance(rule, tuple) else rule * len(value)
-        is_allowed = len(rules) == len(value)
-        parts = [(inner, of_inner, name) for inner, of_inner in zip(value, rules, strict=False)]
-    elif isinstance(rule, Mapping) and isinstance(value, dict):
-        (first, of_first), *_ = rule.items()
-        rules = rule if isinstance(first, str) else dict.fromkeys(value, of_first)
-        is_allowed = bool(value) and value.keys() == rules.keys()
-        parts = [(value[key], rules[key], f"{key} of {name}") for key in value if key in rules]
-        if isinstance(first, re.Pattern):
-            parts += [(key, first, f"a name in {name}") for key in value]
-    else:
-        is_allowed, parts = _is_scalar_of(value, rule), []
-    if not is_allowed:
-        raise ValueError(f"{name} must not be {reprlib.repr(value)}")
-    for inner, of_inner, inner_name in parts:
-        _check_value(inner, of_inner, inner_name)
-
-
-def _is_scalar_of(value: Any, rule: Rule) -> bool:
-    if isinstance(rule, re.Pattern):
-        return isinstance(value, str) and rule.fullmatch(value) is not None
-    if isinstance(rule, type):
-        return isinstance(value, rule)
-    return isinstance(rule, int) and type(value) is int and rule <= value <= MOST
+    _check_shards(stored)
+    return Manifest(stored.content, stored.store, stored.fields, stored.shards)
 
 
 def _check_shards(manifest: Manifest) -> None:
-    """Every example once and in order, every file once. Raises ValueError."""
+    """Raise ValueError unless every example is in one shard, in order, and can be in its bytes."""
     following = dict.fromkeys(manifest.content.splits, 0)
+    fields = manifest.fields.values()
+    one = sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in fields)
     for shard in manifest.shards:
         if shard.first != following.get(shard.split):
             raise ValueError(f"{shard.name} begins at {shard.first} of {shard.split}")
         following[shard.split] += shard.examples
+        if shard.examples * one > HIGHEST_RATIO * shard.bytes:
+            raise ValueError(f"{shard.name} of {shard.bytes:,} bytes has no room for its examples")
     if following != manifest.content.splits:
         raise ValueError(f"shards of {following} examples, not of {manifest.content.splits}")
     if len({shard.name for shard in manifest.shards}) < len(manifest.shards):

@@ -22,8 +22,9 @@ from capsweep.errors import DataError
 from capsweep.shards import manifest
 from capsweep.shards.layout import MULTIMNIST, compose_pairs, make_pair_source
 from capsweep.shards.manifest import INDEX, DataSetContent, Manifest, Shard
-from capsweep.shards.shard_verifier import ShardVerifier, check_sizes, damage_fault
+from capsweep.shards.shard_verifier import Fault, ShardVerifier, check_sizes, damage_fault
 from capsweep.storage import official_files
+from capsweep.storage.files import hash_bytes
 from capsweep.storage.stores import hide_query
 
 IMAGES = ("images", "labels")
@@ -47,7 +48,8 @@ class ShardReader:
 
     fingerprint: of its manifest. folders: where to look below the data folder; the first that has
     this data set is read. digits: what they are made of, whose official files `origin` tells; read
-    where digits alone are wanted and not stored. targets: whether they are, for a decoder.
+    where digits alone are wanted and not stored. targets: whether they are, for a decoder. classes:
+    of the labels; None: any.
     """
 
     fingerprint: str
@@ -55,6 +57,7 @@ class ShardReader:
     digits: Reader
     origin: str
     targets: bool
+    classes: int | None = None
 
     def check(self, folder: str) -> None:
         """Prove that it is there, each file of its size; a sha256 is proved on first use.
@@ -77,8 +80,9 @@ class ShardReader:
             source = None
             if digits is not None and split in whole.content.splits:
                 source = make_pair_source(digits, split, whole.content.settings)
-            splits[split] = StoredRanges(place, whole, split, names, source)
-        return Splits(**splits)
+            splits[split] = StoredRanges(place, whole, split, names, source, self.classes)
+        composed = {} if digits is None else digits.digests
+        return Splits(**splits, parts={f"digits.{name}": sha for name, sha in composed.items()})
 
     def _read_digits(self, place: Path, whole: Manifest, folder: str) -> Splits | None:
         """The digits that examples are composed of, where those alone are wanted and not stored."""
@@ -139,8 +143,9 @@ class StoredRanges:
     """Ranges of the examples of a split, read from HDF5 shards.
 
     names: the fields that are read; None: all. source: composes the digits alone where they are
-    wanted and not stored. A shard is verified on its first use. Files are opened by the process
-    that reads: none is inherited over a fork or a pickle. Raises DataError naming file and cure.
+    wanted and not stored. classes: of the labels; None: any. A shard is verified on its first use.
+    Files are opened by the process that reads: none is inherited over a fork or a pickle. Raises
+    DataError naming file and cure.
     """
 
     def __init__(
@@ -150,6 +155,7 @@ class StoredRanges:
         split: str,
         names: Sequence[str] | None = None,
         source: PairSource | None = None,
+        classes: int | None = None,
     ) -> None:
         names = list(manifest.fields) if names is None else names
         if absent := sorted(set(names) - set(manifest.fields)):
@@ -159,9 +165,15 @@ class StoredRanges:
             _, images = manifest.fields["images"]
             self.fields.append(Field(DIGITS, "uint8", (2, *images)))
         self.source, self.count = source, manifest.content.splits.get(split, 0)
+        self.classes = classes
         self.shards = manifest.shards_of(split)
         self.verifier = ShardVerifier(folder, manifest)
         self._open: OrderedDict[tuple[int, str], h5py.File] = OrderedDict()
+
+    @property
+    def digest(self) -> str:
+        """The sha256 over those of its files, in order; each is verified before it is read."""
+        return hash_bytes("".join(shard.sha256 for shard in self.shards).encode())
 
     def __len__(self) -> int:
         return self.count
@@ -198,6 +210,17 @@ class StoredRanges:
                 stored.read_direct(array, np.s_[first : first + len(array)])
         except OSError as error:  # a checksum of HDF5's, or the disk
             raise damage_fault(shard, error).as_error(self.verifier.folder) from error
+        if self.classes is not None and "labels" in arrays:
+            self._check_labels(shard, start, arrays["labels"], self.classes)
+
+    def _check_labels(self, shard: Shard, start: int, labels: np.ndarray, classes: int) -> None:
+        """Raise DataError naming the file and the first example of a class beyond the last."""
+        wrong_B = ((labels < 0) | (labels >= classes)).reshape(len(labels), -1).any(axis=1)
+        if wrong_B.any():
+            place = int(wrong_B.argmax())
+            label = ", ".join(map(str, labels[place].flatten().tolist()))
+            text = f"example {start + place} of {shard.split} is of class {label}, of {classes}"
+            raise Fault(shard.name, "different", text).as_error(self.verifier.folder)
 
     def _find_open(self, shard: Shard) -> h5py.File:
         """A shard that this process has open; of all, those used last stay open."""

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from hydra.utils import instantiate
@@ -21,6 +21,9 @@ from capsweep.ledger.causes import CauseKind
 from capsweep.model.convolution import set_method, to_channels_last
 from capsweep.shards.manifest import hash_declared
 from capsweep.training.objective import Classification, Objective
+
+if TYPE_CHECKING:  # it imports Lightning
+    from capsweep.data.module import PreparedSplits
 
 FUSED_KEY = "trainer.fused_optimizer"
 
@@ -104,7 +107,10 @@ def build_source(config: Mapping[str, Any]) -> Reader:
     origin = hash_declared({"sha256": dataset["reader"]["sha256"]})
     targets = config["loss"]["reconstruction"]["weight"] > 0
     return _instantiate(dataset["shards"])(
-        digits=build_reader(config), origin=origin, targets=targets
+        digits=build_reader(config),
+        origin=origin,
+        targets=targets,
+        classes=dataset["num_classes"],
     )
 
 
@@ -116,7 +122,7 @@ def build_presenter(config: Mapping[str, Any]) -> Presenter:
     return _instantiate(dataset["batches"])
 
 
-def load_splits(config: Mapping[str, Any], folder: str, device: torch.device) -> dict[str, Any]:
+def load_splits(config: Mapping[str, Any], folder: str, device: torch.device) -> "PreparedSplits":
     """The splits of a data set on a device: `train`, `validation` and `test`."""
     from capsweep.data.module import prepare_splits  # it imports Lightning
 

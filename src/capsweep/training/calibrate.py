@@ -3,6 +3,7 @@
 import gc
 import time
 from contextlib import suppress
+from functools import partial
 from itertools import cycle, islice
 from statistics import median
 
@@ -105,7 +106,8 @@ def _time_evaluation(cell: Cell, task: CapsuleTask, loader: EvaluationLoader) ->
     for _ in range(2):
         begun = time.perf_counter()
         with torch.no_grad(), _autocast_precision(cell, task.device):
-            float(task.objective(network, batch).total)
+            for _, losses in task.parts.evaluate(batch, partial(task.objective, network)):
+                float(losses.total)
         seconds = time.perf_counter() - begun
     return seconds / len(batch.labels)
 

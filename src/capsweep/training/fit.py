@@ -29,6 +29,7 @@ from capsweep.data.batches import EvaluatedSplit, seed_of
 from capsweep.data.module import ImageDataModule
 from capsweep.errors import LeftEarlyError
 from capsweep.ledger.cell_directory import CellDirectory
+from capsweep.ledger.data_digests import DATA
 from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.lightning import Callback, LightningEnvironment, Trainer
 from capsweep.model.convolution import describe_methods
@@ -66,7 +67,10 @@ def make_task(cell: Cell, num_devices: int = 1) -> CapsuleTask:
     shared = distributed.share_modules(network) if num_devices > 1 else []
     devices.compile_network(network, config["trainer"]["compile"])
     objective, optimizer = build.build_objective(config), build.build_optimizer(config)
-    return CapsuleTask(network, objective, optimizer, config["optim"], config["seed"], shared)
+    batch_size = -(-config["batch_size"] // num_devices)
+    return CapsuleTask(
+        network, objective, optimizer, config["optim"], config["seed"], shared, batch_size
+    )
 
 
 def fit(
@@ -181,6 +185,7 @@ def _summarise_run(
         "hardware": provenance.name_hardware(count),
         "images_per_second": images / fit_seconds,
         "peak_memory_bytes": _reduce_memory_peak(),
+        DATA: data.digests,
         "test_sha256": data.test_fingerprint(),
         "code": {
             "numerics": code_identity.hash_numerics(cell.config),

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.data.batches import Batch, RankShare, seed_of
+from capsweep.data.evaluation_parts import EvaluationParts
+from capsweep.data.module import EVALUATION_BATCH
 from capsweep.errors import NonFiniteLossError
 from capsweep.lightning import LightningModule, OptimizerLRSchedulerConfig
 from capsweep.training import build, distributed
 from capsweep.training.distributed import SharedDropout
-from capsweep.training.objective import Losses, Objective, Progress, SplitMetrics
+from capsweep.training.objective import Objective, Progress, SplitMetrics
 
 ALIKE = 0  # once a rank: all draw the same numbers, and take their own share of them
 
@@ -28,7 +30,8 @@ class CapsuleTask(LightningModule):
     `epoch_metrics` holds what was measured last; `predictions()` gives the test outputs.
     Randomness inside an epoch (dropout) is a function of (seed, epoch), so a resumed run needs no
     random state. optim: its schedule, and clip_norm, the length of the longest gradient.
-    shared: the modules of the network that several devices share; see `distributed`.
+    shared: the modules of the network that several devices share; see `distributed`. batch_size:
+    of a training step on this device.
     """
 
     def __init__(
@@ -39,10 +42,12 @@ class CapsuleTask(LightningModule):
         optim: Mapping[str, Any],
         seed: int,
         shared: Sequence[SharedDropout] = (),
+        batch_size: int = EVALUATION_BATCH,
     ) -> None:
         super().__init__()
         self.network, self.objective, self.make_optimizer = network, objective, optimizer
         self.optim, self.seed, self.shared = optim, seed, shared
+        self.parts = EvaluationParts(batch_size)
         self.train_metrics = SplitMetrics()
         self.val_metrics = SplitMetrics()
         self.test_metrics = SplitMetrics()
@@ -87,7 +92,8 @@ class CapsuleTask(LightningModule):
         for module in self.shared:
             module.dealt = batch.share
         progress = Progress(self.global_step, self.steps)
-        losses = self._compute_losses(self.train_metrics, batch, progress)
+        losses = self.objective(self.network, batch, progress)
+        self.train_metrics.update(losses, batch)
         loss = losses.total if batch.share is None else batch.share.weight * losses.total
         self.losses.append(loss.detach())
         return loss
@@ -114,7 +120,7 @@ class CapsuleTask(LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add one batch of held-out training examples."""
-        self._compute_losses(self.val_metrics, batch)
+        self._evaluate(self.val_metrics, batch)
 
     def on_validation_epoch_end(self) -> None:
         """Collect the held-out examples' metrics."""
@@ -122,9 +128,8 @@ class CapsuleTask(LightningModule):
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Add one batch of test examples and keep what the network said."""
-        losses = self._compute_losses(self.test_metrics, batch)
-        # A copy: what a CUDA graph returned is overwritten by its next run.
-        self.test_outputs.append((losses.scores_BN.clone(), batch.labels, batch.share))
+        scores_BN = self._evaluate(self.test_metrics, batch)
+        self.test_outputs.append((scores_BN, batch.labels, batch.share))
 
     def on_test_epoch_end(self) -> None:
         """Collect the test metrics."""
@@ -148,12 +153,14 @@ class CapsuleTask(LightningModule):
                 )
         self.epoch_metrics |= measured
 
-    def _compute_losses(
-        self, metrics: SplitMetrics, batch: Batch, progress: Progress | None = None
-    ) -> Losses:
-        losses = self.objective(self.network, batch, progress)
-        metrics.update(losses, batch)
-        return losses
+    def _evaluate(self, metrics: SplitMetrics, batch: Batch) -> Tensor:
+        """Add a batch in parts that fit into memory; its scores [B, N]."""
+        scores = []
+        for part, losses in self.parts.evaluate(batch, partial(self.objective, self.network)):
+            metrics.update(losses, part)
+            # A copy: what a CUDA graph returned is overwritten by its next run.
+            scores.append(losses.scores_BN.clone())
+        return torch.cat(scores)
 
 
 def _in_order(parts: Sequence[Tensor], dealt: Sequence[RankShare | None]) -> Tensor:

@@ -162,14 +162,12 @@ def test_all_of_a_lost_ray_ends_and_work_that_waits_is_interrupted(vital: str) -
 
     process = commands.start(env={**os.environ, MARK: mark}, program=["-c", WAITS])
     try:
-        processes.wait_until(lambda: find_processes("sleep 600"), 60)
+        processes.wait_until(lambda: find_processes("sleep 600"), 120)
         for pid in find_processes(vital):
             processes.kill(pid)
-        killed_at = time.monotonic()
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=120)
         assert "the Ray of this machine is lost" in output
         assert "RayLostError" in output.splitlines()[-1]
-        assert time.monotonic() - killed_at < 30
         assert not find_processes()
     finally:
         for pid in find_processes():

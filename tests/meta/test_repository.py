@@ -73,6 +73,40 @@ def test_results_of_the_readme_are_tables_that_a_report_published(
         assert any(table in section for section in published), table
 
 
+def test_no_text_is_read_or_written_in_the_encoding_of_a_locale() -> None:
+    sources = [path for top in ("src", "data_prep") for path in (REPOSITORY / top).rglob("*.py")]
+    assert len(sources) > 100
+    calls = {path.name: find_locale_encodings(path.read_text(encoding="utf-8")) for path in sources}
+    assert {name: lines for name, lines in calls.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["path.read_text(errors=None)", "open(path)", 'path.open("a")', "run(words, text=True)"],
+)
+def test_a_text_in_the_encoding_of_a_locale_is_found(text: str) -> None:
+    assert find_locale_encodings(text) == [1]
+    assert find_locale_encodings(text.replace(")", ', encoding="utf-8")')) == []
+
+
+def find_locale_encodings(text: str) -> list[int]:
+    """The lines of calls that leave the encoding of a text to Python."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    return [call.lineno for call in calls if _is_of_locale(call)]
+
+
+def _is_of_locale(call: ast.Call) -> bool:
+    is_method = isinstance(call.func, ast.Attribute)
+    name = call.func.attr if is_method else getattr(call.func, "id", "")
+    given = {word.arg: ast.unparse(word.value) for word in call.keywords}
+    if "encoding" in given:
+        return False
+    if name == "open":
+        mode = "".join(map(ast.unparse, call.args[0 if is_method else 1 :][:1]))
+        return ("'" in mode and "b" not in mode) or not (is_method or mode)
+    return given.get("text") == "True" or (is_method and name in ("read_text", "write_text"))
+
+
 CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "time"}
 
 

@@ -75,7 +75,12 @@ def _keep_traceback(error: Exception) -> str:
     """The file into which its traceback is written, if one can be."""
     try:
         with tempfile.NamedTemporaryFile(
-            "w", prefix="capsweep-error-", suffix=".txt", delete=False, errors="backslashreplace"
+            "w",
+            encoding="utf-8",
+            prefix="capsweep-error-",
+            suffix=".txt",
+            delete=False,
+            errors="backslashreplace",
         ) as file:
             traceback.print_exception(error, file=file)
         return file.name

@@ -109,8 +109,10 @@ def _read_composer() -> tuple[str, list[str]]:
     environment variables that conf/ reads.
     """
     conf, package = package_files.find_folder("conf"), Path(__file__).parent
-    texts = [(str(path), path.read_text()) for path in sorted(conf.rglob("*.yaml"))]
-    texts += [(path.name, path.read_text()) for path in sorted(package.glob("*.py"))]
+    texts = [(str(path), path.read_text(encoding="utf-8")) for path in sorted(conf.rglob("*.yaml"))]
+    texts += [
+        (path.name, path.read_text(encoding="utf-8")) for path in sorted(package.glob("*.py"))
+    ]
     libraries = [importlib.metadata.version(name) for name in ("hydra-core", "omegaconf")]
     content = json.dumps([texts, libraries])
     return hash_bytes(content.encode()), sorted(set(ENVIRONMENT.findall(content)))
@@ -168,7 +170,7 @@ def _list_inapplicable(
     keys = [*flat(written.get("routing") or {}, "routing")] if is_typed else []
     if recipe is not None:
         file = package_files.find_folder("conf") / "recipe" / f"{recipe}.yaml"
-        keys += flat(yaml.safe_load(file.read_text()))
+        keys += flat(yaml.safe_load(file.read_text(encoding="utf-8")))
     return [key for key in keys if key not in schema and key in grammar.list_known_keys()]
 
 

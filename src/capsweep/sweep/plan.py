@@ -183,7 +183,7 @@ def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
         "estimated_seconds_due": None if None in seconds else sum(seconds),
         "cells": cells,
     }
-    return json.dumps(content, indent=1, ensure_ascii=False)
+    return json.dumps(content, indent=1)
 
 
 def group_failures(plan: Plan, ledger: Ledger) -> list[dict[str, Any]]:

@@ -158,7 +158,7 @@ def kill_tree(pid: int) -> None:
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            parent = int(stat.read_text(encoding="utf-8").rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(stat.parent.name))
     tree = [pid]
     for process in tree:

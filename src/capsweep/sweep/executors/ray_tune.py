@@ -342,7 +342,7 @@ class QueueStopper(_NotStored, tune.Stopper):
 def _read_error(trial: Any) -> str:
     """trial.get_error() has nothing yet: it reads what is synchronised later."""
     try:
-        return Path(trial.error_file or "").read_text(errors="replace")
+        return Path(trial.error_file or "").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 

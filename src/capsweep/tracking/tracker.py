@@ -70,8 +70,7 @@ class Child:
         self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         package = str(package_files.PACKAGE.parent)
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": folder}
-        environment.pop("WANDB_SERVICE", None)  # a W&B process that belongs to somebody else
+        environment = mode.clean_environment() | {"PYTHONPATH": path, "TMPDIR": folder}
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "capsweep.tracking.tracker", kind, folder],
             stdin=subprocess.PIPE,

@@ -10,9 +10,10 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
 # Else a worker that ends kills what it started before that could tidy up. All that a cell starts
 # ends by itself when its process is gone: after a SIGKILL nobody else does it.
 os.environ.setdefault("RAY_kill_child_processes_on_worker_exit", "false")
+os.environ.setdefault("RAY_worker_register_timeout_seconds", "180")  # on a busy machine, not 60
 os.environ.setdefault("RAY_AUTH_MODE", "token")  # who reaches Ray's ports runs code
 
 import ray as ray
 from ray import exceptions as exceptions
-from ray._private import ray_constants
+from ray._private import ray_constants, services
 from ray._private import worker as ray_driver
 
 # isort: split
@@ -41,8 +43,10 @@ REFUSED_TOKEN = (
 )
 TMPDIR_CURE = "set it to a short path of a folder that can be written (the default is /tmp)"
 ANSWER_SECONDS = 10.0  # within which a host that is there answers
+START_SECONDS = 180.0  # that a busy machine may take to start Ray; Ray itself waits 30
+BUSY_CURE = "where the machine is busy, try again later, or do without Ray (EXECUTOR=local)"
 VITAL = ("gcs_server", "raylet")  # Ray waits for these, or trains on without them
-PRELOAD = "RAY_preload_python_modules"
+PORT_WAIT, PRELOAD = "RAY_gcs_server_port_wait_time_s", "RAY_preload_python_modules"
 LOOK_SECONDS, LEAVE_SECONDS = 0.1, 15.0  # between two looks at them; to leave a Ray that is lost
 
 
@@ -76,7 +80,9 @@ def connected(
                 os.environ[PRELOAD] = ",".join(imports)
                 stack.callback(os.environ.pop, PRELOAD, None)
             watch = stack.enter_context(_RayWatch())
+            stack.enter_context(_waiting_for_raylet())
         stack.callback(ray.shutdown)
+        ray_driver._worker_logs_enabled = False  # the last lines of a lost raylet's log
         dashboard = _start_or_join(address, cpus, gpus, package).dashboard_url
         if dashboard:
             terminal.print_aside(f"Ray's dashboard: http://{dashboard}")
@@ -107,13 +113,14 @@ class _RayWatch:
 
     def __exit__(self, *_: object) -> None:
         self._has_left.set()
+        if not self._vital:  # it did not start, and nobody else ends what began
+            self._kill_all()
         signal.signal(signal.SIGUSR2, self._before)
         _adopt_orphans(False)
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
         """The block ends with RayLostError when the Ray that was started is lost."""
-        ray_driver._worker_logs_enabled = False  # the last lines of a raylet's log
         node: Any = ray_driver._global_node
         self._vital = [(name, node.all_processes[name][0].process) for name in VITAL]
         threading.Thread(target=self._watch_processes, name="watch-ray", daemon=True).start()
@@ -178,11 +185,11 @@ def _start_or_join(
     runtime_env = None  # a driver that is a job came with its package, which its workers get
     if package is not None and "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:
         runtime_env = {"py_modules": [str(package), str(package.with_name("data_prep"))]}
+    # Of a cluster: seconds for which Ray tries again, whatever went wrong, a wrong token as well.
+    os.environ.setdefault(PORT_WAIT, "1" if address else f"{START_SECONDS:.0f}")
     try:
         if address is not None:
             _check_listening(address)
-            # Seconds for which Ray tries again, whatever went wrong, a wrong token as well.
-            os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
         return ray.init(
             # Without an address Ray would join whatever cluster this machine, or RAY_ADDRESS, last
             # had, and wait for it when it is gone; the caller decides.
@@ -194,7 +201,7 @@ def _start_or_join(
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-    except (OSError, ValueError, RuntimeError, exceptions.RayError) as error:
+    except Exception as error:  # Ray's own, of the class Exception among them
         text = " ".join(str(error).split()) or type(error).__name__
         is_silence = isinstance(error, (ConnectionError, TimeoutError))  # an OSError too
         if address is None and isinstance(error, OSError) and not is_silence:
@@ -202,7 +209,7 @@ def _start_or_join(
         if address is None:
             logs = f"{os.environ.get('RAY_TMPDIR', '/tmp')}/ray/session_latest/logs"
             raise ConfigError(
-                f"Ray does not start ({text}); if it began, its logs are in {logs}"
+                f"Ray does not start ({text}); {BUSY_CURE}; if it began, its logs are in {logs}"
             ) from error
         # Ray makes other errors of a refused token, which quote it or were raised from it.
         chain = "".join(traceback.format_exception(error))
@@ -212,6 +219,34 @@ def _start_or_join(
             f"RAY_ADDRESS={address}: no cluster of Ray can be joined there ({text}); start one, "
             "correct the address, or leave it out for a Ray of this machine"
         ) from error
+
+
+@contextmanager
+def _waiting_for_raylet() -> Iterator[None]:
+    """Within the block, Ray waits for its raylet for as long as that runs; by itself 30 s."""
+    get_node, until = services.get_node, time.monotonic() + START_SECONDS
+
+    def wait_for_node(*place: Any) -> Any:
+        while True:
+            try:
+                return get_node(*place)
+            except RuntimeError as error:
+                if time.monotonic() > until or not _has_raylet():
+                    raise TimeoutError("its raylet gives no sign") from error
+                time.sleep(LOOK_SECONDS)
+
+    services.get_node = wait_for_node
+    try:
+        yield
+    finally:
+        services.get_node = get_node
+
+
+def _has_raylet() -> bool:
+    with suppress(psutil.NoSuchProcess):
+        processes = _list_descendants()
+        return any(p.name() == "raylet" and p.status() != psutil.STATUS_ZOMBIE for p in processes)
+    return True  # some process ended meanwhile: it is looked for again
 
 
 def _check_listening(address: str) -> None:

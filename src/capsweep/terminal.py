@@ -1,7 +1,8 @@
 """What is printed for a person: as wide as the terminal, and whole where there is none (a log).
 
 Causes, names and versions come from files and other machines. What of them a terminal would obey,
-or could not show, is printed as its escape (`\\x1b`), by print() and by rich alike.
+or could not show, is printed as its escape (`\\x1b`), by print() and by rich alike; signs of ours
+that its encoding lacks have a stand-in.
 """
 
 import io
@@ -24,11 +25,25 @@ WIDEST = 100_000  # no line is as long
 OBEYED = re.compile(
     "(?!\x1b\\[0m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+STAND_INS = {"±": "+-", "–": "-", "·": "/", "│": "|", "…": "...", "≠": "!="}
 
 
-def escape_text(text: str) -> str:
-    """The text, with a written escape for every character that a terminal would obey."""
-    return OBEYED.sub(lambda match: ascii(match[0])[1:-1], text)
+def escape_text(text: str, stream: Any = None) -> str:
+    """The text, with a written escape for every character that a terminal would obey, and that the
+    stream's encoding lacks.
+    """
+    escaped = OBEYED.sub(_escape_match, text)
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        escaped.encode(encoding)
+    except UnicodeEncodeError:
+        signs = (STAND_INS.get(sign, sign) for sign in escaped)
+        return "".join(signs).encode(encoding, "backslashreplace").decode(encoding)
+    return escaped
+
+
+def _escape_match(match: re.Match[str]) -> str:
+    return ascii(match[0])[1:-1]
 
 
 @contextmanager
@@ -49,7 +64,7 @@ class _Escaped:
         self.rich_proxied_file = stream  # the name by which rich looks for it
 
     def write(self, text: str) -> int:
-        self.rich_proxied_file.write(escape_text(text))
+        self.rich_proxied_file.write(escape_text(text, self.rich_proxied_file))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -116,18 +131,25 @@ def _console_class() -> "type[Console]":
         def file(self, new_file: IO[str]) -> None:
             self._file = new_file
 
+        @property
+        def encoding(self) -> str:
+            """By which rich chooses frames, bars and spinners that can be shown."""
+            return getattr(self.file, "encoding", None) or "utf-8"
+
         def on_broken_pipe(self) -> None:
             """As print() does; rich itself would end the program."""
             raise BrokenPipeError
 
         def render_str(self, text: str, **how: Any) -> Any:
             """Before it is measured."""
-            return super().render_str(escape_text(text), **how)
+            return super().render_str(escape_text(text, self.file), **how)
 
         def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
             """Also what was no string."""
             for part in super().render(renderable, options):
-                yield part if part.control else Segment(escape_text(part.text), part.style)
+                yield (
+                    part if part.control else Segment(escape_text(part.text, self.file), part.style)
+                )
 
     return Escaping
 

@@ -4,8 +4,10 @@ import operator
 import os
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
+from processes import wait_until
 
 from capsweep.bench.comparison import CandidateError
 from capsweep.bench.processes import ask_together, start_calls
@@ -16,19 +18,24 @@ def test_a_process_computes_when_it_is_asked() -> None:
         sleeps = calls["sleeps"]
         assert sleeps.seconds == []
         seconds = sleeps()
-        assert 0.05 <= seconds < 5
+        assert seconds >= 0.05
         assert sleeps.seconds == [seconds]
         assert sleeps.peak > 10**7
         assert sleeps.process.pid != os.getpid()
 
 
-def test_processes_that_are_asked_together_compute_at_the_same_time() -> None:
+def test_processes_that_are_asked_together_compute_at_the_same_time(tmp_path: Path) -> None:
     names = ("one", "two")
-    with start_calls({name: (partial, time.sleep, 1.0) for name in names}) as calls:
-        started = time.monotonic()
+    with start_calls({name: (partial, meet, tmp_path, name, *names) for name in names}) as calls:
         answers = ask_together(list(calls.values()), operator.call)
-        assert time.monotonic() - started < 1.9
-    assert answers == [None, None]
+    assert answers == ["met", "met"]
+
+
+def meet(folder: Path, own: str, *names: str) -> str:
+    """Come, and wait for all others."""
+    (folder / own).touch()
+    wait_until(lambda: all((folder / name).exists() for name in names), 60)
+    return "met"
 
 
 def test_all_processes_end_when_one_fails(capfd: pytest.CaptureFixture[str]) -> None:
@@ -64,5 +71,6 @@ def kill_process(_: object) -> None:
 def test_repeated_calls_are_timed_together() -> None:
     with start_calls({"sleeps": (partial, time.sleep, 0.05)}) as calls:
         started = time.monotonic()
-        assert 0.05 <= calls["sleeps"](repeats=5) < 1
-        assert time.monotonic() - started > 0.25
+        seconds = calls["sleeps"](repeats=5)  # of one
+        assert seconds >= 0.05
+        assert time.monotonic() - started > 5 * seconds

@@ -1,6 +1,8 @@
 """What people see: a terminal gets what fits, a log gets everything, and no escape codes."""
 
 import fcntl
+import io
+import json
 import os
 import pty
 import re
@@ -8,6 +10,8 @@ import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 
 import pytest
@@ -108,10 +112,71 @@ def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(
         terminal.print_table(console, table)
         console.out(HOSTILE)
     printed = capsys.readouterr()
-    assert printed.out.count(SHOWN) == 4
-    assert printed.out.count(SHOWN.partition(r"\x07")[0]) == 7  # rich drops bells of its own accord
+    assert printed.out.count(SHOWN) == 7
     assert printed.err == f"{SHOWN}\n"
     assert not terminal.OBEYED.search(printed.out)
+
+
+@contextmanager
+def logged(encoding: str, lines: list[str]) -> Iterator[None]:
+    """What is printed within the block, to a log of this encoding, comes into `lines`."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    with redirect_stdout(stream):
+        yield
+        stream.flush()
+    lines += stream.buffer.getvalue().decode(encoding).splitlines()
+
+
+COMMANDS = [
+    "report ablation --storage STORAGE --seeds 1",
+    "report ablation --storage STORAGE --seeds 1 --json",
+    "plan ablation --storage STORAGE",
+    "plan ablation --storage STORAGE --json",
+    "ledger ls --storage STORAGE",
+    "doctor",
+    "info",
+    "train --help",
+    "sweep --help",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_prints_into_a_log_of_ascii(
+    command: str, begun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORAGE", str(begun))
+    lines: list[str] = []
+    words = command.replace("STORAGE", str(begun)).split()
+    with logged("ascii", lines), suppress(SystemExit):  # of --help
+        assert cli.main(words) == 0
+    assert lines
+    if "--json" in words:
+        assert json.loads("\n".join(lines))
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_signs_that_a_log_lacks_have_stand_ins_and_tables_stay_straight(encoding: str) -> None:
+    rows = [["a · b", "1.5 ± 0.5", "x"], ["\u0142", "–", "≠ y"]]
+    table = grid.grid_terminal(None, ["one", "two", "three"], rows)
+    lines: list[str] = []
+    with logged(encoding, lines):
+        terminal.print_table(terminal.make_console(), table)
+    assert len({len(line) for line in lines}) == 1
+    text = " ".join("".join(lines).split())
+    assert "| \\u0142 | " in text.replace("|\\", "| \\")
+    assert "| != y" in text
+    assert ("a / b | 1.5 +- 0.5 | x" in text) == (encoding == "ascii")
+
+
+def test_a_report_is_in_files_before_it_is_on_the_screen(
+    begun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(terminal, "print_table", interrupt)
+    assert cli.main(["report", "ablation", "--storage", str(begun)]) == program.INTERRUPTED
+    assert (begun / "reports" / "ablation" / "index.html").exists()
 
 
 def test_a_sweep_says_what_it_does_before_it_imports(

@@ -4,11 +4,11 @@ import hashlib
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 import torch
 
@@ -205,10 +205,7 @@ def test_a_process_killed_while_it_decodes_is_in_nobodys_way(
 ) -> None:
     log = tmp_path / "log"
     killed = start_decoding(log, 600.0)
-    deadline = time.monotonic() + 60
-    while not log.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    processes.wait_until(log.exists, 60)
     killed.kill()
     killed.communicate()
     left = user_cache_folder() / f".{next(user_cache_folder().glob('*.lock')).stem}.npz.1.tmp"

@@ -102,5 +102,5 @@ def test_what_speaks_to_wandb_tidies_up_when_ray_ends_its_worker() -> None:
             timeout=120,
         )
         assert started.returncode == 0, started.stderr
-        assert processes.has_ended(int(started.stdout), seconds=30)
+        assert processes.has_ended(int(started.stdout), seconds=60)
         assert list(Path(folder).glob("capsweep-wandb-*")) == []

@@ -130,7 +130,7 @@ def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
 
     output = laptop.run("stop", "long", *laptop.address)
     assert ": stopped; the same command goes on" in output
-    processes.wait_until(lambda: not any(processes.is_alive(pid) for pid in during), 15)
+    processes.wait_until(lambda: not any(processes.is_alive(pid) for pid in during), 60)
 
     def list_left() -> list[str]:
         """Ray's own idle workers aside, what the job started, after we looked too."""
@@ -138,7 +138,7 @@ def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
         return [words for pid in later if "capsweep" in (words := processes.command(pid))]
 
     # W&B's monitor of the machine looks every three seconds whether W&B's core is still there.
-    processes.wait_until(lambda: not list_left(), 15)
+    processes.wait_until(lambda: not list_left(), 60)
     assert not list(laptop.storage.glob("ledger/*/*/result.json"))
     output = laptop.run("attach", "long", *laptop.address, status=130)
     assert "stopped: 0 of 2 cells are finished; the same command goes on" in output

@@ -101,7 +101,6 @@ def test_sigkill_of_the_default_ray(
     assert output.count("the Ray of this machine is lost: ") == 1, output
     assert "the same command goes on" in output.splitlines()[-1]
     assert "Traceback" not in output
-    assert seconds < 45  # 7 on an idle machine; Ray alone waits 60, or for ever
     read_to_end(disturbed.start())
     assert disturbed.read_answer() == undisturbed
     note["equal"] = True

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,6 +94,7 @@ sys.exit(cli.main(sys.argv[1:]))
 TRAINING = {"pytorch_lightning", "torchmetrics", "torchvision", "ray", "wandb", "sklearn"}
 # What is typed after `capsweep`, and what it does not import beyond what training needs.
 COMMANDS = [
+    ("--help", {"torch", "scipy", "matplotlib", "hydra", "numpy", "rich", "yaml"}),
     ("sweep FOLDER/imports.yaml --storage FOLDER", {"torch", "pandas", "optuna"}),
     ("sweep FOLDER/imports.yaml --storage FOLDER --executor local", {"torch", "pandas", "optuna"}),
     ("plan FOLDER/imports.yaml --storage FOLDER", {"torch", "scipy", "matplotlib"}),
@@ -151,12 +151,3 @@ def test_a_cell_runs_where_neither_ray_nor_wandb_is_installed(
     assert without_ray.startswith("EXECUTOR=ray: No module named 'ray")
     assert "EXECUTOR=local" in without_ray
     assert without_wandb.startswith("logger=wandb: wandb is not installed")
-
-
-def test_help_is_instant() -> None:
-    seconds = []
-    for _ in range(5):
-        started = time.monotonic()
-        subprocess.run([sys.executable, "-m", "capsweep", "--help"], check=True)
-        seconds.append(time.monotonic() - started)
-    assert min(seconds) < 0.5

@@ -1,7 +1,9 @@
 """Rules that no tool holds: of files, of questions and answers, and of the README's tables."""
 
+import ast
 import re
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,99 @@ def test_results_of_the_readme_are_tables_that_a_report_published(
     assert tables
     for table in tables:
         assert any(table in section for section in published), table
+
+
+def test_no_text_is_read_or_written_in_the_encoding_of_a_locale() -> None:
+    sources = [path for top in ("src", "data_prep") for path in (REPOSITORY / top).rglob("*.py")]
+    assert len(sources) > 100
+    calls = {path.name: find_locale_encodings(path.read_text(encoding="utf-8")) for path in sources}
+    assert {name: lines for name, lines in calls.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["path.read_text(errors=None)", "open(path)", 'path.open("a")', "run(words, text=True)"],
+)
+def test_a_text_in_the_encoding_of_a_locale_is_found(text: str) -> None:
+    assert find_locale_encodings(text) == [1]
+    assert find_locale_encodings(text.replace(")", ', encoding="utf-8")')) == []
+
+
+def find_locale_encodings(text: str) -> list[int]:
+    """The lines of calls that leave the encoding of a text to Python."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    return [call.lineno for call in calls if _is_of_locale(call)]
+
+
+def _is_of_locale(call: ast.Call) -> bool:
+    is_method = isinstance(call.func, ast.Attribute)
+    name = call.func.attr if is_method else getattr(call.func, "id", "")
+    given = {word.arg: ast.unparse(word.value) for word in call.keywords}
+    if "encoding" in given:
+        return False
+    if name == "open":
+        mode = "".join(map(ast.unparse, call.args[0 if is_method else 1 :][:1]))
+        return ("'" in mode and "b" not in mode) or not (is_method or mode)
+    return given.get("text") == "True" or (is_method and name in ("read_text", "write_text"))
+
+
+CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "time"}
+
+
+def test_no_test_asserts_that_something_takes_few_seconds(files: list[Path]) -> None:
+    """Who promises speed measures it in `bench`; a machine may be as slow as it likes."""
+    tests = [path for path in files if path.suffix == ".py" and "tests" in path.parts]
+    assert len(tests) > 100
+    bounds = {path.name: find_bounds_of_time(path.read_text(encoding="utf-8")) for path in tests}
+    assert {name: lines for name, lines in bounds.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "assert time.monotonic() - began < 2",
+        "assert 2 >= time.process_time() - began",
+        "took = round(time.perf_counter() - began, 1); assert 1 < took < 2",
+        "each.append(time.time() - began); assert min(each) < 0.5",
+    ],
+)
+def test_a_bound_of_time_is_found(text: str) -> None:
+    assert find_bounds_of_time(text) == [1]
+    assert find_bounds_of_time(text.replace("- began", "")) == []  # as a loop with an end has it
+
+
+def find_bounds_of_time(text: str) -> list[int]:
+    """The lines of assertions that a difference of a clock's readings is below something."""
+    tree = ast.parse(text)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return [line for scope in functions or [tree] for line in _find_bounds_within(scope)]
+
+
+def _find_bounds_within(scope: ast.AST) -> list[int]:
+    names: set[str] = set()  # of durations, and of lists of them
+
+    def is_duration(part: ast.AST) -> bool:
+        inner = list(ast.walk(part))
+        differences = [n for n in inner if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Sub)]
+        return any(isinstance(node, ast.Name) and node.id in names for node in inner) or any(
+            isinstance(node, ast.Attribute) and node.attr in CLOCKS
+            for difference in differences
+            for node in ast.walk(difference)
+        )
+
+    lines = []
+    places = [node for node in ast.walk(scope) if isinstance(node, ast.expr | ast.stmt)]
+    for node in sorted(places, key=lambda node: (node.lineno, node.col_offset)):
+        match node:
+            case ast.Assign(value=value) if is_duration(value):
+                stored = [part for target in node.targets for part in ast.walk(target)]
+                names |= {part.id for part in stored if isinstance(part, ast.Name)}
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append")):
+                names |= {name} if any(map(is_duration, node.args)) else set()
+            case ast.Assert(test=ast.Compare() as test):
+                sides = [test.left, *test.comparators]
+                for order, (left, right) in zip(test.ops, pairwise(sides), strict=True):
+                    below = left if isinstance(order, ast.Lt | ast.LtE) else right
+                    if isinstance(order, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+                        lines += [node.lineno] if is_duration(below) else []
+    return lines

@@ -103,8 +103,9 @@ def test_steps_and_estimate_are_those_of_a_real_run(small_cell: Callable[..., Ce
     estimates = Estimates(results[0]["hardware"])
     estimates.add(results[1])
     estimate = estimates.seconds(cells[2])
-    assert estimate is not None
-    assert 1 / 3 < estimate / results[2]["seconds"]["total"] < 3  # the machine may be busy
+    seconds = results[1]["seconds"]
+    per_step, rest = seconds["fit"] / results[1]["steps"], seconds["total"] - seconds["fit"]
+    assert estimate == pytest.approx(per_step * results[2]["steps"] + rest)
 
 
 def test_a_calibration_leaves_nothing_behind(small_cell: Callable[..., Cell]) -> None:
@@ -120,7 +121,7 @@ def test_a_calibration_leaves_nothing_behind(small_cell: Callable[..., Cell]) ->
     assert not Path(node.ledger).exists()
     assert measured.steps == 4
     assert measured.shape == hash_shape(cell)
-    assert 0 < measured.seconds_per_step < 5
+    assert measured.seconds_per_step > 0
     estimates = Estimates("elsewhere")
     estimates.add_measurement(measured)
     assert (estimates.seconds(cell) or 0) > measured.startup_seconds

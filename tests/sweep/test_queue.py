@@ -167,6 +167,7 @@ def test_a_cell_on_a_node_without_memory_goes_on_as_long_as_it_advances(
         lose_job(queue, NODE_MEMORY, epoch)
     assert listener.ends == {}
     assert all("goes on from its last checkpoint" in text for text in listener.messages)
+    assert listener.messages[-1].endswith(" (epoch 45 was finished)")
     for _ in range(3):
         lose_job(queue, NODE_MEMORY)
     (outcome,) = listener.ends.values()

@@ -34,7 +34,7 @@ def paste_text(text: str, tmp_path: Path) -> list[str]:
         (programs / name).write_text("#!/bin/sh\n")
         (programs / name).chmod(0o755)
     path = {"PATH": f"{programs}:/usr/bin:/bin"}
-    subprocess.run(["bash", "-c", text], cwd=place, env=path, check=True, timeout=10)
+    subprocess.run(["bash", "-c", text], cwd=place, env=path, check=True, timeout=120)
     return [file.name for file in place.iterdir()]
 
 

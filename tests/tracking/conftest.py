@@ -35,6 +35,19 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Child]]:
 
 
 @pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
+    """What a process of W&B's was asked to do by one that waits, and the seconds it was given."""
+    asked, ask = [], Child.ask
+
+    def note_request(child: Child, do: str, seconds: float, **values: Any) -> Any:
+        asked.append((do, seconds))
+        return ask(child, do, seconds, **values)
+
+    monkeypatch.setattr(Child, "ask", note_request)
+    return asked
+
+
+@pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
     """A W&B server on loopback, and a login there."""
     with wandb_server.serving_wandb() as listening:

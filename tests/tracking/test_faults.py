@@ -1,8 +1,7 @@
-"""Whatever W&B does, a cell ends as it would without it, and pays at most 5 s."""
+"""Whatever W&B does, a cell ends as it would without it, and waits for it at most 5 s."""
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,22 +22,22 @@ pytestmark = pytest.mark.slow
 Train = Callable[..., dict[str, Any]]
 ONLINE, OFFLINE = "logger.mode=online", "logger.mode=offline"
 MAX_SECONDS = 5.0  # as conf/logger has it
-# Of a machine that does other things too: what waits for W&B without a limit waits longer.
-SLACK_SECONDS = 2.5
 
 
 @pytest.fixture
-def train_lost(train: Train, storage: Path) -> Train:
+def train_lost(train: Train, storage: Path, asked: list[tuple[str, float]]) -> Train:
     """Runs a cell of two epochs whose run W&B does not get; its result, which is whole."""
 
-    def train_cell(*overrides: str, **hooks: Any) -> dict[str, Any]:
-        result = train(*overrides, patience=MAX_SECONDS, **hooks)
+    def train_cell(*overrides: str, patience: float = 60, **hooks: Any) -> dict[str, Any]:
+        asked.clear()
+        result = train(*overrides, patience=patience, **hooks)
         cell = content.read_content(Ledger(storage / "ledger"), result["signature"])
         assert result["status"] == cell.status == "finished"
         assert [row["epoch"] for row in cell.rows if "train/loss" in row] == [0, 1]
         assert "test/error" in cell.summary
         assert result["tracking_fault"].endswith("capsweep wandb sync uploads it")
-        assert result["tracking_seconds"] <= MAX_SECONDS + SLACK_SECONDS
+        assert [do for do, seconds in asked if seconds < patience] == [do for do, _ in asked]
+        assert len(asked) <= 1
         assert not list(storage.glob("wandb/synced/*"))
         return result
 
@@ -48,7 +47,7 @@ def train_lost(train: Train, storage: Path) -> Train:
 @pytest.mark.parametrize(
     "mode", ["refuse", "hang", "later", "broken", "dead", "full", "drip", "nobody listens"]
 )
-def test_a_server_that_does_not_work_costs_five_seconds_at_most(
+def test_a_server_that_does_not_work_is_waited_for_five_seconds_at_most(
     mode: Any, train_lost: Train, server: WandbServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if mode == "nobody listens":
@@ -57,25 +56,34 @@ def test_a_server_that_does_not_work_costs_five_seconds_at_most(
         server.switch_later(4, "hang")
     else:
         server.mode = mode
-    result = train_lost(ONLINE)
+    # A refusal is an answer, which a busy machine may give late.
+    result = train_lost(ONLINE, patience=60 if mode == "refuse" else MAX_SECONDS)
     assert server.requests or mode == "nobody listens"
     assert mode != "refuse" or "401" in result["tracking_fault"]
 
 
-def test_the_calls_of_training_return_at_once_while_a_server_hangs(
-    small_cell: Callable[..., Cell], storage: Path, server: WandbServer
+def test_the_calls_of_training_wait_for_nothing_while_a_server_hangs(
+    small_cell: Callable[..., Cell],
+    storage: Path,
+    server: WandbServer,
+    asked: list[tuple[str, float]],
 ) -> None:
     server.mode = "hang"
     storage.mkdir()
-    started = time.monotonic()
     cell = small_cell("logger=wandb", ONLINE)
     tracker = Tracker(cell, storage, {"tracking": content.describe_tracking(cell, Labels())})
     for epoch in range(1000):
         tracker.log({"epoch": epoch, "train/loss": 1.0})
-    assert time.monotonic() - started < SLACK_SECONDS
     assert tracker.fault is None
+    assert asked == []
+    child = tracker._child
+    assert child is not None
+    assert child.process.stdin is not None
+    assert not os.get_blocking(child.process.stdin.fileno())
     tracker.close(0, {"params": 1})
-    assert time.monotonic() - started < MAX_SECONDS + SLACK_SECONDS
+    ((do, seconds),) = asked
+    assert do == "finish"
+    assert seconds < MAX_SECONDS
     assert "in time" in str(tracker.fault)
     tracker.close(1)  # has no effect
 
@@ -126,9 +134,10 @@ def test_a_tracking_process_that_ends_or_stands_still_ends_nothing_but_tracking(
             pids.extend(processes.trackers(os.getpid()))
             os.kill(pids[0], number)
 
-    train_lost(OFFLINE, on_epoch=signal_tracker)
+    patience = 60 if number == signal.SIGKILL else MAX_SECONDS
+    train_lost(OFFLINE, patience=patience, on_epoch=signal_tracker)
     assert capsys.readouterr().err.count("W&B: ") == 1
-    assert processes.has_ended(pids[0], seconds=5)
+    assert processes.has_ended(pids[0], seconds=60)
     assert train(OFFLINE, "seed=1")["tracking_fault"] is None
 
 

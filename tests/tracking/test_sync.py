@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import processes
@@ -18,6 +17,7 @@ from wandb_server import KEY, WandbServer
 from capsweep import cli
 from capsweep.ledger import lease
 from capsweep.tracking import content
+from capsweep.tracking import sync as synchronise
 
 slow = pytest.mark.slow
 
@@ -137,7 +137,7 @@ def test_a_sync_that_was_killed_goes_on_with_every_row_once(
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
     assert len(uploaders) == 3
-    assert all(processes.has_ended(pid, seconds=10) for pid in uploaders)
+    assert all(processes.has_ended(pid, seconds=60) for pid in uploaders)
     server.mode = "fine"
     assert sync(storage, "--jobs", "3") == 0
     for signature in signatures:
@@ -148,29 +148,35 @@ def test_a_sync_that_was_killed_goes_on_with_every_row_once(
 @pytest.mark.parametrize(
     ("mode", "fault"), [("refuse", "AuthenticationError"), ("hang", "did not answer in time")]
 )
-def test_a_server_that_is_no_use_costs_one_line_and_seconds(
-    storage: Path, server: WandbServer, capsys: Capture, mode: str, fault: str
+def test_a_server_that_is_no_use_is_asked_once_and_costs_one_line(
+    storage: Path,
+    server: WandbServer,
+    capsys: Capture,
+    asked: list[tuple[str, float]],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    fault: str,
 ) -> None:
+    if mode == "refuse":  # an answer, which a busy machine may give late
+        monkeypatch.setattr(synchronise, "CHECK_SECONDS", 60.0)
     for number in range(20):
         tracked_cells.write(storage, number)
     server.mode = mode
-    started = time.monotonic()
     assert sync(storage) == 2
-    assert time.monotonic() - started < 20  # 5 on an idle machine; cell by cell it were 60
+    assert [do for do, _ in asked] == ["start", "check"]
     (line,) = capsys.readouterr().err.splitlines()
     assert all(text in line for text in ("20 cells not uploaded", fault, "`wandb login --relogin`"))
 
 
 @slow
 def test_a_server_that_falls_silent_stops_the_rest(
-    storage: Path, server: WandbServer, capsys: Capture
+    storage: Path, server: WandbServer, capsys: Capture, asked: list[tuple[str, float]]
 ) -> None:
     for number in range(4):
         tracked_cells.write(storage, number)
     server.switch_later(14, "hang")
-    started = time.monotonic()
-    assert sync(storage, "--jobs", "2", "--timeout", "3") == 1
-    assert time.monotonic() - started < 25  # a cell's time and a question, and not 4 cells'
+    assert sync(storage, "--jobs", "2", "--timeout", "8") == 1
+    assert [do for do, _ in asked].count("upload") < 4
     output = capsys.readouterr().out
     for text in ("not tried", "did not answer in time", "nothing is sent twice"):
         assert text in output
@@ -182,7 +188,7 @@ def test_what_the_server_lost_is_no_success(
 ) -> None:
     signature = tracked_cells.write(storage, 0)
     server.loses = "file_stream"
-    assert sync(storage, "--timeout", "6") == 1
+    assert sync(storage, "--timeout", "20") == 1
     assert "the server does not show rows after -1" in capsys.readouterr().out
     assert not content.mark_file(storage, signature).exists()
 

@@ -14,6 +14,7 @@ import pytest
 from offline_runs import list_epochs, read_runs
 from wandb_server import WandbServer
 
+from capsweep import cli
 from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content, tracker
@@ -22,6 +23,7 @@ from capsweep.tracking.tracker import Child
 pytestmark = pytest.mark.slow
 
 Train = Callable[..., dict[str, Any]]
+Capture = pytest.CaptureFixture[str]
 OFFLINE, ONLINE = "logger.mode=offline", "logger.mode=online"
 CONFUSION, SHEET = "confusion_table", "pictures/worst-examples"
 
@@ -95,6 +97,62 @@ def test_cells_share_a_process_and_its_temporary_folder_goes_with_it(
     assert processes.trackers(os.getpid()) == []
 
 
+FOREIGN = {  # what an agent, a notebook or a job of W&B leaves, SageMaker's too
+    "WANDB_RUN_ID": "foreign",
+    "WANDB_RESUME": "must",
+    "WANDB_SWEEP_ID": "foreign",
+    "WANDB_RUN_GROUP": "foreign",
+    "WANDB_JOB_TYPE": "foreign",
+    "WANDB_NAME": "foreign",
+    "WANDB_NOTES": "foreign",
+    "WANDB_TAGS": "foreign",
+    "WANDB_PROJECT": "a/b",
+    "WANDB_MODE": "disabled",
+    "WANDB_CONFIG": '{"foreign": 1}',
+    "WANDB_LAUNCH": "true",
+    "WANDB_NOTEBOOK_NAME": "foreign.ipynb",
+    "WANDB_SERVICE": "3-1-unix-/nobody",
+    "SM_TRAINING_ENV": "{}",
+    "TRAINING_JOB_NAME": "foreign",
+}
+
+
+def test_whatever_the_environment_says_each_cell_is_a_run_of_its_own(
+    train: Train, storage: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in FOREIGN.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WANDB_API_KEY", f"{server.environment['WANDB_API_KEY']}\n")
+    results = [train(ONLINE, "epochs=1", f"seed={seed}") for seed in (0, 1)]
+    assert [result["tracking_fault"] for result in results] == [None, None]
+    runs = {name: run for (_, name), run in server.cloud.runs.items()}
+    assert set(runs) == {result["signature"] for result in results}
+    assert {project for project, _ in server.cloud.runs} == {"capsweep"}
+    assert [len([row for row in run.rows if "train/loss" in row]) for run in runs.values()] == [
+        1,
+        1,
+    ]
+    assert train(OFFLINE, "epochs=1", "seed=2")["tracking_fault"] is None
+    (run,) = read_runs(storage).values()
+    assert (run["run_group"], run["name"]) == ("ablation", "capsnet · T=3 · seed 0")
+    assert "foreign" not in str({**run, "rows": None})
+
+
+def test_off_starts_no_process_leaves_no_file_and_nothing_to_upload(
+    storage: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    started: list[object] = []
+    monkeypatch.setattr(tracker, "Child", started.append)
+    words = ["model=cnn_small", "epochs=1", "limit_batches=1", "trainer.accelerator=cpu"]
+    assert cli.main(["train", *words, f"places.storage={storage}"]) == 0
+    assert "W&B: off (WANDB_MODE=disabled)" in capsys.readouterr().out
+    assert (started, list(storage.glob("**/*wandb*"))) == ([], [])
+    monkeypatch.delenv("WANDB_MODE")
+    assert cli.main(["wandb", "sync", "--storage", str(storage)]) == 0
+    assert (started, server.requests) == ([], [])
+
+
 class CutError(Exception):
     """The run is cut short here."""
 
@@ -128,6 +186,7 @@ KILLED = """
 import os, signal, sys
 import processes
 from capsweep.config import places
+from capsweep import cli
 from capsweep.config.cell import Cell
 from capsweep.training.run import run
 from capsweep.training.run_hooks import RunHooks

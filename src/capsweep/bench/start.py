@@ -87,7 +87,7 @@ def _time_first_step(storage: Path) -> float:
     try:
         while time.time() < started + PATIENCE and sweep.poll() is None:
             for path in storage.glob("ledger/*/*/metrics.jsonl"):
-                if content := path.read_text().partition("\n")[0]:
+                if content := path.read_text(encoding="utf-8").partition("\n")[0]:
                     return path.stat().st_mtime - json.loads(content)["seconds"] - started
             time.sleep(0.01)
         raise RuntimeError(f"no cell of {' '.join(SWEEP)} began to train in {PATIENCE:g} s")

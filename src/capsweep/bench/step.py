@@ -160,7 +160,7 @@ def judge_steps(seconds: comparison.Seconds, rows: Sequence[Mapping[str, Any]]) 
             Measured(f"step: CUDA graphs over eager, {eager}", ratio, "x", 1, True),
         ]
     cpuinfo = Path("/proc/cpuinfo")
-    has_amx = cpuinfo.exists() and "amx_bf16" in cpuinfo.read_text().split()
+    has_amx = cpuinfo.exists() and "amx_bf16" in cpuinfo.read_text(encoding="utf-8").split()
     no_bf16 = None if has_amx else "no AMX in this processor"
     bf16, fp32 = (
         comparison.median_ratio(seconds, "textbook", way) for way in ("bf16", networks.NOW)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from capsweep.config import compose, places
-from capsweep.errors import UserError
+from capsweep.errors import ConfigError, UserError
 from capsweep.storage.stores import open_store, prove_writable
 from capsweep.tracking import mode as wandb_mode
 
@@ -103,4 +103,8 @@ def check_devices() -> Iterator[Finding]:
 def check_wandb() -> Iterator[Finding]:
     """Whether runs of W&B would be online."""
     if _version_of("wandb"):
-        yield Finding("wandb", wandb_mode.decide_mode(compose.cell([]).config)[1])
+        try:
+            yield Finding("wandb", wandb_mode.decide_mode(compose.cell([]).config)[1])
+        except ConfigError as error:
+            fault, _, cure = str(error).rpartition("; ")
+            yield Finding("wandb", fault, cure)

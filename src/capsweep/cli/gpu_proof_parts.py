@@ -128,7 +128,7 @@ def read_output(output: str, _: Path) -> dict[str, Any]:
 
 def read_json(_: str, result: Path) -> dict[str, Any]:
     """What a benchmark wrote."""
-    return json.loads(result.read_text())
+    return json.loads(result.read_text(encoding="utf-8"))
 
 
 def read_tests(_: str, result: Path) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def run_part(part: Part, bound: float, log: Path, environment: Mapping[str, str]
         return known | {"bound": bound, "content": {}}
     started = time.monotonic()
     exit_status = run_command(words, bound, log, environment)
-    seconds, output = time.monotonic() - started, log.read_text(errors="replace")
+    seconds, output = time.monotonic() - started, log.read_text(encoding="utf-8", errors="replace")
     content, fault = {}, ""
     try:
         content = part.read(output, part.result)

@@ -92,7 +92,7 @@ def read_table(output: str, _: Path) -> dict[str, Any]:
     reports = re.findall(r"^report: (.+)/index\.html$", output, re.MULTILINE)
     if not reports:
         raise ValueError("the sweep wrote no report")
-    return {"table": (Path(reports[-1]) / "table.md").read_text()}
+    return {"table": (Path(reports[-1]) / "table.md").read_text(encoding="utf-8")}
 
 
 def read_export(_: str, result: Path) -> dict[str, Any]:

@@ -130,11 +130,11 @@ def fill_examples(checkout: Path, kind: str, words: dict[str, str]) -> dict[Path
                     f"{taken.relative_to(checkout)} is there already; choose another name"
                 )
         for module in path.parent.glob("*.py"):
-            if path.stem in compile(module.read_text(), module, "exec").co_names:
+            if path.stem in compile(module.read_text(encoding="utf-8"), module, "exec").co_names:
                 raise UserError(
                     f"{path.stem}: {module.relative_to(checkout)} uses this name; choose another"
                 )
-        texts[path] = replace_words(example.read_text(), words)
+        texts[path] = replace_words(example.read_text(encoding="utf-8"), words)
     return texts
 
 

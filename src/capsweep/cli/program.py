@@ -76,7 +76,12 @@ def _keep_traceback(error: Exception) -> str:
     """The file into which its traceback is written, if one can be."""
     try:
         with tempfile.NamedTemporaryFile(
-            "w", prefix="capsweep-error-", suffix=".txt", delete=False, errors="backslashreplace"
+            "w",
+            encoding="utf-8",
+            prefix="capsweep-error-",
+            suffix=".txt",
+            delete=False,
+            errors="backslashreplace",
         ) as file:
             traceback.print_exception(error, file=file)
         return file.name
@@ -87,7 +92,7 @@ def _keep_traceback(error: Exception) -> str:
 def _run_command(arguments: list[str]) -> int:
     if sys.platform != "linux":  # claims are judged by /proc: without it, all would look dead
         raise UserError(f"capsweep runs on Linux only, this is {sys.platform}; use WSL or Docker")
-    _unset_empty_variables()
+    _clean_variables()
     # The shell that completes a command line does not say the word `train`.
     if arguments[:1] == ["train"] or {"-sc", "--shell-completion"} & {*arguments}:
         from capsweep.cli import train
@@ -101,8 +106,11 @@ def _run_command(arguments: list[str]) -> int:
     return 0 if status is None else status
 
 
-def _unset_empty_variables() -> None:
-    """A variable that is set to nothing, as scripts do, is one that is not set."""
-    for name in [name for name, value in os.environ.items() if not value]:
-        if name.startswith(VARIABLES):
-            del os.environ[name]
+def _clean_variables() -> None:
+    """A variable that is set to nothing, as scripts do, is one that is not set; a newline at its
+    end, as of a secret from a file, is no part of it.
+    """
+    for name in [name for name in os.environ if name.startswith(VARIABLES)]:
+        value = os.environ.pop(name).strip()
+        if value:
+            os.environ[name] = value

@@ -58,23 +58,31 @@ def run_report(parsed: argparse.Namespace) -> int:
     places.prepare(places.resolve(points[0].cell.config["places"]))
     report = _make_report(sweep, points)
     is_complete = parsed.evals is None or _draw_missing(report, parsed.evals, console)
+    is_written, lines = _write_files(report)
     if parsed.json:
         print(render.render_json(report.table, report.formatted))
     else:
         _print_report(report, console)
-    is_complete &= _write_files(report, console)
+    for line in lines:
+        terminal.print_line(console, line)
     if parsed.publish:
         answer, before = publish.publish_answer(report.table, report.ledger)
         instead = "" if before is None else f"; it had the table of: {before}"
         terminal.print_line(console, f"published: {answer}{instead}")
-    return 0 if is_complete else 1
+    return 0 if is_complete and is_written else 1
 
 
 def print_and_write(sweep: Sweep, points: Sequence[Point], console: Console) -> bool:
-    """The answer of a sweep, or what a search chose; whether all files could be written."""
+    """Write the answer of a sweep, or what a search chose, into files, then print it.
+
+    Returns whether all files could be written.
+    """
     report = _make_report(sweep, points)
+    is_written, lines = _write_files(report)
     _print_report(report, console)
-    return _write_files(report, console)
+    for line in lines:
+        terminal.print_line(console, line)
+    return is_written
 
 
 def _make_report(sweep: Sweep, points: Sequence[Point]) -> SweepReport:
@@ -123,10 +131,12 @@ def _describe_finished(name: str, ledger: Ledger, places: str) -> Iterator[str]:
         yield f"    {command} {places}".rstrip()
 
 
-def _write_files(report: SweepReport, console: Console) -> bool:
-    """Write every file of the report, unless it is empty; whether all could be written."""
+def _write_files(report: SweepReport) -> tuple[bool, list[str]]:
+    """Write every file of the report, unless it is empty; whether all could be written, and lines
+    that say so.
+    """
     if report.is_empty:
-        return True
+        return True, []
     built, formatted = report.table, report.formatted
     short = formatted_table.format_table(built, cause=formatted_table.shorten_cause)
     folder = report.places.storage / "reports" / built.sweep.report_name
@@ -137,22 +147,20 @@ def _write_files(report: SweepReport, console: Console) -> bool:
         write_text(folder / "table.csv", render.render_csv(built, formatted))
         page.write_page(built, report.ledger, folder)
 
-    return _write(folder / "index.html", write_all, console)
+    return _write(folder / "index.html", write_all)
 
 
-def _write(path: Path, write: Callable[[], object], console: Console) -> bool:
-    """Write a report and print where it is; whether that could be done: a sweep that ran does not
-    fail for its report.
+def _write(path: Path, write: Callable[[], object]) -> tuple[bool, list[str]]:
+    """Write a report; whether that could be done, and a line that says where it is: a sweep that
+    ran does not fail for its report.
     """
     try:
         write()
     except Exception as error:  # whatever it is, the sweep itself ended well
         why = f"{type(error).__name__}: {error}"
         cure = "make report tries again"
-        terminal.print_line(console, f"report: {path} could not be written ({why}); {cure}")
-        return False
-    terminal.print_line(console, f"report: {path}")
-    return True
+        return False, [f"report: {path} could not be written ({why}); {cure}"]
+    return True, [f"report: {path}"]
 
 
 def _draw_missing(report: SweepReport, names: str, console: Console) -> bool:

@@ -89,7 +89,9 @@ def submit_script(
     script = folder / name
     write_text(script, text)
     command = ["sbatch", "--parsable", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command, capture_output=True, encoding="utf-8", errors="replace", stdin=subprocess.DEVNULL
+    )
     number = re.match(r"\d+", done.stdout.strip())
     if done.returncode or number is None:
         reason = " ".join(done.stderr.split()) or done.stdout
@@ -113,10 +115,10 @@ def ensure_token(place: str, say: Callable[[str], None]) -> None:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             path.touch(0o600)
-            path.write_text(secrets.token_hex(32))
+            path.write_text(secrets.token_hex(32), encoding="utf-8")
             say(f"made a token in {path}: who can read it can use the cluster")
         path.chmod(0o600)
-        if not path.read_text(errors="replace").strip():
+        if not path.read_text(encoding="utf-8", errors="replace").strip():
             raise ConfigError(f"cluster.token={path}: is empty; remove it, and it is made anew")
     except OSError as error:
         raise ConfigError(f"cluster.token={place}: {error.strerror}; name another file") from error

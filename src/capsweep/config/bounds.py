@@ -191,6 +191,10 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
         "checkpoint_interval": _at_least(0),
     },
     "logger": {
+        "project entity": (
+            r"a name of at most 128 characters, none of / \ # ? % :",
+            lambda value: re.fullmatch(r"[^/\\#?%:]{1,128}", str(value)) is not None,
+        ),
         "mode": _one_of("auto", "online", "offline"),
         "max_seconds": POSITIVE,
         "every_n_steps": AUTO_OR_COUNT,

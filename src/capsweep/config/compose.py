@@ -139,7 +139,7 @@ def read_options(overrides: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
 
 def _read_recipe(name: str) -> dict[str, Any]:
     file = package_files.find_folder("conf") / "recipe" / f"{name}.yaml"
-    return flat(yaml.safe_load(file.read_text()))
+    return flat(yaml.safe_load(file.read_text(encoding="utf-8")))
 
 
 def _check_option(override: Override) -> None:
@@ -175,8 +175,10 @@ def _read_composer() -> tuple[str, list[str]]:
     environment variables that conf/ reads.
     """
     conf, package = package_files.find_folder("conf"), Path(__file__).parent
-    texts = [(str(path), path.read_text()) for path in sorted(conf.rglob("*.yaml"))]
-    texts += [(path.name, path.read_text()) for path in sorted(package.glob("*.py"))]
+    texts = [(str(path), path.read_text(encoding="utf-8")) for path in sorted(conf.rglob("*.yaml"))]
+    texts += [
+        (path.name, path.read_text(encoding="utf-8")) for path in sorted(package.glob("*.py"))
+    ]
     libraries = [importlib.metadata.version(name) for name in ("hydra-core", "omegaconf")]
     content = json.dumps([texts, libraries])
     return hash_bytes(content.encode()), sorted(set(re.findall(r"oc\.env:\W*(\w+)", content)))
@@ -220,7 +222,7 @@ def _check_meanings(choices: Mapping[str, Any]) -> None:
         path = conf / group.partition("@")[0] / f"{option}.yaml"
         try:
             if path.is_file():
-                yaml.load(path.read_text(), bounded_yaml.PlainLoader)
+                yaml.load(path.read_text(encoding="utf-8"), bounded_yaml.PlainLoader)
         except ConfigError as error:
             raise ConfigError(f"{path.relative_to(conf.parent)}: {error}") from error
 

@@ -271,7 +271,9 @@ def list_groups() -> Sequence[str]:
 
 
 def _sorts_presets(folder: Path) -> bool:
-    return all(path.read_text().startswith(PRESET) for path in folder.glob("*.yaml"))
+    return all(
+        path.read_text(encoding="utf-8").startswith(PRESET) for path in folder.glob("*.yaml")
+    )
 
 
 def is_group(key: str) -> bool:
@@ -309,7 +311,8 @@ def list_known_keys() -> frozenset[str]:
     Those of a group within a group stand in its package, and are those of the group around it.
     """
     texts = [
-        (p.parent.name, p.read_text()) for p in package_files.find_folder("conf").glob("*/*.yaml")
+        (p.parent.name, p.read_text(encoding="utf-8"))
+        for p in package_files.find_folder("conf").glob("*/*.yaml")
     ]
     groups = [(name, yaml.safe_load(text)) for name, text in texts if not text.startswith(PRESET)]
     root = yaml.safe_load((package_files.find_folder("conf") / "train.yaml").read_text())

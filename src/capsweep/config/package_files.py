@@ -55,7 +55,8 @@ def _ask_git(*words: str) -> str | None:
         return None
     git = ["git", "-C", str(CHECKOUT), *words]
     try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+        answer = subprocess.run(git, capture_output=True, encoding="utf-8", check=True)
+        return answer.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
 

@@ -60,7 +60,7 @@ class CellDirectory:
 
     def append_row(self, name: str, row: Mapping[str, Any]) -> None:
         """One more line of such a file."""
-        with (self.path / name).open("a") as file:
+        with (self.path / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
     def write_metrics_csv(self, rows: Sequence[Mapping[str, Any]]) -> None:

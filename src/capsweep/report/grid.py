@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from capsweep.terminal import count_of
 
@@ -31,16 +31,17 @@ def pipe_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def grid_terminal(
-    question: str | None, header: Sequence[str], rows: Iterable[Sequence[str | Text]]
+    question: str | None, header: Sequence[str], rows: Iterable[Sequence[RenderableType]]
 ) -> Table:
-    """Question and table; a `Text` keeps its style, and no field is read as rich's markup."""
-    table = Table(
-        title=question and Text(question), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
-    )
+    """Question and table, for our console: it makes what a terminal can show of strings, and reads
+    no markup in them, before rich measures them.
+    """
+    table = Table(title=question, box=box.SIMPLE_HEAD, pad_edge=False)
+    table.title_style, table.title_justify = "none", "left"
     for name in header:
-        table.add_column(Text(_fold_name(name)), overflow="fold")
+        table.add_column(_fold_name(name), overflow="fold")
     for fields in rows:
-        table.add_row(*(Text(field) if isinstance(field, str) else field for field in fields))
+        table.add_row(*fields)
     return table
 
 

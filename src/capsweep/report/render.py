@@ -10,10 +10,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.measure import Measurement
+from rich.styled import Styled
 from rich.table import Table as RichTable
-from rich.text import Text
 
 from capsweep.report import grid
 from capsweep.report.formatted_table import FormattedField, FormattedTable, format_table
@@ -81,22 +81,25 @@ def render_terminal(formatted: FormattedTable, console: Console) -> RichTable:
     if Measurement.get(console, unbounded, table).maximum > console.width:
         count = [field.kind for field in formatted.rows[0]].count("coordinate")
         rows = [
-            [Text(" · ").join(row[:count]), *(_style_field(f, narrow=True) for f in fields[count:])]
-            for row, fields in zip(rows, formatted.rows, strict=True)
+            [
+                " · ".join(field.text for field in fields[:count]),
+                *(_style_field(field, narrow=True) for field in fields[count:]),
+            ]
+            for fields in formatted.rows
         ]
         table = grid.grid_terminal(None, [" · ".join(header[:count]), *header[count:]], rows)
     if formatted.has_published:
-        table.columns[-1].header = Text(f"{RULE}{header[-1]}")
+        table.columns[-1].header = f"{RULE}{header[-1]}"
         table.columns[-1].no_wrap = True
     return table
 
 
-def _style_field(field: FormattedField, narrow: bool = False) -> Text:
+def _style_field(field: FormattedField, narrow: bool = False) -> RenderableType:
     """narrow: a published number has a line for each thing that it is of."""
     if field.kind != "published":
-        return Text(field.text, "bold" if field.best else "")
+        return Styled(field.text, "bold") if field.best else field.text
     lines = re.split(r"(?<=[,;]) | (?=[≠(])", field.text) if narrow else [field.text]
-    return Text("\n".join(f"{RULE}{line}" for line in lines), "dim")
+    return Styled("\n".join(f"{RULE}{line}" for line in lines), "dim")
 
 
 def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
@@ -111,7 +114,7 @@ def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
         rules = rf"    \cmidrule(r){{1-{width - 1}}}\cmidrule(l){{{width}-{width}}}"
         header[:0] = [_latex_line([ours, "by others"]), rules]
     warnings = [rf"\textbf{{{escape_latex(warning)}}}" for warning in formatted.warnings]
-    return Template(TEMPLATE.read_text()).substitute(
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         caption=" ".join([*warnings, escape_latex(sweep.question)]),
         label=re.sub("[^A-Za-z0-9]+", "-", sweep.report_name),
         columns="l" * width,
@@ -229,4 +232,4 @@ def render_json(table: ResultTable, formatted: FormattedTable) -> str:
         "notes": formatted.notes,
         "fields": table_records(table, formatted),
     }
-    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    return json.dumps(content, indent=1, allow_nan=False)

@@ -149,7 +149,7 @@ def describe_groups(answer: EvaluationTable, groups: Sequence[RoutingGroup]) -> 
 
 def render_content(content: Mapping[str, Any]) -> str:
     """JSON for programs."""
-    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    return json.dumps(content, indent=1, allow_nan=False)
 
 
 def make_cell_tables(content: Content) -> list[RichTable]:

@@ -72,7 +72,11 @@ def _cache_root() -> Path:
 def read_origin(folder: Path) -> str | None:
     """The URL of what a folder of the cache has; None for any other folder."""
     try:
-        return (folder / ORIGIN).read_text() if folder.parent == _cache_root() else None
+        return (
+            (folder / ORIGIN).read_text(encoding="utf-8")
+            if folder.parent == _cache_root()
+            else None
+        )
     except (OSError, UnicodeDecodeError, DataError):
         return None
 

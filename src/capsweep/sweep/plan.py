@@ -205,4 +205,4 @@ def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
         "due_without_estimate": len(seconds) - len(known),
         "cells": cells,
     }
-    return json.dumps(content, indent=1, ensure_ascii=False)
+    return json.dumps(content, indent=1)

@@ -52,7 +52,8 @@ class CellBars(Progress):
     """
 
     def __init__(self, console: Console, describe: Callable[[], str], ledger: Ledger) -> None:
-        self.line, self.describe, self.ledger = Spinner("dots"), describe, ledger
+        spinner = "line" if console.options.ascii_only else "dots"
+        self.line, self.describe, self.ledger = Spinner(spinner), describe, ledger
         self._bars: dict[str, TaskID] = {}
         self._before: dict[str, float | None] = {}  # what an earlier run left of a cell
         self._last_look = time.monotonic()

@@ -46,9 +46,11 @@ class RestartPolicy:
     def __init__(self) -> None:
         # Where each worker of a cell began: the first epoch that it finished; -1: none.
         self._first_epochs: dict[str, list[int]] = defaultdict(lambda: [-1])
+        self.last_epochs: dict[str, int] = {}  # that a cell finished
 
     def add_epoch(self, key: str, row: dict[str, Any]) -> None:
         """A cell finished an epoch."""
+        self.last_epochs[key] = row["epoch"]
         if self._first_epochs[key][-1] < 0:
             self._first_epochs[key][-1] = row["epoch"]
 
@@ -194,7 +196,10 @@ class JobQueue:
         if (why := self._restarts.add_lost_worker(signature, cause)) is not None:
             self._settle(signature, Outcome(cause=why))
         else:
-            self.listener.on_message(signature, f"{cause}; goes on from its last checkpoint")
+            last = self._restarts.last_epochs.get(signature)
+            after = "" if last is None else f" (epoch {last} was finished)"
+            text = f"{cause}; goes on from its last checkpoint{after}"
+            self.listener.on_message(signature, text)
             self._pending.insert(0, replace(job, dead=""))
         return True
 

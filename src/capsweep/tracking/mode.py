@@ -17,6 +17,16 @@ from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError, UserError
 
 PROBE_SECONDS = 3.0
+# What W&B is told of its variables: server and login, places, connection, who, and what is not to
+# be sent. Others, as of an agent, a notebook or a job, say which run this is: ours is its cell's.
+KEPT = {
+    *("API_KEY", "IDENTITY_TOKEN_FILE", "CREDENTIALS_FILE", "BASE_URL", "APP_URL", "ENTITY"),
+    *("CONFIG_DIR", "DATA_DIR", "CACHE_DIR", "ARTIFACT_DIR", "ORGANIZATION", "USERNAME"),
+    *("USER_EMAIL", "HOST", "HTTP_TIMEOUT", "FILE_PUSHER_TIMEOUT", "HTTP_PROXY", "HTTPS_PROXY"),
+    *("INSECURE_DISABLE_SSL", "X_EXTRA_HTTP_HEADERS", "X_EXECUTABLE", "ERROR_REPORTING", "DEBUG"),
+    *("CORE_DEBUG", "DISABLE_CODE", "DISABLE_GIT", "SAVE_CODE"),
+}
+NO = ("0", "false", "no", "off")  # values of a switch that is not on
 
 
 def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
@@ -26,14 +36,18 @@ def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
     Raises ConfigError when the chosen logger is not installed, or mode=online has no login.
     """
     logger = config["logger"]
-    if logger["name"] != "wandb":
-        return "none", "W&B: off (logger=csv); metrics are in the ledger"
+    if (switch := _find_off_switch(logger["name"])) is not None:
+        return "none", f"W&B: off ({switch}); metrics are in the ledger"
     if importlib.util.find_spec("wandb") is None:
         raise ConfigError("logger=wandb: wandb is not installed; install it or set logger=csv")
     # To import W&B for its settings takes half a second, which a user without any need not pay.
+    files = (_find_system_settings(), Path("wandb/settings"))
     has_settings = _read_netrc() or any(name.startswith("WANDB_") for name in os.environ)
-    url = server_url() if has_settings else None
-    if logger["mode"] == "offline" or os.environ.get("WANDB_MODE") in ("offline", "disabled"):
+    settings = _read_settings() if has_settings or any(map(Path.exists, files)) else None
+    url = None if settings is None else without_login(settings.base_url)
+    if settings is not None and settings.mode == "disabled":
+        return "none", "W&B: off (wandb disabled); metrics are in the ledger"
+    if logger["mode"] == "offline" or (settings and settings.mode in ("offline", "dryrun")):
         reason = "as asked"
     elif url is None or not has_login(url):
         if logger["mode"] == "online":
@@ -43,30 +57,81 @@ def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
     elif logger["mode"] == "auto" and not _is_answering(url):
         reason = f"{url} does not answer"
     else:
-        return "online", f"W&B: online at {url}"
+        return "online", f"W&B: online at {url}{_note_project(logger)}"
     folder = f"{places.folder_of(config['places']['storage'])}/wandb"
     cure = "upload later with make wandb-sync"
-    return "offline", f"W&B: offline, {reason}; runs go to {folder}; {cure}"
+    return "offline", f"W&B: offline, {reason}; runs go to {folder}; {cure}{_note_project(logger)}"
+
+
+def _find_off_switch(logger: str) -> str | None:
+    """What says that no W&B is wanted, neither now nor later; None: nothing does."""
+    if logger != "wandb":
+        return f"logger={logger}"
+    for name, is_off in (
+        ("WANDB_MODE", lambda value: value == "disabled"),
+        ("WANDB_DISABLED", lambda value: value not in NO),
+    ):
+        value = os.environ.get(name, "").strip()
+        if value and is_off(value.lower()):
+            return f"{name}={value}"
+    return None
+
+
+def _note_project(logger: Mapping[str, Any]) -> str:
+    """A word on a variable of W&B's that has no effect here."""
+    if os.environ.get("WANDB_PROJECT") in (None, logger["project"]):
+        return ""
+    return f"; the project is logger.project={logger['project']}, WANDB_PROJECT is not read"
 
 
 def with_mode(cell: Cell, mode: str) -> Cell:
     """The cell with its mode fixed, for a worker that must not decide again."""
-    logger = cell.config["logger"] | ({} if mode == "none" else {"mode": mode})
+    logger = cell.config["logger"] | ({"name": "csv"} if mode == "none" else {"mode": mode})
     return Cell({**cell.config, "logger": logger}, cell.overrides)
 
 
 def server_url() -> str:
-    """The URL of the W&B server that is configured."""
-    import wandb
+    """The URL of the W&B server that is configured. Raises ConfigError naming a wrong setting."""
+    return without_login(_read_settings().base_url)
 
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment for one of W&B's: of its variables those that say where and how,
+    without the newline that a secret from a file ends with.
+    """
+    kept = {f"WANDB_{name}" for name in KEPT}
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_") or k in kept}
+    return variables | {name: variables[name].strip() for name in kept & variables.keys()}
+
+
+def _find_system_settings() -> Path:
+    """The file that W&B's own commands write, as `wandb login --host` and `wandb disabled`."""
+    folder = os.environ.get("WANDB_CONFIG_DIR", "~/.config/wandb")
+    return Path(folder).expanduser() / "settings"
+
+
+def _read_settings() -> Any:
+    """W&B's settings, of its files and then of variables. Raises ConfigError naming a wrong one."""
+    import wandb
+    from pydantic import ValidationError
+
+    variables = clean_environment()
+    if mode := os.environ.get("WANDB_MODE", "").strip():
+        variables["WANDB_MODE"] = mode
     try:
-        settings = wandb.Settings()
-        settings.update_from_system_settings()  # what `wandb login --host` wrote
-        settings.update_from_env_vars(dict(os.environ))  # WANDB_BASE_URL
-    except ValueError as error:
+        settings = wandb.Settings(settings_system=str(_find_system_settings()), silent=True)
+        settings.update_from_system_settings()
+        settings.update_from_env_vars(variables)
+        (urlsplit(settings.base_url).hostname or "").encode("idna")
+    except (ValueError, wandb.Error) as error:
         text = " ".join(str(error).split())
+        if isinstance(error, ValidationError):  # whose text quotes a value, which may be a password
+            faults = error.errors(include_input=False)
+            text = ", ".join(f"WANDB_{e['loc'][0]}".upper() + f": {e['msg']}" for e in faults)
+        elif isinstance(error, UnicodeError):
+            text = f"WANDB_BASE_URL: {error}"
         raise ConfigError(f"W&B's settings: {text}; correct them, or set logger=csv") from error
-    return without_login(settings.base_url)
+    return settings
 
 
 def without_login(url: str) -> str:
@@ -81,7 +146,8 @@ def has_login(url: str) -> bool:
     Where W&B itself looks: a port is part of the machine's name in netrc, and the new address of
     the public server takes the login of the old one.
     """
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+    variables = clean_environment()
+    if variables.get("WANDB_API_KEY") or variables.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     if (netrc_file := _read_netrc()) is None:
         return False
@@ -94,7 +160,7 @@ def has_login(url: str) -> bool:
 def without_keys(text: str) -> str:
     """The text without any login that W&B may be using: it may be printed and kept."""
     logins = netrc_file.hosts.values() if (netrc_file := _read_netrc()) else ()
-    for key in (os.environ.get("WANDB_API_KEY"), *(password for *_, password in logins)):
+    for key in (clean_environment().get("WANDB_API_KEY"), *(password for *_, password in logins)):
         text = text.replace(key, "(key)") if key else text
     return text
 
@@ -124,9 +190,9 @@ def _is_answering(url: str) -> bool:
     connected: list[bool] = []
 
     def connect() -> None:
-        parts = urlsplit(_find_next_hop(url))
-        address = (parts.hostname, parts.port or (80 if parts.scheme == "http" else 443))
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # a proxy may be no host
+            parts = urlsplit(_find_next_hop(url))
+            address = (parts.hostname, parts.port or (80 if parts.scheme == "http" else 443))
             socket.create_connection(address, timeout=PROBE_SECONDS).close()
             connected.append(True)
 

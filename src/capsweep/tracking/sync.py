@@ -91,7 +91,7 @@ class Sync:
         mode.check_reachable(self.server, count)
         lock = self.storage / "wandb" / "sync.lock"  # two at once would both send the same cells
         lock.parent.mkdir(parents=True, exist_ok=True)
-        with lock.open("a") as file, ThreadPoolExecutor(self.jobs) as pool:
+        with lock.open("ab") as file, ThreadPoolExecutor(self.jobs) as pool:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if (fault := self._check_server()) is not None:

@@ -70,8 +70,7 @@ class Child:
         self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         package = str(package_files.PACKAGE.parent)
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": folder}
-        environment.pop("WANDB_SERVICE", None)  # a W&B process that belongs to somebody else
+        environment = mode.clean_environment() | {"PYTHONPATH": path, "TMPDIR": folder}
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "capsweep.tracking.tracker", kind, folder],
             stdin=subprocess.PIPE,
@@ -158,7 +157,7 @@ def kill_tree(pid: int) -> None:
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            parent = int(stat.read_text(encoding="utf-8").rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(stat.parent.name))
     tree = [pid]
     for process in tree:

@@ -97,7 +97,16 @@ def open_run(
     run: of `content.run_arguments`. of_process: the process whose use of processor and memory W&B
     draws; None: another one trained the cell, on this or another machine. Raises whatever W&B does.
     """
-    is_copy, own_words = of_process is None, sys.argv
+    own_words = sys.argv
+    # What W&B adds of the machine: one that only uploads is not the one that trained.
+    added = (
+        "x_disable_meta",
+        "x_disable_stats",
+        "x_disable_machine_info",
+        "disable_code",
+        "disable_git",
+    )
+    machine = dict.fromkeys(added, True) if of_process is None else {}
     # W&B takes the words of this process for the command of the run.
     sys.argv = shlex.split(run["config"].get("command", "")) or own_words
     try:
@@ -116,13 +125,9 @@ def open_run(
                 program=sys.argv[0],
                 silent=True,
                 console="off",
-                # What W&B adds of the machine: one that only uploads is not the one that trained.
-                x_save_requirements=not is_copy,
-                x_disable_meta=is_copy,
-                x_disable_stats=is_copy,
-                x_disable_machine_info=is_copy,
-                disable_code=is_copy,
-                disable_git=is_copy,
+                sagemaker_disable=True,  # it would give the run another id
+                x_save_requirements=of_process is not None,
+                **machine,
             ),
         )
     finally:

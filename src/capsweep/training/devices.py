@@ -80,7 +80,7 @@ def start_memory_peak() -> None:
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     with suppress(OSError):
-        (PROCESS / "clear_refs").write_text("5")  # Linux: resets VmHWM
+        (PROCESS / "clear_refs").write_text("5", encoding="utf-8")  # Linux: resets VmHWM
 
 
 def read_memory_peak() -> dict[str, int | None]:
@@ -97,7 +97,7 @@ def read_memory() -> dict[str, int | None]:
 
 def _read_status(field: str) -> int | None:
     with suppress(OSError):
-        for line in (PROCESS / "status").read_text().splitlines():
+        for line in (PROCESS / "status").read_text(encoding="utf-8").splitlines():
             if line.startswith(f"{field}:"):
                 return int(line.split()[1]) * 1024
     return None

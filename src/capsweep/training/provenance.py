@@ -112,7 +112,7 @@ def name_hardware(devices: int = 1) -> str:
 
 @cache
 def _read_processor() -> str:
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()

@@ -7,6 +7,7 @@ grid or an interrupted sweep is the ordinary case.
 
 import logging
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,7 +47,11 @@ logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the queue says why t
 SECRETS = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if name.startswith("AWS_")}
 class_cache.ENV_VARS_TO_PROPAGATE -= SECRETS
 
-LONGEST = 400  # characters of what Ray says
+LONGEST = 200  # characters of what Ray says
+# Of it: colours, a title, ids of an actor.
+DETAILS = re.compile(
+    r"(?m)\x1b\[[0-9;]*m|^Failure # .*|^\t\w+: .*|^The actor \w{16,} is unavail.*?: "
+)
 ASK_SECONDS = 1.0  # between two questions of a trial, whose epochs may be short
 ANSWER_SECONDS = 5.0  # that a question may take
 LOW_ON_MEMORY = ("running low on memory", "NODE_OUT_OF_MEMORY")  # as Ray 2.60 words it
@@ -322,7 +327,8 @@ class QueueCallback(_NotStored, tune.Callback):
         self.searcher.end_job(trial.trial_id, Outcome(stopped=True))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self.searcher.end_job(trial.trial_id, Outcome(cause=describe_error(_read_error(trial))))
+        cause = describe_error(_read_error(trial), _name_node(trial.last_result or {}))
+        self.searcher.end_job(trial.trial_id, Outcome(cause=cause))
 
 
 class QueueStopper(_NotStored, tune.Stopper):
@@ -342,16 +348,21 @@ class QueueStopper(_NotStored, tune.Stopper):
 def _read_error(trial: Any) -> str:
     """trial.get_error() has nothing yet: it reads what is synchronised later."""
     try:
-        return Path(trial.error_file or "").read_text(errors="replace")
+        return Path(trial.error_file or "").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 
 
-def describe_error(text: str) -> str:
+def _name_node(result: Mapping[str, Any]) -> str:
+    """The node of a trial, by what it reported last; nothing where it has not reported."""
+    return f" on {result['hostname']} ({result['node_ip']})" if "node_ip" in result else ""
+
+
+def describe_error(text: str, place: str = "") -> str:
     """The cause of a trial that ended with such a text of Ray's: a lost worker, which may go better
-    on another try, or a node without memory.
+    on another try, or a node without memory. place: ` on NODE`, where that is known.
     """
     if any(sign in text for sign in LOW_ON_MEMORY):
         return causes.NODE_MEMORY
-    words = " ".join(text.split())[-LONGEST:]  # what Ray knows of the end is said last
-    return causes.describe_lost_worker(f"its worker was lost: {words or 'nothing says why'}")
+    words = " ".join(DETAILS.sub("", text).split())[-LONGEST:]  # of the end Ray speaks last
+    return causes.describe_lost_worker(f"its worker{place} was lost: {words or 'nothing says why'}")

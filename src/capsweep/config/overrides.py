@@ -315,7 +315,9 @@ def list_known_keys() -> frozenset[str]:
         for p in package_files.find_folder("conf").glob("*/*.yaml")
     ]
     groups = [(name, yaml.safe_load(text)) for name, text in texts if not text.startswith(PRESET)]
-    root = yaml.safe_load((package_files.find_folder("conf") / "train.yaml").read_text())
+    root = yaml.safe_load(
+        (package_files.find_folder("conf") / "train.yaml").read_text(encoding="utf-8")
+    )
     of_root = flat({key: root[key] for key in root if key not in ("defaults", "hydra")})
     return frozenset(
         [*of_root, *(k for name, content in groups for k in flat(content or {}, name))]

@@ -205,8 +205,8 @@ def test_no_damaged_file_blinds_a_reader(
 @pytest.mark.parametrize(
     ("field", "value", "why"),
     [
-        ("test/error", -4, "metrics.test/error is -4, no fraction of 0 to 1"),
-        ("test/loss", True, "its metrics are no numbers"),
+        ("test/error", -4, "metrics: test/error is -4, no fraction of 0 to 1"),
+        ("test/loss", True, "metrics.test/loss: Input should be a valid number"),
         ("signature", "0123456789abcdef", "it is of cell 0123456789abcdef"),
     ],
 )

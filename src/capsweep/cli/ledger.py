@@ -269,11 +269,11 @@ def run_release(parsed: argparse.Namespace) -> None:
 def run_gc(parsed: argparse.Namespace) -> None:
     """Remove leftovers, or say what they are."""
     ledger = open_ledger(parsed)
-    items = upkeep.find_garbage(ledger)
+    items = upkeep.find_garbage(ledger, places.folder_of(find_storage(parsed)))
     for item in items:
         print(f"{item.name}: {item.why} ({item.size:,} bytes)")
         if not parsed.dry_run:
-            ledger.store.remove(item.name)
+            item.remove()
     size = sum(item.size for item in items)
     dry = " (dry run)" if parsed.dry_run else ""
     print(f"{count_of(len(items), 'leftover')}, {size:,} bytes{dry}")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from capsweep import terminal
 from capsweep.cli.parser import parse_arguments
 from capsweep.errors import UserError
+from capsweep.storage.scratch import own_prefix
 
 # Exit statuses: as argparse and shells have them (141: SIGPIPE), EX_SOFTWARE and EX_IOERR.
 BAD_INPUT, INTERRUPTED, UNEXPECTED, REFUSED, UNREAD = 2, 130, 70, 74, 141
@@ -75,7 +76,11 @@ def _keep_traceback(error: Exception) -> str:
     """The file into which its traceback is written, if one can be."""
     try:
         with tempfile.NamedTemporaryFile(
-            "w", prefix="capsweep-error-", suffix=".txt", delete=False, errors="backslashreplace"
+            "w",
+            prefix=own_prefix("capsweep-error"),
+            suffix=".txt",
+            delete=False,
+            errors="backslashreplace",
         ) as file:
             traceback.print_exception(error, file=file)
         return file.name

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from capsweep.config.cell import Cell, flat
+from capsweep.config.cell import flat
 from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import causes, stored_files
-from capsweep.ledger.ledger import READERS, Entry, Ledger, mark_stale
+from capsweep.ledger.ledger import READERS, Entry, Ledger
 from capsweep.terminal import count_of
 
 COLUMNS = ("signature", "state", "error", "data", "epochs", "seed", "date", "sweep", "arm, place")
@@ -88,7 +88,7 @@ def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
     date = (entry.result or {}).get("finished") or made.get("started")
     return ListedCell(
         signature=signature,
-        entry=mark_stale(entry, Cell(science, ())) if "dataset" in science else entry,
+        entry=ledger.judge(signature, entry, science) if science else entry,
         leaves=flat(science) | tracking.get("columns", {}) | origin,
         place=_describe_place(signature, made, science),
         date=None if date is None else datetime.fromisoformat(date),

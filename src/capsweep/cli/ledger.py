@@ -5,19 +5,16 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from capsweep.config import places
 from capsweep.config.cell import flat
-from capsweep.config.cell import signature as signature_of
-from capsweep.errors import DamageError, UserError
-from capsweep.ledger import lease, listing, stored_files, transfer, upkeep
+from capsweep.errors import UserError
+from capsweep.ledger import lease, listing, stored_files, transfer, upkeep, verify
 from capsweep.ledger.causes import find_nearest
-from capsweep.ledger.ledger import EVALUATIONS, Entry, Ledger, folder_of, load_predictions
+from capsweep.ledger.ledger import Entry, Ledger, folder_of, load_predictions
 from capsweep.ledger.listing import find_signature
-from capsweep.ledger.stored_files import DIGESTS, REMOVE, RESULT
 from capsweep.storage.stores import join
 from capsweep.terminal import count_of
 
@@ -155,51 +152,19 @@ def run_failures(parsed: argparse.Namespace) -> None:
 
 
 def run_verify(parsed: argparse.Namespace) -> int:
-    """Print a line for each fault of some cells, or of all."""
+    """Print a line for each fault of some cells, or of all, and for what nothing proves."""
     ledger = open_ledger(parsed)
     cells = _select_cells(ledger, parsed.signature)
-    # Each once, though several readers meet it.
-    faults = [fault for cell in cells for fault in dict.fromkeys(_find_faults(ledger, cell))]
-    finished = sum(ledger.read_result(cell) is not None for cell in cells)
-    for fault in faults:
-        print(fault)
+    faults = [fault for cell in cells for fault in verify.find_faults(ledger, cell)]
+    results = {cell: ledger.read_result(cell) for cell in cells}
+    finished = {cell: result for cell, result in results.items() if result is not None}
+    unproven = [cell for cell, result in finished.items() if not stored_files.is_signed(result)]
+    for line in (*faults, *(f"{cell}: no digests; nothing proves its result" for cell in unproven)):
+        print(line)
     counts = count_of(len(cells), "cell"), count_of(len(faults), "fault")
-    print(f"{counts[0]}, {finished} of them finished: {counts[1]}")
+    remark = f" ({len(unproven)} without digests)" if unproven else ""
+    print(f"{counts[0]}, {len(finished)} of them finished{remark}: {counts[1]}")
     return 1 if faults else 0
-
-
-def _find_faults(ledger: Ledger, cell: str) -> Iterator[str]:
-    """Of every file of a cell."""
-    result = ledger.read_result(cell)
-    names = {*ledger.list_files(cell), *(result or {}).get(DIGESTS, {})} - {RESULT, "resume.ckpt"}
-    names |= {f"{EVALUATIONS}/{name}" for name in ledger.list_evaluations(cell)}
-    readers: list[Callable[[], object]] = [
-        partial(ledger.sound_result, cell),
-        partial(ledger.read_provenance, cell),
-        partial(_check_science, ledger, cell),
-        *(partial(_check_file, ledger, cell, name) for name in sorted(names - {EVALUATIONS})),
-    ]
-    if result is not None and "predictions.npz" in ledger.list_files(cell):
-        readers.append(partial(load_predictions, ledger, cell))
-    for read in readers:
-        try:
-            read()
-        except DamageError as error:
-            yield str(error)
-
-
-def _check_science(ledger: Ledger, cell: str) -> None:
-    science = ledger.read_science(cell)
-    if science is not None and (actual := signature_of(science)) != cell:
-        where = f"{ledger.locate_files(cell)}/config.yaml"
-        raise stored_files.damage_error(where, f"its signature is {actual}", REMOVE)
-
-
-def _check_file(ledger: Ledger, cell: str, name: str) -> None:
-    if ledger.read(cell, name) is None and name not in transfer.OPTIONAL:
-        raise stored_files.damage_error(
-            f"{ledger.locate_files(cell)}/{name}", "it is absent", REMOVE
-        )
 
 
 def run_reproduce(parsed: argparse.Namespace) -> int:

@@ -104,23 +104,33 @@ class Ledger:
         entries = self.entries(by_signature).items()
         return {name: self.judge(name, entry, by_signature[name].config) for name, entry in entries}
 
-    def judge(self, signature: str, entry: Entry, config: Mapping[str, Any]) -> Entry:
+    def judge(
+        self,
+        signature: str,
+        entry: Entry,
+        config: Mapping[str, Any],
+        parameters: int | None = None,
+    ) -> Entry:
         """The entry of a cell with this configuration: as failed where its result cannot be of it,
         as stale when other code than today's made it, or code that nobody recorded.
+
+        parameters: of its network by today's code, where they are known.
         """
         if entry.status != "done" or entry.result is None:
             return entry
-        if (epochs := entry.result.get("epochs", 0)) > config["epochs"]:
+        result, where = entry.result, join(self.store.root, f"{folder_of(signature)}/{RESULT}")
+        if (epochs := result.get("epochs", 0)) > config["epochs"]:
             why = f"epochs: {epochs} of a cell of {config['epochs']}"
-            return self.refuse_result(signature, why)
-        made_by = entry.result.get("code", {}).get("numerics")
-        is_today = made_by == code_identity.hash_numerics(config)
-        return entry if is_today else Entry("stale", entry.result)
-
-    def refuse_result(self, signature: str, why: str) -> Entry:
-        """The entry of a cell whose result is damaged."""
-        where = join(self.store.root, f"{folder_of(signature)}/{RESULT}")
-        return Entry("failed", cause=str(stored_files.damage_error(where, why, REMOVE)))
+            return Entry("failed", cause=str(stored_files.damage_error(where, why, REMOVE)))
+        if result.get("code", {}).get("numerics") != code_identity.hash_numerics(config):
+            return Entry("stale", result)
+        if (
+            parameters is not None
+            and (counted := result.get("parameters", parameters)) != parameters
+        ):
+            why = f"parameters: {counted:,} of a network of {parameters:,}"
+            return Entry("failed", cause=str(stored_files.damage_error(where, why, REMOVE)))
+        return entry
 
     def read_claims(self) -> dict[str, Claim]:
         """The newest claim of every claimed cell, dead or alive."""
@@ -204,7 +214,7 @@ class Ledger:
         content = self.read(signature, "config.yaml", result)
         if content is None:
             return None
-        where = f"{self.locate_files(signature)}/config.yaml"
+        where = f"{self.locate_files(signature, result)}/config.yaml"
         try:
             science = bounded_yaml.load_settings(content)
         except ConfigError as error:
@@ -219,7 +229,7 @@ class Ledger:
         content = self.read(signature, "provenance.json", result)
         if content is None:
             return {}
-        where = f"{self.locate_files(signature)}/provenance.json"
+        where = f"{self.locate_files(signature, result)}/provenance.json"
         return stored_files.read_provenance(content, where, signature)
 
     def read_rows(self, signature: str, name: str = METRICS) -> list[dict[str, Any]]:
@@ -231,7 +241,7 @@ class Ledger:
         """
         key = "step" if name == POINTS else "epoch"
         result = self.read_result(signature) or {}
-        where = f"{self.locate_files(signature)}/{name}"
+        where = f"{self.locate_files(signature, result)}/{name}"
         rows = stored_files.read_rows(self.read(signature, name, result) or b"", where, ROWS[name])
         by_place = {row[key]: row for row in rows}
         last, epochs = max((row["epoch"] for row in rows), default=-1), result.get("epochs")
@@ -249,9 +259,9 @@ class Ledger:
         """Names of the files in `evals/`, sorted; see `read`."""
         return self.list_files(signature, EVALUATIONS)
 
-    def locate_files(self, signature: str) -> str:
-        """The path or URL of the folder with the files of a cell."""
-        return join(self.store.root, self._candidate_folders(signature)[0])
+    def locate_files(self, signature: str, result: Mapping[str, Any] | None = None) -> str:
+        """The path or URL of the folder with the files of a cell. result: as in `read`."""
+        return join(self.store.root, self._candidate_folders(signature, result)[0])
 
     def _candidate_folders(
         self, signature: str, result: Mapping[str, Any] | None = None

@@ -57,7 +57,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, frozen=True)
 
-    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
+    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)  # pyright: ignore
 
 
 class ResultCode(Record):

@@ -71,15 +71,13 @@ def read_arrays(content: bytes, where: str, cure: str) -> "dict[str, np.ndarray]
         raise damage_error(where, error, cure) from error
 
 
-def read_predictions(
-    content: bytes, where: str, cure: str = REMOVE
-) -> "tuple[np.ndarray, np.ndarray]":
+def read_predictions(content: bytes, where: str) -> "tuple[np.ndarray, np.ndarray]":
     """Scores [M, N] and labels, [M] or [M, L], of a predictions.npz. Raises DamageError."""
-    arrays = read_arrays(content, where, cure)
+    arrays = read_arrays(content, where, REMOVE)
     for name, kinds, dimensions in (("scores", "f", (2,)), ("labels", "iu", (1, 2))):
         array = arrays.get(name)
         if array is None or array.dtype.kind not in kinds or array.ndim not in dimensions:
-            raise damage_error(where, f"it has no array of {name}", cure)
+            raise damage_error(where, f"it has no array of {name}", REMOVE)
     return arrays["scores"], arrays["labels"]
 
 
@@ -170,5 +168,3 @@ def check_content(name: str, content: bytes, where: str, signature: str, cure: s
         read_provenance(content, where, signature, cure)
     elif name in ROWS:
         read_rows(content, where, ROWS[name], cure)
-    elif name == PREDICTIONS:
-        read_predictions(content, where, cure)

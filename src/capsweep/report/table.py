@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from capsweep.errors import ConfigError
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.report.published import PublishedNumber, find_published
 from capsweep.statistics import metric_format
@@ -20,7 +21,9 @@ from capsweep.statistics.seeds import (
 )
 from capsweep.sweep.expand import MATCHED_METRIC, Point, check_distinct_fields
 from capsweep.sweep.spec import Sweep
+from capsweep.terminal import count_of
 
+UNPROVEN = 5  # cells without digests that a note names
 COUNTED = ("done", "stale")  # a cell that a search stopped early is never averaged
 
 
@@ -136,7 +139,7 @@ def build_table(
         )
         for row, values in zip(grid, groups, strict=True)
     )
-    notes = dataset_notes(points) | _composed_test_sets(points, entries)
+    notes = dataset_notes(points) | _composed_test_sets(points, entries) | _name_unproven(entries)
     return ResultTable(sweep, columns, rows, baseline, stopping, notes)
 
 
@@ -154,6 +157,16 @@ def _composed_test_sets(points: Sequence[Point], entries: Mapping[str, Entry]) -
             name = f"test set of {point.cell.config['dataset']['name']}"
             hashes.setdefault(name, {})[sha256] = None
     return {name: f"composed, sha256 {', '.join(each)}" for name, each in hashes.items()}
+
+
+def _name_unproven(entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Which finished cells have no digests: early code wrote none, and nothing proves them."""
+    results = {name: entry.result for name, entry in entries.items() if entry.result}
+    unproven = [name for name, result in results.items() if not stored_files.is_signed(result)]
+    if not unproven:
+        return {}
+    names = " ".join(unproven[:UNPROVEN]) + (" ..." if len(unproven) > UNPROVEN else "")
+    return {"not proven": f"{count_of(len(unproven), 'result')} without digests: {names}"}
 
 
 def group_points(

@@ -72,11 +72,29 @@ def _set_values(groups: tuple[str, ...], values: Sequence[Override]) -> dict[str
             _set_value(config, schema, override)
             keys.append(override.key)
         plain = _resolve_config(config)
+        _check_places(config, plain, [override.text for override in values])
     finally:
         for key in keys:
             OmegaConf.update(config, key, get(written, key), merge=False)
     bounds.fit_types(plain, keys, schema)
     return plain
+
+
+def _check_places(config: DictConfig, plain: Mapping[str, Any], typed: Sequence[str]) -> None:
+    """Raise ConfigError for a place that depends on what a cell is: one sweep has one storage."""
+    sections = ("places", "cluster")
+    texts = [text for text in typed if "$" in text and text.startswith(sections)]
+    if not texts:
+        return
+    alone = {name: OmegaConf.to_container(config[name], resolve=False) for name in sections}
+    try:
+        is_same = _resolve_config(DictConfig(alone)) == {name: plain[name] for name in sections}
+    except ConfigError:
+        is_same = False
+    if not is_same:
+        raise ConfigError(
+            f"{texts[0]}: a place is the same for all cells; write it without what a cell is"
+        )
 
 
 def _check_option(override: Override) -> None:

@@ -205,7 +205,7 @@ class Stopped(Record):
     """stopped.json: a search ended the cell after so many epochs."""
 
     epochs: Count
-    metrics: dict[str, float]
+    metrics: dict[str, float] = ABSENT
 
 
 class ClaimOwner(Record):

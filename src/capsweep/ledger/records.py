@@ -4,6 +4,7 @@ Keys that no model names are kept: results of earlier and later code are read. S
 absent: earlier code did not write it.
 """
 
+import sys
 from datetime import datetime
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -22,17 +23,20 @@ from pydantic import (
 
 from capsweep.statistics import metric_format
 
+MOST = sys.float_info.max
 ABSENT: Any = None  # the default of a key that may be absent, and is never null
 
 
 def _check_date(text: str) -> str:
-    datetime.fromisoformat(text)
+    date = datetime.fromisoformat(text)
+    if date.tzinfo is None or not 2000 <= date.year < 3000:
+        raise ValueError("it has no time zone, or a year of another age")
     return text
 
 
 def _check_metrics(metrics: dict[str, Any]) -> dict[str, Any]:
     for name, value in metrics.items():
-        if type(value) not in (int, float):
+        if type(value) not in (int, float) or not -MOST <= value <= MOST:
             raise ValueError(f"{name} is {value!r:.40}, no number")
         measure = metric_format.measure_of(name)
         if not measure.low <= value <= measure.high:
@@ -184,7 +188,7 @@ class Row(Record):
     epoch: Count
     step: Count = ABSENT
     lr: Size = ABSENT
-    margin: float = ABSENT
+    margin: Size = ABSENT
     seconds: Size = ABSENT
 
     @model_validator(mode="after")
@@ -205,7 +209,7 @@ class Stopped(Record):
     """stopped.json: a search ended the cell after so many epochs."""
 
     epochs: Count
-    metrics: dict[str, float] = ABSENT
+    metrics: Metrics = ABSENT
 
 
 class ClaimOwner(Record):

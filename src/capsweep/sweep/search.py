@@ -37,8 +37,8 @@ from capsweep.training.size import network_size
 ARM = "arm"
 SAMPLERS = {"optuna": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
 ENDS = {
-    **dict.fromkeys(("done", "stale"), TrialState.COMPLETE),
-    **{"stopped": TrialState.PRUNED, "failed": TrialState.FAIL},
+    "stopped": TrialState.PRUNED,
+    "failed": TrialState.FAIL,
 }
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -85,8 +85,10 @@ class TrialQueue(JobQueue):
 
     def _judge_entry(self, entry: Entry) -> tuple[TrialState, float | None]:
         """How a trial ended by its entry in the ledger, and its value."""
-        value = None if entry.result is None else entry.result["metrics"][self.search.metric]
-        return ENDS.get(entry.status, TrialState.RUNNING), value
+        if entry.result is None:
+            return ENDS.get(entry.status, TrialState.RUNNING), None
+        value = entry.result["metrics"].get(self.search.metric)
+        return (TrialState.FAIL, None) if value is None else (TrialState.COMPLETE, value)
 
     @property
     def _count_undrawn(self) -> int:

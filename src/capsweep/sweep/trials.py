@@ -76,7 +76,7 @@ def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
     trials: list[Trial] = []
     for number, (point, place) in enumerate(drawn):
         entry = entries[point.cell.signature]
-        value = None if entry.result is None else entry.result["metrics"][metric]
+        value = None if entry.result is None else entry.result["metrics"].get(metric)
         trials.append(Trial(number, point, place, entry, value))
     return trials
 

@@ -11,7 +11,7 @@ from typing import Any
 from capsweep.config import places
 from capsweep.config.cell import flat
 from capsweep.errors import UserError
-from capsweep.ledger import lease, listing, stored_files, transfer, upkeep, verify
+from capsweep.ledger import lease, listing, stored_files, transfer, upkeep
 from capsweep.ledger.causes import find_nearest
 from capsweep.ledger.ledger import Entry, Ledger, folder_of, load_predictions
 from capsweep.ledger.listing import find_signature
@@ -153,6 +153,8 @@ def run_failures(parsed: argparse.Namespace) -> None:
 
 def run_verify(parsed: argparse.Namespace) -> int:
     """Print a line for each fault of some cells, or of all, and for what nothing proves."""
+    from capsweep.ledger import verify
+
     ledger = open_ledger(parsed)
     cells = _select_cells(ledger, parsed.signature)
     faults = [fault for cell in cells for fault in verify.find_faults(ledger, cell)]

@@ -62,6 +62,15 @@ def test_equal_scores_may_have_been_taken_in_either_order(tmp_path: Path) -> Non
         assert len(found) == faults, found
 
 
+def test_a_failed_cell_is_no_fault(tmp_path: Path) -> None:
+    _, points = reported_cells.small_sweep(tmp_path)
+    folder = tmp_path / folder_of(points[0].cell.signature)
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(points[0].cell.science))
+    (folder / "error.txt").write_text("ValueError: a bug\n\ntrace\n")
+    assert list(verify.find_faults(Ledger(tmp_path), folder.name)) == []
+
+
 def test_predictions_that_are_none_are_a_fault(tmp_path: Path) -> None:
     _, points = reported_cells.small_sweep(tmp_path)
     folder = write_cell(tmp_path, points[0], 0.4)

@@ -11,7 +11,7 @@ import numpy as np
 
 from capsweep.errors import DamageError
 from capsweep.ledger import stored_files, transfer
-from capsweep.ledger.ledger import EVALUATIONS, Ledger, load_predictions
+from capsweep.ledger.ledger import EVALUATIONS, Ledger, is_damaged, load_predictions
 from capsweep.ledger.stored_files import DIGESTS, POINTS, PREDICTIONS, REMOVE, RESULT
 from capsweep.statistics import examples
 
@@ -44,8 +44,10 @@ def find_faults(ledger: Ledger, cell: str) -> Iterator[str]:
 
 def _check_science(ledger: Ledger, cell: str) -> None:
     science = ledger.read_science(cell)
-    if science is not None and (cause := ledger.judge(cell, ledger.entry(cell), science).cause):
-        raise DamageError(cause)
+    if science is not None:
+        entry = ledger.judge(cell, ledger.entry(cell), science)
+        if is_damaged(entry):
+            raise DamageError(entry.cause)
 
 
 def _check_file(ledger: Ledger, cell: str, name: str) -> None:

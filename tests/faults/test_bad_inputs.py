@@ -17,8 +17,10 @@ from capsweep.config import compose
 from capsweep.config.cell import flat, get
 from capsweep.config.overrides import render
 from capsweep.errors import UserError
+from capsweep.sweep import expand, spec
 
 CASES = 40  # of each kind
+pytestmark = pytest.mark.timeout(120)  # a case that hangs is ended
 SWEEP = """\
 question: Is one arm better than the other?
 base: [experiment=digits, epochs=1, limit_batches=1, batch_size=16, trainer.accelerator=cpu]
@@ -193,3 +195,115 @@ def test_a_bad_sweep_file_is_refused(
     assert exit_status != 2 or "error: " in captured.err
     assert not re.search(r"Traceback|HYDRA_FULL_ERROR", printed)
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", printed), "a terminal would obey it"
+
+
+SECRET = "a secret of the environment"
+PIECES = (
+    *("${", "}", "[", "]", "(", ")", "{", ":", ",", "=", "'", '"', "\\", ".", "..", "+", "~", "*"),
+    *(
+        "/",
+        " ",
+        "\t",
+        "$",
+        "@",
+        "!",
+        "&",
+        "%",
+        "#",
+        "oc.env",
+        "oc.create",
+        "oc.select",
+        "oc.decode",
+    ),
+    *("oc.dict.values", "range", "choice", "glob", "interval", "sort", "shuffle", "int", "float"),
+    *("nan", "inf", "null", "???", "1", "-0.0", "9" * 5_001, "1e999", "seed", "model", "places"),
+    *("CAPSWEEP_SECRET", "hydra", "hydra.run.dir", "_target_", "ü", "\n", "\0"),
+)
+KEYS = (
+    *("logger.project", "dataset.name", "model.name", "seed", "epochs", "optim.optimizer.lr"),
+    *("logger.tags", "cluster.partition", "loss.name", "dataset", "+new.key", "model"),
+)
+
+
+def draw_reference(chance: Random) -> str:
+    """Return a way to write the variable of the environment that holds the secret."""
+    name, space = "CAPSWEEP_SECRET", chance.choice(["", " ", "\t", "  "])
+    quoted = chance.choice([name, f"'{name}'", f'"{name}"', f"{name},none", f"'{name}' , x"])
+    inner = chance.choice(["oc.env", "oc.env", "oc.${seed}env", "${oc.create:oc.env}"])
+    text = f"${{{space}{inner}{chance.choice(['', space])}:{space}{quoted}{space}}}"
+    forms = (
+        *("{}", "a{}b", "[{}]", "{{a: {}}}", "'{}'", '"{}"', "${{oc.decode:{}}}", "choice({},x)"),
+        *("${{oc.create:[{}]}}", "${{oc.select:places.data,{}}}", "${{oc.dict.values:{}}}"),
+    )
+    return chance.choice(forms).format(text)
+
+
+@pytest.mark.parametrize("number", range(60))
+def test_no_secret_of_the_environment_gets_into_a_cell_or_a_message(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = Random(f"secret/{number}")
+    monkeypatch.setenv("CAPSWEEP_SECRET", SECRET)
+    key = chance.choice(KEYS)
+    words = [f"{key}={draw_reference(chance)}"]
+    if chance.random() < 0.3:  # by a detour over a place, which may name variables
+        words = [f"places.data={draw_reference(chance)}", f"{key}=${{places.data}}"]
+    said = ""
+    try:
+        config = compose.cell(words).config
+        said = repr({name: value for name, value in config.items() if name != "places"})
+    except UserError as error:
+        said = str(error)
+    assert SECRET not in said, words
+    assert cli.main(["plan", "ablation", *words]) in (0, 2)
+    printed = capsys.readouterr()
+    assert SECRET not in printed.out + printed.err
+
+
+@pytest.mark.parametrize("number", range(60))
+def test_a_text_of_the_grammar_is_refused_or_means_what_it_says(
+    number: int, own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = Random(f"grammar/{number}")
+    text = "".join(chance.choices(PIECES, k=chance.randint(1, 8)))
+    key = chance.choice(["epochs", "seed", "dataset", "places.storage", "--storage", "model.name"])
+    words = [f"{key}={text}" if key != "--storage" else f"--storage={text}"]
+    words = chance.choice([words, [text], [f"{text}=1"], [f"epochs=[{text}"]])
+    status = cli.main(["plan", "ablation", *words])
+    captured = capsys.readouterr()
+    printed = f"{captured.out}\n{captured.err}"
+    assert status in (0, 2), f"{words}: {status}\n{printed[-1000:]}"
+    assert not re.search(r"Traceback|unexpected \w+|HYDRA_FULL_ERROR", printed), printed[-1000:]
+    assert len(captured.err) < 5_000, "a message is a line that can be read"
+
+
+@pytest.mark.parametrize("number", range(CASES))
+def test_a_scalar_of_a_sweep_file_means_what_it_means_on_a_command_line(
+    number: int, own_folder: Path
+) -> None:
+    chance = Random(f"scalar/{number}")
+    digits = "".join(chance.choices("0123456789", k=chance.randint(1, 4)))
+    forms = (
+        "{}",
+        "0{}",
+        "0o{}",
+        "0x{}",
+        "1:{}",
+        "1_{}",
+        "{}e-3",
+        ".{}",
+        "{}.",
+        "+{}",
+        "2024-01-{}",
+    )
+    value = chance.choice([*forms, "yes", "no", "on", "off", "Null", "~", ".inf", ".nan", "{}e3"])
+    value = value.format(digits)
+    sweep = SWEEP.replace("routing.num_iters: [2]", f"optim.optimizer.lr: [{value}]")
+    (own_folder / "scalar.yaml").write_text(sweep)
+    try:
+        points = expand.expand_sweep(spec.load("scalar.yaml"))
+    except UserError:
+        return
+    rates = {get(p.cell.config, "optim.optimizer.lr") for p in points if p.arm == "capsnet"}
+    typed = compose.cell(["experiment=digits", f"optim.optimizer.lr={value}"]).config
+    assert rates == {get(typed, "optim.optimizer.lr")}

@@ -32,7 +32,7 @@ def finish() -> Finish:
         files = {
             "config.yaml": yaml.safe_dump(cell.science),
             "provenance.json": json.dumps({"overrides": list(overrides), "code": {}}),
-            "metrics.jsonl": "{}\n",
+            "metrics.jsonl": '{"epoch": 0}\n',
             "weights.ckpt": "weights",
             "result.json": json.dumps({"metrics": {"test/error": error}}),
         }

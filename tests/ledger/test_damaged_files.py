@@ -10,7 +10,8 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
+from functools import partial, reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ import numpy as np
 import pytest
 import reported_cells
 import yaml
+from json_paths import list_paths
 from stored_arrays import declare_shape
 
 from capsweep import cli
 from capsweep.config import places
 from capsweep.errors import DamageError, UserError
-from capsweep.ledger import lease, listing, upkeep
+from capsweep.ledger import lease, listing, stored_files, upkeep, verify
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of, load_predictions
 from capsweep.report import cells, publish, table
 from capsweep.sweep import plan
@@ -101,8 +103,30 @@ def damages(file: Path) -> Iterator[Callable[[Path], object]]:
     for at in range(5, len(content), max(1, len(content) // FLIPS)):
         flipped = content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :]
         yield lambda path, c=flipped: path.write_bytes(c)
+    for value in damaged_values(content.decode()) if file.suffix in JSON else ():
+        yield lambda path, c=value: path.write_text(c)
     yield become_a_folder
     yield become_a_pipe
+
+
+JSON = (".json", ".jsonl", ".000001")
+WRONG = ('"text"', "[1]", '{"a": 1}', "null", "true", "-1", "1e400", "1" + "0" * 400)
+
+
+def damaged_values(text: str) -> Iterator[str]:
+    """The JSON objects of a file, one a line or one in all, with one value that is of another kind;
+    a result has its digest anew, so that the value alone tells.
+    """
+    lines = text.splitlines() if "}\n{" in text else [text]
+    whole = json.loads(lines[0])
+    for path in list_paths(whole):
+        for wrong in WRONG:
+            copy = json.loads(lines[0])
+            *above, last = path
+            reduce(getitem, above, copy)[last] = "WRONG"
+            if "sha256" in copy and path[0] != "sha256":
+                copy["sha256"]["result.json"] = stored_files.digest_of(copy)
+            yield "\n".join([json.dumps(copy).replace('"WRONG"', wrong), *lines[1:]])
 
 
 def become_a_folder(path: Path) -> None:
@@ -126,6 +150,7 @@ def readers(whole: Path) -> Readers:
     """All readers of the ledger of that storage, below the command line."""
     sweep, points = reported_cells.small_sweep(whole)
     here = places.resolve(points[0].cell.config["places"])
+    entries = [point.cell.signature for point in points]
     planned = plan.make_plan(points, Ledger(whole / "ledger"))
 
     def report(ledger: Ledger) -> None:
@@ -153,6 +178,8 @@ def readers(whole: Path) -> Readers:
         ),
         "costs": lambda ledger: Costs(ledger, here, planned.cells),
         "garbage": upkeep.find_garbage,
+        "ls": lambda ledger: listing.list_cells(ledger, ledger.list_signatures()),
+        "verify": lambda ledger: [[*verify.find_faults(ledger, cell)] for cell in entries],
         "sync": list_unsynced,
     }
 
@@ -208,8 +235,19 @@ def test_no_damaged_file_blinds_a_reader(
 @pytest.mark.parametrize(
     ("field", "value", "why"),
     [
-        ("test/error", -4, "metrics.test/error is -4, no fraction of 0 to 1"),
-        ("test/loss", True, "its metrics are no numbers"),
+        ("test/error", -4, "metrics: test/error is -4, no fraction of 0 to 1"),
+        ("test/loss", -0.5, "metrics: test/loss is -0.5, below 0"),
+        ("code", "x", "code: "),
+        ("sha256", [1], "sha256: "),
+        ("finished", 5, "finished: "),
+        ("finished", "2026-01-02T03:04:05", "finished: it has no time zone"),
+        ("hardware", {"gpus": 1}, "hardware: "),
+        ("seconds", {"fit": 10**400, "total": 1}, "seconds.fit: "),
+        ("epochs", 0, "epochs: "),
+        ("parameters", -1, "parameters: "),
+        ("images_per_second", 0, "images_per_second: "),
+        ("data", {"train": "ab"}, "data.train: "),
+        ("test/loss", True, "metrics.test/loss: Input should be a valid number"),
         ("signature", "0123456789abcdef", "it is of cell 0123456789abcdef"),
     ],
 )

@@ -1,5 +1,6 @@
 """Disk and object store behave alike to who reads and writes; what a store over HTTP costs."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from s3_server import S3Server
 
 from capsweep.errors import ConfigError, UserError
-from capsweep.ledger import causes
+from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.storage.stores import PIECE, Bucket, join, open_store, prove_writable
 
@@ -83,8 +84,9 @@ def test_a_thousand_cells_cost_a_listing_and_what_is_finished(
     in_s3: Ledger, store: S3Server
 ) -> None:
     many = [f"{cell[:2]}{cell[:-2]}{part:02x}" for cell in CELLS for part in range(4)][:1000]
+    result = json.dumps(stored_files.with_digests({"metrics": {}}, {})).encode()
     for cell in many[:100]:
-        store.put(f"bucket/x/ledger/{folder_of(cell)}/result.json", b'{"metrics": {}}')
+        store.put(f"bucket/x/ledger/{folder_of(cell)}/result.json", result)
     for cell in many[100:110]:
         store.put(f"bucket/x/ledger/{folder_of(cell)}/error.txt", b"DataError: gone\n")
     states = [entry.status for entry in in_s3.entries(many).values()]

@@ -142,6 +142,28 @@ def test_a_header_that_declares_more_bytes_than_there_are_is_one_line(
         transfer.import_cells(Ledger(tmp_path / "there"), tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("provenance.json", {"code": "x"}),
+        ("provenance.json", {"science": {"seed": 7}}),
+        ("provenance.json", {"hardware": [1]}),
+        ("metrics.jsonl", {"epoch": 0, "val/loss": -1}),
+        ("steps.jsonl", {"epoch": 0.5}),
+        ("result.json", {"metrics": {}, "seconds": {"fit": 10**400, "total": 1}}),
+        ("result.json", {"metrics": {}, "sha256": [1]}),
+        ("result.json", {"metrics": {}, "finished": 5}),
+    ],
+)
+def test_a_file_with_a_value_of_another_kind_is_not_merged(
+    name: str, content: dict, export: Path, tmp_path: Path
+) -> None:
+    forge(export, name=name, content=json.dumps(content).encode())
+    with pytest.raises(DataError, match=rf"export\.tar: {name} of cell {SIGNATURE}"):
+        transfer.import_cells(Ledger(tmp_path / "there"), export)
+    assert not (tmp_path / "there").exists()
+
+
 @pytest.mark.parametrize(("damage", "message"), REFUSED)
 @pytest.mark.parametrize("ledger", ["disk"], indirect=True)
 def test_a_damaged_export_is_refused_before_anything_is_written(

@@ -74,26 +74,30 @@ def test_a_cell_without_predictions_is_named(tmp_path) -> None:
         load_predictions(Ledger(tmp_path), "abc")
 
 
-def write_cell(folder, name: str, *overrides: str, **result: Any) -> None:
-    """Write a cell of the ledger at `folder`: what it was tested on."""
-    path = folder / folder_of(name)
+def write_cell(folder, *overrides: str, **result: Any) -> str:
+    """Write a cell of the ledger at `folder`, and what it was tested on; its signature."""
+    cell = compose.cell(overrides)
+    path = folder / folder_of(cell.signature)
     path.mkdir(parents=True)
-    (path / "config.yaml").write_text(yaml.safe_dump(dict(compose.cell(overrides).science)))
+    (path / "config.yaml").write_text(yaml.safe_dump(cell.science))
     (path / "result.json").write_text(json.dumps({"metrics": {}, **result}))
+    return cell.signature
 
 
 def test_equal_labels_of_other_images_cannot_be_compared(tmp_path) -> None:
-    write_cell(tmp_path, "aa", "dataset=mnist")
-    write_cell(tmp_path, "bb", "dataset=mnist", "dataset.shift=0", "model=cnn_small")
-    write_cell(tmp_path, "cc", "dataset=affnist_like")
-    write_cell(tmp_path, "dd", "dataset=multimnist", "model=capsnet", test_sha256="1")
-    write_cell(tmp_path, "ee", "dataset=multimnist", "model=capsnet", test_sha256="2")
-    write_cell(tmp_path, "ff", "dataset=digits", "model=capsnet", data={"test": "1a" * 32})
-    write_cell(tmp_path, "gg", "dataset=digits", "model=cnn_small", data={"test": "2b" * 32})
-    evaluation_tables.check_same_examples(Ledger(tmp_path), "aa", "bb")
+    pairs = ["dataset=multimnist", "model=capsnet"]
+    aa = write_cell(tmp_path, "dataset=mnist")
+    bb = write_cell(tmp_path, "dataset=mnist", "dataset.shift=0", "model=cnn_small")
+    cc = write_cell(tmp_path, "dataset=affnist_like")
+    dd = write_cell(tmp_path, *pairs, test_sha256="1" * 64)
+    ee = write_cell(tmp_path, *pairs, "seed=1", test_sha256="2" * 64)
+    ff = write_cell(tmp_path, "model=capsnet", data={"test": "1a" * 32})
+    gg = write_cell(tmp_path, "model=cnn_small", data={"test": "2b" * 32})
+    evaluation_tables.check_same_examples(Ledger(tmp_path), aa, bb)
     for first, second, key in (
-        *(("aa", "cc", r"dataset\.test"), ("dd", "ee", "test_sha256")),
-        ("ff", "gg", r"data\.test"),
+        (aa, cc, r"dataset\.test"),
+        (dd, ee, "test_sha256"),
+        (ff, gg, r"data\.test"),
     ):
         with pytest.raises(UserError, match=rf"tested on different examples \({key} differs\)"):
             evaluation_tables.check_same_examples(Ledger(tmp_path), first, second)

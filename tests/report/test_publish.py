@@ -96,6 +96,7 @@ def test_parameters_speed_and_measures_of_couplings_stand_below_the_table(
         ablation.finish(number, {"test/error": 0.01}, **sizes)
     layer = dict.fromkeys(MEASURES, 0.5) | {"variety": None}
     content = {"layers": {"classes": layer}, "examples": 10, "error": 0.02, "frozen_error": 0.25}
+    content |= {"ties": 0, "without_sum": []}
     signature = ablation.points[3].cell.signature
     content |= {"iterations": [{"iterations": 1, "changed": 0.1, "error": 0.02}]}
     ablation.ledger.write_evaluation(signature, "routing.json", json.dumps(content).encode())
@@ -114,6 +115,7 @@ def test_rates_share_a_row_of_costs_until_their_couplings_are_measured(choose: C
     assert [line.split(" | ")[:2] for line in costs[2:]] == [["| cnn", "–"]]
     layer = dict.fromkeys(MEASURES, 0.5)
     content = {"layers": {"classes": layer}, "examples": 10, "error": 0.02, "frozen_error": 0.25}
+    content |= {"ties": 0, "without_sum": []}
     signature = rates.points[0].cell.signature
     stored = json.dumps(content | {"iterations": []}).encode()
     rates.ledger.write_evaluation(signature, "routing.json", stored)

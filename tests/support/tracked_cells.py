@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from capsweep.config.cell import signature
 from capsweep.ledger.ledger import folder_of
-from capsweep.storage.files import hash_bytes, write_json, write_text
+from capsweep.storage.files import write_json, write_text
 
 PROJECT = "capsules"
 
 
 def signature_of(number: int) -> str:
-    """A signature that looks like one."""
-    return hash_bytes(f"cell {number}".encode())[:16]
+    """That of the configuration that `write` writes."""
+    return signature({"seed": number, "routing": {"num_iters": 3}})
 
 
 def find_folder(storage: Path, number: int) -> Path:
@@ -25,7 +26,7 @@ def find_folder(storage: Path, number: int) -> Path:
 
 def write(storage: Path, number: int, epochs: int = 3, points: bool = False, **changes: Any) -> str:
     """A finished cell, whose rows, logger or labels `changes` may replace; its signature."""
-    place, signature = find_folder(storage, number), signature_of(number)
+    place = find_folder(storage, number)
     logger = {"name": "wandb", "project": PROJECT, "entity": None, "mode": "offline"}
     labels = {"group": "ablation", "job_type": "capsnet", "notes": "Does it?", "tags": ["ablation"]}
     name = f"capsnet · T=3 · seed {number}"
@@ -35,7 +36,7 @@ def write(storage: Path, number: int, epochs: int = 3, points: bool = False, **c
     write_json(place / "provenance.json", provenance)
     write_rows(place, epochs, points)
     finish_cell(place, epochs)
-    return signature
+    return signature_of(number)
 
 
 def write_rows(place: Path, epochs: int, points: bool = False) -> None:

@@ -81,7 +81,7 @@ def list_states(queue: TrialQueue) -> list[TrialState]:
 
 def write_cell(ledger: Ledger, job: Job, **files: object) -> None:
     """What a worker leaves of a trial in the ledger; begun, unless `files` say how it ended."""
-    begun = f"2026-01-01T00:00:{len(ledger.list_signatures()):02}"
+    begun = f"2026-01-01T00:00:{len(ledger.list_signatures()):02}+00:00"
     provenance = {"overrides": list(job.cell.overrides), "started": begun}
     for name, content in {"provenance.json": provenance, **files}.items():
         path = f"{folder_of(job.cell.signature)}/{name}"

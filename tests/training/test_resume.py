@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -181,6 +182,21 @@ def test_a_checkpoint_that_cannot_be_gone_on_with_is_dropped_in_a_line(
     assert str(path) in line
     assert why in line
     assert result["begun_anew"] == line
+
+
+def test_the_checkpoint_of_another_cell_is_dropped_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ("model=cnn_small", "epochs=4", "limit_batches=1")
+    other = make_resumable(tmp_path / "other", *small, "optim.optimizer.lr=0.02")
+    cell, epochs = make_resumable(tmp_path, *small), []
+    path = find_folder(cell) / "resume.ckpt"
+    path.parent.mkdir(parents=True)
+    shutil.copy(leave_unfinished(other), path)
+    result = train(cell, RunHooks(on_epoch=lambda row: epochs.append(row["epoch"])))
+    assert epochs == list(range(4))
+    assert f"{path} is dropped" in result["begun_anew"]
+    assert f"it is of cell {other.signature}" in capsys.readouterr().err
 
 
 def test_a_resumed_cell_knows_what_trained_its_epochs_and_for_how_long(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from capsweep.shards.layout import (
 )
 from capsweep.shards.manifest import DataSetContent, Manifest, Origin, ShardPart
 from capsweep.shards.reader import IMAGES, StoredRanges
+from capsweep.storage.scratch import own_prefix
 from capsweep.training.devices import using_threads
 
 NUM_IMAGES = 60_000
@@ -128,7 +129,10 @@ def measure_shards(budget: float = 60.0, examples: int = SHARD_EXAMPLES) -> Benc
 
     Raises ParityError, before it measures, where a shard does not hold what is composed.
     """
-    with using_threads(1), tempfile.TemporaryDirectory(prefix="capsweep-bench-") as folder:
+    with (
+        using_threads(1),
+        tempfile.TemporaryDirectory(prefix=own_prefix("capsweep-bench")) as folder,
+    ):
         check_shards()
         cache = {"XDG_CACHE_HOME": f"{folder}/cache"}  # the user's is left alone
         with patch.dict(os.environ, cache):

@@ -6,22 +6,19 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from capsweep.config import places
 from capsweep.config.cell import flat
-from capsweep.config.cell import signature as signature_of
 from capsweep.errors import DamageError, UserError
 from capsweep.ledger import causes, lease, listing, stored_files, transfer, upkeep
 from capsweep.ledger.causes import find_nearest
-from capsweep.ledger.ledger import EVALUATIONS, Entry, Ledger, folder_of, load_predictions
+from capsweep.ledger.ledger import Entry, Ledger, folder_of, load_predictions
 from capsweep.ledger.listing import find_signature
-from capsweep.ledger.stored_files import DIGESTS, REMOVE, RESULT
 from capsweep.storage import stores
 from capsweep.storage.stores import join
 from capsweep.terminal import count_of
@@ -189,51 +186,21 @@ def _print_failure(ledger: Ledger, group: Sequence[listing.ListedCell]) -> None:
 
 
 def run_verify(parsed: argparse.Namespace) -> int:
-    """Print a line for each fault of some cells, or of all."""
+    """Print a line for each fault of some cells, or of all, and for what nothing proves."""
+    from capsweep.ledger import verify
+
     ledger = open_ledger(parsed)
     cells = _select_cells(ledger, parsed.signature)
-    # Each once, though several readers meet it.
-    faults = [fault for cell in cells for fault in dict.fromkeys(_find_faults(ledger, cell))]
-    finished = sum(ledger.read_result(cell) is not None for cell in cells)
-    for fault in faults:
-        print(fault)
+    faults = [fault for cell in cells for fault in verify.find_faults(ledger, cell)]
+    results = {cell: ledger.read_result(cell) for cell in cells}
+    finished = {cell: result for cell, result in results.items() if result is not None}
+    unproven = [cell for cell, result in finished.items() if not stored_files.is_signed(result)]
+    for line in (*faults, *(f"{cell}: no digests; nothing proves its result" for cell in unproven)):
+        print(line)
     counts = count_of(len(cells), "cell"), count_of(len(faults), "fault")
-    print(f"{counts[0]}, {finished} of them finished: {counts[1]}")
+    remark = f" ({len(unproven)} without digests)" if unproven else ""
+    print(f"{counts[0]}, {len(finished)} of them finished{remark}: {counts[1]}")
     return 1 if faults else 0
-
-
-def _find_faults(ledger: Ledger, cell: str) -> Iterator[str]:
-    """Of every file of a cell."""
-    result = ledger.read_result(cell)
-    names = {*ledger.list_files(cell), *(result or {}).get(DIGESTS, {})} - {RESULT, "resume.ckpt"}
-    names |= {f"{EVALUATIONS}/{name}" for name in ledger.list_evaluations(cell)}
-    readers: list[Callable[[], object]] = [
-        partial(ledger.sound_result, cell),
-        partial(ledger.read_provenance, cell),
-        partial(_check_science, ledger, cell),
-        *(partial(_check_file, ledger, cell, name) for name in sorted(names - {EVALUATIONS})),
-    ]
-    if result is not None and "predictions.npz" in ledger.list_files(cell):
-        readers.append(partial(load_predictions, ledger, cell))
-    for read in readers:
-        try:
-            read()
-        except DamageError as error:
-            yield str(error)
-
-
-def _check_science(ledger: Ledger, cell: str) -> None:
-    science = ledger.read_science(cell)
-    if science is not None and (actual := signature_of(science)) != cell:
-        where = f"{ledger.locate_files(cell)}/config.yaml"
-        raise stored_files.damage_error(where, f"its signature is {actual}", REMOVE)
-
-
-def _check_file(ledger: Ledger, cell: str, name: str) -> None:
-    if ledger.read(cell, name) is None and name not in transfer.OPTIONAL:
-        raise stored_files.damage_error(
-            f"{ledger.locate_files(cell)}/{name}", "it is absent", REMOVE
-        )
 
 
 def run_reproduce(parsed: argparse.Namespace) -> int:
@@ -340,11 +307,11 @@ def run_release(parsed: argparse.Namespace) -> None:
 def run_gc(parsed: argparse.Namespace) -> None:
     """Remove leftovers, or say what they are."""
     ledger = open_ledger(parsed)
-    items = upkeep.find_garbage(ledger)
+    items = upkeep.find_garbage(ledger, places.folder_of(find_storage(parsed)))
     for item in items:
         print(f"{item.name}: {item.why} ({item.size:,} bytes)")
         if not parsed.dry_run:
-            ledger.store.remove(item.name)
+            item.remove()
     size = sum(item.size for item in items)
     dry = " (dry run)" if parsed.dry_run else ""
     print(f"{count_of(len(items), 'leftover')}, {size:,} bytes{dry}")

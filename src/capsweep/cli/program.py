@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from capsweep import terminal
 from capsweep.cli.parser import parse_arguments
 from capsweep.errors import UserError
+from capsweep.storage.scratch import own_prefix
 
 # Exit statuses: as argparse and shells have them (141: SIGPIPE), EX_SOFTWARE and EX_IOERR.
 BAD_INPUT, INTERRUPTED, UNEXPECTED, REFUSED, UNREAD = 2, 130, 70, 74, 141
@@ -78,7 +79,7 @@ def _keep_traceback(error: Exception) -> str:
         with tempfile.NamedTemporaryFile(
             "w",
             encoding="utf-8",
-            prefix="capsweep-error-",
+            prefix=own_prefix("capsweep-error"),
             suffix=".txt",
             delete=False,
             errors="backslashreplace",

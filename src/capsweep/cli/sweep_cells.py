@@ -11,7 +11,7 @@ from capsweep.cli import sweep_options
 from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import UserError
-from capsweep.ledger import stored_files, transfer
+from capsweep.ledger import records, stored_files, transfer
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.report import circumstances, table
 from capsweep.report.evaluation_tables import EvaluationTable
@@ -102,7 +102,9 @@ class SweepCells:
             return None
         content = self.ledger.read(name, f"{EVALUATIONS}/{file}")
         cure = "import the cell with its weights, and evaluate it again"
-        return None if content is None else stored_files.parse_json(content, file, cure, "examples")
+        if content is None:
+            return None
+        return stored_files.parse_json(content, file, cure, records.Couplings)
 
     def complete_table(self, answer: EvaluationTable) -> EvaluationTable:
         """The table with what was trained, and with warnings of cuts."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.config import compose
-from capsweep.config.cell import LOGISTICS_INSIDE, get, signature
+from capsweep.config.cell import LOGISTICS_INSIDE, get
 from capsweep.data.batches import Batch, EvaluatedSplit, EvaluationLoader
 from capsweep.data.evaluation_parts import EvaluationParts
 from capsweep.data.module import EVALUATION_BATCH, PreparedSplits
@@ -132,9 +132,6 @@ class CellLoader:
         science = self.ledger.read_science(name)
         if science is None:
             raise DamageError(f"{name}: it has no config.yaml; {REMOVE}")
-        if signature(science) != name:
-            where = f"{self.ledger.locate_files(name)}/config.yaml"
-            raise stored_files.damage_error(where, "it was altered", REMOVE)
         return science
 
     def _compose_again(self, name: str) -> Mapping[str, Any]:

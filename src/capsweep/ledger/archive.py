@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from capsweep.errors import DataError, UserError
+from capsweep.errors import DamageError, DataError, UserError
+from capsweep.ledger import stored_files
+from capsweep.ledger.records import Manifest
 from capsweep.storage.files import hash_bytes, write_atomically
 
 MANIFEST = "manifest.json"
@@ -74,11 +76,9 @@ def read_members(file: Path) -> Iterator[tuple[str, bytes]]:
 
 def _parse_manifest(file: Path, name: str, content: bytes) -> dict[str, str]:
     try:
-        manifest = json.loads(content) if name == MANIFEST else {}
-        if manifest["format"] != FORMAT:
-            raise ValueError(f"format {manifest['format']}")
-        return dict(manifest["sha256"])
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        found = content if name == MANIFEST else b"{}"
+        return stored_files.parse_json(found, MANIFEST, AGAIN, Manifest)["sha256"]
+    except DamageError as error:
         raise DataError(f"{file}: no {MANIFEST} of this capsweep in it; {AGAIN}") from error
 
 

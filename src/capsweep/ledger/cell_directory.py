@@ -14,10 +14,20 @@ from typing import IO, Any
 import yaml
 
 from capsweep.config.cell import Cell
+from capsweep.errors import DamageError
 from capsweep.ledger import causes, stored_files
-from capsweep.ledger.ledger import METRICS, POINTS, Ledger, folder_of
-from capsweep.ledger.stored_files import FAILURE, RESULT
-from capsweep.storage.files import hash_file, remove_path, write_atomically, write_json, write_text
+from capsweep.ledger.ledger import METRICS, POINTS, STOPPED, Ledger, folder_of
+from capsweep.ledger.records import Point, Provenance
+from capsweep.ledger.stored_files import AGAIN, FAILURE, RESULT
+from capsweep.storage.files import (
+    hash_file,
+    read_plain_file,
+    remove_path,
+    write_atomically,
+    write_json,
+    write_text,
+)
+from capsweep.storage.scratch import own_prefix
 from capsweep.storage.stores import Bucket
 
 RESUME = "resume.ckpt"
@@ -40,7 +50,7 @@ class CellDirectory:
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
         """Say what is about to run; the failure of an earlier run no longer counts."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for stale in (RESULT, FAILURE, "stopped.json"):
+        for stale in (RESULT, FAILURE, STOPPED):
             remove_path(self.path / stale)
         write_text(self.path / "config.yaml", yaml.safe_dump(cell.science, sort_keys=True))
         write_json(self.path / "provenance.json", provenance)
@@ -52,7 +62,9 @@ class CellDirectory:
     def read_provenance(self) -> dict[str, Any]:
         """What was said of it; empty before `start`."""
         path = self.path / "provenance.json"
-        return json.loads(path.read_bytes()) if path.exists() else {}
+        if not path.exists():
+            return {}
+        return stored_files.parse_json(path.read_bytes(), str(path), AGAIN, Provenance)
 
     def write_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """metrics.jsonl or steps.jsonl anew, one line per row."""
@@ -133,13 +145,13 @@ class StagedDirectory(CellDirectory):
         self.ledger, self.store, self.signature = ledger, ledger.store, signature
         self.folder, self.replaces = folder_of(signature), replaces
         self.attempt = secrets.token_hex(8)
-        super().__init__(scratch / f"{signature}-{self.attempt}")
+        super().__init__(scratch / f"{own_prefix(signature)}{self.attempt}")
 
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
         """See CellDirectory."""
         super().start(cell, provenance)
         self.store.remove(f"{self.folder}/{FAILURE}")
-        self.store.remove(f"{self.folder}/stopped.json")
+        self.store.remove(f"{self.folder}/{STOPPED}")
         with suppress(FileNotFoundError):
             name = f"{self.folder}/{RESUME}"
             write_atomically(self.resume_checkpoint, lambda file: self.store.copy_to(name, file))
@@ -202,8 +214,9 @@ def read_trained_epochs(ledger: Ledger, signature: str) -> float | None:
         return None
     repeated = RepeatedDirectory(ledger.disk, signature)
     folder = repeated.path if (repeated.place / RESULT).exists() else repeated.place
-    with suppress(OSError, ValueError, LookupError, TypeError):  # a line may be half written
-        return float(json.loads((folder / POINTS).read_bytes().splitlines()[-1])["epoch"])
+    with suppress(OSError, LookupError, DamageError):  # a line may be half written
+        last = read_plain_file(folder / POINTS).splitlines()[-1]
+        return float(stored_files.parse_json(last, POINTS, AGAIN, Point)["epoch"])
     return None
 
 

@@ -15,11 +15,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from capsweep.errors import DamageError
+from capsweep.ledger import records, stored_files
 from capsweep.storage.files import read_plain_file, remove_path, write_text
+from capsweep.storage.scratch import identify_machine, read_start_time
 
 BEAT_SECONDS = 10.0
 LEASE_SECONDS = 60.0  # NFS may show a beat late by some seconds
@@ -50,12 +53,12 @@ class Owner:
     @property
     def is_alive(self) -> bool:
         """Whether the owner certainly runs; only processes of this machine can be judged."""
-        return self.machine == _identify_machine() and _read_start_time(self.pid) == self.started
+        return self.machine == identify_machine() and read_start_time(self.pid) == self.started
 
     @property
     def is_dead(self) -> bool:
         """Whether the owner is certainly gone; only processes of this machine can be judged."""
-        return self.machine == _identify_machine() and _read_start_time(self.pid) != self.started
+        return self.machine == identify_machine() and read_start_time(self.pid) != self.started
 
 
 @dataclass(frozen=True)
@@ -74,26 +77,10 @@ class Claim:
         return f"{self.generation} {self.beat} {owner.machine} {owner.pid} {owner.started}"
 
 
-def _identify_machine() -> str:
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    if not boot.exists():
-        return socket.gethostname()
-    return f"{boot.read_text(encoding='utf-8').strip()}/{os.readlink('/proc/self/ns/pid')}"
-
-
-def _read_start_time(pid: int) -> str | None:
-    """When a process of this machine was started; None when it is gone or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]
-
-
 def current_owner() -> Owner:
     """This process."""
     pid = os.getpid()
-    return Owner(socket.gethostname(), _identify_machine(), pid, _read_start_time(pid) or "")
+    return Owner(socket.gethostname(), identify_machine(), pid, read_start_time(pid) or "")
 
 
 def read_claims(ledger: Path) -> dict[str, Claim]:
@@ -127,11 +114,12 @@ def _read_generation(ledger: Path, signature: str, generation: int) -> Claim | N
     """
     path = _claim_path(ledger, signature, generation)
     try:
-        plain = json.loads(read_plain_file(path))
-        return Claim(signature, generation, Owner(**plain["owner"]), int(plain["beat"]))
+        content = read_plain_file(path)
+        plain = stored_files.parse_json(content, str(path), "", records.ClaimFile)
+        return Claim(signature, generation, Owner(**plain["owner"]), plain["beat"])
     except (FileNotFoundError, NotADirectoryError):  # released a moment ago
         return None
-    except (IsADirectoryError, KeyError, TypeError, ValueError, RecursionError):
+    except (IsADirectoryError, DamageError):
         owner = Owner(f"an unknown host: {path} is damaged", "", 0, "")
         return Claim(signature, generation, owner, -1)
 
@@ -144,6 +132,17 @@ def forget_claims(ledger: Path, signature: str) -> None:
     """Remove every claim on a cell; for a person who knows that its owner is gone."""
     for generation in _list_generations(ledger).get(signature, ()):
         remove_path(_claim_path(ledger, signature, generation))
+
+
+def path_of(ledger: Path, claim: Claim) -> Path:
+    """Return where a claim stands."""
+    return _claim_path(ledger, claim.signature, claim.generation)
+
+
+def drop_claim(ledger: Path, claim: Claim) -> None:
+    """Remove the claim of a process that is gone, unless another one has taken the cell over."""
+    with suppress(ClaimedElsewhereError):
+        take_lease(ledger, claim.signature, claim.last_sign).release()
 
 
 class Lease:

@@ -1,6 +1,5 @@
 """The ledger, read: what is known of a cell, of many cells, and what is in their folders."""
 
-import json
 from collections.abc import Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,7 +14,18 @@ from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import causes, lease, stored_files
 from capsweep.ledger.causes import Status
 from capsweep.ledger.lease import Claim
-from capsweep.ledger.stored_files import DIGESTS, FAILURE, REMOVE, RESULT
+from capsweep.ledger.records import Stopped
+from capsweep.ledger.stored_files import (
+    AGAIN,
+    DIGESTS,
+    FAILURE,
+    METRICS,
+    POINTS,
+    PREDICTIONS,
+    REMOVE,
+    RESULT,
+    ROWS,
+)
 from capsweep.storage.files import hash_bytes
 from capsweep.storage.stores import Disk, Store, join, open_store
 
@@ -27,7 +37,7 @@ Predictions: TypeAlias = "tuple[np.ndarray, np.ndarray]"
 
 READERS = 32  # an object store answers slowly, but many at once
 FEW = 8  # cells; for more, an object store is listed as a whole, 1,000 names a request
-METRICS, POINTS = "metrics.jsonl", "steps.jsonl"  # of a cell: rows of epochs, points inside them
+STOPPED = "stopped.json"  # a search ended the cell
 POINT_LOSS = "train/loss_step"  # of a point: the mean of the steps since the last one
 EVALUATIONS = "evals"  # the folder of a cell for what was asked of it later
 # Of files below evals/, in the order in which they are shown; a file's name begins with its kind.
@@ -92,7 +102,35 @@ class Ledger:
         """As `entries`, and results that other code made are marked stale."""
         by_signature = {cell.signature: cell for cell in cells}
         entries = self.entries(by_signature).items()
-        return {name: mark_stale(entry, by_signature[name]) for name, entry in entries}
+        return {name: self.judge(name, entry, by_signature[name].config) for name, entry in entries}
+
+    def judge(
+        self,
+        signature: str,
+        entry: Entry,
+        config: Mapping[str, Any],
+        parameters: int | None = None,
+    ) -> Entry:
+        """The entry of a cell with this configuration: as failed where its result cannot be of it,
+        as stale when other code than today's made it, or code that nobody recorded.
+
+        parameters: of its network by today's code, where they are known.
+        """
+        if entry.status != "done" or entry.result is None:
+            return entry
+        result, where = entry.result, join(self.store.root, f"{folder_of(signature)}/{RESULT}")
+        if (epochs := result.get("epochs", 0)) > config["epochs"]:
+            why = f"epochs: {epochs} of a cell of {config['epochs']}"
+            return Entry("failed", cause=str(stored_files.damage_error(where, why, REMOVE)))
+        if result.get("code", {}).get("numerics") != code_identity.hash_numerics(config):
+            return Entry("stale", result)
+        if (
+            parameters is not None
+            and (counted := result.get("parameters", parameters)) != parameters
+        ):
+            why = f"parameters: {counted:,} of a network of {parameters:,}"
+            return Entry("failed", cause=str(stored_files.damage_error(where, why, REMOVE)))
+        return entry
 
     def read_claims(self) -> dict[str, Claim]:
         """The newest claim of every claimed cell, dead or alive."""
@@ -155,20 +193,34 @@ class Ledger:
         """The result of a finished cell. Raises DamageError."""
         name = f"{folder_of(signature)}/{RESULT}"
         content = self.store.read(name)
-        if content is None:
-            return None
-        return stored_files.read_result(content, join(self.store.root, name), signature)
+        return None if content is None else self._check_result(content, signature)
 
-    def read_science(self, signature: str) -> dict[str, Any] | None:
-        """The science configuration that a cell was started with. Raises DamageError."""
-        content = self.read(signature, "config.yaml")
+    def _check_result(self, content: bytes, signature: str) -> dict[str, Any]:
+        """The result of a cell. Raises DamageError, also for that of another cell: where it has no
+        digest, the configuration beside it tells.
+        """
+        where = join(self.store.root, f"{folder_of(signature)}/{RESULT}")
+        result = stored_files.read_result(content, where, signature)
+        if not stored_files.is_signed(result):
+            self.read_science(signature, result)
+        return result
+
+    def read_science(
+        self, signature: str, result: Mapping[str, Any] | None = None
+    ) -> dict[str, Any] | None:
+        """The science configuration that a cell was started with. Raises DamageError, also for the
+        configuration of another cell. result: as in `read`.
+        """
+        content = self.read(signature, "config.yaml", result)
         if content is None:
             return None
+        where = f"{self.locate_files(signature, result)}/config.yaml"
         try:
-            return bounded_yaml.load_settings(content)
+            science = bounded_yaml.load_settings(content)
         except ConfigError as error:
-            where = f"{self.locate_files(signature)}/config.yaml"
             raise stored_files.damage_error(where, error, REMOVE) from error
+        stored_files.check_science(science, where, signature)
+        return science
 
     def read_provenance(
         self, signature: str, result: Mapping[str, Any] | None = None
@@ -177,27 +229,26 @@ class Ledger:
         content = self.read(signature, "provenance.json", result)
         if content is None:
             return {}
-        where = f"{self.locate_files(signature)}/provenance.json"
-        return stored_files.parse_json(content, where, REMOVE)
+        where = f"{self.locate_files(signature, result)}/provenance.json"
+        return stored_files.read_provenance(content, where, signature)
 
-    def read_rows(
-        self, signature: str, name: str = METRICS, key: str = "epoch"
-    ) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl, one per epoch in order; the last of an epoch counts. Of
-        steps.jsonl the key is `step`.
+    def read_rows(self, signature: str, name: str = METRICS) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl, one per epoch in order, or of steps.jsonl, one per step; the
+        last of an epoch or a step counts.
 
-        A torn line, of a process that was killed while it wrote, is left out. Raises DamageError
-        for the file of a finished cell.
+        A torn line, of a process that was killed while it wrote, is left out. Raises DamageError,
+        also for an epoch after the last one of a finished cell.
         """
-        rows: dict[int, dict[str, Any]] = {}
-        for line in (self.read(signature, name) or b"").splitlines():
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(row, dict) and key in row:
-                rows[row[key]] = row
-        return [rows[place] for place in sorted(rows)]
+        key = "step" if name == POINTS else "epoch"
+        result = self.read_result(signature) or {}
+        where = f"{self.locate_files(signature, result)}/{name}"
+        rows = stored_files.read_rows(self.read(signature, name, result) or b"", where, ROWS[name])
+        by_place = {row[key]: row for row in rows}
+        last, epochs = max((row["epoch"] for row in rows), default=-1), result.get("epochs")
+        if epochs is not None and last > epochs - (name == METRICS):
+            why = f"epoch {last:g} of a cell of {epochs} epochs"
+            raise stored_files.damage_error(where, why, REMOVE)
+        return [by_place[place] for place in sorted(by_place)]
 
     def list_files(self, signature: str, below: str = "") -> list[str]:
         """Names of the files of a cell, or of those in its folder `below`, sorted; see `read`."""
@@ -208,9 +259,9 @@ class Ledger:
         """Names of the files in `evals/`, sorted; see `read`."""
         return self.list_files(signature, EVALUATIONS)
 
-    def locate_files(self, signature: str) -> str:
-        """The path or URL of the folder with the files of a cell."""
-        return join(self.store.root, self._candidate_folders(signature)[0])
+    def locate_files(self, signature: str, result: Mapping[str, Any] | None = None) -> str:
+        """The path or URL of the folder with the files of a cell. result: as in `read`."""
+        return join(self.store.root, self._candidate_folders(signature, result)[0])
 
     def _candidate_folders(
         self, signature: str, result: Mapping[str, Any] | None = None
@@ -241,14 +292,15 @@ class Ledger:
 
         try:
             if (content := read(RESULT)) is not None:
-                where = join(self.store.root, f"{folder}/{RESULT}")
-                return Entry("done", stored_files.read_result(content, where, signature))
+                return Entry("done", self._check_result(content, signature))
             if claimed is not None and not claimed.owner.is_dead:
                 return Entry("running", owner=str(claimed.owner))
             if (error := read(FAILURE)) is not None:
                 cause, _, _ = error.decode(errors="replace").partition("\n")
                 return Entry("failed", cause=cause, package=self._read_package(signature))
-            if read("stopped.json") is not None:
+            if (content := read(STOPPED)) is not None:
+                where = join(self.store.root, f"{folder}/{STOPPED}")
+                stored_files.parse_json(content, where, AGAIN, Stopped)
                 return Entry("stopped")
         except DamageError as error:
             return Entry("failed", cause=str(error))
@@ -258,16 +310,6 @@ class Ledger:
         """Which code failed; None where nobody knows, so that today's is tried."""
         with suppress(DamageError):
             return self.read_provenance(signature).get("code", {}).get("package")
-
-
-def mark_stale(entry: Entry, cell: Cell) -> Entry:
-    """The entry, as stale when other code than today's made it, or code that nobody recorded."""
-    if entry.status != "done" or entry.result is None:
-        return entry
-    made_by = entry.result.get("code", {}).get("numerics")
-    if made_by == code_identity.hash_numerics(cell.config):
-        return entry
-    return Entry("stale", entry.result)
 
 
 def fails_again(entry: Entry) -> bool:
@@ -293,8 +335,8 @@ def load_predictions(ledger: Ledger, signature: str) -> Predictions:
 
     Raises DamageError when it has none, and for a file that cannot be read.
     """
-    content = ledger.read(signature, "predictions.npz")
+    content = ledger.read(signature, PREDICTIONS)
     if content is None:
-        raise DamageError(f"{signature}: it has no predictions.npz; {REMOVE}")
-    where = f"{ledger.locate_files(signature)}/predictions.npz"
+        raise DamageError(f"{signature}: it has no {PREDICTIONS}; {REMOVE}")
+    where = f"{ledger.locate_files(signature)}/{PREDICTIONS}"
     return stored_files.read_predictions(content, where)

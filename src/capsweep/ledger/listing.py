@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from capsweep.config.cell import Cell, flat
+from capsweep.config.cell import flat
 from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import causes, stored_files
-from capsweep.ledger.ledger import READERS, Entry, Ledger, mark_stale
+from capsweep.ledger.ledger import READERS, Entry, Ledger
 from capsweep.ledger.stored_files import FAILURE
 from capsweep.terminal import count_of, format_command
 
@@ -82,25 +82,15 @@ def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
         made = ledger.read_provenance(signature, entry.result)
         # The provenance of cells of earlier code has no science; YAML is slow to read.
         science = made.get("science") or ledger.read_science(signature) or {}
-        return _describe_cell(signature, entry, made, science)
     except DamageError as error:
         stored_files.print_damage(error)
-    except (AttributeError, OverflowError, TypeError, ValueError) as error:  # no such type or date
-        where = f"{ledger.locate_files(signature)}: what was recorded"
-        stored_files.print_damage(stored_files.damage_error(where, error, stored_files.REMOVE))
-    return ListedCell(signature, entry, {}, None, None)
-
-
-def _describe_cell(
-    signature: str, entry: Entry, made: Mapping[str, Any], science: Mapping[str, Any]
-) -> ListedCell:
-    """What a cell is by its provenance and its science."""
+        made, science = {}, {}
     tracking = made.get("tracking", {})
     origin = {"sweep": tracking.get("group"), "arm": tracking.get("job_type")}
     date = (entry.result or {}).get("finished") or made.get("started")
     return ListedCell(
         signature=signature,
-        entry=mark_stale(entry, Cell(science, ())) if "dataset" in science else entry,
+        entry=ledger.judge(signature, entry, science) if science else entry,
         leaves=flat(science) | tracking.get("columns", {}) | origin,
         place=_describe_place(signature, made, science),
         date=None if date is None else datetime.fromisoformat(date),

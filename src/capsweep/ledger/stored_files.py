@@ -10,8 +10,12 @@ from collections.abc import Mapping
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import from_json
+
+from capsweep.config.cell import signature as signature_of
 from capsweep.errors import DamageError
-from capsweep.statistics.metric_format import FRACTIONS
+from capsweep.ledger import records
+from capsweep.ledger.records import Point, Provenance, Record, Result, Row
 from capsweep.storage.files import hash_bytes
 from capsweep.storage.npz import open_npz
 
@@ -22,6 +26,9 @@ RESULT = "result.json"
 FAILURE = "error.txt"  # why a cell failed: the cause in the first line, then the traceback
 DIGESTS = "sha256"  # key of a result: digests of the cell's files, and of the result itself
 AGAIN = "the cell is run again"
+PREDICTIONS = "predictions.npz"
+METRICS, POINTS = "metrics.jsonl", "steps.jsonl"  # of a cell: rows of epochs, points inside them
+ROWS: Mapping[str, type[Row]] = {METRICS: Row, POINTS: Point}
 REMOVE = "remove the cell (capsweep ledger rm) and run it again"
 
 
@@ -35,21 +42,20 @@ def print_damage(error: DamageError) -> None:
     print(f"error: {error}", file=sys.stderr, flush=True)
 
 
-def parse_json(content: bytes, where: str, cure: str, *needed: str) -> dict[str, Any]:
-    """A JSON object with these keys; other keys may be there too. Raises DamageError."""
+def parse_json(
+    content: bytes, where: str, cure: str, kind: type[Record] = Record
+) -> dict[str, Any]:
+    """Return the JSON object of a file, which has the types of `kind`; unknown keys are kept.
+
+    Raises DamageError, which names the field.
+    """
     try:
-        value = json.loads(content.decode(), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        value = from_json(content, allow_inf_nan=False)
+    except ValueError as error:
         raise damage_error(where, error, cure) from error
-    if not isinstance(value, dict):
-        raise damage_error(where, "it is no object", cure)
-    if absent := [key for key in needed if key not in value]:
-        raise damage_error(where, f"{absent[0]} is absent", cure)
+    if (fault := records.find_fault(kind, value)) is not None:
+        raise damage_error(where, fault, cure)
     return value
-
-
-def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is no number")
 
 
 def read_arrays(content: bytes, where: str, cure: str) -> "dict[str, np.ndarray]":
@@ -85,22 +91,76 @@ def with_digests(result: Mapping[str, Any], digests: Mapping[str, str]) -> dict[
     return plain
 
 
+def is_signed(result: Mapping[str, Any]) -> bool:
+    """Return whether a result has a digest of itself; results of early code, and forged ones, have
+    none.
+    """
+    return RESULT in result.get(DIGESTS, {})
+
+
 def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -> dict[str, Any]:
     """The result of the cell with that signature.
 
     Raises DamageError, also for the result of another cell, for an altered one, and for a value
-    outside the range of its metric.
+    that nobody can have measured.
     """
-    result = parse_json(content, where, cure, "metrics")
-    metrics = result["metrics"]
-    if not isinstance(metrics, dict) or any(type(v) not in (int, float) for v in metrics.values()):
-        raise damage_error(where, "its metrics are no numbers", cure)
-    for name, value in metrics.items():
-        if name.rpartition("/")[2] in FRACTIONS and not 0 <= value <= 1:
-            raise damage_error(where, f"metrics.{name} is {value}, no fraction of 0 to 1", cure)
-    if result.get("signature", signature) != signature:
-        raise damage_error(where, f"it is of cell {result['signature']}", cure)
-    recorded = result.get(DIGESTS, {}).get(RESULT)
-    if recorded is not None and recorded != digest_of(result):
+    result = parse_json(content, where, cure, Result)
+    if (stated := result.get("signature", signature)) != signature:
+        raise damage_error(where, f"it is of cell {stated}", cure)
+    if is_signed(result) and result[DIGESTS][RESULT] != digest_of(result):
         raise damage_error(where, "it was altered: its digest is another", cure)
     return result
+
+
+def read_provenance(
+    content: bytes, where: str, signature: str, cure: str = REMOVE
+) -> dict[str, Any]:
+    """Return where the numbers of the cell with that signature come from. Raises DamageError."""
+    made = parse_json(content, where, cure, Provenance)
+    if (stated := made.get("signature", signature)) != signature:
+        raise damage_error(where, f"it is of cell {stated}", cure)
+    if "science" in made:
+        check_science(made["science"], where, signature, cure)
+    return made
+
+
+def check_science(
+    science: Mapping[str, Any], where: str, signature: str, cure: str = REMOVE
+) -> None:
+    """Raise DamageError for a science configuration that is of another cell."""
+    try:
+        actual = signature_of(science)
+    except ValueError as error:  # a number that is none
+        raise damage_error(where, error, cure) from error
+    if actual != signature:
+        raise damage_error(where, f"its signature is {actual}", cure)
+
+
+def read_rows(
+    content: bytes, where: str, kind: type[Row], cure: str = REMOVE
+) -> list[dict[str, Any]]:
+    """Return the rows of a file that has one in each line.
+
+    The last line may be torn: its writer was killed. Raises DamageError.
+    """
+    lines = content.split(b"\n")
+    if not lines[-1].endswith(b"}"):
+        lines.pop()
+    try:
+        rows = from_json(b"[%s]" % b",".join(lines), allow_inf_nan=False)
+        if len(rows) == len(lines) and records.find_fault(list[kind], rows) is None:
+            return rows
+    except ValueError:
+        pass
+    return [  # line by line, which takes longer, to name the damaged one
+        parse_json(line, f"{where}, line {number},", cure, kind)
+        for number, line in enumerate(lines, 1)
+    ]
+
+
+def check_content(name: str, content: bytes, where: str, signature: str, cure: str) -> None:
+    """Raise DamageError for a file of a cell, by its name in there, that nobody could use."""
+    if name == "provenance.json":
+        read_provenance(content, where, signature, cure)
+    elif name in ROWS:
+        read_rows(content, where, ROWS[name], cure)

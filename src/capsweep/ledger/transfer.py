@@ -158,11 +158,13 @@ def verify_export(file: Path) -> Results:
         if MEMBER.fullmatch(path) is None:
             raise DataError(f"{file}: {path[:80]!r} leads out of its folder, or is no name")
         cells.setdefault(signature, set()).add(name)
+        where = f"{file}: {name} of cell {signature}"
         if name == CONFIG:
             _check_signature(file, signature, content)
-        if name == RESULT:
-            where = f"{file}: {RESULT} of cell {signature}"
+        elif name == RESULT:
             results[signature] = stored_files.read_result(content, where, signature, archive.AGAIN)
+        else:
+            stored_files.check_content(name, content, where, signature, archive.AGAIN)
     for signature, names in cells.items():
         if FAILURE in names:
             results.setdefault(signature, None)

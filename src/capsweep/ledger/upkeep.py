@@ -1,34 +1,54 @@
-"""What nobody needs any more in a ledger."""
+"""What nobody needs any more in a ledger, in the storage around it and in the temporary folder."""
 
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from capsweep.config import places
 from capsweep.ledger import lease
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.ledger.stored_files import RESULT
+from capsweep.storage import scratch
+from capsweep.storage.files import remove_path, user_cache_folder
+
+# Below the storage, or below the user's cache on nodes whose storage is an object store.
+SCRATCH = {"ray": r"sweep-", "scratch": r"[0-9a-f]{16}-"}
+TEMPORARY = r"capsweep-(bench|code|error|ranks|wandb)-"  # in the folder of temporary files
 
 
 @dataclass(frozen=True)
 class Garbage:
-    """A file or folder of the ledger that can go, why, and its bytes."""
+    """A file or folder that can go, by its name in the ledger, or its path elsewhere.
+
+    why: nobody needs it; size: in bytes; remove: removes it.
+    """
 
     name: str
     why: str
     size: int
+    remove: Callable[[], object] = field(compare=False, repr=False)
 
 
-def find_garbage(ledger: Ledger) -> list[Garbage]:
-    """All garbage of a ledger; nothing a result, a failure's cause or a resume depends on."""
+def find_garbage(ledger: Ledger, storage: Path | None = None) -> list[Garbage]:
+    """All garbage of a ledger; nothing a result, a failure's cause or a resume depends on, and
+    nothing that a living process uses.
+
+    storage: the folder around it, whose scratch, and what was left in this machine's temporary
+    folder, is looked at too.
+    """
     garbage = list(_find_spent_checkpoints(ledger))
     if ledger.disk is not None:
         garbage += _find_temporaries(ledger.disk)
-        for name in ledger.store.list_names("superseded"):
-            size = sum(size for _, size in ledger.store.list_files(f"superseded/{name}"))
-            garbage.append(Garbage(f"superseded/{name}", "result that a later run replaced", size))
-    return garbage
+        garbage += _find_dead_claims(ledger.disk)
+        for name in (f"superseded/{name}" for name in ledger.store.list_names("superseded")):
+            size = sum(size for _, size in ledger.store.list_files(name))
+            remove = partial(ledger.store.remove, name)
+            garbage.append(Garbage(name, "result that a later run replaced", size, remove))
+    return garbage if storage is None else [*garbage, *_find_scratch(storage)]
 
 
 def _find_spent_checkpoints(ledger: Ledger) -> Iterator[Garbage]:
@@ -38,7 +58,8 @@ def _find_spent_checkpoints(ledger: Ledger) -> Iterator[Garbage]:
         files = dict(ledger.store.list_files(folder_of(signature)))
         spent = f"{folder_of(signature)}/resume.ckpt"
         if spent in files and f"{folder_of(signature)}/{RESULT}" in files:
-            yield Garbage(spent, "checkpoint of a finished cell", files[spent])
+            remove = partial(ledger.store.remove, spent)
+            yield Garbage(spent, "checkpoint of a finished cell", files[spent], remove)
 
 
 def _find_temporaries(root: Path) -> Iterator[Garbage]:
@@ -46,4 +67,33 @@ def _find_temporaries(root: Path) -> Iterator[Garbage]:
         with suppress(FileNotFoundError):  # it has its name by now
             status = path.stat()
             if time.time() - status.st_mtime > lease.SETTLED_SECONDS:
-                yield Garbage(str(path.relative_to(root)), "half a write", status.st_size)
+                name, remove = str(path.relative_to(root)), partial(remove_path, path)
+                yield Garbage(name, "half a write", status.st_size, remove)
+
+
+def _find_dead_claims(root: Path) -> Iterator[Garbage]:
+    """Claims of processes that are gone, and of other machines where no beat came for an hour."""
+    for claim in lease.read_claims(root).values():
+        path = lease.path_of(root, claim)
+        with suppress(FileNotFoundError):  # released a moment ago
+            status = path.lstat()
+            is_silent = time.time() - status.st_mtime > lease.SETTLED_SECONDS
+            if claim.owner.is_dead or (is_silent and not claim.owner.is_alive):
+                why = f"claim of {claim.owner}, which is gone"
+                remove = partial(lease.drop_claim, root, claim)
+                yield Garbage(f"claims/{path.name}", why, status.st_size, remove)
+
+
+def _find_scratch(storage: Path) -> Iterator[Garbage]:
+    folders = [(Path(tempfile.gettempdir()), TEMPORARY)]
+    for root in dict.fromkeys((storage, user_cache_folder() / places.OUTPUTS)):
+        folders += [(root / name, kinds) for name, kinds in SCRATCH.items()]
+    for folder, kinds in folders:
+        for path in scratch.find_left(folder, kinds):
+            with suppress(FileNotFoundError):
+                files = [path, *path.rglob("*")]
+                size = sum(each.lstat().st_size for each in files if each.is_file())
+                why = "traceback" if path.is_file() else "scratch folder"
+                yield Garbage(
+                    str(path), f"{why} of a process that is gone", size, partial(remove_path, path)
+                )

@@ -8,6 +8,7 @@ from typing import Any
 
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
+from capsweep.ledger.records import Couplings
 from capsweep.report import grid
 from capsweep.report.evaluation_tables import SeedsRow, format_percent
 from capsweep.report.grid import format_value
@@ -72,7 +73,7 @@ def _measure_rows(
     """A row for each routed layer; one without values where nothing was measured."""
     stored = (ledger.read(signature, f"{EVALUATIONS}/{ROUTING}") for signature in signatures)
     contents = [
-        stored_files.parse_json(content, ROUTING, "evaluate the cell again", "layers", "examples")
+        stored_files.parse_json(content, ROUTING, "evaluate the cell again", Couplings)
         for content in stored
         if content is not None
     ]

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from capsweep.errors import ConfigError
+from capsweep.ledger import stored_files
 from capsweep.ledger.data_digests import DataUse, check_same_data
 from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.report import circumstances
@@ -22,7 +23,9 @@ from capsweep.statistics.seeds import (
 )
 from capsweep.sweep.expand import MATCHED_METRIC, Point, check_distinct_fields
 from capsweep.sweep.spec import Sweep
+from capsweep.terminal import count_of
 
+UNPROVEN = 5  # cells without digests that a note names
 COUNTED = ("done", "stale")  # a cell that a search stopped early is never averaged
 
 
@@ -140,7 +143,7 @@ def build_table(
     )
     notes = dataset_notes(points) | _composed_test_sets(points, entries)
     notes |= circumstances.list_differences(grid, entries, ledger)
-    notes |= compare_data(points, entries)
+    notes |= compare_data(points, entries) | _name_unproven(entries)
     return ResultTable(sweep, columns, rows, baseline, stopping, notes)
 
 
@@ -170,6 +173,16 @@ def _composed_test_sets(points: Sequence[Point], entries: Mapping[str, Entry]) -
             name = f"test set of {point.cell.config['dataset']['name']}"
             hashes.setdefault(name, {})[sha256] = None
     return {name: f"composed, sha256 {', '.join(each)}" for name, each in hashes.items()}
+
+
+def _name_unproven(entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Which finished cells have no digests: early code wrote none, and nothing proves them."""
+    results = {name: entry.result for name, entry in entries.items() if entry.result}
+    unproven = [name for name, result in results.items() if not stored_files.is_signed(result)]
+    if not unproven:
+        return {}
+    names = " ".join(unproven[:UNPROVEN]) + (" ..." if len(unproven) > UNPROVEN else "")
+    return {"not proven": f"{count_of(len(unproven), 'result')} without digests: {names}"}
 
 
 def group_points(

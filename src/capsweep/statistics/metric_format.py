@@ -2,9 +2,10 @@
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 FRACTIONS = {"error", "at_least_one", "segmentation"}
-POSITIVE = {"loss", "reconstruction"}
+POSITIVE = {"loss", "loss_step", "reconstruction"}
 HIGHER_IS_BETTER = {"at_least_one", "segmentation"}
 
 
@@ -27,6 +28,7 @@ class Measure:
         return f"{self.factor * value:{sign}{self.form}}"
 
 
+@cache
 def measure_of(metric: str) -> Measure:
     """Fractions are written in percent, everything else (losses, pixel errors) in four digits."""
     name = metric.rpartition("/")[2]

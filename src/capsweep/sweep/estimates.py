@@ -10,7 +10,7 @@ from capsweep.config.cell import Cell, count_steps, get, hash_shape
 from capsweep.config.places import Places
 from capsweep.config.validation import count_validation_examples
 from capsweep.errors import DamageError
-from capsweep.ledger import stored_files
+from capsweep.ledger import records, stored_files
 from capsweep.ledger.ledger import Ledger
 from capsweep.storage.stores import join
 from capsweep.terminal import count_of
@@ -165,7 +165,7 @@ class Costs(Estimates):
             try:
                 if (content := store.read(path)) is not None:
                     where = join(store.root, path)
-                    plain = stored_files.parse_json(content, where, cure, *names)
+                    plain = stored_files.parse_json(content, where, cure, records.TimedSteps)
                     self.add_measurement(Measurement(**{name: plain[name] for name in names}))
             except DamageError as error:
                 stored_files.print_damage(error)

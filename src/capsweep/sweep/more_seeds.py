@@ -13,7 +13,7 @@ from typing import Any
 from capsweep.config.cell import signature
 from capsweep.config.places import Places
 from capsweep.errors import UserError
-from capsweep.ledger import stored_files
+from capsweep.ledger import records, stored_files
 from capsweep.ledger.ledger import Ledger
 from capsweep.statistics.seeds import LEVEL, describe_correction, list_looks, undecided_rows
 from capsweep.storage.stores import Store, join, open_store
@@ -67,7 +67,7 @@ def load(node: Places, sweep: Sweep) -> Added:
     if content is None:
         return Added((), {})
     cure = "put a copy back, or remove it: the table then has no seeds that MORE_SEEDS added"
-    plain = stored_files.parse_json(content, where, cure, "looks", "seeds")
+    plain = stored_files.parse_json(content, where, cure, records.AddedSeeds)
     seeds = {place: tuple(seeds) for place, seeds in plain["seeds"].items()}
     return Added(tuple(plain["looks"]), seeds)
 

@@ -91,12 +91,12 @@ def make_plan(points: Sequence[Point], ledger: Ledger) -> Plan:
         groups.setdefault(point.cell.signature, []).append(point)
     entries = ledger.entries_of(group[0].cell for group in groups.values())
     known: dict[str, Size] = {}
-    return Plan(
-        tuple(
-            PlannedCell(tuple(group), _measure_size(group[0], known), entries[signature])
-            for signature, group in groups.items()
-        )
-    )
+    cells = []
+    for signature, group in groups.items():
+        size, entry = _measure_size(group[0], known), entries[signature]
+        entry = ledger.judge(signature, entry, group[0].cell.config, size.parameters)
+        cells.append(PlannedCell(tuple(group), size, entry))
+    return Plan(tuple(cells))
 
 
 def _measure_size(point: Point, known: dict[str, Size]) -> Size:

@@ -42,8 +42,8 @@ from capsweep.tracking import mode as modes
 ARM = "arm"
 SAMPLERS = {"optuna": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
 ENDS = {
-    **dict.fromkeys(("done", "stale"), TrialState.COMPLETE),
-    **{"stopped": TrialState.PRUNED, "failed": TrialState.FAIL},
+    "stopped": TrialState.PRUNED,
+    "failed": TrialState.FAIL,
 }
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -90,10 +90,10 @@ class TrialQueue(JobQueue):
 
     def _judge_entry(self, entry: Entry) -> tuple[TrialState, float | None]:
         """How a trial ended by its entry in the ledger, and its value."""
-        value = read_value(entry, self.search.metric)
-        if entry.result is not None and value is None:
-            return TrialState.FAIL, None  # code that did not measure it
-        return ENDS.get(entry.status, TrialState.RUNNING), value
+        if entry.result is None:
+            return ENDS.get(entry.status, TrialState.RUNNING), None
+        value = read_value(entry, self.search.metric)  # None: by code that did not measure it
+        return (TrialState.FAIL if value is None else TrialState.COMPLETE), value
 
     @property
     def _count_undrawn(self) -> int:

@@ -16,9 +16,9 @@ import numpy as np
 
 from capsweep.config.cell import Cell, flat
 from capsweep.errors import DamageError
-from capsweep.ledger import stored_files
+from capsweep.ledger import records, stored_files
 from capsweep.ledger.ledger import EVALUATIONS, POINTS, Ledger
-from capsweep.storage.files import hash_bytes, write_json
+from capsweep.storage.files import hash_bytes, read_plain_file, write_json
 from capsweep.tracking.labels import Labels
 
 Row = dict[str, Any]
@@ -58,7 +58,7 @@ def read_content(ledger: Ledger, signature: str) -> RunContent:
     """What W&B should have of a cell, as the ledger has it now. Raises DamageError."""
     entry, provenance = ledger.entry(signature), ledger.read_provenance(signature)
     rows = ledger.read_rows(signature)
-    points = ledger.read_rows(signature, POINTS, "step")
+    points = ledger.read_rows(signature, POINTS)
     tracking = UNTRACKED | provenance.get("tracking", {})
     last = {key: value for row in rows[-1:] for key, value in row.items() if "/" in key}
     images = tracking.get("images", True)  # cells from before there was a choice have pictures
@@ -142,7 +142,7 @@ def is_synced(storage: Path, content: RunContent, server: str) -> bool:
     file = mark_file(storage, content.signature)
     try:
         mark = stored_files.parse_json(
-            file.read_bytes(), str(file), "it is sent again", "digest", "server"
+            read_plain_file(file), str(file), "it is sent again", records.Mark
         )
     except (OSError, DamageError):
         return False

@@ -38,6 +38,7 @@ from capsweep.config.cell import Cell
 from capsweep.errors import UserError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger
+from capsweep.storage.scratch import own_prefix
 from capsweep.tracking import content, mode
 
 # KIND: what carries out requests, and the seconds that it has for `end` once the parent is gone.
@@ -66,7 +67,7 @@ class Child:
 
     def __init__(self, kind: str) -> None:
         # Not below the storage: the path of a socket may have 107 characters at most.
-        folder = tempfile.mkdtemp(prefix="capsweep-wandb-")
+        folder = tempfile.mkdtemp(prefix=own_prefix("capsweep-wandb"))
         self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         package = str(package_files.PACKAGE.parent)
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 
 from capsweep.data.batches import RankShare
 from capsweep.errors import AccuracyNotReachedError
-from capsweep.ledger import causes
+from capsweep.ledger import causes, records
 from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import POINT_LOSS
@@ -197,7 +197,7 @@ def check_resumable(
     path = directory.resume_checkpoint
     if not path.exists():
         return {}, [], []
-    stored, fault = _read_recorder(path, provenance["code"]["numerics"])
+    stored, fault = _read_recorder(path, provenance)
     if fault is not None:
         path.unlink()
         line = f"{path} is dropped, and the cell begins anew: {fault}"
@@ -209,21 +209,29 @@ def check_resumable(
     return {"earlier": earlier}, stored["rows"], stored["points"]
 
 
-def _read_recorder(path: Path, code: str) -> tuple[dict[str, Any], str | None]:
-    """What the recorder put into a checkpoint; or why the checkpoint is useless."""
+def _read_recorder(path: Path, provenance: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """What the recorder put into a checkpoint; or why the checkpoint is useless to this run."""
     try:
         if (damaged := zipfile.ZipFile(path).testzip()) is not None:  # torch looks at no checksum
             return {}, f"it is damaged ({damaged})"
         stored = torch.load(path, weights_only=True, map_location="cpu")
         (state,) = (state for state in stored["callbacks"].values() if "rows" in state)
-        is_ours = state["provenance"]["code"]["numerics"] == code
+        made = state["provenance"]
+        code, cell = made["code"]["numerics"], made.get("signature")
+        fault = records.find_fault(records.Provenance, made)
+        fault = fault or records.find_fault(list[records.Row], state["rows"])
+        fault = fault or records.find_fault(list[records.Point], state["points"])
     except Exception as error:  # anything, for a file that is none
         kind = causes.kind_of_cause(causes.describe_cause(error))
         is_damaged = isinstance(error, OSError) and error.errno == errno.EINVAL  # a seek to nowhere
         if kind in (CauseKind.OUT_OF_MEMORY, CauseKind.STORAGE) and not is_damaged:
             raise  # of this moment: the checkpoint is kept
         return {}, f"it is no checkpoint of a cell ({type(error).__name__})"
-    return state, None if is_ours else "other code than today's trained its epochs"
+    if fault is None and cell != provenance["signature"]:
+        fault = f"it is of {'an unnamed cell' if cell is None else f'cell {cell}'}"
+    if fault is None and code != provenance["code"]["numerics"]:
+        fault = "other code than today's trained its epochs"
+    return state, fault
 
 
 def find_accuracy(row: Mapping[str, Any]) -> float:

@@ -30,6 +30,7 @@ from capsweep.config.places import Places
 from capsweep.errors import RankFailedError, WorkerLostError
 from capsweep.ledger import causes
 from capsweep.ledger.cell_directory import CellDirectory
+from capsweep.storage.scratch import own_prefix
 from capsweep.tracking.tracker import kill_tree
 from capsweep.training.run_hooks import RunHooks, StopFlag
 
@@ -107,7 +108,7 @@ def fit(
     """As `fit.fit`, by `count` processes. Raises what one of them raised, WorkerLostError where one
     was ended from outside.
     """
-    folder = Path(tempfile.mkdtemp(prefix="capsweep-ranks-"))
+    folder = Path(tempfile.mkdtemp(prefix=own_prefix("capsweep-ranks")))
     code = code_identity.hash_numerics(cell.config)
     shared = SharedCell(cell, code, places, directory.path, gpus, count, folder / "meeting")
     ranks: list[Rank] = []

@@ -7,19 +7,19 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from capsweep.config import code_identity
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import CodeChangedError, LeftEarlyError, WorkerLostError
 from capsweep.ledger import cell_directory
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.lease import ClaimLostError, hold_lease
-from capsweep.ledger.ledger import METRICS, POINTS, Ledger
+from capsweep.ledger.ledger import METRICS, POINTS, Entry, Ledger
 from capsweep.tracking import content
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
 from capsweep.training import build, callbacks, ddp, devices, fit, provenance
 from capsweep.training.run_hooks import RunHooks
+from capsweep.training.size import network_size
 
 
 def run(
@@ -94,10 +94,9 @@ def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
     rerun, result = cell.config["rerun"], ledger.read_result(cell.signature)
     if result is None or rerun == "always":
         return None
-    trained_by = result.get("code", {}).get("numerics")
-    if rerun == "stale" and trained_by != code_identity.hash_numerics(cell.config):
-        return None
-    return result
+    parameters = network_size(cell.config).parameters
+    entry = ledger.judge(cell.signature, Entry("done", result), cell.config, parameters)
+    return None if entry.status in ("failed", rerun) else result
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from capsweep.errors import NodeError
 from capsweep.ledger import causes
 from capsweep.ray_start import exceptions, ray
 from capsweep.statistics import metric_format
+from capsweep.storage.scratch import own_prefix
 from capsweep.sweep.executors import LOCAL, Cluster, cluster_nodes
 from capsweep.sweep.executors.cluster_nodes import ClusterNodes
 from capsweep.sweep.job import Capacity, Job, Outcome, run_job
@@ -77,7 +78,7 @@ def execute(
     imports = _choose_imports(queue, declared) if work is run_job else ()
     with (
         suppress(ray_start.RayLostError),
-        tempfile.TemporaryDirectory(dir=scratch, prefix="sweep-") as folder,
+        tempfile.TemporaryDirectory(dir=scratch, prefix=own_prefix("sweep")) as folder,
         _connected(cluster, declared, imports) as required,
         open_stop_signal(queue.limits) as signal,
     ):

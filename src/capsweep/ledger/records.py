@@ -1,0 +1,310 @@
+"""What stands in the JSON files of a ledger, as typed models: what one of them refuses is damage.
+
+Keys that no model names are kept: results of earlier and later code are read. So is a key that is
+absent: earlier code did not write it.
+"""
+
+import sys
+from datetime import datetime
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+
+from capsweep.statistics import metric_format
+from capsweep.storage.typed_json import describe_fault
+
+MOST = sys.float_info.max
+ABSENT: Any = None  # the default of a key that may be absent, and is never null
+
+
+def _check_date(text: str) -> str:
+    date = datetime.fromisoformat(text)
+    if date.tzinfo is None or not 2000 <= date.year < 3000:
+        raise ValueError("it has no time zone, or a year of another age")
+    return text
+
+
+def _check_metrics(metrics: dict[str, Any]) -> dict[str, Any]:
+    for name, value in metrics.items():
+        if type(value) not in (int, float) or not -MOST <= value <= MOST:
+            raise ValueError(f"{name} is {value!r:.40}, no number")
+        measure = metric_format.measure_of(name)
+        if not measure.low <= value <= measure.high:
+            kind = "no fraction of 0 to 1" if measure.high == 1 else "below 0"
+            raise ValueError(f"{name} is {value:g}, {kind}")
+    return metrics
+
+
+Positive = Annotated[float, Field(gt=0)]
+Size = Annotated[float, Field(ge=0)]  # of seconds, hours, shares
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+AtLeastOne = Annotated[int, Field(ge=1, lt=2**63)]
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Digests = dict[str, Digest]
+Date = Annotated[str, AfterValidator(_check_date)]
+Metrics = Annotated[dict[str, float], AfterValidator(_check_metrics)]
+
+
+class Record(BaseModel):
+    """A JSON object of the ledger: no text counts as a number, and none is infinite."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, frozen=True)
+
+    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)  # pyright: ignore
+
+
+class ResultCode(Record):
+    """Which code made a result: hashes of what decides its numbers, and of the package."""
+
+    numerics: str | None = None
+    package: str | None = None
+
+
+class Duration(Record):
+    """Seconds of a cell: of its training alone, and from start to result."""
+
+    fit: Size
+    total: Size = ABSENT
+
+
+class MemoryPeak(Record):
+    """Bytes; None where unknown."""
+
+    process: Count | None = None
+    gpu: Count | None = None
+
+
+class Result(Record):
+    """result.json of a finished cell. `sha256` has digests of its files, and its own; `data` those
+    of the splits that it saw.
+    """
+
+    metrics: Metrics
+    status: str = ABSENT
+    signature: str = ABSENT
+    epochs: AtLeastOne = ABSENT
+    steps: AtLeastOne = ABSENT
+    parameters: AtLeastOne = ABSENT
+    seconds: Duration = ABSENT
+    shape: str = ABSENT
+    devices: AtLeastOne = ABSENT
+    hardware: str = ABSENT
+    images_per_second: Positive = ABSENT
+    peak_memory_bytes: MemoryPeak = ABSENT
+    test_sha256: Digest | None = None
+    data: Digests = ABSENT
+    code: ResultCode = ABSENT
+    gpu_hours: Size = ABSENT
+    estimate_seconds: Size | None = None
+    first_activations: dict[str, dict[str, float]] = ABSENT
+    tracking_fault: str | None = None
+    tracking_seconds: Size | None = None
+    tracking_url: str | None = None
+    begun_anew: str = ABSENT
+    finished: Date = ABSENT
+    attempt: str = ABSENT
+    sha256: Digests = ABSENT
+
+
+class MadeByCode(ResultCode):
+    """Which code trained a cell."""
+
+    capsweep: str | None = None
+    commit: str | None = None
+    dirty: bool | None = None
+
+
+class Hardware(Record):
+    """Of the machine that trained a cell."""
+
+    processor: str | None = None
+    cores: AtLeastOne | None = None
+    memory_bytes: Count | None = None
+    gpus: list[str] = ABSENT
+    capability: str | None = None
+
+
+class Tracking(Record):
+    """What the W&B run of a cell is called, and where it is."""
+
+    project: str | None = None
+    entity: str | None = None
+    mode: Literal["online", "offline", "none"] = "none"
+    images: bool = ABSENT
+    group: str | None = None
+    job_type: str | None = None
+    name: str = ABSENT
+    notes: str | None = None
+    tags: list[str] = ABSENT
+    report: str | None = None
+    columns: dict[str, JsonValue] = ABSENT
+
+
+class Circumstances(Record):
+    """By what some epochs of a cell were trained."""
+
+    code: MadeByCode = ABSENT
+    versions: dict[str, str | None] = ABSENT
+    hardware: Hardware = ABSENT
+    implementations: dict[str, JsonValue] | None = None
+
+
+class Logistics(Record):
+    """Settings that decide no number."""
+
+    logger: dict[str, JsonValue] = ABSENT
+
+
+class Provenance(Circumstances):
+    """provenance.json: where the numbers of a cell come from."""
+
+    signature: str = ABSENT
+    science: dict[str, Any] = ABSENT  # as its signature says, which is compared
+    command: str | None = None
+    overrides: list[str] = ABSENT
+    started: Date = ABSENT
+    fingerprint: str | dict[str, JsonValue] | None = None
+    logistics: Logistics = ABSENT
+    tracking: Tracking = ABSENT
+    earlier: list[Circumstances] = ABSENT
+    begun_anew: str = ABSENT
+    convolutions: dict[str, str] | None = None
+
+
+class Row(Record):
+    """A line of metrics.jsonl; names with a `/` are metrics."""
+
+    epoch: Count
+    step: Count = ABSENT
+    lr: Size = ABSENT
+    margin: Size = ABSENT
+    seconds: Size = ABSENT
+
+    @model_validator(mode="after")
+    def _check_metrics(self) -> "Row":
+        extra = (self.model_extra or {}).items()
+        _check_metrics({name: value for name, value in extra if "/" in name})
+        return self
+
+
+class Point(Row):
+    """A line of steps.jsonl, inside an epoch."""
+
+    epoch: Size  # pyright: ignore[reportIncompatibleVariableOverride]
+    step: Count = Field()
+
+
+class Stopped(Record):
+    """stopped.json: a search ended the cell after so many epochs."""
+
+    epochs: Count
+    metrics: Metrics = ABSENT
+
+
+class ClaimOwner(Record):
+    """The process that has claimed a cell: see `lease.Owner`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    host: str
+    machine: str
+    pid: Count
+    started: str
+
+
+class ClaimFile(Record):
+    """A claim on a cell; `beat` grows as long as its owner lives."""
+
+    owner: ClaimOwner
+    beat: Count
+
+
+class Mark(Record):
+    """What W&B has of a cell, and which server."""
+
+    digest: str
+    server: str
+
+
+class TimedSteps(Record):
+    """A calibration of ours: see `training.size.Measurement`."""
+
+    shape: str
+    hardware: str
+    seconds_per_step: Positive
+    evaluation_seconds_per_image: Size
+    startup_seconds: Size
+    peak_memory_bytes: dict[str, Count | None]
+    utilisation: Share | None
+    device_memory_bytes: Count | None
+    steps: AtLeastOne
+
+
+class AddedSeeds(Record):
+    """What a sweep that adds seeds remembers: at how many it looked; those added, by place."""
+
+    looks: list[AtLeastOne]
+    seeds: dict[str, list[Count]]
+
+
+class Answer(Record):
+    """How a network answers with other iterations than it was trained with."""
+
+    iterations: Count
+    changed: Share
+    error: Share
+
+
+class LayerMeasures(Record):
+    """How one layer routes."""
+
+    entropy: float | None
+    polarisation: float | None
+    variety: float | None
+    dead: float | None
+    trees: float | None
+
+
+class Couplings(Record):
+    """routing.json in the evals/ of a cell: how its layers route."""
+
+    examples: AtLeastOne
+    layers: dict[str, LayerMeasures]
+    ties: Count
+    without_sum: list[str]
+    error: Share
+    frozen_error: Share | None
+    iterations: list[Answer] | None
+
+
+class Manifest(Record):
+    """What is in an export: digests of its files by their names."""
+
+    format: Literal[1]
+    sha256: Digests
+
+
+def find_fault(kind: Any, value: Any) -> str | None:
+    """Return the field in which a value is not of this kind, and why; None where it is."""
+    try:
+        _adapter_of(kind).validate_python(value)
+    except ValidationError as error:
+        return describe_fault(error)
+    return None
+
+
+@cache
+def _adapter_of(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsweep.config import places
 from capsweep.config.cell import flat
-from capsweep.errors import DamageError, UserError
+from capsweep.errors import UserError
 from capsweep.ledger import causes, lease, listing, stored_files, transfer, upkeep
 from capsweep.ledger.causes import find_nearest
 from capsweep.ledger.ledger import Entry, Ledger, folder_of, load_predictions
@@ -261,18 +261,14 @@ def _read_logistics(parsed: argparse.Namespace) -> tuple[argparse.Namespace, lis
 
 
 def _read_making(ledger: Ledger, signature: str) -> "Making | None":
-    """What came of a cell; None where it is not finished. A damaged provenance is printed."""
+    """Return what came of a cell; None where it is not finished."""
     from capsweep.report import circumstances
     from capsweep.sweep.reproduce import Making
 
     if (result := ledger.read_result(signature)) is None:
         return None
-    try:
-        provenance = ledger.read_provenance(signature, result)
-    except DamageError as error:
-        stored_files.print_damage(error)
-        provenance = {}
-    return Making(result["metrics"], circumstances.read_circumstances(provenance, result))
+    made_by = circumstances.read_circumstances(ledger, signature, result)
+    return Making(result["metrics"], made_by)
 
 
 def run_rm(parsed: argparse.Namespace) -> None:

@@ -46,7 +46,7 @@ class SweepCells:
         UserError where none is finished, or where cells did not use the same data.
         """
         entries = self.ledger.entries_of(point.cell for point in self.points)
-        data = table.compare_data(self.points, entries)
+        data = circumstances.compare_data(self.points, entries)
         values: dict[str, Value] = {}
         groups = []
         for row, by_column in table.group_points(self.sweep, self.points).items():

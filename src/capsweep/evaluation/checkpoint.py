@@ -23,9 +23,8 @@ from capsweep.data.evaluation_parts import EvaluationParts
 from capsweep.data.module import EVALUATION_BATCH, PreparedSplits
 from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import stored_files
-from capsweep.ledger.data_digests import DATA
 from capsweep.ledger.ledger import Ledger, Predictions, load_predictions
-from capsweep.ledger.stored_files import REMOVE
+from capsweep.ledger.stored_files import DATA, REMOVE
 from capsweep.model.capsules import NetworkOutput
 from capsweep.statistics.examples import find_wrong
 from capsweep.training import build

@@ -51,6 +51,7 @@ Size = Annotated[float, Field(ge=0)]  # of seconds, hours, shares
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 AtLeastOne = Annotated[int, Field(ge=1, lt=2**63)]
+Memory = dict[str, Count | None]  # bytes of a process, and of a GPU; None: unknown
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Digests = dict[str, Digest]
 Date = Annotated[str, AfterValidator(_check_date)]
@@ -65,11 +66,16 @@ class Record(BaseModel):
     __pydantic_extra__: dict[str, JsonValue] = Field(init=False)  # pyright: ignore
 
 
-class ResultCode(Record):
-    """Which code made a result: hashes of what decides its numbers, and of the package."""
+class Code(Record):
+    """Which code made something: hashes of what decides numbers, and of the package; and which
+    version and commit that was.
+    """
 
     numerics: str | None = None
     package: str | None = None
+    capsweep: str | None = None
+    commit: str | None = None
+    dirty: bool | None = None
 
 
 class Duration(Record):
@@ -77,13 +83,6 @@ class Duration(Record):
 
     fit: Size
     total: Size = ABSENT
-
-
-class MemoryPeak(Record):
-    """Bytes; None where unknown."""
-
-    process: Count | None = None
-    gpu: Count | None = None
 
 
 class Result(Record):
@@ -102,10 +101,10 @@ class Result(Record):
     devices: AtLeastOne = ABSENT
     hardware: str = ABSENT
     images_per_second: Positive = ABSENT
-    peak_memory_bytes: MemoryPeak = ABSENT
+    peak_memory_bytes: Memory = ABSENT
     test_sha256: Digest | None = None
     data: Digests = ABSENT
-    code: ResultCode = ABSENT
+    code: Code = ABSENT
     gpu_hours: Size = ABSENT
     estimate_seconds: Size | None = None
     first_activations: dict[str, dict[str, float]] = ABSENT
@@ -116,14 +115,6 @@ class Result(Record):
     finished: Date = ABSENT
     attempt: str = ABSENT
     sha256: Digests = ABSENT
-
-
-class MadeByCode(ResultCode):
-    """Which code trained a cell."""
-
-    capsweep: str | None = None
-    commit: str | None = None
-    dirty: bool | None = None
 
 
 class Hardware(Record):
@@ -155,7 +146,7 @@ class Tracking(Record):
 class Circumstances(Record):
     """By what some epochs of a cell were trained."""
 
-    code: MadeByCode = ABSENT
+    code: Code = ABSENT
     versions: dict[str, str | None] = ABSENT
     hardware: Hardware = ABSENT
     implementations: dict[str, JsonValue] | None = None
@@ -246,7 +237,7 @@ class TimedSteps(Record):
     seconds_per_step: Positive
     evaluation_seconds_per_image: Size
     startup_seconds: Size
-    peak_memory_bytes: dict[str, Count | None]
+    peak_memory_bytes: Memory
     utilisation: Share | None
     device_memory_bytes: Count | None
     steps: AtLeastOne

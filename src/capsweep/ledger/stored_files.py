@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 RESULT = "result.json"
 FAILURE = "error.txt"  # why a cell failed: the cause in the first line, then the traceback
 DIGESTS = "sha256"  # key of a result: digests of the cell's files, and of the result itself
+DATA = "data"  # key of a result: sha256 of the data that its cell used, by split
 AGAIN = "the cell is run again"
 PREDICTIONS = "predictions.npz"
 METRICS, POINTS = "metrics.jsonl", "steps.jsonl"  # of a cell: rows of epochs, points inside them

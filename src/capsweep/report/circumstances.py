@@ -1,6 +1,6 @@
 """By what the cells of a table were made: hardware, torch, code and data. Rounding follows the
 first two, and numbers follow all of them; so a note names what is not the same for cells that stand
-together.
+together. Cells of one data set that saw other data are refused.
 """
 
 import json
@@ -10,16 +10,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from capsweep.errors import DamageError
+from capsweep.config.cell import Cell
+from capsweep.errors import DamageError, UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import READERS, Entry, Ledger
-from capsweep.report.grid import describe_row
+from capsweep.ledger.stored_files import DATA
+from capsweep.report.grid import describe_row, describe_seeds
 from capsweep.storage.files import hash_bytes
 from capsweep.sweep.expand import Point
 from capsweep.terminal import count_of
 
 UNRECORDED = "what nobody recorded"
 DIGITS = 12  # of a fingerprint
+NAMED, UNPROVEN = 3, 5  # cells of a digest, and cells without digests, that are named
+READ_BY = ("reader", "test", "shards")  # sections of a data set that decide what is read
+SHARDS_DIFFER = "; shards made with another SHARDS or ARGS are other files, and cannot be compared"
 Grid = Mapping[tuple[Any, ...], Mapping[tuple[Any, ...], Sequence[Point]]]
 
 
@@ -55,20 +60,22 @@ def list_differences(grid: Grid, entries: Mapping[str, Entry], ledger: Ledger) -
     return differences | _name_difference("code", "code", mixed)
 
 
-def read_circumstances(
-    provenance: Mapping[str, Any], result: Mapping[str, Any] | None = None
-) -> dict[str, str]:
-    """Return what made a cell, in words: hardware, torch, code and the fingerprint of its data."""
-    versions, fingerprint = provenance.get("versions"), provenance.get("fingerprint")
-    if fingerprint is not None and not isinstance(fingerprint, str):  # a hash for each file
+def read_circumstances(ledger: Ledger, signature: str, result: Mapping[str, Any]) -> dict[str, str]:
+    """Return what made a finished cell, in words: hardware, torch, code and the fingerprint of its
+    data. A damaged provenance is printed, and says nothing.
+    """
+    try:
+        made = ledger.read_provenance(signature, result)
+    except DamageError as error:
+        stored_files.print_damage(error)
+        made = {}
+    fingerprint = made.get("fingerprint")
+    if isinstance(fingerprint, dict):  # a hash for each file
         fingerprint = hash_bytes(json.dumps(fingerprint, sort_keys=True).encode())
-    codes = (source.get("code") for source in (result or {}, provenance))
     values = {
-        "hardware": read_hardware(provenance),
-        "torch": versions.get("torch") if isinstance(versions, Mapping) else None,
-        "code": next(
-            (c["numerics"] for c in codes if isinstance(c, Mapping) and "numerics" in c), None
-        ),
+        "hardware": read_hardware(made),
+        "torch": made.get("versions", {}).get("torch"),
+        "code": {**made.get("code", {}), **result.get("code", {})}.get("numerics"),
         "fingerprint": fingerprint and fingerprint[:DIGITS],
     }
     return {kind: UNRECORDED if v is None else str(v) for kind, v in values.items()}
@@ -80,35 +87,73 @@ def read_hardware(provenance: Mapping[str, Any]) -> str | None:
     A processor's name includes its vector instructions, because they change the rounding of sums.
     """
     hardware = provenance.get("hardware", {})
-    if not isinstance(hardware, Mapping):
-        return None
     if gpus := hardware.get("gpus"):
         return gpus[0]
     processor, vectors = hardware.get("processor"), hardware.get("capability")
     return f"{processor} ({vectors})" if processor and vectors else processor
 
 
+def compare_data(points: Sequence[Point], entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Compare the digests of the data that finished cells used.
+
+    Returns a note, by "data", where results of earlier code have none. Raises UserError where cells
+    that declare the same data did not use the same.
+    """
+    cells = {point.cell.signature: point.cell for point in points}
+    results = {name: result for name in cells if (result := entries[name].result) is not None}
+    used: dict[tuple[str, str], dict[str, list[Cell]]] = {}
+    for name, result in results.items():
+        dataset = cells[name].science["dataset"]
+        declared = json.dumps([dataset.get(key) for key in READ_BY], sort_keys=True)
+        for split, digest in result.get(DATA, {}).items():
+            used.setdefault((declared, split), {}).setdefault(digest, []).append(cells[name])
+    for (_, split), by_digest in used.items():
+        if len(by_digest) > 1:
+            raise _refuse_mixture(split, by_digest)
+    lacking = sum(not result.get(DATA) for result in results.values())
+    text = f"{lacking} of {len(results)} results have no digest of their data and were not compared"
+    return {"data": text} if lacking else {}
+
+
+def _refuse_mixture(split: str, by_digest: Mapping[str, Sequence[Cell]]) -> UserError:
+    texts = [
+        f"{digest} ({', '.join(cell.signature for cell in cells[:NAMED])}"
+        f"{', ...' * (len(cells) > NAMED)})"
+        for digest, cells in by_digest.items()
+    ]
+    dataset = next(iter(by_digest.values()))[0].science["dataset"]
+    layout = SHARDS_DIFFER if "shards" in dataset else ""
+    return UserError(
+        f"dataset={dataset['name']}: the {split} data were not the same in all cells: sha256 "
+        f"{', '.join(texts)}{layout}; restore the data that are meant, remove the cells that used "
+        "others (capsweep ledger rm) and run them again"
+    )
+
+
+def name_unproven(entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Return a note, by "not proven", on finished cells without digests, as early code wrote."""
+    results = {name: entry.result for name, entry in entries.items() if entry.result}
+    unproven = [name for name, result in results.items() if not stored_files.is_signed(result)]
+    names = " ".join(unproven[:UNPROVEN]) + (" ..." if len(unproven) > UNPROVEN else "")
+    text = f"{count_of(len(unproven), 'result')} without digests: {names}"
+    return {"not proven": text} if unproven else {}
+
+
 def _read_cells(grid: Grid, entries: Mapping[str, Entry], ledger: Ledger) -> list[MadeCell]:
-    """The finished cells; a damaged file is printed, and says nothing of its cell."""
+    """Return the finished cells, one of each field and seed."""
     columns = {column for by_column in grid.values() for column in by_column}
     fields = {
-        (describe_row((*row, *column) if len(columns) > 1 else row), point.seed): point
+        (describe_row((*row, *column) if len(columns) > 1 else row), point.seed): (point, result)
         for row, by_column in grid.items()
         for column, points in by_column.items()
         for point in points
-        if entries[point.cell.signature].result is not None
+        if (result := entries[point.cell.signature].result) is not None
     }
 
     def read_cell(key: tuple[str, int]) -> MadeCell:
-        point = fields[key]
-        result = entries[point.cell.signature].result
-        try:
-            provenance = ledger.read_provenance(point.cell.signature, result)
-        except DamageError as error:
-            stored_files.print_damage(error)
-            provenance = {}
-        dataset = str(point.coordinate("dataset"))
-        return MadeCell(*key, dataset, read_circumstances(provenance, result))
+        point, result = fields[key]
+        made_by = read_circumstances(ledger, point.cell.signature, result)
+        return MadeCell(*key, str(point.coordinate("dataset")), made_by)
 
     with ThreadPoolExecutor(1 if ledger.disk is not None else READERS) as pool:
         return list(pool.map(read_cell, fields))
@@ -134,9 +179,8 @@ def _name_cells(kind: str, value: str, cells: Sequence[MadeCell]) -> Iterator[st
     sizes = Counter(cell.field for cell in cells)
     parts: dict[str, list[str]] = {}
     for field, own in seeds.items():
-        noun = count_of(len(own), "seed").partition(" ")[2]
-        is_whole = len(own) == sizes[field]
-        of = "" if is_whole else f"{noun} {', '.join(map(str, sorted(own)))} of "
+        noun = "seed" if len(own) == 1 else "seeds"
+        of = "" if len(own) == sizes[field] else f"{noun} {describe_seeds(own)} of "
         parts.setdefault(of, []).append(field)
     for of, fields in parts.items():
         yield f"{of}{'every row' if len(fields) == len(sizes) > 1 else ', '.join(fields)}"

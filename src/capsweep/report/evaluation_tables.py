@@ -12,8 +12,8 @@ from rich.table import Table as RichTable
 
 from capsweep.config.cell import get
 from capsweep.errors import UserError
-from capsweep.ledger.data_digests import DATA
 from capsweep.ledger.ledger import Ledger
+from capsweep.ledger.stored_files import DATA
 from capsweep.report import grid
 from capsweep.report.grid import MISSING, format_value
 from capsweep.report.published import PublishedNumber, format_published, note_published

@@ -1,14 +1,10 @@
 """The table of a sweep: rows and columns as its file says, every number with n, mean and std."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from capsweep.errors import ConfigError
-from capsweep.ledger import stored_files
-from capsweep.ledger.data_digests import DataUse, check_same_data
 from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.report import circumstances
 from capsweep.report.published import PublishedNumber, find_published
@@ -23,9 +19,7 @@ from capsweep.statistics.seeds import (
 )
 from capsweep.sweep.expand import MATCHED_METRIC, Point, check_distinct_fields
 from capsweep.sweep.spec import Sweep
-from capsweep.terminal import count_of
 
-UNPROVEN = 5  # cells without digests that a note names
 COUNTED = ("done", "stale")  # a cell that a search stopped early is never averaged
 
 
@@ -143,7 +137,7 @@ def build_table(
     )
     notes = dataset_notes(points) | _composed_test_sets(points, entries)
     notes |= circumstances.list_differences(grid, entries, ledger)
-    notes |= compare_data(points, entries) | _name_unproven(entries)
+    notes |= circumstances.compare_data(points, entries) | circumstances.name_unproven(entries)
     return ResultTable(sweep, columns, rows, baseline, stopping, notes)
 
 
@@ -151,18 +145,6 @@ def dataset_notes(points: Sequence[Point]) -> dict[str, str]:
     """What must be said of the data sets of some points, by their name."""
     datasets = [point.cell.config["dataset"] for point in points]
     return {d["name"]: d["footnote"] for d in datasets if "footnote" in d}
-
-
-def compare_data(points: Sequence[Point], entries: Mapping[str, Entry]) -> dict[str, str]:
-    """What must be said of the data that the finished cells used, by "data".
-
-    Raises UserError where cells of one data set did not use the same.
-    """
-    counted = [p.cell for p in points if entries[p.cell.signature].status in COUNTED]
-    results = [(cell, entries[cell.signature].result) for cell in counted]
-    uses = (DataUse(cell.signature, cell.science["dataset"], r) for cell, r in results if r)
-    note = check_same_data(uses)
-    return {} if note is None else {"data": note}
 
 
 def _composed_test_sets(points: Sequence[Point], entries: Mapping[str, Entry]) -> dict[str, str]:
@@ -173,16 +155,6 @@ def _composed_test_sets(points: Sequence[Point], entries: Mapping[str, Entry]) -
             name = f"test set of {point.cell.config['dataset']['name']}"
             hashes.setdefault(name, {})[sha256] = None
     return {name: f"composed, sha256 {', '.join(each)}" for name, each in hashes.items()}
-
-
-def _name_unproven(entries: Mapping[str, Entry]) -> dict[str, str]:
-    """Which finished cells have no digests: early code wrote none, and nothing proves them."""
-    results = {name: entry.result for name, entry in entries.items() if entry.result}
-    unproven = [name for name, result in results.items() if not stored_files.is_signed(result)]
-    if not unproven:
-        return {}
-    names = " ".join(unproven[:UNPROVEN]) + (" ..." if len(unproven) > UNPROVEN else "")
-    return {"not proven": f"{count_of(len(unproven), 'result')} without digests: {names}"}
 
 
 def group_points(
@@ -211,9 +183,7 @@ def _collect_group(
     counted = {seed: entry.result for seed, entry in entry_of.items() if entry.status in COUNTED}
     finished = {seed: result["metrics"] for seed, result in counted.items() if result}
     by_seed = {
-        seed: _check_finite(sweep.metric, places[seed].cell.signature, metrics[sweep.metric])
-        for seed, metrics in finished.items()
-        if sweep.metric in metrics
+        seed: metrics[sweep.metric] for seed, metrics in finished.items() if sweep.metric in metrics
     }
     causes = (entry.cause for seed, entry in entry_of.items() if seed not in finished)
     errors = (metrics.get(MATCHED_METRIC) for metrics in finished.values())
@@ -249,9 +219,3 @@ def _compare_column(
         group and replace(group, difference=differences.get(row), p=p_values.get(row))
         for row, group in enumerate(groups)
     ]
-
-
-def _check_finite(metric: str, signature: str, value: Any) -> float:
-    if not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigError(f"cell {signature}: {metric} is {value}; remove it and run it again")
-    return value

@@ -8,7 +8,7 @@ from typing import Any
 
 from capsweep.config import compose
 from capsweep.config.cell import flat, with_current_targets
-from capsweep.report.grid import describe_row, format_value
+from capsweep.report.grid import describe_row, describe_seeds, format_value
 from capsweep.sweep.expand import ACCURACY, Point, as_coordinate
 from capsweep.sweep.spec import Sweep
 
@@ -54,9 +54,7 @@ def describe_trained(sweep: Sweep, points: Sequence[Point]) -> str:
 def _describe_fact(key: str, points: Sequence[Point]) -> str:
     """Of the cells of one field, which differ in nothing but the seed: `0 to 4`, or `0, 2, 3`."""
     if key == "seed":
-        seeds = sorted(point.seed for point in points)
-        is_range = len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1))
-        return f"{seeds[0]} to {seeds[-1]}" if is_range else ", ".join(map(str, seeds))
+        return describe_seeds(point.seed for point in points)
     stops = key == "epochs" and points[0].coordinate(ACCURACY) is not None
     return f"{'at most ' if stops else ''}{points[0].coordinate(key)}"
 

@@ -46,11 +46,10 @@ def find_recipe(ledger: Ledger, signature: str) -> Recipe:
     if not recorded.get("overrides") and science is None:
         raise UserError(f"{signature}: its provenance.json is absent; nothing says how it was made")
     overrides = _check_overrides(recorded.get("overrides", []), signature)
-    code = recorded.get("code")
-    code = code if isinstance(code, Mapping) else {}
     cell, remarks = _compose_today(overrides, science or {}, signature)
-    commit, checkout = code.get("commit"), ""
-    if isinstance(commit, str) and COMMIT.fullmatch(commit):  # it is pasted into a shell
+    code = recorded.get("code", {})
+    commit, checkout = code.get("commit") or "", ""
+    if COMMIT.fullmatch(commit):  # it is pasted into a shell
         checkout = f"git checkout {commit} && "
         dirty = ", with uncommitted changes" if code.get("dirty") else ""
         remarks.append(f"made at commit {commit}{dirty}")
@@ -64,12 +63,9 @@ def find_recipe(ledger: Ledger, signature: str) -> Recipe:
     return Recipe(cell, cell.command, tuple(remarks))
 
 
-def _check_overrides(overrides: Any, signature: str) -> list[str]:
-    """Those of the run, without its places. They are pasted: what was never one is refused."""
-    if not isinstance(overrides, list) or not all(
-        isinstance(text, str) and text.isprintable() and OVERRIDE.fullmatch(text)
-        for text in overrides
-    ):
+def _check_overrides(overrides: Sequence[str], signature: str) -> list[str]:
+    """Return those of the run, without its places; they are pasted, so others are refused."""
+    if not all(text.isprintable() and OVERRIDE.fullmatch(text) for text in overrides):
         raise UserError(
             f"{signature}: the overrides of its provenance.json are none; the file was altered"
         )

@@ -29,8 +29,8 @@ from capsweep.data.batches import EvaluatedSplit, seed_of
 from capsweep.data.module import ImageDataModule
 from capsweep.errors import LeftEarlyError
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.ledger.data_digests import DATA
 from capsweep.ledger.ledger import EVALUATIONS
+from capsweep.ledger.stored_files import DATA
 from capsweep.lightning import Callback, LightningEnvironment, Trainer
 from capsweep.model.convolution import describe_methods
 from capsweep.statistics import examples

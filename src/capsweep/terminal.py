@@ -32,7 +32,7 @@ def escape_text(text: str, stream: Any = None) -> str:
     """The text, with a written escape for every character that a terminal would obey, and that the
     stream's encoding lacks.
     """
-    escaped = OBEYED.sub(_escape_match, text)
+    escaped = OBEYED.sub(lambda match: ascii(match[0])[1:-1], text)
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         escaped.encode(encoding)
@@ -40,10 +40,6 @@ def escape_text(text: str, stream: Any = None) -> str:
         signs = (STAND_INS.get(sign, sign) for sign in escaped)
         return "".join(signs).encode(encoding, "backslashreplace").decode(encoding)
     return escaped
-
-
-def _escape_match(match: re.Match[str]) -> str:
-    return ascii(match[0])[1:-1]
 
 
 @contextmanager

@@ -97,9 +97,7 @@ def read_conditions(options: Options) -> dict[str, Any]:
     if status != 0:
         lines = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:])
         raise UserError(f"this machine cannot be described; {log} ends with:\n{lines}")
-    (line,) = [
-        line for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")
-    ]
+    (line,) = [line for line in log.read_bytes().splitlines() if line.startswith(b"{")]
     conditions = json.loads(line)
     if conditions["device"] != "cuda" and not options.is_rehearsal:
         version = conditions["versions"]["torch"]
@@ -110,17 +108,15 @@ def read_conditions(options: Options) -> dict[str, Any]:
 def hash_configs() -> str:
     """12 hexadecimal digits: all of conf/."""
     folder = package_files.find_folder("conf")
-    texts = [
-        (str(path.relative_to(folder)), path.read_text(encoding="utf-8"))
-        for path in folder.rglob("*.yaml")
-    ]
-    return hash_bytes(repr(sorted(texts)).encode())[:12]
+    paths = sorted((str(path.relative_to(folder)), path) for path in folder.rglob("*.yaml"))
+    texts = [(name, path.read_text(encoding="utf-8")) for name, path in paths]
+    return hash_bytes(repr(texts).encode())[:12]
 
 
 def read_state(path: Path) -> dict[str, Any]:
     """What an earlier call wrote. Raises UserError naming the file."""
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
+        state = json.loads(path.read_bytes())
         if not {"rehearsal", "made_by", "conditions", "table", "parts"} <= state.keys():
             raise ValueError("it was not written by capsweep gpu-proof")
     except OSError as error:

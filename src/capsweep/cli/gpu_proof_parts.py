@@ -128,7 +128,7 @@ def read_output(output: str, _: Path) -> dict[str, Any]:
 
 def read_json(_: str, result: Path) -> dict[str, Any]:
     """What a benchmark wrote."""
-    return json.loads(result.read_text(encoding="utf-8"))
+    return json.loads(result.read_bytes())
 
 
 def read_tests(_: str, result: Path) -> dict[str, Any]:

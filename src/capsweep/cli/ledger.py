@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from capsweep.config import places
 from capsweep.config.cell import flat
@@ -22,9 +22,6 @@ from capsweep.ledger.listing import find_signature
 from capsweep.storage import stores
 from capsweep.storage.stores import join
 from capsweep.terminal import count_of
-
-if TYPE_CHECKING:
-    from capsweep.sweep.reproduce import Making
 
 
 def find_storage(parsed: argparse.Namespace) -> str:
@@ -207,7 +204,7 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
     """Print the command that makes a cell again; with --run, make it and compare."""
     from capsweep.sweep import reproduce
 
-    parsed, settings = _read_logistics(parsed)
+    settings = _read_logistics(parsed)
     ledger, storage = open_ledger(parsed), find_storage(parsed)
     signature = find_signature(ledger, parsed.signature)
     recipe = reproduce.find_recipe(ledger, signature)
@@ -216,7 +213,7 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
     print(recipe.command)
     if not parsed.run:
         return 0
-    recorded = _read_making(ledger, signature)
+    recorded = reproduce.read_making(ledger, signature)
     if recipe.cell is None or recorded is None:
         raise UserError(f"{signature}: this code cannot run it, or it has no result; see above")
     kept = join(places.absolute(storage), "reproduced")
@@ -224,51 +221,41 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
     apart = join(kept, f"{signature}-{secrets.token_hex(3)}")
     reproduce.run_apart(recipe.cell.overrides, storage, apart, settings)
     print(f"# made again in {apart}")
-    again = _read_making(Ledger(apart), signature)
+    again = reproduce.read_making(Ledger(apart), signature)
     assert again is not None
     for line in reproduce.compare_metrics(recorded.metrics, again.metrics):
         print(line)
     if recorded.metrics == again.metrics:
         return 0
     ledgers = (Ledger(join(kept, name)) for name in earlier if name.startswith(f"{signature}-"))
-    others = [making for one in ledgers if (making := _read_making(one, signature)) is not None]
+    others = [one for each in ledgers if (one := reproduce.read_making(each, signature))]
     for line in reproduce.explain_difference(recorded, again, others):
         print(line)
     return 1
 
 
-def _read_logistics(parsed: argparse.Namespace) -> tuple[argparse.Namespace, list[str]]:
-    """The options, with places that are typed as for train; and other settings of how to run."""
+def _read_logistics(parsed: argparse.Namespace) -> list[str]:
+    """Make options of the places that are typed as for train.
+
+    Returns other settings of how to run. Raises UserError for what is none, or is given twice.
+    """
     from capsweep.config.overrides import parse, render
     from capsweep.sweep.choices import is_logistics
 
-    options = {"storage": parsed.storage, "ledger": parsed.ledger, "data": parsed.data_dir}
     settings = []
     for override in map(parse, parsed.overrides):
-        name = override.key.removeprefix("places.")
+        option = {"places.data": "data_dir"}.get(override.key, override.key.removeprefix("places."))
         if not is_logistics(override.key):
             raise UserError(f"{override.key} decides what the cell is; type places and how to run")
-        if name == override.key or name not in options:
+        if option not in ("storage", "ledger", "data_dir"):
             settings.append(override.text)
-        elif options[name] is not None:
+        elif getattr(parsed, option) is not None:
             raise UserError(f"{override.key} is given twice; keep one")
         else:
-            options[name] = str(override.value)
-    if options["data"] is not None:
-        settings.append(render("places.data", options["data"]))
-    typed = {"storage": options["storage"], "ledger": options["ledger"]}
-    return argparse.Namespace(**{**vars(parsed), **typed}), settings
-
-
-def _read_making(ledger: Ledger, signature: str) -> "Making | None":
-    """Return what came of a cell; None where it is not finished."""
-    from capsweep.report import circumstances
-    from capsweep.sweep.reproduce import Making
-
-    if (result := ledger.read_result(signature)) is None:
-        return None
-    made_by = circumstances.read_circumstances(ledger, signature, result)
-    return Making(result["metrics"], made_by)
+            setattr(parsed, option, str(override.value))
+    if parsed.data_dir is not None:
+        settings.append(render("places.data", parsed.data_dir))
+    return settings
 
 
 def run_rm(parsed: argparse.Namespace) -> None:

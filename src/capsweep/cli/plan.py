@@ -23,8 +23,8 @@ def run_plan(parsed: argparse.Namespace) -> None:
         described = plan.describe_plan(sweep, planned)
     else:
         known = trials.read_trials(sweep, ledger)
-        left = max(0, sweep.search.trials - sum(trial.has_ended for trial in known))
-        planned, described = replace(planned, trials=left), trials.describe_search(sweep, known)
+        planned = replace(planned, trials=trials.count_left(sweep, known))
+        described = trials.describe_search(sweep, known)
     costs = Costs(ledger, node_places, planned.cells)
     console = terminal.make_console(stderr=parsed.json)
     if parsed.calibrate:

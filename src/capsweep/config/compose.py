@@ -139,7 +139,7 @@ def read_options(overrides: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
 
 def _read_recipe(name: str) -> dict[str, Any]:
     file = package_files.find_folder("conf") / "recipe" / f"{name}.yaml"
-    return flat(yaml.safe_load(file.read_text(encoding="utf-8")))
+    return flat(yaml.safe_load(file.read_bytes()))
 
 
 def _check_option(override: Override) -> None:
@@ -164,9 +164,8 @@ def _compose_groups(groups: tuple[str, ...]) -> Composition:
 
 
 def _split_here(written: Mapping[str, Any]) -> tuple[DictConfig, DictConfig]:
-    here = {name: section for name, section in written.items() if name in HERE}
-    rest = {name: section for name, section in written.items() if name not in HERE}
-    return DictConfig(here), DictConfig(rest)
+    here = {name: written[name] for name in HERE}
+    return DictConfig(here), DictConfig({k: v for k, v in written.items() if k not in HERE})
 
 
 @cache
@@ -175,10 +174,8 @@ def _read_composer() -> tuple[str, list[str]]:
     environment variables that conf/ reads.
     """
     conf, package = package_files.find_folder("conf"), Path(__file__).parent
-    texts = [(str(path), path.read_text(encoding="utf-8")) for path in sorted(conf.rglob("*.yaml"))]
-    texts += [
-        (path.name, path.read_text(encoding="utf-8")) for path in sorted(package.glob("*.py"))
-    ]
+    paths = [*sorted(conf.rglob("*.yaml")), *sorted(package.glob("*.py"))]
+    texts = [(str(path), path.read_text(encoding="utf-8")) for path in paths]
     libraries = [importlib.metadata.version(name) for name in ("hydra-core", "omegaconf")]
     content = json.dumps([texts, libraries])
     return hash_bytes(content.encode()), sorted(set(re.findall(r"oc\.env:\W*(\w+)", content)))
@@ -222,7 +219,7 @@ def _check_meanings(choices: Mapping[str, Any]) -> None:
         path = conf / group.partition("@")[0] / f"{option}.yaml"
         try:
             if path.is_file():
-                yaml.load(path.read_text(encoding="utf-8"), bounded_yaml.PlainLoader)
+                yaml.load(path.read_bytes(), bounded_yaml.PlainLoader)
         except ConfigError as error:
             raise ConfigError(f"{path.relative_to(conf.parent)}: {error}") from error
 

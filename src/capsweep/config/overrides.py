@@ -271,9 +271,7 @@ def list_groups() -> Sequence[str]:
 
 
 def _sorts_presets(folder: Path) -> bool:
-    return all(
-        path.read_text(encoding="utf-8").startswith(PRESET) for path in folder.glob("*.yaml")
-    )
+    return all(path.read_bytes().startswith(PRESET.encode()) for path in folder.glob("*.yaml"))
 
 
 def is_group(key: str) -> bool:
@@ -310,18 +308,13 @@ def list_known_keys() -> frozenset[str]:
 
     Those of a group within a group stand in its package, and are those of the group around it.
     """
-    texts = [
-        (p.parent.name, p.read_text(encoding="utf-8"))
-        for p in package_files.find_folder("conf").glob("*/*.yaml")
-    ]
-    groups = [(name, yaml.safe_load(text)) for name, text in texts if not text.startswith(PRESET)]
-    root = yaml.safe_load(
-        (package_files.find_folder("conf") / "train.yaml").read_text(encoding="utf-8")
-    )
-    of_root = flat({key: root[key] for key in root if key not in ("defaults", "hydra")})
-    return frozenset(
-        [*of_root, *(k for name, content in groups for k in flat(content or {}, name))]
-    )
+    conf = package_files.find_folder("conf")
+    root = yaml.safe_load((conf / "train.yaml").read_bytes())
+    keys = {*flat({key: root[key] for key in root if key not in ("defaults", "hydra")})}
+    for path in conf.glob("*/*.yaml"):
+        if not (text := path.read_text(encoding="utf-8")).startswith(PRESET):
+            keys |= flat(yaml.safe_load(text) or {}, path.parent.name).keys()
+    return frozenset(keys)
 
 
 def describe_unknown_key(key: str, schema: Mapping[str, Any]) -> str:

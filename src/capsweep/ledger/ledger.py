@@ -8,15 +8,16 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from capsweep.config import bounded_yaml, code_identity
+from capsweep.config import code_identity
 from capsweep.config.cell import Cell
-from capsweep.errors import ConfigError, DamageError, UserError
+from capsweep.errors import DamageError, UserError
 from capsweep.ledger import causes, lease, stored_files
 from capsweep.ledger.causes import Status
 from capsweep.ledger.lease import Claim
 from capsweep.ledger.records import Stopped
 from capsweep.ledger.stored_files import (
     AGAIN,
+    CONFIG,
     DIGESTS,
     FAILURE,
     METRICS,
@@ -118,19 +119,18 @@ class Ledger:
         """
         if entry.status != "done" or entry.result is None:
             return entry
-        result, where = entry.result, join(self.store.root, f"{folder_of(signature)}/{RESULT}")
-        if (epochs := result.get("epochs", 0)) > config["epochs"]:
+        result, why = entry.result, None
+        epochs, counted = result.get("epochs", 0), result.get("parameters", parameters)
+        code = result.get("code", {}).get("numerics")
+        is_stale = code != code_identity.hash_numerics(config)
+        if epochs > config["epochs"]:
             why = f"epochs: {epochs} of a cell of {config['epochs']}"
-            return Entry("failed", cause=str(stored_files.damage_error(where, why, REMOVE)))
-        if result.get("code", {}).get("numerics") != code_identity.hash_numerics(config):
-            return Entry("stale", result)
-        if (
-            parameters is not None
-            and (counted := result.get("parameters", parameters)) != parameters
-        ):
+        elif parameters not in (None, counted) and not is_stale:
             why = f"parameters: {counted:,} of a network of {parameters:,}"
+        if why is not None:
+            where = join(self.store.root, f"{folder_of(signature)}/{RESULT}")
             return Entry("failed", cause=str(stored_files.damage_error(where, why, REMOVE)))
-        return entry
+        return Entry("stale", result) if is_stale else entry
 
     def read_claims(self) -> dict[str, Claim]:
         """The newest claim of every claimed cell, dead or alive."""
@@ -211,16 +211,10 @@ class Ledger:
         """The science configuration that a cell was started with. Raises DamageError, also for the
         configuration of another cell. result: as in `read`.
         """
-        content = self.read(signature, "config.yaml", result)
-        if content is None:
+        if (content := self.read(signature, CONFIG, result)) is None:
             return None
-        where = f"{self.locate_files(signature, result)}/config.yaml"
-        try:
-            science = bounded_yaml.load_settings(content)
-        except ConfigError as error:
-            raise stored_files.damage_error(where, error, REMOVE) from error
-        stored_files.check_science(science, where, signature)
-        return science
+        where = f"{self.locate_files(signature, result)}/{CONFIG}"
+        return stored_files.read_science(content, where, signature)
 
     def read_provenance(
         self, signature: str, result: Mapping[str, Any] | None = None

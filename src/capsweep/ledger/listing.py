@@ -1,7 +1,8 @@
-"""Cells as a person knows them: what was trained, by which sweep, when; by the first letters of a
-signature; and failures by their cause.
+"""Cells as a person knows them: what was trained, by which sweep, when, and by what; by the first
+letters of a signature; and failures by their cause.
 """
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +15,13 @@ from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import READERS, Entry, Ledger
 from capsweep.ledger.stored_files import FAILURE
+from capsweep.storage.files import hash_bytes
 from capsweep.terminal import count_of, format_command
 
 COLUMNS = ("signature", "state", "error", "data", "epochs", "seed", "date", "sweep", "arm, place")
 KEYS = ("dataset", "epochs", "seed")
+UNRECORDED = "what nobody recorded"
+DIGITS = 12  # of a fingerprint
 CANDIDATES = 5  # cells that are named where a prefix is that of several
 UNSAID = ("places.", "logger", "rerun=", "seed=")  # beginnings of overrides that are no place
 
@@ -109,6 +113,39 @@ def _describe_place(
     if (limit := science.get("limit_batches")) is not None and "limit_batches" not in place:
         place += f" · limit_batches={limit}"
     return place or None
+
+
+def read_circumstances(ledger: Ledger, signature: str, result: Mapping[str, Any]) -> dict[str, str]:
+    """Return what made a finished cell, in words: hardware, torch, code and the fingerprint of its
+    data. A damaged provenance is printed, and says nothing.
+    """
+    try:
+        made = ledger.read_provenance(signature, result)
+    except DamageError as error:
+        stored_files.print_damage(error)
+        made = {}
+    fingerprint = made.get("fingerprint")
+    if isinstance(fingerprint, dict):  # a hash for each file
+        fingerprint = hash_bytes(json.dumps(fingerprint, sort_keys=True).encode())
+    values = {
+        "hardware": read_hardware(made),
+        "torch": made.get("versions", {}).get("torch"),
+        "code": {**made.get("code", {}), **result.get("code", {})}.get("numerics"),
+        "fingerprint": fingerprint and fingerprint[:DIGITS],
+    }
+    return {kind: UNRECORDED if v is None else str(v) for kind, v in values.items()}
+
+
+def read_hardware(provenance: Mapping[str, Any]) -> str | None:
+    """Return the name of the GPU or processor that trained a cell, as `provenance.json` has it.
+
+    A processor's name includes its vector instructions, because they change the rounding of sums.
+    """
+    hardware = provenance.get("hardware", {})
+    if gpus := hardware.get("gpus"):
+        return gpus[0]
+    processor, vectors = hardware.get("processor"), hardware.get("capability")
+    return f"{processor} ({vectors})" if processor and vectors else processor
 
 
 def _as_text(value: Any) -> str:

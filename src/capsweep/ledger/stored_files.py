@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
+from capsweep.config import bounded_yaml
 from capsweep.config.cell import signature as signature_of
-from capsweep.errors import DamageError
+from capsweep.errors import ConfigError, DamageError
 from capsweep.ledger import records
 from capsweep.ledger.records import Point, Provenance, Record, Result, Row
 from capsweep.storage.files import hash_bytes
@@ -22,7 +23,7 @@ from capsweep.storage.npz import open_npz
 if TYPE_CHECKING:
     import numpy as np
 
-RESULT = "result.json"
+CONFIG, RESULT = "config.yaml", "result.json"
 FAILURE = "error.txt"  # why a cell failed: the cause in the first line, then the traceback
 DIGESTS = "sha256"  # key of a result: digests of the cell's files, and of the result itself
 DATA = "data"  # key of a result: sha256 of the data that its cell used, by split
@@ -121,20 +122,27 @@ def read_provenance(
     if (stated := made.get("signature", signature)) != signature:
         raise damage_error(where, f"it is of cell {stated}", cure)
     if "science" in made:
-        check_science(made["science"], where, signature, cure)
+        _check_science(made["science"], where, signature, cure)
     return made
 
 
-def check_science(
-    science: Mapping[str, Any], where: str, signature: str, cure: str = REMOVE
-) -> None:
-    """Raise DamageError for a science configuration that is of another cell."""
+def read_science(content: bytes, where: str, signature: str, cure: str = REMOVE) -> dict[str, Any]:
+    """Return the science configuration of the cell with that signature. Raises DamageError."""
+    try:
+        science = bounded_yaml.load_settings(content)
+    except ConfigError as error:
+        raise damage_error(where, error, cure) from error
+    _check_science(science, where, signature, cure)
+    return science
+
+
+def _check_science(science: Mapping[str, Any], where: str, signature: str, cure: str) -> None:
     try:
         actual = signature_of(science)
     except ValueError as error:  # a number that is none
         raise damage_error(where, error, cure) from error
     if actual != signature:
-        raise damage_error(where, f"its signature is {actual}", cure)
+        raise damage_error(where, f"it has the signature {actual}", cure)
 
 
 def read_rows(
@@ -161,7 +169,9 @@ def read_rows(
 
 def check_content(name: str, content: bytes, where: str, signature: str, cure: str) -> None:
     """Raise DamageError for a file of a cell, by its name in there, that nobody could use."""
-    if name == "provenance.json":
+    if name == CONFIG:
+        read_science(content, where, signature, cure)
+    elif name == "provenance.json":
         read_provenance(content, where, signature, cure)
     elif name in ROWS:
         read_rows(content, where, ROWS[name], cure)

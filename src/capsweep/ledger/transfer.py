@@ -13,9 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from capsweep.config import bounded_yaml
-from capsweep.config.cell import signature as signature_of
-from capsweep.errors import ConfigError, DataError, UserError
+from capsweep.errors import DataError, UserError
 from capsweep.ledger import archive, stored_files
 from capsweep.ledger.ledger import (
     EVALUATIONS,
@@ -26,9 +24,8 @@ from capsweep.ledger.ledger import (
     folder_of,
     is_damaged,
 )
-from capsweep.ledger.stored_files import DIGESTS, FAILURE, RESULT
+from capsweep.ledger.stored_files import CONFIG, DIGESTS, FAILURE, RESULT
 
-CONFIG = "config.yaml"
 WEIGHTS = "weights.ckpt"
 FAILED = {CONFIG, FAILURE, "provenance.json"}  # of a failed cell: all that travels
 RESULTS = {*FAILED, RESULT, METRICS}  # of a cell: what tables need
@@ -159,9 +156,7 @@ def verify_export(file: Path) -> Results:
             raise DataError(f"{file}: {path[:80]!r} leads out of its folder, or is no name")
         cells.setdefault(signature, set()).add(name)
         where = f"{file}: {name} of cell {signature}"
-        if name == CONFIG:
-            _check_signature(file, signature, content)
-        elif name == RESULT:
+        if name == RESULT:
             results[signature] = stored_files.read_result(content, where, signature, archive.AGAIN)
         else:
             stored_files.check_content(name, content, where, signature, archive.AGAIN)
@@ -175,15 +170,3 @@ def verify_export(file: Path) -> Results:
         if absent := needed - names:
             raise DataError(f"{file}: {signature}/{min(absent)} is absent; {archive.AGAIN}")
     return results
-
-
-def _check_signature(file: Path, signature: str, config: bytes) -> None:
-    try:
-        found = signature_of(bounded_yaml.load_settings(config))
-    except ConfigError as error:
-        raise DataError(f"{file}: config.yaml of cell {signature}: {error}") from error
-    if found != signature:
-        raise DataError(
-            f"{file}: the configuration of cell {signature} has the signature {found}; it was "
-            "altered, or made by another version of capsweep"
-        )

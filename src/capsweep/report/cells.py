@@ -20,7 +20,7 @@ from capsweep.ledger.ledger import (
     Ledger,
     kind_of_evaluation,
 )
-from capsweep.report.circumstances import read_hardware
+from capsweep.ledger.listing import read_hardware
 from capsweep.report.grid import describe_row, format_value
 from capsweep.report.table import COUNTED, ResultTable
 from capsweep.sweep.expand import Point

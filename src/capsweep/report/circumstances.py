@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from capsweep.config.cell import Cell
-from capsweep.errors import DamageError, UserError
+from capsweep.errors import UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import READERS, Entry, Ledger
+from capsweep.ledger.listing import read_circumstances
 from capsweep.ledger.stored_files import DATA
 from capsweep.report.grid import describe_row, describe_seeds
-from capsweep.storage.files import hash_bytes
 from capsweep.sweep.expand import Point
 from capsweep.terminal import count_of
 
-UNRECORDED = "what nobody recorded"
-DIGITS = 12  # of a fingerprint
 NAMED, UNPROVEN = 3, 5  # cells of a digest, and cells without digests, that are named
 READ_BY = ("reader", "test", "shards")  # sections of a data set that decide what is read
 SHARDS_DIFFER = "; shards made with another SHARDS or ARGS are other files, and cannot be compared"
@@ -58,39 +56,6 @@ def list_differences(grid: Grid, entries: Mapping[str, Entry], ledger: Ledger) -
         codes.setdefault(cell.field, set()).add(cell.made_by["code"])
     mixed = [cell for cell in cells if len(codes[cell.field]) > 1]
     return differences | _name_difference("code", "code", mixed)
-
-
-def read_circumstances(ledger: Ledger, signature: str, result: Mapping[str, Any]) -> dict[str, str]:
-    """Return what made a finished cell, in words: hardware, torch, code and the fingerprint of its
-    data. A damaged provenance is printed, and says nothing.
-    """
-    try:
-        made = ledger.read_provenance(signature, result)
-    except DamageError as error:
-        stored_files.print_damage(error)
-        made = {}
-    fingerprint = made.get("fingerprint")
-    if isinstance(fingerprint, dict):  # a hash for each file
-        fingerprint = hash_bytes(json.dumps(fingerprint, sort_keys=True).encode())
-    values = {
-        "hardware": read_hardware(made),
-        "torch": made.get("versions", {}).get("torch"),
-        "code": {**made.get("code", {}), **result.get("code", {})}.get("numerics"),
-        "fingerprint": fingerprint and fingerprint[:DIGITS],
-    }
-    return {kind: UNRECORDED if v is None else str(v) for kind, v in values.items()}
-
-
-def read_hardware(provenance: Mapping[str, Any]) -> str | None:
-    """Return the name of the GPU or processor that trained a cell, as `provenance.json` has it.
-
-    A processor's name includes its vector instructions, because they change the rounding of sums.
-    """
-    hardware = provenance.get("hardware", {})
-    if gpus := hardware.get("gpus"):
-        return gpus[0]
-    processor, vectors = hardware.get("processor"), hardware.get("capability")
-    return f"{processor} ({vectors})" if processor and vectors else processor
 
 
 def compare_data(points: Sequence[Point], entries: Mapping[str, Entry]) -> dict[str, str]:

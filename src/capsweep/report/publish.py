@@ -11,8 +11,8 @@ from typing import Any
 from capsweep.errors import UserError
 from capsweep.ledger import archive, transfer
 from capsweep.ledger.ledger import Ledger
+from capsweep.ledger.listing import read_hardware
 from capsweep.report import costs, formatted_table, grid, render
-from capsweep.report.circumstances import read_hardware
 from capsweep.report.table import ResultTable
 from capsweep.statistics.seeds import LEVEL
 from capsweep.storage.files import write_text

@@ -72,11 +72,8 @@ def _cache_root() -> Path:
 def read_origin(folder: Path) -> str | None:
     """The URL of what a folder of the cache has; None for any other folder."""
     try:
-        return (
-            (folder / ORIGIN).read_text(encoding="utf-8")
-            if folder.parent == _cache_root()
-            else None
-        )
+        is_ours = folder.parent == _cache_root()
+        return (folder / ORIGIN).read_text(encoding="utf-8") if is_ours else None
     except (OSError, UnicodeDecodeError, DataError):
         return None
 

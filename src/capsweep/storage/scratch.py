@@ -42,7 +42,7 @@ def own_prefix(prefix: str) -> str:
 
     The rest of the name, which the caller adds, has no hyphen.
     """
-    return f"{prefix.rstrip('-')}-{_name_process(os.getpid())}-"
+    return f"{prefix}-{_name_process(os.getpid())}-"
 
 
 def _name_process(pid: int) -> str:

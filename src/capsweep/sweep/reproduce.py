@@ -12,6 +12,7 @@ from capsweep.config.overrides import render
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.causes import find_differences
 from capsweep.ledger.ledger import Ledger
+from capsweep.ledger.listing import read_circumstances
 
 OVERRIDE = re.compile(r"(?!hydra\b)[A-Za-z_][A-Za-z0-9_./]*=.*")
 COMMIT = re.compile(r"[0-9a-f]{7,64}")
@@ -35,6 +36,13 @@ class Making:
 
     metrics: Mapping[str, float]
     made_by: Mapping[str, str]
+
+
+def read_making(ledger: Ledger, signature: str) -> Making | None:
+    """Return what came of a cell; None where it is not finished."""
+    if (result := ledger.read_result(signature)) is None:
+        return None
+    return Making(result["metrics"], read_circumstances(ledger, signature, result))
 
 
 def find_recipe(ledger: Ledger, signature: str) -> Recipe:

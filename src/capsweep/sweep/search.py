@@ -32,6 +32,7 @@ from capsweep.sweep.spec import Sweep
 from capsweep.sweep.trials import (
     Trial,
     check_search,
+    count_left,
     describe_search,
     read_trials,
     read_value,
@@ -215,7 +216,7 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     execute = _choose_executor(sweep, options, config["epochs"])
     mode, reason = modes.decide_mode(config)
     trials = read_trials(sweep, ledger)
-    rest = max(0, search.trials - sum(trial.has_ended for trial in trials))
+    rest = count_left(sweep, trials)
     usual = CellWork(config["epochs"])
     progress = SweepProgress(console, {}, rest, search.metric, {}, ledger, usual)
     queue = TrialQueue(sweep, trials, ledger, progress, mode, options.limits)

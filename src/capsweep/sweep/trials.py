@@ -73,11 +73,15 @@ def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
         with suppress(ConfigError, TypeError):  # overrides of another day, or an altered file
             drawn += _find_place(sweep, signature, recorded)
     entries, metric = ledger.entries([p.cell.signature for p, _ in drawn]), search_of(sweep).metric
-    trials: list[Trial] = []
-    for point, place in drawn:
-        entry = entries[point.cell.signature]
-        trials.append(Trial(point, place, entry, read_value(entry, metric)))
-    return trials
+    return [
+        Trial(point, place, entry := entries[point.cell.signature], read_value(entry, metric))
+        for point, place in drawn
+    ]
+
+
+def count_left(sweep: Sweep, trials: Sequence[Trial]) -> int:
+    """Return how many trials a search has left to draw."""
+    return max(0, search_of(sweep).trials - sum(trial.has_ended for trial in trials))
 
 
 def read_value(entry: Entry, metric: str) -> float | None:
@@ -167,8 +171,7 @@ def describe_search(sweep: Sweep, trials: Sequence[Trial]) -> str:
     ended = Counter(trial.entry.status for trial in trials if trial.has_ended)
     states = ", ".join(f"{count} {status}" for status, count in ended.items())
     seen = f"{ended.total()} seen before{f' ({states})' if states else ''}"
-    left = max(0, search.trials - ended.total())
-    arms = ", ".join(map(_describe_space, sweep.arms))
+    left, arms = count_left(sweep, trials), ", ".join(map(_describe_space, sweep.arms))
     drawn = f"; {left} to be drawn ({search.sampler}) from {arms}" if left else ""
     return f"{sweep.name}: {sweep.question}\n{count_of(search.trials, 'trial')}, {seen}{drawn}"
 

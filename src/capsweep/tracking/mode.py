@@ -26,7 +26,7 @@ KEPT = {
     *("INSECURE_DISABLE_SSL", "X_EXTRA_HTTP_HEADERS", "X_EXECUTABLE", "ERROR_REPORTING", "DEBUG"),
     *("CORE_DEBUG", "DISABLE_CODE", "DISABLE_GIT", "SAVE_CODE"),
 }
-NO = ("0", "false", "no", "off")  # values of a switch that is not on
+NO = ("", "0", "false", "no", "off")  # values of a switch that is not on
 
 
 def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
@@ -67,14 +67,10 @@ def _find_off_switch(logger: str) -> str | None:
     """What says that no W&B is wanted, neither now nor later; None: nothing does."""
     if logger != "wandb":
         return f"logger={logger}"
-    for name, is_off in (
-        ("WANDB_MODE", lambda value: value == "disabled"),
-        ("WANDB_DISABLED", lambda value: value not in NO),
-    ):
-        value = os.environ.get(name, "").strip()
-        if value and is_off(value.lower()):
-            return f"{name}={value}"
-    return None
+    mode, off = (os.environ.get(f"WANDB_{name}", "").strip() for name in ("MODE", "DISABLED"))
+    if mode.lower() == "disabled":
+        return f"WANDB_MODE={mode}"
+    return None if off.lower() in NO else f"WANDB_DISABLED={off}"
 
 
 def _note_project(logger: Mapping[str, Any]) -> str:

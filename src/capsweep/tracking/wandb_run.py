@@ -99,14 +99,9 @@ def open_run(
     """
     own_words = sys.argv
     # What W&B adds of the machine: one that only uploads is not the one that trained.
-    added = (
-        "x_disable_meta",
-        "x_disable_stats",
-        "x_disable_machine_info",
-        "disable_code",
-        "disable_git",
-    )
-    machine = dict.fromkeys(added, True) if of_process is None else {}
+    switches = [f"x_disable_{part}" for part in ("meta", "stats", "machine_info")]
+    switches += ["disable_code", "disable_git"]
+    machine = dict.fromkeys(switches, True) if of_process is None else {}
     # W&B takes the words of this process for the command of the run.
     sys.argv = shlex.split(run["config"].get("command", "")) or own_words
     try:

@@ -15,9 +15,7 @@ from capsweep.config.cell import with_current_targets
 from capsweep.data.batches import Presenter
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import Reader, TestedElsewhere
-from capsweep.errors import ConfigError
-from capsweep.ledger import causes
-from capsweep.ledger.causes import CauseKind
+from capsweep.errors import ConfigError, is_short_of_memory
 from capsweep.model.convolution import set_method, to_channels_last
 from capsweep.shards.manifest import hash_declared
 from capsweep.training.objective import Classification, Objective
@@ -55,7 +53,7 @@ def build_network(config: Mapping[str, Any]) -> nn.Module:
             raise ConfigError(str(error.__cause__)) from error
         if isinstance(error.__cause__, TypeError):  # another class than its section is for
             raise ConfigError(f"model._target_: {error.__cause__}") from error
-        if causes.kind_of_cause(causes.describe_cause(error)) == CauseKind.OUT_OF_MEMORY:
+        if is_short_of_memory(error.__cause__ or error):
             raise MemoryError(
                 f"model={config['model']['name']}: its weights do not fit into the memory of this "
                 "machine; `capsweep info` says how many each layer has"

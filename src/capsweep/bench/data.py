@@ -129,10 +129,8 @@ def measure_shards(budget: float = 60.0, examples: int = SHARD_EXAMPLES) -> Benc
 
     Raises ParityError, before it measures, where a shard does not hold what is composed.
     """
-    with (
-        using_threads(1),
-        tempfile.TemporaryDirectory(prefix=own_prefix("capsweep-bench")) as folder,
-    ):
+    prefix = own_prefix("capsweep-bench")
+    with using_threads(1), tempfile.TemporaryDirectory(prefix=prefix) as folder:
         check_shards()
         cache = {"XDG_CACHE_HOME": f"{folder}/cache"}  # the user's is left alone
         with patch.dict(os.environ, cache):

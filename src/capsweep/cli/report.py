@@ -3,10 +3,9 @@
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -58,18 +57,12 @@ def run_report(parsed: argparse.Namespace) -> int:
     places.prepare(places.resolve(points[0].cell.config["places"]))
     report = _make_report(sweep, points)
     is_complete = parsed.evals is None or _draw_missing(report, parsed.evals, console)
-    is_written, lines = _write_files(report)
-    if parsed.json:
-        print(render.render_json(report.table, report.formatted))
-    else:
-        _print_report(report, console)
-    for line in lines:
-        terminal.print_line(console, line)
+    is_complete &= _write_and_print(report, console, parsed.json)
     if parsed.publish:
         answer, before = publish.publish_answer(report.table, report.ledger)
         instead = "" if before is None else f"; it had the table of: {before}"
         terminal.print_line(console, f"published: {answer}{instead}")
-    return 0 if is_complete and is_written else 1
+    return 0 if is_complete else 1
 
 
 def print_and_write(sweep: Sweep, points: Sequence[Point], console: Console) -> bool:
@@ -77,9 +70,15 @@ def print_and_write(sweep: Sweep, points: Sequence[Point], console: Console) -> 
 
     Returns whether all files could be written.
     """
-    report = _make_report(sweep, points)
+    return _write_and_print(_make_report(sweep, points), console)
+
+
+def _write_and_print(report: SweepReport, console: Console, as_json: bool = False) -> bool:
     is_written, lines = _write_files(report)
-    _print_report(report, console)
+    if as_json:
+        print(render.render_json(report.table, report.formatted))
+    else:
+        _print_report(report, console)
     for line in lines:
         terminal.print_line(console, line)
     return is_written
@@ -132,30 +131,22 @@ def _describe_finished(name: str, ledger: Ledger, places: str) -> Iterator[str]:
 
 
 def _write_files(report: SweepReport) -> tuple[bool, list[str]]:
-    """Write every file of the report, unless it is empty; whether all could be written, and lines
-    that say so.
+    """Write every file of the report, unless it is empty.
+
+    Returns whether all could be written, and lines that say so: a sweep that ran does not fail for
+    its report.
     """
     if report.is_empty:
         return True, []
     built, formatted = report.table, report.formatted
     short = formatted_table.format_table(built, cause=formatted_table.shorten_cause)
     folder = report.places.storage / "reports" / built.sweep.report_name
-
-    def write_all() -> None:
-        write_text(folder / "table.md", render.render_markdown(built, formatted))
+    path = folder / "index.html"
+    try:
+        write_text(folder / "table.md", render.render_markdown(built, short))
         write_text(folder / "table.tex", render.render_latex(built, short))
         write_text(folder / "table.csv", render.render_csv(built, formatted))
         page.write_page(built, report.ledger, folder)
-
-    return _write(folder / "index.html", write_all)
-
-
-def _write(path: Path, write: Callable[[], object]) -> tuple[bool, list[str]]:
-    """Write a report; whether that could be done, and a line that says where it is: a sweep that
-    ran does not fail for its report.
-    """
-    try:
-        write()
     except Exception as error:  # whatever it is, the sweep itself ended well
         why = f"{type(error).__name__}: {error}"
         cure = "make report tries again"

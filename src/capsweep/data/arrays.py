@@ -28,6 +28,9 @@ LAYOUT = (
     "train_images and test_images, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C], train_labels and "
     "test_labels, whole numbers from 0 on [N], and val_images and val_labels if there are any"
 )
+SCALE = (
+    "write intensities of 0..255, of 0..1 for instance by (255 * images).round().astype('uint8')"
+)
 MOST_CHANNELS = 4  # of images whose axes are told by their shape
 MOST_CLASSES = 10**6
 MOST_NAMED = 200  # letters of a message for names of arrays
@@ -123,10 +126,7 @@ def _check_header(name: str, header: Header) -> None:
     if min(header.shape, default=1) < 1:
         raise DataError(f"{name} is empty: its shape is {header.shape}; write at least one example")
     if name.endswith("images") and header.dtype != np.uint8:
-        raise DataError(
-            f"{name} are {header.dtype}, not uint8; write intensities of 0..255, of 0..1 for "
-            "instance by (255 * images).round().astype('uint8')"
-        )
+        raise DataError(f"{name} are {header.dtype}, not uint8; {SCALE}")
     if name.endswith("labels") and header.dtype.kind not in "iubf":
         raise DataError(f"{name} are {header.dtype}, not numbers; number the classes from 0 on")
 
@@ -176,9 +176,8 @@ def _check_shapes(split: str, headers: Mapping[str, Header]) -> None:
             "take labels.argmax(1)"
         )
     if images[0] != labels[0]:
-        raise DataError(
-            f"{NAMES[split]} has {images[0]} images and {labels[0]} labels; write one for each"
-        )
+        text = f"{NAMES[split]} has {images[0]} images and {labels[0]} labels; write one for each"
+        raise DataError(text)
 
 
 def _read_split(arrays: Mapping[str, np.ndarray], name: str, axes: str) -> LabelledImages:
@@ -206,8 +205,7 @@ def _check_pixels(name: str, images: np.ndarray) -> None:
         values = ", ".join(str(v) for v in (0, 1, 255) if any((p == v).any() for p in parts))
         raise DataError(
             f"{name} use {values} alone, as images do that were scaled before they became uint8; "
-            "write intensities of 0..255, of 0..1 for instance by "
-            "(255 * images).round().astype('uint8')"
+            f"{SCALE}"
         )
 
 

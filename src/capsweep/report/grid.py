@@ -10,6 +10,7 @@ from rich.table import Table
 from capsweep.terminal import count_of
 
 MISSING = "–"
+STALE = "stale: "  # begins the notes on cells that other code made
 
 
 def grid_markdown(
@@ -74,7 +75,7 @@ def note_stale(stale: Mapping[tuple[Any, ...], int], finished: int) -> list[str]
         stale = {("all that are finished",): total}
     renewed = "made by other code than today's; RERUN=stale renews such cells"
     return [
-        f"stale: {describe_row(row)}: {count_of(count, 'cell')} {renewed}."
+        f"{STALE}{describe_row(row)}: {count_of(count, 'cell')} {renewed}."
         for row, count in stale.items()
         if count
     ]

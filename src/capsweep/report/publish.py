@@ -68,7 +68,8 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None
     if formatted.warnings:
         raise UserError(f"{refused}: {' '.join(formatted.warnings)} Leave limit_batches out")
     training = describe_training(table, ledger)
-    parts = render.list_paragraphs(formatted)
+    # A page stays and code moves on: it names the commits of its cells, and not today's.
+    parts = [text for text in render.list_paragraphs(formatted) if not text.startswith(grid.STALE)]
     beside, decisions = costs.list_costs(table, ledger), describe_decisions(table)
     paragraphs = [table.sweep.question, *parts, *decisions, *beside, f"`{command}` {training}."]
     new = f"# {table.sweep.name}\n\n{markers}\n\n## Verdict\n\n{VERDICT}\n"

@@ -29,8 +29,8 @@ STAND_INS = {"±": "+-", "–": "-", "·": "/", "│": "|", "…": "...", "≠":
 
 
 def escape_text(text: str, stream: Any = None) -> str:
-    """The text, with a written escape for every character that a terminal would obey, and that the
-    stream's encoding lacks.
+    """Return the text, with a written escape for every character that a terminal would obey, and
+    that the stream's encoding lacks.
     """
     escaped = OBEYED.sub(lambda match: ascii(match[0])[1:-1], text)
     encoding = getattr(stream, "encoding", None) or "utf-8"

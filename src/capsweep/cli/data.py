@@ -46,7 +46,7 @@ def prepare_job(
     with_sources: bool,
     downloads: bool = True,
 ) -> ShardJob:
-    """The job of `data_prep/NAME.py`, with its source images.
+    """Return the job of `data_prep/NAME.py`, with its source images.
 
     downloads: whether official files that are absent are. Raises ConfigError naming the key,
     DataError where the images are not there.
@@ -206,7 +206,7 @@ def run_verify(parsed: argparse.Namespace) -> int:
 
 
 def _find_source(parsed: argparse.Namespace, manifest: Manifest) -> tuple[ShardJob | None, str]:
-    """The job that makes the examples again; or none, and why: then nobody asked for it.
+    """Return the job that makes the examples again; or none, and why: then nobody asked for it.
 
     Raises DataError where it was asked for, and would make other examples or has no source.
     """
@@ -220,7 +220,7 @@ def _find_source(parsed: argparse.Namespace, manifest: Manifest) -> tuple[ShardJ
 
 
 def _prepare_again(parsed: argparse.Namespace, manifest: Manifest, downloads: bool) -> ShardJob:
-    """The job that a manifest describes, prepared from the source images of this machine.
+    """Return the job that a manifest describes, prepared from the source images of this machine.
 
     Raises DataError where it would make other examples.
     """

@@ -101,7 +101,7 @@ def check_devices() -> Iterator[Finding]:
 
 
 def check_wandb() -> Iterator[Finding]:
-    """Whether runs of W&B would be online."""
+    """Find whether runs of W&B would be online."""
     if _version_of("wandb"):
         try:
             yield Finding("wandb", wandb_mode.decide_mode(compose.cell([]).config)[1])

@@ -49,7 +49,7 @@ def _as_json(signature: str, entry: Entry) -> dict[str, Any]:
 
 
 def run_ls(parsed: argparse.Namespace) -> None:
-    """A line per cell, the newest last, or a list of them."""
+    """Print a line per cell, the newest last, or a list of them."""
     ledger = open_ledger(parsed)
     settings = [text for text in parsed.filters if "=" in text]
     prefixes = [text for text in parsed.filters if "=" not in text] or [""]
@@ -82,7 +82,7 @@ def _is_since(cell: listing.ListedCell, since: datetime | None) -> bool:
 
 
 def run_show(parsed: argparse.Namespace) -> None:
-    """All that is known of a cell."""
+    """Print all that is known of a cell."""
     ledger = open_ledger(parsed)
     signature = find_signature(ledger, parsed.signature)
     provenance, science = ledger.read_provenance(signature), ledger.read_science(signature)
@@ -147,7 +147,7 @@ def run_compare(parsed: argparse.Namespace) -> None:
 
 
 def run_failures(parsed: argparse.Namespace) -> None:
-    """The failures that a ledger has, of all sweeps or as chosen, grouped by cause."""
+    """Print the failures that a ledger has, of all sweeps or as chosen, grouped by cause."""
     ledger = open_ledger(parsed)
     listed = listing.list_cells(ledger, ledger.list_signatures())
     cells = listing.select_cells(listed, map(_choose_sweep, parsed.filters))
@@ -160,14 +160,14 @@ def run_failures(parsed: argparse.Namespace) -> None:
 
 
 def _choose_sweep(text: str) -> str:
-    """A setting as it is; the name of a sweep, or its file, as one."""
+    """Return a setting as it is; the name of a sweep, or its file, as one."""
     from capsweep.config.overrides import render
 
     return text if "=" in text else render("sweep", PurePath(text.removesuffix(".yaml")).name)
 
 
 def _print_failure(ledger: Ledger, group: Sequence[listing.ListedCell]) -> None:
-    """The cells of one cause; what is said of them beyond it is of the first."""
+    """Print the cells of one cause; what is said of them beyond it is of the first."""
     from capsweep.sweep import reproduce
 
     first, cause = group[0].signature, str(group[0].entry.cause)

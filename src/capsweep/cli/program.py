@@ -74,7 +74,7 @@ def _report_refusal(error: OSError) -> int:
 
 
 def _keep_traceback(error: Exception) -> str:
-    """The file into which its traceback is written, if one can be."""
+    """Return the file into which its traceback is written, if one can be."""
     try:
         with tempfile.NamedTemporaryFile(
             "w",
@@ -108,8 +108,8 @@ def _run_command(arguments: list[str]) -> int:
 
 
 def _clean_variables() -> None:
-    """A variable that is set to nothing, as scripts do, is one that is not set; a newline at its
-    end, as of a secret from a file, is no part of it.
+    """Unset variables that are set to nothing, as scripts do, and strip the newline at the end of a
+    secret from a file.
     """
     for name in [name for name in os.environ if name.startswith(VARIABLES)]:
         value = os.environ.pop(name).strip()

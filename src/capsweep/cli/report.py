@@ -48,7 +48,9 @@ class SweepReport:
 
 
 def run_report(parsed: argparse.Namespace) -> int:
-    """1 when a file could not be written, or a figure drawn; the table is on the screen then."""
+    """Return 1 when a file could not be written, or a figure drawn; the table is on the screen
+    then.
+    """
     sweep, console = sweep_options.load_sweep(parsed), terminal.make_console(stderr=parsed.json)
     if sweep.search is not None and parsed.publish:
         cure = "its table supports no claim; leave out --publish"

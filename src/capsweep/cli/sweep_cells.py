@@ -42,7 +42,7 @@ class SweepCells:
     places: Places
 
     def evaluate_points(self, evaluate: Callable[[Point], Value]) -> list[Group[Value]]:
-        """Every row and column of the sweep's table; equal cells are evaluated once. Raises
+        """Return every row and column of the sweep's table; equal cells are evaluated once. Raises
         UserError where none is finished, or where cells did not use the same data.
         """
         entries = self.ledger.entries_of(point.cell for point in self.points)
@@ -97,7 +97,7 @@ class SweepCells:
         return self.evaluate_points(evaluate_point)
 
     def _read_without_weights(self, name: str, file: str) -> Content | None:
-        """A stored evaluation of a cell that has no weights to make it anew."""
+        """Return a stored evaluation of a cell that has no weights to make it anew."""
         if transfer.WEIGHTS in self.ledger.list_files(name):
             return None
         content = self.ledger.read(name, f"{EVALUATIONS}/{file}")
@@ -107,7 +107,7 @@ class SweepCells:
         return stored_files.parse_json(content, file, cure, records.Couplings)
 
     def complete_table(self, answer: EvaluationTable) -> EvaluationTable:
-        """The table with what was trained, and with warnings of cuts."""
+        """Return the table with what was trained, and with warnings of cuts."""
         grid = table.group_points(self.sweep, self.points)
         entries = self.ledger.entries_of(point.cell for point in self.points)
         differences = circumstances.list_differences(grid, entries, self.ledger)

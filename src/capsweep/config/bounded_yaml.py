@@ -79,7 +79,7 @@ def load_file(path: Path) -> Any:
 
 
 def load(text: str | bytes, loader: type[_StrictLoader] = _StrictLoader) -> Any:
-    """The content of one YAML document. Raises ConfigError: too large, too deep, no YAML."""
+    """Return the content of one YAML document. Raises ConfigError: too large, too deep, no YAML."""
     try:
         size = len(text) if isinstance(text, bytes) else len(text.encode())
         if size > MOST_BYTES:

@@ -50,7 +50,7 @@ MOST_DRAWN = 20  # interpolations of a run: each may hold others, so that their 
 
 
 def _read_environment(name: str, *default: Any, _node_: Node) -> Any:
-    """What `oc.env` gives. Raises ConfigError for a key that is recorded or uploaded."""
+    """Return what `oc.env` gives. Raises ConfigError for a key that is recorded or uploaded."""
     key = _node_._get_full_key(None)
     if not key.startswith("places.") and FILLED.get(key) != name:
         raise ConfigError(
@@ -78,7 +78,7 @@ class Composition:
     recipe: str | None
 
     def part_of(self, key: str) -> DictConfig:
-        """The part in which a key stands."""
+        """Return the part in which a key stands."""
         return self.parts[key.partition(".")[0] not in HERE]
 
 
@@ -102,7 +102,7 @@ def cell(overrides: Iterable[str | Override]) -> Cell:
 
 
 def _set_values(groups: tuple[str, ...], values: Sequence[Override]) -> dict[str, Any]:
-    """The plain configuration of a choice of groups, with values set.
+    """Return the plain configuration of a choice of groups, with values set.
 
     They are set on the shared configuration and taken back: copying it takes longer than all else.
     """
@@ -170,8 +170,8 @@ def _split_here(written: Mapping[str, Any]) -> tuple[DictConfig, DictConfig]:
 
 @cache
 def _read_composer() -> tuple[str, list[str]]:
-    """A hash of what composes groups, which is conf/, the code here, and the libraries; and the
-    environment variables that conf/ reads.
+    """Return a hash of what composes groups, which is conf/, the code here, and the libraries; and
+    the environment variables that conf/ reads.
     """
     conf, package = package_files.find_folder("conf"), Path(__file__).parent
     paths = [*sorted(conf.rglob("*.yaml")), *sorted(package.glob("*.py"))]
@@ -238,8 +238,8 @@ def _run_hydra(groups: Sequence[str], return_hydra_config: bool = False) -> Dict
 def _list_inapplicable(
     groups: Sequence[str], written: Mapping[str, Any], schema: Mapping[str, Any], recipe: str | None
 ) -> list[str]:
-    """Keys of a recipe that another network lacks, and of any preset that a typed routing lacks:
-    recipes are written for capsule networks, presets for the routing that they choose.
+    """Return keys of a recipe that another network lacks, and of any preset that a typed routing
+    lacks: recipes are written for capsule networks, presets for the routing that they choose.
 
     A key that no file of conf/ has is not among them, and is refused.
     """
@@ -283,7 +283,7 @@ def _check_not_wired(config: DictConfig, key: str) -> None:
 
 
 def _resolve_parts(parts: tuple[DictConfig, DictConfig]) -> dict[str, Any]:
-    """All sections, resolved. Raises ConfigError naming the key and no variable's value."""
+    """Return all sections, resolved. Raises ConfigError naming the key and no variable's value."""
     here, rest = map(_resolve_part, parts)
     for name, place in here["places"].items():
         if isinstance(place, (list, dict, bool)):

@@ -147,7 +147,9 @@ def parse_axis(text: str) -> Override | Interval:
 
 
 def _suggest_quotes(text: str) -> str:
-    """The cure of a value that the grammar takes for more than text, as it is typed in a shell."""
+    """Return the cure of a value that the grammar takes for more than text, as it is typed in a
+    shell.
+    """
     key, _, value = text.partition("=")
     quoted = render(key, value)
     is_short = 0 < len(value) <= MOST_LETTERS and value.isprintable() and "${" not in value
@@ -163,7 +165,7 @@ def _suggest_quotes(text: str) -> str:
 
 
 def _describe_change_of_keys(parsed: HydraOverride, text: str) -> str:
-    """What is said of `+key`, `~key` and `group@package`, and what to write instead."""
+    """Return what is said of `+key`, `~key` and `group@package`, and what to write instead."""
     key = with_dots(parsed.key_or_group)
     if not is_group(key) and key not in list_known_keys():
         return f"keys of conf/ cannot be added, deleted or moved; {describe_unknown_key(key, {})}"
@@ -201,7 +203,7 @@ def _list_values(parsed: HydraOverride, text: str) -> tuple[Any, ...]:
 
 
 def _count_values(sweep: Any, text: str) -> int:
-    """How many values an axis has, of which none is made."""
+    """Return how many values an axis has, of which none is made."""
     if isinstance(sweep, ChoiceSweep):
         return len(sweep.list)
     assert isinstance(sweep, RangeSweep)
@@ -304,7 +306,7 @@ def list_options(group: str) -> Sequence[str]:
 
 @cache
 def list_known_keys() -> frozenset[str]:
-    """Every key of a run, of all options of its groups: no presets.
+    """Return every key of a run, of all options of its groups: no presets.
 
     Those of a group within a group stand in its package, and are those of the group around it.
     """

@@ -71,7 +71,7 @@ class NpzReader(OfficialReader, DecodedReader):
         self.num_classes, self.axes = num_classes, axes
 
     def decode_files(self, folder: str) -> Decoded:
-        """Images [N, C, H, W]. Raises DataError naming the file and the cure."""
+        """Return images [N, C, H, W]. Raises DataError naming the file and the cure."""
         ((name, path),) = self.files.find_all(
             folder, {n: [f"{n}.npz"] for n in self.sha256}
         ).items()
@@ -142,8 +142,8 @@ def _check_memory(needed: int) -> None:
 
 
 def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
-    """chw or hwc, as `axes` says or as the shape of images [N, ...] tells. Raises DataError where
-    it does not.
+    """Return chw or hwc, as `axes` says or as the shape of images [N, ...] tells. Raises DataError
+    where it does not.
     """
     if len(shape) not in (3, 4):
         raise ValueError(f"train_images are {shape}")

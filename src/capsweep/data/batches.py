@@ -109,7 +109,8 @@ class Batch(NamedTuple):
         return len(self.labels) if self.share is None else self.share.num_examples
 
     def select(self, part: slice) -> "Batch":
-        """The examples of a part, as a batch of one device; the batch itself where it has no more.
+        """Return the examples of a part, as a batch of one device; the batch itself where it has no
+        more.
 
         A stand-in, which is a batch alone, stays one.
         """

@@ -115,7 +115,7 @@ class Reader(Protocol):
         ...
 
     def read(self, folder: str) -> Splits:
-        """The verified data set. Raises DataError."""
+        """Return the verified data set. Raises DataError."""
         ...
 
 
@@ -217,7 +217,7 @@ class DecodedReader(ABC):
 
     @abstractmethod
     def decode_files(self, folder: str) -> Decoded:
-        """The splits "train" and "test", and "validation" where the files name it. Raises
+        """Return the splits "train" and "test", and "validation" where the files name it. Raises
         DataError.
         """
 
@@ -264,7 +264,7 @@ def _save_decoded(path: Path, identity: str, images: Decoded) -> None:
 
 
 def _load_decoded(path: Path, identity: str) -> Decoded | None:
-    """The images of a cache file; None where there is none. A line says why one is not used.
+    """Return the images of a cache file; None where there is none. A line says why one is not used.
 
     A file is hashed once in a process, and again when its size or a time of it has changed.
     """

@@ -33,8 +33,8 @@ def prepare_splits(
     declared: Mapping[str, int] | None = None,
     image_shape: Sequence[int] | None = None,
 ) -> PreparedSplits:
-    """A data set, read, verified, split and moved to the device; or one of shards, of which nothing
-    but one test image is read yet. By "train", "validation" and "test".
+    """Return a data set, read, verified, split and moved to the device; or one of shards, of which
+    nothing but one test image is read yet. By "train", "validation" and "test".
 
     validation: examples held out of train. declared: examples of "train", "test" and, where the
     reader gives it, "validation" that must be there, None: any; image_shape: C, H, W that images
@@ -104,7 +104,7 @@ class ImageDataModule(LightningDataModule):
         return self._splits.digests
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the data: their digests."""
+        """Return what a checkpoint keeps of the data: their digests."""
         return {"digests": self.digests}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -46,7 +46,8 @@ def measure_error(name: str, predictions: Predictions) -> float:
 
 
 def measure_crops(cell: "TrainedCell", stored: Predictions) -> dict[str, Any]:
-    """The errors of the crop in the middle and of all crops together, as plain data for `evals/`.
+    """Return the errors of the crop in the middle and of all crops together, as plain data for
+    `evals/`.
 
     Raises UserError naming the cell, also where the former is not what its test stored.
     """

@@ -64,7 +64,7 @@ class TrainedCell:
         return torch.cat([scores_BN for _, scores_BN in evaluated])
 
     def predict_scores(self, count: int) -> Predictions:
-        """Scores and labels of the first `count` test examples, in batches of the test."""
+        """Return scores and labels of the first `count` test examples, in batches of the test."""
         scores, labels, total = [], [], 0
         with torch.no_grad():
             for batch in EvaluationLoader(self.test, EVALUATION_BATCH):
@@ -97,7 +97,7 @@ class CellLoader:
     _splits: tuple[str, PreparedSplits] | None = field(default=None, init=False)
 
     def load(self, name: str, logistics: Mapping[str, Any] | None = None) -> TrainedCell:
-        """The finished cell of a signature.
+        """Return the finished cell of a signature.
 
         logistics: a configuration that says where the files of the data set are; None: the one
         that the cell was run with. Raises UserError naming the cell and the cure.

@@ -54,7 +54,7 @@ class RoutedCell:
                 yield traces
 
     def predict_scores(self) -> Predictions:
-        """Scores and labels of the test images, as many at a time as are traced."""
+        """Return scores and labels of the test images, as many at a time as are traced."""
         scores, labels = [], []
         with torch.no_grad():
             for batch in self._iterate_batches(self.cell.test):

@@ -91,29 +91,20 @@ def _read_tar(file: Path) -> Iterator[tuple[str, bytes]]:
     if not file.is_file():  # a pipe would be waited for
         raise DataError(f"{file}: no such file, or no plain one; name one that export wrote")
     try:
-        content = _unpack(file) if file.suffix == PACKED else None
-        length = file.stat().st_size if content is None else content.seek(0, os.SEEK_END)
-        if content is not None:
+        with _unpack(file) if file.suffix == PACKED else file.open("rb") as content:
+            length = content.seek(0, os.SEEK_END)
             content.seek(0)
-        with tarfile.open(file, mode="r:", fileobj=content) as tar:
-            for member in tar:
-                is_plain = member.isreg() and not member.issparse()
-                if is_plain and not 0 <= member.size <= length - member.offset_data:
-                    raise EOFError(f"{member.name!r} declares {member.size:,} bytes")
-                if (stream := tar.extractfile(member) if is_plain else None) is None:
-                    raise DataError(f"{file}: {member.name!r} is no plain file; {AGAIN}")
-                yield member.name, stream.read()
+            with tarfile.open(mode="r:", fileobj=content) as tar:
+                for member in tar:
+                    is_plain = member.isreg() and not member.issparse()
+                    if is_plain and not 0 <= member.size <= length - member.offset_data:
+                        raise EOFError(f"{member.name!r} declares {member.size:,} bytes")
+                    if (stream := tar.extractfile(member) if is_plain else None) is None:
+                        raise DataError(f"{file}: {member.name!r} is no plain file; {AGAIN}")
+                    yield member.name, stream.read()
     except DataError:
         raise
-    except (
-        tarfile.TarError,
-        lzma.LZMAError,
-        EOFError,
-        OSError,
-        ValueError,
-        RecursionError,
-        *(MemoryError, OverflowError),  # of the size that a header of tarfile's own declares
-    ) as error:
+    except Exception as error:  # a damaged header can make lzma and tarfile raise anything
         reason = str(error) or type(error).__name__
         raise DataError(f"{file}: not a whole tar file ({reason}); {COPY}") from error
 

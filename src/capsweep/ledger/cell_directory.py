@@ -60,7 +60,7 @@ class CellDirectory:
         write_json(self.path / "provenance.json", provenance)
 
     def read_provenance(self) -> dict[str, Any]:
-        """What was said of it; empty before `start`."""
+        """Return what was said of it; empty before `start`."""
         path = self.path / "provenance.json"
         if not path.exists():
             return {}
@@ -207,8 +207,8 @@ def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirecto
 
 
 def read_trained_epochs(ledger: Ledger, signature: str) -> float | None:
-    """The epochs of a running cell's newest point, with a fraction; None where it has none yet, or
-    is not made on a disk that this process sees.
+    """Return the epochs of a running cell's newest point, with a fraction; None where it has none
+    yet, or is not made on a disk that this process sees.
     """
     if ledger.disk is None:
         return None

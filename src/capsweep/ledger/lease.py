@@ -78,7 +78,7 @@ class Claim:
 
 
 def current_owner() -> Owner:
-    """This process."""
+    """Return this process."""
     pid = os.getpid()
     return Owner(socket.gethostname(), identify_machine(), pid, read_start_time(pid) or "")
 

@@ -112,8 +112,8 @@ class Ledger:
         config: Mapping[str, Any],
         parameters: int | None = None,
     ) -> Entry:
-        """The entry of a cell with this configuration: as failed where its result cannot be of it,
-        as stale when other code than today's made it, or code that nobody recorded.
+        """Return the entry of a cell with this configuration: as failed where its result cannot be
+        of it, as stale when other code than today's made it, or code that nobody recorded.
 
         parameters: of its network by today's code, where they are known.
         """
@@ -190,14 +190,14 @@ class Ledger:
             return None
 
     def sound_result(self, signature: str) -> dict[str, Any] | None:
-        """The result of a finished cell. Raises DamageError."""
+        """Return the result of a finished cell. Raises DamageError."""
         name = f"{folder_of(signature)}/{RESULT}"
         content = self.store.read(name)
         return None if content is None else self._check_result(content, signature)
 
     def _check_result(self, content: bytes, signature: str) -> dict[str, Any]:
-        """The result of a cell. Raises DamageError, also for that of another cell: where it has no
-        digest, the configuration beside it tells.
+        """Return the result of a cell. Raises DamageError, also for that of another cell: where it
+        has no digest, the configuration beside it tells.
         """
         where = join(self.store.root, f"{folder_of(signature)}/{RESULT}")
         result = stored_files.read_result(content, where, signature)
@@ -208,8 +208,8 @@ class Ledger:
     def read_science(
         self, signature: str, result: Mapping[str, Any] | None = None
     ) -> dict[str, Any] | None:
-        """The science configuration that a cell was started with. Raises DamageError, also for the
-        configuration of another cell. result: as in `read`.
+        """Return the science configuration that a cell was started with. Raises DamageError, also
+        for the configuration of another cell. result: as in `read`.
         """
         if (content := self.read(signature, CONFIG, result)) is None:
             return None
@@ -219,7 +219,9 @@ class Ledger:
     def read_provenance(
         self, signature: str, result: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Where a cell's numbers come from; empty when nothing was written. Raises DamageError."""
+        """Return where a cell's numbers come from; empty when nothing was written. Raises
+        DamageError.
+        """
         content = self.read(signature, "provenance.json", result)
         if content is None:
             return {}
@@ -227,8 +229,8 @@ class Ledger:
         return stored_files.read_provenance(content, where, signature)
 
     def read_rows(self, signature: str, name: str = METRICS) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl, one per epoch in order, or of steps.jsonl, one per step; the
-        last of an epoch or a step counts.
+        """Return the rows of metrics.jsonl, one per epoch in order, or of steps.jsonl, one per
+        step; the last of an epoch or a step counts.
 
         A torn line, of a process that was killed while it wrote, is left out. Raises DamageError,
         also for an epoch after the last one of a finished cell.
@@ -254,7 +256,7 @@ class Ledger:
         return self.list_files(signature, EVALUATIONS)
 
     def locate_files(self, signature: str, result: Mapping[str, Any] | None = None) -> str:
-        """The path or URL of the folder with the files of a cell. result: as in `read`."""
+        """Return the path or URL of the folder with the files of a cell. result: as in `read`."""
         return join(self.store.root, self._candidate_folders(signature, result)[0])
 
     def _candidate_folders(
@@ -325,7 +327,7 @@ def kind_of_evaluation(name: str) -> str:
 
 
 def load_predictions(ledger: Ledger, signature: str) -> Predictions:
-    """The predictions of a finished cell.
+    """Return the predictions of a finished cell.
 
     Raises DamageError when it has none, and for a file that cannot be read.
     """

@@ -61,7 +61,7 @@ def parse_json(
 
 
 def read_arrays(content: bytes, where: str, cure: str) -> "dict[str, np.ndarray]":
-    """The arrays of an .npz. Pickled objects are refused. Raises DamageError."""
+    """Return the arrays of an .npz. Pickled objects are refused. Raises DamageError."""
     try:
         with open_npz(BytesIO(content)) as stored:
             return {name: stored[name] for name in stored.files}
@@ -101,7 +101,7 @@ def is_signed(result: Mapping[str, Any]) -> bool:
 
 
 def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -> dict[str, Any]:
-    """The result of the cell with that signature.
+    """Return the result of the cell with that signature.
 
     Raises DamageError, also for the result of another cell, for an altered one, and for a value
     that nobody can have measured.

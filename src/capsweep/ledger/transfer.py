@@ -145,7 +145,7 @@ def _remove_unfinished(ledger: Ledger, signature: str, written: set[str]) -> Non
 
 
 def verify_export(file: Path) -> Results:
-    """How each cell ended, once all files are as the manifest says. Raises DataError as
+    """Return how each cell ended, once all files are as the manifest says. Raises DataError as
     `import_cells` does.
     """
     cells: dict[str, set[str]] = {}

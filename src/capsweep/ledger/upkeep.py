@@ -34,8 +34,8 @@ class Garbage:
 
 
 def find_garbage(ledger: Ledger, storage: Path | None = None) -> list[Garbage]:
-    """All garbage of a ledger; nothing a result, a failure's cause or a resume depends on, and
-    nothing that a living process uses.
+    """Return all garbage of a ledger; nothing a result, a failure's cause or a resume depends on,
+    and nothing that a living process uses.
 
     storage: the folder around it, whose scratch, and what was left in this machine's temporary
     folder, is looked at too.
@@ -72,7 +72,9 @@ def _find_temporaries(root: Path) -> Iterator[Garbage]:
 
 
 def _find_dead_claims(root: Path) -> Iterator[Garbage]:
-    """Claims of processes that are gone, and of other machines where no beat came for an hour."""
+    """Yield claims of processes that are gone, and of other machines where no beat came for an
+    hour.
+    """
     for claim in lease.read_claims(root).values():
         path = lease.path_of(root, claim)
         with suppress(FileNotFoundError):  # released a moment ago

@@ -87,7 +87,7 @@ def measure_errors(scores_MN: np.ndarray, labels: np.ndarray) -> dict[str, float
 
 
 def _count_ties(scores_MN: np.ndarray, labels: np.ndarray) -> int:
-    """Examples whose predicted classes depend on which of two equal scores comes first."""
+    """Return how many predictions depend on which of two equal scores comes first."""
     classes = 1 if labels.ndim == 1 else labels.shape[1]
     ordered_MN = -np.sort(-scores_MN, axis=1)
     if scores_MN.shape[1] <= classes:

@@ -125,8 +125,8 @@ def _read_cells(grid: Grid, entries: Mapping[str, Entry], ledger: Ledger) -> lis
 
 
 def _name_difference(name: str, kind: str, cells: Sequence[MadeCell]) -> dict[str, str]:
-    """`{"torch differs": "2.12.0 in seed 0 of cnn; 2.13.0 in seed 1 of cnn, capsnet"}`; empty where
-    all is the same.
+    """Return `{"torch differs": "2.12.0 in seed 0 of cnn; 2.13.0 in seed 1 of cnn, capsnet"}`;
+    empty where all is the same.
     """
     values = dict.fromkeys(cell.made_by[kind] for cell in cells)
     if len(values) < 2:
@@ -136,7 +136,7 @@ def _name_difference(name: str, kind: str, cells: Sequence[MadeCell]) -> dict[st
 
 
 def _name_cells(kind: str, value: str, cells: Sequence[MadeCell]) -> Iterator[str]:
-    """The fields that have a value, with their seeds where others of them have another."""
+    """Yield the fields that have a value, with their seeds where others of them have another."""
     seeds: dict[str, list[int]] = {}
     for cell in cells:
         if cell.made_by[kind] == value:

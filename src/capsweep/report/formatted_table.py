@@ -73,7 +73,9 @@ def format_table(table: ResultTable, cause: Callable[[str], str] = str) -> Forma
 
 
 def table_notes(table: ResultTable, cause: Callable[[str], str] = str) -> list[str]:
-    """What was trained, what the numbers are, why some are missing, and who published others."""
+    """Return what was trained, what the numbers are, why some are missing, and who published
+    others.
+    """
     sweep, points = table.sweep, table.points
     notes = [describe_trained(sweep, points)] if points else []  # a search may have no trial yet
     if sweep.variation:
@@ -148,7 +150,7 @@ def count_tests(table: ResultTable) -> list[int]:
 
 
 def _describe_families(table: ResultTable) -> str:
-    """`, Holm-adjusted over 2 rows`; of each column, where they are not the same."""
+    """Return `, Holm-adjusted over 2 rows`; of each column, where they are not the same."""
     counts = dict(zip(map(describe_row, table.columns), count_tests(table), strict=True))
     families = {count for count in counts.values() if count}
     if families == {1}:
@@ -234,7 +236,9 @@ def _format_accuracy(group: CellGroup | None) -> str:
 
 
 def _format_difference(group: CellGroup | None, measure: Measure) -> str:
-    """`-0.93 [-2.10, 0.24] p 0.08 (3)`; of seeds that all have the same, `-0.93 (3, all equal)`."""
+    """Return `-0.93 [-2.10, 0.24] p 0.08 (3)`; of seeds that all have the same, `-0.93 (3, all
+    equal)`.
+    """
     if group is None or group.difference is None:
         return MISSING
     difference = group.difference

@@ -108,7 +108,7 @@ def keep_cells(table: ResultTable, ledger: Ledger, file: Path) -> None:
 
 
 def describe_decisions(table: ResultTable) -> list[str]:
-    """For each column with differences of three seeds or more: which rows the paired test tells
+    """Say for each column with differences of three seeds or more which rows the paired test tells
     apart from the baseline, how far the intervals of the others reach, and which rows have no test.
     """
     sentences = []

@@ -62,8 +62,8 @@ def _describe_fact(key: str, points: Sequence[Point]) -> str:
 def _list_differences(
     places: Mapping[Place, Sequence[Point]],
 ) -> Iterator[tuple[str, dict[Place, str | None]]]:
-    """Options, and keys that some place has otherwise than its options, that differ over places; of
-    each its text by place, None where a place has no such key.
+    """Return options, and keys that some place has otherwise than its options, that differ over
+    places; of each its text by place, None where a place has no such key.
     """
     values: dict[str, dict[Place, str | None]] = {key: {} for key in OPTIONS}
     others: set[str] = set()
@@ -84,20 +84,20 @@ def _list_differences(
 
 
 def _join_accuracies(points: Sequence[Point]) -> str | None:
-    """What the cells of a place stop at; those of a matched arm differ from seed to seed."""
+    """Return what the cells of a place stop at; those of a matched arm differ from seed to seed."""
     known = [point.coordinate(ACCURACY) for point in points if not point.waits]
     return ", ".join(dict.fromkeys(map(_format_exactly, known))) if any(known) else None
 
 
 def _format_exactly(value: Any) -> str:
-    """Different texts of different values."""
+    """Return different texts of different values."""
     return repr(value) if isinstance(value, float) else format_value(as_coordinate(value))
 
 
 def _name_places(values: Mapping[Place, str | None]) -> list[str]:
-    """`12 (cnn)`, `20 (em, control)`: by the first of the fewest coordinates that decide the value,
-    and of these by as many as it takes. Where every place has one, the value of many stands last:
-    `0.03 (em)`, `else 0.01`. A value that is called as its row is stands alone.
+    """Return `12 (cnn)`, `20 (em, control)`: by the first of the fewest coordinates that decide the
+    value, and of these by as many as it takes. Where every place has one, the value of many stands
+    last: `0.03 (em)`, `else 0.01`. A value that is called as its row is stands alone.
     """
     several = [index for index, each in enumerate(zip(*values, strict=True)) if len(set(each)) > 1]
     names: dict[Place, str | None] = {}

@@ -147,7 +147,7 @@ def _describe_data_set(file: h5py.File, name: str) -> str:
 
 
 def make_pair_source(digits: Splits, split: Split, settings: Mapping[str, Any]) -> PairSource:
-    """What composes example k of a split. Raises DataError for settings that are no numbers."""
+    """Return what composes the examples of a split. Raises DataError for settings of no numbers."""
     train, held_out = trained_and_validated(digits, read_number(settings, "validation"))
     examples = {"train": train, "validation": held_out, "test": digits.test}[split]
     numbers = (read_number(settings, name) for name in ("seed", "margin", "shift"))
@@ -155,7 +155,9 @@ def make_pair_source(digits: Splits, split: Split, settings: Mapping[str, Any]) 
 
 
 def read_number(settings: Mapping[str, Any], name: str) -> int:
-    """The whole number of a setting of pairs. Raises DataError where a manifest has another one."""
+    """Return the whole number of a setting of pairs. Raises DataError where a manifest has another
+    one.
+    """
     value = settings.get(name)
     if type(value) is not int or not 0 <= value <= MOST:
         raise DataError(

@@ -104,7 +104,7 @@ def run_task(job: ShardJob, task: ShardTask) -> ShardOutcome:
 
 
 def _find_whole(job: ShardJob, task: ShardTask) -> Shard | None:
-    """The shard that is there already, with what its hash, or else HDF5's checksums, prove."""
+    """Return the shard that is there already, if its hash, or else HDF5's checksums, prove it."""
     path = task.folder / task.part.name
     if path.is_symlink() or not path.is_file():
         return None

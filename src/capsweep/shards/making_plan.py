@@ -152,7 +152,9 @@ def describe_difference(stored: Mapping[str, Any], wanted: Mapping[str, Any]) ->
 
 
 def _read_identity(folder: Path) -> Mapping[str, Any] | None:
-    """What the folder is to hold by an earlier command, or holds; None where nothing is known."""
+    """Return what the folder is to hold by an earlier command, or holds; None where nothing is
+    known.
+    """
     path = folder / STATE / WANTED
     try:
         stored = parse_json(read_plain_file(path), STORED)

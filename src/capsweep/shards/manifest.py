@@ -130,7 +130,7 @@ STORED = TypeAdapter(StoredManifest)
 
 
 def hash_declared(declared: Mapping[str, object]) -> str:
-    """One sha256 for all hashes that official files are verified by."""
+    """Return one sha256 for all hashes that official files are verified by."""
     return hash_bytes(json.dumps(declared, sort_keys=True).encode())
 
 
@@ -143,7 +143,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder. Raises DataError naming the file and the cure."""
+    """Return the manifest of a folder. Raises DataError naming the file and the cure."""
     path = folder / INDEX
     try:
         stat_regular_file(folder, INDEX)

@@ -30,7 +30,7 @@ class Measure:
 
 @cache
 def measure_of(metric: str) -> Measure:
-    """Fractions are written in percent, everything else (losses, pixel errors) in four digits."""
+    """Return how a metric is written: fractions in percent, all else in four digits."""
     name = metric.rpartition("/")[2]
     higher = name in HIGHER_IS_BETTER
     if name in FRACTIONS:

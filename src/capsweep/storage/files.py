@@ -62,7 +62,7 @@ def open_plain_file(path: Path) -> IO[bytes]:
 
 
 def read_plain_file(path: Path) -> bytes:
-    """The content of a plain file. Raises as `open_plain_file`."""
+    """Return the content of a plain file. Raises as `open_plain_file`."""
     with open_plain_file(path) as file:
         return file.read()
 
@@ -125,7 +125,7 @@ def hash_bytes(data: bytes) -> str:
 
 
 def hash_file(path: Path) -> str:
-    """Hexadecimal sha256 of a file of any size."""
+    """Return the hexadecimal sha256 of a file of any size."""
     with path.open("rb", buffering=0) as file:
         return hash_open_file(file)
 

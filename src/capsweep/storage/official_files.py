@@ -70,7 +70,7 @@ def _cache_root() -> Path:
 
 
 def read_origin(folder: Path) -> str | None:
-    """The URL of what a folder of the cache has; None for any other folder."""
+    """Return the URL of what a folder of the cache has; None for any other folder."""
     try:
         is_ours = folder.parent == _cache_root()
         return (folder / ORIGIN).read_text(encoding="utf-8") if is_ours else None

@@ -74,8 +74,8 @@ def _is_left(path: Path) -> bool:
 
 
 def _is_named_by_process(path: Path) -> bool:
-    """Whether a living process was started with this path, as an argument or in its environment: a
-    child may outlive the process that made its folder by some seconds.
+    """Return whether a living process was started with this path, as an argument or in its
+    environment: a child may outlive the process that made its folder by some seconds.
     """
     needle = os.fsencode(path)
     for process in Path("/proc").glob("[0-9]*"):

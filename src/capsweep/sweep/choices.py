@@ -97,7 +97,7 @@ def is_logistics(key: str) -> bool:
 
 
 def apply_choices(sweep: Sweep, choices: Choices) -> Sweep:
-    """The sweep as chosen. Raises ConfigError naming the variable.
+    """Return the sweep as chosen. Raises ConfigError naming the variable.
 
     An override replaces the axis or value of its key where an arm has one, and is added where it
     has not; of a part of the network, to the arms that can take it.

@@ -233,7 +233,7 @@ def _make_jobs(
 def describe_end(
     queue: JobQueue, finished: int, total: int, noun: str, repeats: Sequence[str] = ()
 ) -> SweepEnd:
-    """Exit status and last lines: a failure outweighs cells that a bound left.
+    """Return exit status and last lines: a failure outweighs cells that a bound left.
 
     repeats: what is said of cells that failed before, and were not run again.
     """

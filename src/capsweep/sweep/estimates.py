@@ -153,7 +153,7 @@ class Costs(Estimates):
         super().add(result)
 
     def add_measurement(self, measurement: Measurement) -> None:
-        """A calibration, and the device that it was made on."""
+        """Add a calibration, and the device that it was made on."""
         if measurement.device_memory_bytes is not None:
             self.memories[measurement.hardware] = measurement.device_memory_bytes
         super().add_measurement(measurement)
@@ -205,7 +205,7 @@ def describe_costs(plan: "Plan", costs: Costs) -> list[str]:
 
 
 def _describe_memory(due: "Sequence[PlannedCell]", memories: Mapping[str, int]) -> list[str]:
-    """A line on cells that no known device can hold, whatever the size of a batch."""
+    """Return a line on cells that no known device can hold, whatever the size of a batch."""
     needed = [count_training_bytes(cell.cell.config, cell.size.parameters) for cell in due]
     count = sum(size > max(memories.values()) for size in needed)
     if not count:

@@ -61,7 +61,9 @@ def open_memory(node: Places) -> Store:
 
 
 def load(node: Places, sweep: Sweep) -> Added:
-    """What was added so far; nothing when there is no file. Raises UserError for a damaged one."""
+    """Return what was added so far; nothing when there is no file. Raises UserError for a damaged
+    one.
+    """
     store, name = open_memory(node), f"sweeps/{sweep.name}.seeds.json"
     content, where = store.read(name), join(store.root, name)
     if content is None:

@@ -168,7 +168,7 @@ def make_table(plan: Plan, costs: Costs) -> RichTable:
 
 
 def _name_state(plan: Plan, planned: PlannedCell) -> str:
-    """What the ledger has of a cell; a search may draw one that it does not have, or not."""
+    """Return what the ledger has of a cell; a search may draw one that it does not have, or not."""
     is_candidate = plan.trials is not None and planned.entry.status == "missing"
     return "candidate" if is_candidate else planned.entry.status
 

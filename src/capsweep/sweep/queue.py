@@ -49,7 +49,7 @@ class RestartPolicy:
         self.last_epochs: dict[str, int] = {}  # that a cell finished
 
     def add_epoch(self, key: str, row: dict[str, Any]) -> None:
-        """A cell finished an epoch."""
+        """Note that a cell finished an epoch."""
         self.last_epochs[key] = row["epoch"]
         if self._first_epochs[key][-1] < 0:
             self._first_epochs[key][-1] = row["epoch"]

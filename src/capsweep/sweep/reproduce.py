@@ -46,7 +46,7 @@ def read_making(ledger: Ledger, signature: str) -> Making | None:
 
 
 def find_recipe(ledger: Ledger, signature: str) -> Recipe:
-    """Recorded overrides, and one more for every setting whose default has changed since.
+    """Return recorded overrides, and one more for every setting whose default has changed since.
 
     Raises UserError when the ledger does not know how the cell was asked for.
     """
@@ -147,5 +147,5 @@ def explain_difference(recorded: Making, again: Making, others: Sequence[Making]
 
 
 def _is_same_work(making: Making, recorded: Making) -> bool:
-    """Whether the same code made it of the same data."""
+    """Return whether the same code made it of the same data."""
     return all(making.made_by[k] == recorded.made_by[k] for k in ("code", "fingerprint"))

@@ -90,7 +90,7 @@ class TrialQueue(JobQueue):
         return study
 
     def _judge_entry(self, entry: Entry) -> tuple[TrialState, float | None]:
-        """How a trial ended by its entry in the ledger, and its value."""
+        """Return how a trial ended by its entry in the ledger, and its value."""
         if entry.result is None:
             return ENDS.get(entry.status, TrialState.RUNNING), None
         value = read_value(entry, self.search.metric)  # None: by code that did not measure it

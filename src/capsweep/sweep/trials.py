@@ -56,7 +56,7 @@ def search_of(sweep: Sweep) -> Search:
 
 
 def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
-    """The trials of a search in a ledger, in the order in which they began."""
+    """Return the trials of a search in a ledger, in the order in which they began."""
 
     def read_provenance(signature: str) -> tuple[str, str, Mapping[str, Any]]:
         try:
@@ -113,7 +113,7 @@ def _may_draw(arm: Arm, key: str, value: Any) -> bool:
 
 
 def rank_trials(search: Search, trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that finished, the best first."""
+    """Return the trials that finished, the best first."""
     sign = -1 if metric_format.measure_of(search.metric).higher_is_better else 1
     valued = [(sign * trial.value, trial) for trial in trials if trial.value is not None]
     return [trial for _, trial in sorted(valued, key=lambda pair: pair[0])]
@@ -139,7 +139,7 @@ def with_rows(sweep: Sweep) -> Sweep:
 
 
 def _describe_best(search: Search, ranked: Sequence[Trial]) -> str:
-    """Which trial is the best, or how many share its value."""
+    """Return which trial is the best, or how many share its value."""
     equal = [trial for trial in ranked if trial.value == ranked[0].value]
     measure = metric_format.measure_of(search.metric)
     value = f"{measure.format_number(equal[0].value or 0.0)}{measure.unit}"
@@ -151,7 +151,7 @@ def _describe_best(search: Search, ranked: Sequence[Trial]) -> str:
 
 
 def _describe_choice(sweep: Sweep, trials: Sequence[Trial]) -> str:
-    """What a reader must know of how settings were chosen."""
+    """Return what a reader must know of how settings were chosen."""
     search, statuses = search_of(sweep), Counter(trial.entry.status for trial in trials)
     stopped, ended = statuses["stopped"], sum(trial.has_ended for trial in trials)
     early = f"{stopped} ended early and are not shown" if stopped else "none early"
@@ -177,7 +177,7 @@ def describe_search(sweep: Sweep, trials: Sequence[Trial]) -> str:
 
 
 def _describe_space(arm: Arm) -> str:
-    """`arm capsnet (6 settings)`, `arm cnn (intervals)`."""
+    """Return `arm capsnet (6 settings)`, `arm cnn (intervals)`."""
     count = count_of(arm.space.count_places(), "setting")
     return f"arm {arm.name} ({'intervals' if arm.space.intervals else count})"
 
@@ -206,7 +206,7 @@ def check_search(sweep: Sweep) -> list[Point]:
 
 
 def _list_edges(arm: Arm) -> Iterator[Place]:
-    """The first place; then each other value of a list, and the upper end of each interval."""
+    """Yield the first place, then each other value of a list, and upper ends of intervals."""
     first = {choice.key: choice for choice in arm.space.first_place()}
     yield tuple(first.values())
     for axis in arm.space.axes:

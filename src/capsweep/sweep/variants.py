@@ -26,7 +26,7 @@ def list_new_variants(sweep: Sweep, typed: frozenset[str]) -> list[str]:
 def place_variants(
     sweep: Sweep, new: Sequence[str], typed: frozenset[str], all_arms: bool
 ) -> Sweep:
-    """The sweep with arms of new variants in the place of those that can take them.
+    """Return the sweep with arms of new variants in the place of those that can take them.
 
     An arm whose own variant is among those `typed`, and the baseline, stay beside. all_arms: try
     optional ones too; else only for a variant that no other arm can take.
@@ -170,7 +170,7 @@ def _insert_arms(
 
 
 def _choose_name(names: Sequence[str], taken: Sequence[str]) -> str:
-    """The first of some names that no arm has, else the last one with a number."""
+    """Return the first of some names that no arm has, else the last one with a number."""
     numbered = (f"{names[-1]}_{number}" for number in itertools.count(2))
     return next(name for name in itertools.chain(names, numbered) if name not in taken)
 

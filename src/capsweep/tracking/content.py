@@ -55,7 +55,7 @@ class RunContent:
 
 
 def read_content(ledger: Ledger, signature: str) -> RunContent:
-    """What W&B should have of a cell, as the ledger has it now. Raises DamageError."""
+    """Return what W&B should have of a cell, as the ledger has it now. Raises DamageError."""
     entry, provenance = ledger.entry(signature), ledger.read_provenance(signature)
     rows = ledger.read_rows(signature)
     points = ledger.read_rows(signature, POINTS)
@@ -137,8 +137,9 @@ def write_mark(storage: Path, content: RunContent, server: str) -> None:
 
 
 def is_synced(storage: Path, content: RunContent, server: str) -> bool:
-    """Whether W&B at `server` has exactly this content. False for a damaged mark: a cell that is
-    sent twice is still one run."""
+    """Return whether W&B at `server` has exactly this content. False for a damaged mark: a cell
+    that is sent twice is still one run.
+    """
     file = mark_file(storage, content.signature)
     try:
         mark = stored_files.parse_json(

@@ -30,7 +30,7 @@ NO = ("", "0", "false", "no", "off")  # values of a switch that is not on
 
 
 def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
-    """("online" | "offline" | "none", the reason in one line) for a configuration's logger.
+    """Return ("online" | "offline" | "none", the reason in one line) for a configuration's logger.
 
     mode=auto is online only if a login is there and the host answers within 3 s.
     Raises ConfigError when the chosen logger is not installed, or mode=online has no login.
@@ -64,7 +64,7 @@ def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _find_off_switch(logger: str) -> str | None:
-    """What says that no W&B is wanted, neither now nor later; None: nothing does."""
+    """Return what says that no W&B is wanted, neither now nor later; None: nothing does."""
     if logger != "wandb":
         return f"logger={logger}"
     mode, off = (os.environ.get(f"WANDB_{name}", "").strip() for name in ("MODE", "DISABLED"))
@@ -74,26 +74,28 @@ def _find_off_switch(logger: str) -> str | None:
 
 
 def _note_project(logger: Mapping[str, Any]) -> str:
-    """A word on a variable of W&B's that has no effect here."""
+    """Return a word on a variable of W&B's that has no effect here."""
     if os.environ.get("WANDB_PROJECT") in (None, logger["project"]):
         return ""
     return f"; the project is logger.project={logger['project']}, WANDB_PROJECT is not read"
 
 
 def with_mode(cell: Cell, mode: str) -> Cell:
-    """The cell with its mode fixed, for a worker that must not decide again."""
+    """Return the cell with its mode fixed, for a worker that must not decide again."""
     logger = cell.config["logger"] | ({"name": "csv"} if mode == "none" else {"mode": mode})
     return Cell({**cell.config, "logger": logger}, cell.overrides)
 
 
 def server_url() -> str:
-    """The URL of the W&B server that is configured. Raises ConfigError naming a wrong setting."""
+    """Return the URL of the W&B server that is configured. Raises ConfigError naming a wrong
+    setting.
+    """
     return without_login(_read_settings().base_url)
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment for one of W&B's: of its variables those that say where and how,
-    without the newline that a secret from a file ends with.
+    """Return this process's environment for one of W&B's: of its variables those that say where and
+    how, without the newline that a secret from a file ends with.
     """
     kept = {f"WANDB_{name}" for name in KEPT}
     variables = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_") or k in kept}
@@ -101,13 +103,15 @@ def clean_environment() -> dict[str, str]:
 
 
 def _find_system_settings() -> Path:
-    """The file that W&B's own commands write, as `wandb login --host` and `wandb disabled`."""
+    """Return the file that W&B's commands write, as `wandb login --host` and `wandb disabled`."""
     folder = os.environ.get("WANDB_CONFIG_DIR", "~/.config/wandb")
     return Path(folder).expanduser() / "settings"
 
 
 def _read_settings() -> Any:
-    """W&B's settings, of its files and then of variables. Raises ConfigError naming a wrong one."""
+    """Return W&B's settings, of its files and then of variables. Raises ConfigError naming a wrong
+    one.
+    """
     import wandb
     from pydantic import ValidationError
 
@@ -137,7 +141,8 @@ def without_login(url: str) -> str:
 
 
 def has_login(url: str) -> bool:
-    """Whether an API key or identity token for the server is at hand, without asking the server.
+    """Return whether an API key or identity token for the server is at hand, without asking the
+    server.
 
     Where W&B itself looks: a port is part of the machine's name in netrc, and the new address of
     the public server takes the login of the old one.
@@ -154,7 +159,7 @@ def has_login(url: str) -> bool:
 
 
 def without_keys(text: str) -> str:
-    """The text without any login that W&B may be using: it may be printed and kept."""
+    """Return the text without any login that W&B may be using: it may be printed and kept."""
     logins = netrc_file.hosts.values() if (netrc_file := _read_netrc()) else ()
     for key in (clean_environment().get("WANDB_API_KEY"), *(password for *_, password in logins)):
         text = text.replace(key, "(key)") if key else text

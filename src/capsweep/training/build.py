@@ -39,8 +39,8 @@ def _instantiate(section: Mapping[str, Any], **extra: Any) -> Any:
 
 
 def build_network(config: Mapping[str, Any]) -> nn.Module:
-    """The network of a canonical configuration, its routing drawn in; channels last, and computed
-    by `trainer.convolution`, auto where a configuration has no such key.
+    """Return the network of a canonical configuration, its routing drawn in; channels last, and
+    computed by `trainer.convolution`, auto where a configuration has no such key.
 
     Raises ConfigError naming the key when the sizes do not fit together.
     """
@@ -96,8 +96,8 @@ def build_reader(config: Mapping[str, Any]) -> Reader:
 
 
 def build_source(config: Mapping[str, Any]) -> Reader:
-    """What is trained and tested on: official files, or with `dataset.shards` what was made of
-    them.
+    """Return what is trained and tested on: official files, or with `dataset.shards` what was made
+    of them.
     """
     dataset = config["dataset"]
     if "shards" not in dataset:
@@ -121,7 +121,7 @@ def build_presenter(config: Mapping[str, Any]) -> Presenter:
 
 
 def load_splits(config: Mapping[str, Any], folder: str, device: torch.device) -> "PreparedSplits":
-    """The splits of a data set on a device: `train`, `validation` and `test`."""
+    """Return the splits of a data set on a device: `train`, `validation` and `test`."""
     from capsweep.data.module import prepare_splits  # it imports Lightning
 
     dataset = config["dataset"]

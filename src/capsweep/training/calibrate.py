@@ -99,7 +99,9 @@ def _autocast_precision(cell: Cell, device: torch.device) -> torch.autocast:
 
 
 def _time_evaluation(cell: Cell, task: CapsuleTask, loader: EvaluationLoader) -> float:
-    """Seconds per image of a batch, the second time: what compiles for the first is not counted."""
+    """Return seconds per image of a batch, the second time: what compiles for the first is not
+    counted.
+    """
     batch: Batch = next(iter(loader))
     network: nn.Module = task.network.eval()
     seconds = 0.0

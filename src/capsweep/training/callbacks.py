@@ -188,8 +188,8 @@ class ResumeCheckpoint(Checkpoint):
 def check_resumable(
     directory: CellDirectory, provenance: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Row], list[Row]]:
-    """What the checkpoint of a cell adds to its provenance, the rows of its epochs, and the points
-    inside them.
+    """Return what the checkpoint of a cell adds to its provenance, the rows of its epochs, and the
+    points inside them.
 
     `earlier`: other versions and hardware, and other code with the same numerics, that trained
     epochs of it. A checkpoint that cannot be used is removed, with a line: `begun_anew`.
@@ -210,7 +210,7 @@ def check_resumable(
 
 
 def _read_recorder(path: Path, provenance: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """What the recorder put into a checkpoint; or why the checkpoint is useless to this run."""
+    """Return what the recorder put into a checkpoint; or why that is useless to this run."""
     try:
         if (damaged := zipfile.ZipFile(path).testzip()) is not None:  # torch looks at no checksum
             return {}, f"it is damaged ({damaged})"

@@ -55,7 +55,7 @@ IGNORED_WARNINGS = (
 
 
 def make_task(cell: Cell, num_devices: int = 1) -> CapsuleTask:
-    """The network, its weights drawn from the seed, with its objective and optimiser.
+    """Return the network, its weights drawn from the seed, with its objective and optimiser.
 
     num_devices: that share a batch. Raises ConfigError where `trainer.compile` cannot be had on
     this node, or the network cannot be shared.

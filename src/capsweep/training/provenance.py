@@ -91,7 +91,7 @@ def list_memories() -> dict[str, int]:
 
 @cache
 def describe_hardware() -> dict[str, Any]:
-    """Processor, cores, memory in bytes, GPUs, and the vector instructions that torch uses."""
+    """Return processor, cores, bytes of memory, GPUs, and the vector instructions of torch."""
     import torch
 
     return {

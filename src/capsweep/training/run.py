@@ -90,7 +90,7 @@ def run(
 
 
 def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
-    """The result that the ledger has, unless `rerun` asks for another."""
+    """Return the result that the ledger has, unless `rerun` asks for another."""
     rerun, result = cell.config["rerun"], ledger.read_result(cell.signature)
     if result is None or rerun == "always":
         return None

@@ -355,13 +355,13 @@ def _read_error(trial: Any) -> str:
 
 
 def _name_node(result: Mapping[str, Any]) -> str:
-    """The node of a trial, by what it reported last; nothing where it has not reported."""
+    """Return the node of a trial, by what it reported last; nothing where it has not reported."""
     return f" on {result['hostname']} ({result['node_ip']})" if "node_ip" in result else ""
 
 
 def describe_error(text: str, place: str = "") -> str:
-    """The cause of a trial that ended with such a text of Ray's: a lost worker, which may go better
-    on another try, or a node without memory. place: ` on NODE`, where that is known.
+    """Return the cause of a trial that ended with such a text of Ray's: a lost worker, which may go
+    better on another try, or a node without memory. place: ` on NODE`, where that is known.
     """
     if any(sign in text for sign in LOW_ON_MEMORY):
         return causes.NODE_MEMORY

@@ -145,7 +145,7 @@ def _write_files(report: SweepReport) -> tuple[bool, list[str]]:
     folder = report.places.storage / "reports" / built.sweep.report_name
     path = folder / "index.html"
     try:
-        write_text(folder / "table.md", render.render_markdown(built, short))
+        write_text(folder / "table.md", render.render_markdown(built, formatted))
         write_text(folder / "table.tex", render.render_latex(built, short))
         write_text(folder / "table.csv", render.render_csv(built, formatted))
         page.write_page(built, report.ledger, folder)

@@ -213,7 +213,7 @@ class DecodedReader(ABC):
     def read(self, folder: str) -> Splits:
         """The verified data set. Raises DataError naming the file and the cure."""
         images = decode_once(self.name, self.declared_hashes, lambda: self.decode_files(folder))
-        return Splits(**images)
+        return Splits(images["train"], images["test"], images.get("validation"))
 
     @abstractmethod
     def decode_files(self, folder: str) -> Decoded:

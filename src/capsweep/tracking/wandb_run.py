@@ -101,7 +101,7 @@ def open_run(
     # What W&B adds of the machine: one that only uploads is not the one that trained.
     switches = [f"x_disable_{part}" for part in ("meta", "stats", "machine_info")]
     switches += ["disable_code", "disable_git"]
-    machine = dict.fromkeys(switches, True) if of_process is None else {}
+    machine: Any = dict.fromkeys(switches, True) if of_process is None else {}
     # W&B takes the words of this process for the command of the run.
     sys.argv = shlex.split(run["config"].get("command", "")) or own_words
     try:

@@ -156,7 +156,7 @@ def test_a_search_writes_what_a_sweep_writes(
     for number, point in enumerate(trials.check_search(choices.load_sweep(str(file), CHOICES))):
         path = storage / "ledger" / folder_of(point.cell.signature)
         path.mkdir(parents=True)
-        made = {"overrides": list(point.cell.overrides), "started": "2026-01-01T00:00:00"}
+        made = {"overrides": list(point.cell.overrides), "started": "2026-01-01T00:00:00+00:00"}
         (path / "provenance.json").write_text(json.dumps(made))
         (path / "result.json").write_text(json.dumps({"metrics": {"val/error": number / 10}}))
     assert cli.main([*words, "--json"]) == 0

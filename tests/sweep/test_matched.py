@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import reported_cells
 from reported_cells import finish
 
 from capsweep import cli
@@ -46,7 +47,7 @@ def load_matched(tmp_path: Path) -> Loaded:
 def finish_cell(tmp_path: Path, point: Point, error: float, familiar: float) -> None:
     """A finished cell of such errors."""
     metrics = {"test/error": error, "val/error": familiar}
-    finish(tmp_path / "ledger", point, error, metrics=metrics)
+    finish(tmp_path / "ledger", point, error, reported_cells.rows([0.4, 0.2]), metrics=metrics)
 
 
 def list_goals(points: list[Point], arm: str) -> list[float | None]:
@@ -82,7 +83,7 @@ def test_what_cannot_be_matched_is_refused(load_matched: Loaded, tmp_path: Path)
         more_seeds.plan_looks(sweep, "5")
     with pytest.raises(ConfigError, match=r"^RERUN=stale: .* are matched to finished cells of "):
         expand.check_rerun(*load_matched("rerun=stale"))
-    finish(tmp_path / "ledger", points[0], 0.2)
+    finish(tmp_path / "ledger", points[0], 0.2, reported_cells.rows([0.4, 0.2]))
     with pytest.raises(ConfigError, match=r"the cell of cnn · seed 0 has no val/error"):
         expand.set_accuracies(sweep, points)
 

@@ -25,13 +25,13 @@ def identify_machine() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id")
     if not boot.exists():
         return socket.gethostname()
-    return f"{boot.read_text().strip()}/{os.readlink('/proc/self/ns/pid')}"
+    return f"{boot.read_text(encoding='utf-8').strip()}/{os.readlink('/proc/self/ns/pid')}"
 
 
 def read_start_time(pid: int) -> str | None:
     """Return when a process of this machine was started; None when it is gone or a zombie."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
         return None
     return None if fields[0] in "ZX" else fields[19]

@@ -112,7 +112,7 @@ def _read_generation(ledger: Path, signature: str, generation: int) -> Claim | N
     """A damaged one is somebody's, until it stands still for a lease: its owner writes it anew with
     the next beat.
     """
-    path = _claim_path(ledger, signature, generation)
+    path = claim_path(ledger, signature, generation)
     try:
         content = read_plain_file(path)
         plain = stored_files.parse_json(content, str(path), "", records.ClaimFile)
@@ -124,19 +124,15 @@ def _read_generation(ledger: Path, signature: str, generation: int) -> Claim | N
         return Claim(signature, generation, owner, -1)
 
 
-def _claim_path(ledger: Path, signature: str, generation: int) -> Path:
+def claim_path(ledger: Path, signature: str, generation: int) -> Path:
+    """Return where a claim stands."""
     return ledger / "claims" / f"{signature}.{generation:06d}"
 
 
 def forget_claims(ledger: Path, signature: str) -> None:
     """Remove every claim on a cell; for a person who knows that its owner is gone."""
     for generation in _list_generations(ledger).get(signature, ()):
-        remove_path(_claim_path(ledger, signature, generation))
-
-
-def path_of(ledger: Path, claim: Claim) -> Path:
-    """Return where a claim stands."""
-    return _claim_path(ledger, claim.signature, claim.generation)
+        remove_path(claim_path(ledger, signature, generation))
 
 
 def drop_claim(ledger: Path, claim: Claim) -> None:
@@ -166,7 +162,7 @@ class Lease:
         self._thread.join()
         for generation in _list_generations(self.ledger).get(self.signature, ()):
             if generation <= self.generation:
-                remove_path(_claim_path(self.ledger, self.signature, generation))
+                remove_path(claim_path(self.ledger, self.signature, generation))
 
     def _keep_beating(self) -> None:
         beat = 0
@@ -178,7 +174,7 @@ class Lease:
                     self.is_lost = True
                     return
                 write_text(
-                    _claim_path(self.ledger, self.signature, self.generation),
+                    claim_path(self.ledger, self.signature, self.generation),
                     _format_claim(current_owner(), beat),
                 )
             except OSError:  # a full or absent disk: the next beat tries again
@@ -198,7 +194,7 @@ def take_lease(ledger: Path, signature: str, dead: str = "") -> Lease:
     if newest is not None and newest.last_sign != dead and not newest.owner.is_dead:
         raise ClaimedElsewhereError(f"cell {signature} is being run by {newest.owner}")
     generation = 1 if newest is None else newest.generation + 1
-    if not _create_claim_file(_claim_path(ledger, signature, generation)):
+    if not _create_claim_file(claim_path(ledger, signature, generation)):
         raise ClaimedElsewhereError(f"cell {signature} was just claimed by another process")
     return Lease(ledger, signature, generation)
 

@@ -76,7 +76,7 @@ def _find_dead_claims(root: Path) -> Iterator[Garbage]:
     hour.
     """
     for claim in lease.read_claims(root).values():
-        path = lease.path_of(root, claim)
+        path = lease.claim_path(root, claim.signature, claim.generation)
         with suppress(FileNotFoundError):  # released a moment ago
             status = path.lstat()
             is_silent = time.time() - status.st_mtime > lease.SETTLED_SECONDS

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import secrets
 import shlex
 import sys
 from collections.abc import Sequence
@@ -19,8 +18,6 @@ from capsweep.ledger import causes, lease, listing, stored_files, transfer, upke
 from capsweep.ledger.causes import find_nearest
 from capsweep.ledger.ledger import Entry, Ledger, folder_of, load_predictions
 from capsweep.ledger.listing import find_signature
-from capsweep.storage import stores
-from capsweep.storage.stores import join
 from capsweep.terminal import count_of
 
 
@@ -198,64 +195,6 @@ def run_verify(parsed: argparse.Namespace) -> int:
     remark = f" ({len(unproven)} without digests)" if unproven else ""
     print(f"{counts[0]}, {len(finished)} of them finished{remark}: {counts[1]}")
     return 1 if faults else 0
-
-
-def run_reproduce(parsed: argparse.Namespace) -> int:
-    """Print the command that makes a cell again; with --run, make it and compare."""
-    from capsweep.sweep import reproduce
-
-    settings = _read_logistics(parsed)
-    ledger, storage = open_ledger(parsed), find_storage(parsed)
-    signature = find_signature(ledger, parsed.signature)
-    recipe = reproduce.find_recipe(ledger, signature)
-    for remark in recipe.remarks:
-        print(f"# {' '.join(remark.split())}")  # a second line would be a command
-    print(recipe.command)
-    if not parsed.run:
-        return 0
-    recorded = reproduce.read_making(ledger, signature)
-    if recipe.cell is None or recorded is None:
-        raise UserError(f"{signature}: this code cannot run it, or it has no result; see above")
-    kept = join(places.absolute(storage), "reproduced")
-    earlier = stores.open_store(kept).list_names("")
-    apart = join(kept, f"{signature}-{secrets.token_hex(3)}")
-    reproduce.run_apart(recipe.cell.overrides, storage, apart, settings)
-    print(f"# made again in {apart}")
-    again = reproduce.read_making(Ledger(apart), signature)
-    assert again is not None
-    for line in reproduce.compare_metrics(recorded.metrics, again.metrics):
-        print(line)
-    if recorded.metrics == again.metrics:
-        return 0
-    ledgers = (Ledger(join(kept, name)) for name in earlier if name.startswith(f"{signature}-"))
-    others = [one for each in ledgers if (one := reproduce.read_making(each, signature))]
-    for line in reproduce.explain_difference(recorded, again, others):
-        print(line)
-    return 1
-
-
-def _read_logistics(parsed: argparse.Namespace) -> list[str]:
-    """Make options of the places that are typed as for train.
-
-    Returns other settings of how to run. Raises UserError for what is none, or is given twice.
-    """
-    from capsweep.config.overrides import parse, render
-    from capsweep.sweep.choices import is_logistics
-
-    settings = []
-    for override in map(parse, parsed.overrides):
-        option = {"places.data": "data_dir"}.get(override.key, override.key.removeprefix("places."))
-        if not is_logistics(override.key):
-            raise UserError(f"{override.key} decides what the cell is; type places and how to run")
-        if option not in ("storage", "ledger", "data_dir"):
-            settings.append(override.text)
-        elif getattr(parsed, option) is not None:
-            raise UserError(f"{override.key} is given twice; keep one")
-        else:
-            setattr(parsed, option, str(override.value))
-    if parsed.data_dir is not None:
-        settings.append(render("places.data", parsed.data_dir))
-    return settings
 
 
 def run_rm(parsed: argparse.Namespace) -> None:

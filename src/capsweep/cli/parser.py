@@ -326,7 +326,8 @@ def make_parser() -> argparse.ArgumentParser:
         below = commands.add_parser(group, help=text, description=text)
         inner = below.add_subparsers(metavar="COMMAND", required=True)
         for name, command in members.items():
-            _add_command(inner, group, name, command)
+            module = name if name == "reproduce" else group
+            _add_command(inner, module, name, command)
     return parser
 
 

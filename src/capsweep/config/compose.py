@@ -19,11 +19,10 @@ import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.errors import HydraException
-from omegaconf import DictConfig, Node, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from omegaconf.resolvers import oc
 
-from capsweep.config import bounded_yaml, bounds, package_files, places, validation
+from capsweep.config import bounded_yaml, bounds, interpolation, package_files, places, validation
 from capsweep.config import overrides as grammar
 from capsweep.config.cell import SCIENCE, Cell, flat, get, without
 from capsweep.config.overrides import Override
@@ -39,47 +38,21 @@ CUT_OPTIONS = {
 # Presets are written at the root of the configuration, past Hydra's own check of keys.
 PRESETS = ("recipe", "experiment", "debug")
 
-# Sections that say where a cell runs. They stand apart from all others, which are recorded and
-# uploaded: neither draws values from the other.
-HERE = ("places", "cluster")
-# Keys beside places that a variable of the environment may fill, and which.
-FILLED = {"cluster.address": "RAY_ADDRESS", "cluster.jobs": "RAY_API_SERVER_ADDRESS"}
-# Resolvers that Hydra brings, of the clock and of the process.
-OUTSIDE = ("now", "hydra", "python_version")
 MOST_DRAWN = 20  # interpolations of a run: each may hold others, so that their work is a product
-
-
-def _read_environment(name: str, *default: Any, _node_: Node) -> Any:
-    """Return what `oc.env` gives. Raises ConfigError for a key that is recorded or uploaded."""
-    key = _node_._get_full_key(None)
-    if not key.startswith("places.") and FILLED.get(key) != name:
-        raise ConfigError(
-            f"{key} may not be drawn from the environment: it would be recorded or uploaded; write "
-            "the value itself"
-        )
-    return oc.env(name, *default)
-
-
-# OmegaConf itself says what draws on the environment, however that is spelled.
-OmegaConf.register_new_resolver("oc.env", _read_environment, replace=True)
 
 
 @dataclass(frozen=True)
 class Composition:
     """A choice of groups, composed.
 
-    parts: for OmegaConf, the sections of HERE and all others, each a root of its own. written:
-    both as plain data, unresolved. schema: leaf keys to default values. recipe: its name, if any.
+    parts: for OmegaConf; see `interpolation`. written: both as plain data, unresolved. schema: leaf
+    keys to default values. recipe: its name, if any.
     """
 
-    parts: tuple[DictConfig, DictConfig]
+    parts: interpolation.Parts
     written: Mapping[str, Any]
     schema: Mapping[str, Any]
     recipe: str | None
-
-    def part_of(self, key: str) -> DictConfig:
-        """Return the part in which a key stands."""
-        return self.parts[key.partition(".")[0] not in HERE]
 
 
 def cell(overrides: Iterable[str | Override]) -> Cell:
@@ -116,10 +89,11 @@ def _set_values(groups: tuple[str, ...], values: Sequence[Override]) -> dict[str
         for override in values:
             _set_value(composed, override)
             keys.append(override.key)
-        plain = _resolve_parts(composed.parts)
+        plain = interpolation.resolve_parts(composed.parts)
     finally:
         for key in keys:
-            OmegaConf.update(composed.part_of(key), key, get(composed.written, key), merge=False)
+            part = interpolation.part_of(composed.parts, key)
+            OmegaConf.update(part, key, get(composed.written, key), merge=False)
     plain = {name: plain[name] for name in composed.written}
     bounds.fit_types(plain, keys, composed.schema)
     return plain
@@ -155,17 +129,12 @@ def _compose_groups(groups: tuple[str, ...]) -> Composition:
     """Compose a choice of groups; Hydra does that once on a machine, in a fifth of a second."""
     key, compose = f"{hash_composer()} {groups}", partial(_compose_by_hydra, groups)
     written, schema, recipe = disk_cache.compute_once("compositions", key, compose)
-    for name in OUTSIDE:
+    for name in interpolation.OUTSIDE:
         OmegaConf.clear_resolver(name)
-    parts = _split_here(written)
+    parts = interpolation.split_parts(written)
     for part in parts:
         OmegaConf.set_struct(part, True)
     return Composition(parts, written, schema, recipe)
-
-
-def _split_here(written: Mapping[str, Any]) -> tuple[DictConfig, DictConfig]:
-    here = {name: written[name] for name in HERE}
-    return DictConfig(here), DictConfig({k: v for k, v in written.items() if k not in HERE})
 
 
 @cache
@@ -201,10 +170,10 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
     del config["hydra"]
     written: Any = OmegaConf.to_container(config, resolve=False)
     whole: Any = written if plain is None else OmegaConf.to_container(plain, resolve=False)
-    schema = flat(_resolve_parts(_split_here(whole)))
+    schema = flat(interpolation.resolve_parts(interpolation.split_parts(whole)))
     dropped = _list_inapplicable(groups, written, schema, choices.get("recipe"))
     written = reduce(without, dropped, written)
-    for key in flat(_resolve_parts(_split_here(written))):
+    for key in flat(interpolation.resolve_parts(interpolation.split_parts(written))):
         if key not in schema:
             where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
             text = grammar.describe_unknown_key(key, schema)
@@ -259,7 +228,7 @@ def _set_value(composed: Composition, override: Override) -> None:
         raise ConfigError(grammar.describe_unknown_key(key, schema))
     if isinstance(value, dict):
         raise ConfigError(f"{key} is one value, not a section; got {value}")
-    config = composed.part_of(key)
+    config = interpolation.part_of(composed.parts, key)
     _check_not_wired(config, key)
     with grammar.one_line(f"{key}={str(value)[: grammar.MOST_LETTERS]}"):
         OmegaConf.update(config, key, value, merge=False)
@@ -280,34 +249,3 @@ def _check_not_wired(config: DictConfig, key: str) -> None:
         section = section[name]
     if names[-1] in grammar.FIXED_NAMES:
         raise ConfigError(f"{key} belongs to its file; choose another file of conf/{names[0]}")
-
-
-def _resolve_parts(parts: tuple[DictConfig, DictConfig]) -> dict[str, Any]:
-    """Return all sections, resolved. Raises ConfigError naming the key and no variable's value."""
-    here, rest = map(_resolve_part, parts)
-    for name, place in here["places"].items():
-        if isinstance(place, (list, dict, bool)):
-            raise ConfigError(f"places.{name} is no path; write one")
-    return {**here, **rest}
-
-
-def _resolve_part(part: DictConfig) -> dict[str, Any]:
-    try:
-        with grammar.one_line("conf/"):
-            plain: Any = OmegaConf.to_container(part, resolve=True)
-    except ConfigError as error:
-        cause = error.__cause__
-        key = getattr(cause, "full_key", None)
-        if key is None:
-            raise
-        reason = str(cause).splitlines()[0]
-        if key.startswith("places."):  # a reason may quote what a variable holds
-            written: Any = OmegaConf.to_container(part, resolve=False)
-            raise ConfigError(
-                f"{key}={get(written, key)}: this gives no path; places are drawn from each other "
-                "and from variables that are set, and not from what a cell is"
-            ) from None
-        if any(name in f"{key} {reason}" for name in HERE):
-            reason += "; places and cluster are not drawn from other sections, nor these from them"
-        raise ConfigError(f"{key}: {reason}") from cause
-    return plain

@@ -1,0 +1,68 @@
+"""`capsweep ledger reproduce`: make a cell of the ledger again, and say what differs."""
+
+import argparse
+import secrets
+
+from capsweep.cli.ledger import find_storage, open_ledger
+from capsweep.config import places
+from capsweep.config.overrides import parse, render
+from capsweep.errors import UserError
+from capsweep.ledger.ledger import Ledger
+from capsweep.ledger.listing import find_signature
+from capsweep.storage import stores
+from capsweep.storage.stores import join
+from capsweep.sweep import reproduce
+from capsweep.sweep.choices import is_logistics
+
+
+def run_reproduce(parsed: argparse.Namespace) -> int:
+    """Print the command that makes a cell again; with --run, make it and compare."""
+    settings = _read_logistics(parsed)
+    ledger, storage = open_ledger(parsed), find_storage(parsed)
+    signature = find_signature(ledger, parsed.signature)
+    recipe = reproduce.find_recipe(ledger, signature)
+    for remark in recipe.remarks:
+        print(f"# {' '.join(remark.split())}")  # a second line would be a command
+    print(recipe.command)
+    if not parsed.run:
+        return 0
+    recorded = reproduce.read_making(ledger, signature)
+    if recipe.cell is None or recorded is None:
+        raise UserError(f"{signature}: this code cannot run it, or it has no result; see above")
+    kept = join(places.absolute(storage), "reproduced")
+    earlier = stores.open_store(kept).list_names("")
+    apart = join(kept, f"{signature}-{secrets.token_hex(3)}")
+    reproduce.run_apart(recipe.cell.overrides, storage, apart, settings)
+    print(f"# made again in {apart}")
+    again = reproduce.read_making(Ledger(apart), signature)
+    assert again is not None
+    for line in reproduce.compare_metrics(recorded.metrics, again.metrics):
+        print(line)
+    if recorded.metrics == again.metrics:
+        return 0
+    ledgers = (Ledger(join(kept, name)) for name in earlier if name.startswith(f"{signature}-"))
+    others = [one for each in ledgers if (one := reproduce.read_making(each, signature))]
+    for line in reproduce.explain_difference(recorded, again, others):
+        print(line)
+    return 1
+
+
+def _read_logistics(parsed: argparse.Namespace) -> list[str]:
+    """Make options of the places that are typed as for train.
+
+    Returns other settings of how to run. Raises UserError for what is none, or is given twice.
+    """
+    settings = []
+    for override in map(parse, parsed.overrides):
+        option = {"places.data": "data_dir"}.get(override.key, override.key.removeprefix("places."))
+        if not is_logistics(override.key):
+            raise UserError(f"{override.key} decides what the cell is; type places and how to run")
+        if option not in ("storage", "ledger", "data_dir"):
+            settings.append(override.text)
+        elif getattr(parsed, option) is not None:
+            raise UserError(f"{override.key} is given twice; keep one")
+        else:
+            setattr(parsed, option, str(override.value))
+    if parsed.data_dir is not None:
+        settings.append(render("places.data", parsed.data_dir))
+    return settings

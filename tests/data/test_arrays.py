@@ -156,7 +156,7 @@ SIGNED = np.where(IMAGES > 170, 1, np.where(IMAGES > 85, 255, 0)).astype(np.uint
         ({"test_labels": LABELS[:1]}, "test has 2 images and 1 labels; write one for each"),
         (
             {"train_labels": LABELS[:, None] + np.arange(2)},
-            r"of rows with a single 1 take labels\.argmax\(1\)",
+            r"with a single 1 take labels\.argmax",
         ),
         ({"train_labels": LABELS + 1}, "no training example of class 0"),
         ({"test_labels": LABELS[:2] + 4}, "no training example of class 3"),

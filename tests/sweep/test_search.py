@@ -314,7 +314,8 @@ def test_a_plan_names_the_fault_of_a_search(
 ) -> None:
     sweep = write_search(tmp_path, write_space("{batch_size: [8, 0]}"))
     assert cli.main(["plan", str(sweep.path), "--storage", str(tmp_path)]) == 2
-    assert "batch_size must be in [1, 1000000], got 0" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "find.yaml: arm capsnet: batch_size must be in [1, 1000000], got 0" in printed
 
 
 def test_trials_count_for_every_search_whose_space_has_them(tmp_path: Path, ledger: Ledger) -> None:

@@ -16,7 +16,7 @@ from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.report import render, table
 from capsweep.report.table import ResultTable
-from capsweep.sweep import choices, expand, trials
+from capsweep.sweep import choices, expand, search, trials
 from capsweep.sweep import queue as queues
 from capsweep.sweep.job import Capacity, Job, Outcome
 from capsweep.sweep.limits import Bounds, Limits
@@ -184,6 +184,21 @@ def test_a_trial_that_another_process_ended_early_is_not_trained_again(
     assert list_states(queue)[0] == TrialState.PRUNED
     content = queue.ledger.store.read(f"{folder_of(job.cell.signature)}/stopped.json") or b""
     assert json.loads(content) == {"epochs": 2}
+
+
+def test_a_known_setting_that_is_drawn_again_is_no_trial_of_its_own(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    sweep = write_search(tmp_path, write_space("{batch_size: [8]}"))
+    queue = open_queue(sweep, ledger)
+    job = start_job(queue)
+    finish_cell(ledger, job, 0.5)
+    queue.on_end(job, Outcome(result={"metrics": {"val/error": 0.5}}))
+    assert queue.next_job() is None
+    assert search.describe_end(queue).lines == (
+        "3 of 4 draws repeated a known setting; the same command draws again",
+        "the 1 trial is finished",
+    )
 
 
 def test_an_early_end_is_noted_with_its_epochs(queue: TrialQueue) -> None:

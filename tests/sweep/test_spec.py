@@ -80,6 +80,7 @@ REFUSED = [
     ("  capsnet:", '  "":', r"arms: '' is no name of an arm; write one line of printable text"),
     ("  capsnet:", '  "a\\nb":', r"arms: 'a\\nb' is no name of an arm"),
     ("  capsnet:", '  "\\e[31m":', r"arms: '\\x1b\[31m' is no name of an arm"),
+    ("  capsnet:", '  1: {}\n  "1":', r"arms: two arms are called 1; give each a name of its own"),
     ("  capsnet:", "  null:", r"arms: None is no name of an arm"),
     (AXIS, "      - routing.num_iters\n", r"arms\.capsnet\.space"),
     ("rows: [arm]", "rows: arm", "table.*rows"),

@@ -57,7 +57,7 @@ class NpzReader(OfficialReader, DecodedReader):
     axes: chw or hwc, of images of four axes; None: as their shape tells.
     """
 
-    publisher = "where you have it from"
+    publisher = "your own source"
 
     def __init__(
         self,

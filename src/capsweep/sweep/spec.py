@@ -130,6 +130,8 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
     _check_keys("table", table, required=("rows", "columns", "metric"))
     base = _read_overrides("base", content["base"])
     arms = tuple(_read_arm(k, v, base, search is not None) for k, v in content["arms"].items())
+    if (twice := _find_repeated([arm.name for arm in arms])) is not None:
+        raise ConfigError(f"arms: two arms are called {twice}; give each a name of its own")
     baseline = str(content.get("baseline", ""))
     if search is None:
         _check_baseline(baseline, arms)

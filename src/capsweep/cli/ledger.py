@@ -6,11 +6,12 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsweep.config import places
 from capsweep.config.cell import flat
@@ -25,6 +26,8 @@ from capsweep.terminal import count_of
 
 if TYPE_CHECKING:
     from capsweep.sweep.reproduce import Making
+
+Read = TypeVar("Read")
 
 
 def find_storage(parsed: argparse.Namespace) -> str:
@@ -88,7 +91,8 @@ def run_show(parsed: argparse.Namespace) -> None:
     """All that is known of a cell."""
     ledger = open_ledger(parsed)
     signature = find_signature(ledger, parsed.signature)
-    provenance, science = ledger.read_provenance(signature), ledger.read_science(signature)
+    provenance = _read_sound(partial(ledger.read_provenance, signature)) or {}
+    science = _read_sound(partial(ledger.read_science, signature))
     entry = listing.list_cells(ledger, [signature])[0].entry
     failure = listing.read_failure(ledger, signature) if entry.status == "failed" else ""
     if parsed.json:
@@ -107,7 +111,18 @@ def run_show(parsed: argparse.Namespace) -> None:
     if "predictions.npz" in ledger.list_files(signature):
         from capsweep.report import evaluation_tables
 
-        print(f"\n{evaluation_tables.describe_error(*load_predictions(ledger, signature))}")
+        predictions = _read_sound(partial(load_predictions, ledger, signature))
+        if predictions is not None:
+            print(f"\n{evaluation_tables.describe_error(*predictions)}")
+
+
+def _read_sound(read: Callable[[], Read]) -> Read | None:
+    """What is read; None, and a line that names the file, where it is damaged."""
+    try:
+        return read()
+    except DamageError as error:
+        stored_files.print_damage(error)
+        return None
 
 
 def run_why(parsed: argparse.Namespace) -> None:
@@ -271,11 +286,7 @@ def _read_making(ledger: Ledger, signature: str) -> "Making | None":
 
     if (result := ledger.read_result(signature)) is None:
         return None
-    try:
-        provenance = ledger.read_provenance(signature, result)
-    except DamageError as error:
-        stored_files.print_damage(error)
-        provenance = {}
+    provenance = _read_sound(partial(ledger.read_provenance, signature, result)) or {}
     return Making(result["metrics"], circumstances.read_circumstances(provenance, result))
 
 

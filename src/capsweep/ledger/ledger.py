@@ -119,7 +119,9 @@ class Ledger:
         if entry.status != "done" or entry.result is None:
             return entry
         result, where = entry.result, join(self.store.root, f"{folder_of(signature)}/{RESULT}")
-        if (epochs := result.get("epochs", 0)) > config["epochs"]:
+        epochs = result.get("epochs", config["epochs"])
+        ends_early = epochs < config["epochs"] and config.get("stop_accuracy") is not None
+        if epochs != config["epochs"] and not ends_early:
             why = f"epochs: {epochs} of a cell of {config['epochs']}"
             return Entry("failed", cause=str(stored_files.damage_error(where, why, REMOVE)))
         if result.get("code", {}).get("numerics") != code_identity.hash_numerics(config):

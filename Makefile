@@ -103,7 +103,7 @@ help: ## show this list
 #: sweep plan report | EXCLUDE="a=1 b=2" | leave out the places that have all of these
 #: sweep plan report | METRIC=test/loss | another metric for the table than the sweep file's
 #: sweep plan report | RERUN=stale | never (default), stale: also cells that other code made, or always
-#: sweep plan report train shards doctor gpu-proof | DATA_DIR=path | where the data sets are; default STORAGE/data
+#: sweep plan report train shards ledger doctor gpu-proof | DATA_DIR=path | where the data sets are; default STORAGE/data
 #: sweep plan report train shards ledger doctor wandb-sync bench gpu-proof | STORAGE=path | where results go; default outputs
 #: sweep plan report ledger wandb-sync | LEDGER=path | where finished cells are: a folder or s3://bucket/folder; default STORAGE/ledger
 #: sweep plan report train new shards ledger attach status stop wandb-sync test test-all bench soak | ARGS="a=1 b=2,3" | Hydra overrides and options; a list is an axis

@@ -102,6 +102,12 @@ def test_shards_are_told_what_to_make_and_where() -> None:
     ]
 
 
+def test_a_cell_is_reproduced_with_data_from_where_make_says() -> None:
+    words = ["ledger", "DATA_DIR=/data", "ARGS=reproduce 12ab --run"]
+    shown = make("--assume-old=.venv/.ready", 'CAPSWEEP=echo "[$$DATA_DIR]"', *words)
+    assert shown.split() == ["[/data]", "ledger", "reproduce", "12ab", "--run"]
+
+
 def test_a_sweep_on_a_cluster_is_detached_watched_and_stopped() -> None:
     assert command_of("sweep", "CLUSTER=aws", "DETACH=1") == [
         *["sweep", "ablation", "--cluster", "aws", "--detach"]

@@ -136,6 +136,7 @@ def test_axes_that_a_shape_leaves_open_are_asked_for(
 
 
 ZEROS, DARK = np.zeros_like(IMAGES), (IMAGES > 127).astype(np.uint8)
+STANDARDISED = ((IMAGES - 127.0) / 50).astype(np.int8).astype(np.uint8)
 SIGNED = np.where(IMAGES > 170, 1, np.where(IMAGES > 85, 255, 0)).astype(np.uint8)
 
 
@@ -153,7 +154,10 @@ SIGNED = np.where(IMAGES > 170, 1, np.where(IMAGES > 85, 255, 0)).astype(np.uint
         ({"train_images": IMAGES[:0]}, r"train_images is empty: its shape is \(0, 2, 5, 7\)"),
         ({"train_images": IMAGES[:, :0]}, r"train_images is empty: its shape is \(6, 0, 5, 7\)"),
         ({"test_labels": LABELS[:1]}, "test has 2 images and 1 labels; write one for each"),
-        ({"train_labels": LABELS[:, None] + np.arange(2)}, r"a class take labels\.argmax\(1\)"),
+        (
+            {"train_labels": LABELS[:, None] + np.arange(2)},
+            r"with a single 1 take labels\.argmax",
+        ),
         ({"train_labels": LABELS + 1}, "no training example of class 0"),
         ({"test_labels": LABELS[:2] + 4}, "no training example of class 3"),
         ({"train_labels": LABELS * 0, "test_labels": LABELS[:2] * 0}, "every label is 0"),
@@ -170,6 +174,8 @@ SIGNED = np.where(IMAGES > 170, 1, np.where(IMAGES > 85, 255, 0)).astype(np.uint
         ({"train_images": DARK}, "train_images use 0, 1 alone, as images do that were scaled"),
         ({"test_images": SIGNED[:2]}, "test_images use 0, 1, 255 alone, as images do that"),
         ({"val_images": DARK, "val_labels": LABELS}, "val_images use 0, 1 alone"),
+        ({"train_images": STANDARDISED}, "train_images use 0, 1, 2, 254, 255 alone"),
+        ({"train_images": IMAGES // 16}, r"train_images use 0, 1, .*, 14, 15 alone"),
     ],
 )
 def test_other_arrays_are_refused_saying_which_and_the_cure(

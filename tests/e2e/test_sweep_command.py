@@ -10,6 +10,7 @@ import pytest
 
 from capsweep import cli
 from capsweep.ledger import stored_files
+from capsweep.terminal import format_command
 
 Capture = pytest.CaptureFixture[str]
 
@@ -73,7 +74,7 @@ def test_a_failed_arm_is_a_gap_with_its_cause_and_is_not_tried_again(
         output = capsys.readouterr().out
         assert output.startswith("NaN: 2 cells: NonFiniteLossError")
         assert f"\n  why: {why[0]}\n" in output or f"\n  why: {why[1]}\n" in output
-        assert "\n  again: capsweep train " in output
+        assert f"\n  again: {format_command('train')} " in output
     table = (storage / "reports" / "diverging" / "table.md").read_text()
     assert "0/2 seeds; failed" in table
     assert "NonFiniteLossError: the loss was not finite at step" in table

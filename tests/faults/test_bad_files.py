@@ -37,6 +37,7 @@ IMPOSSIBLE: dict[tuple[str, ...], tuple[Any, ...]] = {
     ("metrics", "test/error"): (*NO_NUMBER, 1.5),
     ("metrics", "test/loss"): NO_NUMBER,
     ("metrics",): NO_SECTION,
+    ("status",): (*NO_TEXT, "failed", ""),
     ("epochs",): (*NO_NUMBER, 2.5),
     ("parameters",): (*NO_NUMBER, 0.5),
     ("seconds", "total"): NO_NUMBER,

@@ -107,6 +107,7 @@ def damages(file: Path) -> Iterator[Callable[[Path], object]]:
         yield lambda path, c=value: path.write_text(c)
     yield become_a_folder
     yield become_a_pipe
+    yield become_a_link_to_itself
 
 
 JSON = (".json", ".jsonl", ".000001")
@@ -140,6 +141,12 @@ def become_a_pipe(path: Path) -> None:
     """What is read once somebody writes to it."""
     path.unlink()
     os.mkfifo(path)
+
+
+def become_a_link_to_itself(path: Path) -> None:
+    """What leads nowhere, for ever."""
+    path.unlink()
+    path.symlink_to(path.name)
 
 
 Readers = dict[str, Callable[[Ledger], object]]
@@ -214,7 +221,7 @@ def test_no_damaged_file_blinds_a_reader(
     file = file_of(whole, name, is_signed)
     every = list(damages(file))
     numbers = random.Random(f"{name} {is_signed}").sample(range(len(every)), len(every))[:drawn]
-    for number in {*numbers, len(every) - 1}:
+    for number in {*numbers, len(every) - 2, len(every) - 1}:
         storage = tmp_path / str(number)
         shutil.copytree(whole, storage)
         every[number](storage / file.relative_to(whole))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import reported_cells
 
 from capsweep.config import compose
 from capsweep.errors import DataError, UserError
@@ -162,6 +163,40 @@ def test_a_file_with_a_value_of_another_kind_is_not_merged(
     with pytest.raises(DataError, match=rf"export\.tar: {name} of cell {SIGNATURE}"):
         transfer.import_cells(Ledger(tmp_path / "there"), export)
     assert not (tmp_path / "there").exists()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "weights.ckpt"])
+def test_a_file_that_is_not_the_one_of_the_result_is_not_merged(
+    name: str, finish, tmp_path: Path
+) -> None:
+    ledger = Ledger(tmp_path)
+    finish(ledger, "seed=3")
+    reported_cells.sign(tmp_path / folder_of(SIGNATURE))
+    transfer.export_cells(ledger, [SIGNATURE], tmp_path / "export.tar")
+    forge(tmp_path / "export.tar", name=name, content=b"")
+    message = rf"export\.tar: {SIGNATURE}/{name} is not the file that the cell's result"
+    with pytest.raises(DataError, match=message):
+        transfer.import_cells(Ledger(tmp_path / "there"), tmp_path / "export.tar")
+    assert not (tmp_path / "there").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("provenance.json", '{"code": "x"}', r"provenance\.json is damaged \(code: "),
+        ("config.yaml", "seed: 99\n", r"config\.yaml is damaged \(its signature is "),
+        ("evals/my plot.png", "x", r"evals/my plot\.png: an export takes names of letters"),
+    ],
+)
+@pytest.mark.parametrize("ledger", ["disk"], indirect=True)
+def test_an_export_that_no_import_would_take_is_not_written(
+    name: str, content: str, message: str, ledger: Ledger, finish, tmp_path: Path
+) -> None:
+    finish(ledger, "seed=3")
+    ledger.store.write(f"{folder_of(SIGNATURE)}/{name}", content.encode())
+    with pytest.raises(UserError, match=message):
+        transfer.export_cells(ledger, [SIGNATURE], tmp_path / "export.tar")
+    assert not (tmp_path / "export.tar").exists()
 
 
 @pytest.mark.parametrize(("damage", "message"), REFUSED)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +95,7 @@ def test_the_folder_of_another_cell_under_a_signature_is_found_by_a_report(
             (copy / name).unlink()
     answer = table.build_table(sweep, points, Ledger(tmp_path))
     faults = list(verify.find_faults(Ledger(tmp_path), copy.name))
-    assert bool(faults) is (kept != ("metrics.jsonl",))
+    assert any("config.yaml is damaged (" in fault for fault in faults)
     is_counted = copy.name not in json.dumps([*answer.rows[0].values[0].causes])
     assert is_counted is (kept != ("config.yaml",))
 
@@ -106,6 +107,31 @@ def test_a_report_names_the_results_that_nothing_proves(tmp_path: Path) -> None:
     folder = write_cell(tmp_path, points[1], 0.4)
     notes = table.build_table(sweep, points, Ledger(tmp_path)).footnotes
     assert notes["not proven"] == f"1 result without digests: {folder.name}"
+
+
+def test_a_file_of_an_evaluation_that_is_no_array_is_a_fault(tmp_path: Path) -> None:
+    _, points = reported_cells.small_sweep(tmp_path)
+    folder = write_cell(tmp_path, points[0], 0.4)
+    (folder / "evals").mkdir()
+    np.savez(folder / "evals" / "whole.npz", caption=np.array("text"))
+    (folder / "evals" / "torn.npz").write_bytes(b"PK")
+    (fault,) = verify.find_faults(Ledger(tmp_path), folder.name)
+    assert f"{folder}/evals/torn.npz is damaged (" in fault
+
+
+def test_a_result_of_fewer_epochs_is_damaged_unless_an_accuracy_ends_the_cell(
+    tmp_path: Path,
+) -> None:
+    _, points = reported_cells.small_sweep(tmp_path)
+    config, ledger = points[0].cell.config, Ledger(tmp_path)
+    write_cell(tmp_path, points[0], 0.4)
+    entry = ledger.entry(points[0].cell.signature)
+    entry = replace(entry, result={**(entry.result or {}), "epochs": config["epochs"] - 1})
+    for accuracy, status in ((None, "failed"), (0.9, "stale")):
+        judged = ledger.judge(
+            points[0].cell.signature, entry, {**config, "stop_accuracy": accuracy}
+        )
+        assert judged.status == status
 
 
 def test_a_result_of_more_epochs_than_were_asked_for_is_damaged(tmp_path: Path) -> None:

@@ -64,8 +64,9 @@ def test_a_band_holds_its_mean(seeds: list[list[float]]) -> None:
 def test_throughput_is_the_training_images_of_an_epoch_by_its_seconds(tmp_path: Path) -> None:
     epochs = rows([0.4, 0.2])
     epochs[1]["seconds"] = 4.0
-    finish(tmp_path, small_sweep(tmp_path)[1][0], 0.1, epochs)  # 50 images / s over 4 s
-    (cell,) = read_fields(tmp_path)[1][0].counted_cells
+    text = SWEEP.replace("digits]", "digits, epochs=2]")
+    finish(tmp_path, small_sweep(tmp_path, text)[1][0], 0.1, epochs)  # 50 images / s over 4 s
+    (cell,) = read_fields(tmp_path, text)[1][0].counted_cells
     assert figures.read_throughput(cell) == {0: 50.0, 1: 25.0}
 
 

@@ -89,7 +89,7 @@ def finish(
     found = {
         "status": "finished",
         "metrics": {"test/error": error, "test/loss": 2 * error},
-        "epochs": len(epochs),
+        "epochs": point.cell.config["epochs"],
         "parameters": 1000 * (1 + routing["num_iters"]),
         "seconds": {"fit": 2.0 * len(epochs), "total": 2.0 * len(epochs) + 1},
         "images_per_second": 50.0,

@@ -25,17 +25,42 @@ def store_cell(storage: Path, provenance: dict) -> str:
     return cell.signature
 
 
+@pytest.fixture(autouse=True)
+def _programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands that a text may name, which do nothing."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("git", "capsweep"):
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
 def paste_text(text: str, tmp_path: Path) -> list[str]:
     """What is there after a shell was given the text, but for the commands it names."""
-    place, programs = tmp_path / "paste_text", tmp_path / "bin"
-    for folder in (place, programs):
-        folder.mkdir()
-    for name in ("git", "capsweep"):
-        (programs / name).write_text("#!/bin/sh\n")
-        (programs / name).chmod(0o755)
-    path = {"PATH": f"{programs}:/usr/bin:/bin"}
-    subprocess.run(["bash", "-c", text], cwd=place, env=path, check=True, timeout=120)
+    place = tmp_path / "paste_text"
+    place.mkdir()
+    subprocess.run(["bash", "-c", text], cwd=place, check=True, timeout=120)
     return [file.name for file in place.iterdir()]
+
+
+def test_what_it_prints_can_be_typed_where_capsweep_is_on_no_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bin" / "capsweep").unlink()
+    signature = store_cell(tmp_path, {"overrides": ["seed=3"]})
+    assert cli.main(["ledger", "reproduce", signature, "--storage", str(tmp_path)]) == 0
+    command = capsys.readouterr().out.splitlines()[-1]
+    shown = subprocess.run(f"{command} --cfg job", shell=True, capture_output=True, text=True)
+    assert (shown.returncode, "seed: 3" in shown.stdout) == (0, True)
+
+
+def test_a_cell_without_a_result_is_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    signature = store_cell(tmp_path, {"overrides": ["seed=3"]})
+    assert cli.main(["ledger", "reproduce", signature, "--run", "--storage", str(tmp_path)]) == 2
+    assert "it has no result to compare with; the line above runs it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

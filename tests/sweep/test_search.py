@@ -16,7 +16,7 @@ from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.report import render, table
 from capsweep.report.table import ResultTable
-from capsweep.sweep import choices, expand, trials
+from capsweep.sweep import choices, expand, search, trials
 from capsweep.sweep import queue as queues
 from capsweep.sweep.job import Capacity, Job, Outcome
 from capsweep.sweep.limits import Bounds, Limits
@@ -186,6 +186,21 @@ def test_a_trial_that_another_process_ended_early_is_not_trained_again(
     assert json.loads(content) == {"epochs": 2}
 
 
+def test_a_known_setting_that_is_drawn_again_is_no_trial_of_its_own(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    sweep = write_search(tmp_path, write_space("{batch_size: [8]}"))
+    queue = open_queue(sweep, ledger)
+    job = start_job(queue)
+    finish_cell(ledger, job, 0.5)
+    queue.on_end(job, Outcome(result={"metrics": {"val/error": 0.5}}))
+    assert queue.next_job() is None
+    assert search.describe_end(queue).lines == (
+        "3 of 4 draws repeated a known setting; the same command draws again",
+        "the 1 trial is finished",
+    )
+
+
 def test_an_early_end_is_noted_with_its_epochs(queue: TrialQueue) -> None:
     job = start_job(queue)
     queue.on_epoch(job, {"epoch": 2, "val/error": 0.5})
@@ -314,7 +329,8 @@ def test_a_plan_names_the_fault_of_a_search(
 ) -> None:
     sweep = write_search(tmp_path, write_space("{batch_size: [8, 0]}"))
     assert cli.main(["plan", str(sweep.path), "--storage", str(tmp_path)]) == 2
-    assert "batch_size must be in [1, 1000000], got 0" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "find.yaml: arm capsnet: batch_size must be in [1, 1000000], got 0" in printed
 
 
 def test_trials_count_for_every_search_whose_space_has_them(tmp_path: Path, ledger: Ledger) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -82,7 +83,8 @@ def run_show(parsed: argparse.Namespace) -> None:
     """Print all that is known of a cell."""
     ledger = open_ledger(parsed)
     signature = find_signature(ledger, parsed.signature)
-    provenance, science = ledger.read_provenance(signature), ledger.read_science(signature)
+    provenance = stored_files.read_if_sound(partial(ledger.read_provenance, signature)) or {}
+    science = stored_files.read_if_sound(partial(ledger.read_science, signature))
     entry = listing.list_cells(ledger, [signature])[0].entry
     failure = listing.read_failure(ledger, signature) if entry.status == "failed" else ""
     if parsed.json:
@@ -101,7 +103,9 @@ def run_show(parsed: argparse.Namespace) -> None:
     if "predictions.npz" in ledger.list_files(signature):
         from capsweep.report import evaluation_tables
 
-        print(f"\n{evaluation_tables.describe_error(*load_predictions(ledger, signature))}")
+        predictions = stored_files.read_if_sound(partial(load_predictions, ledger, signature))
+        if predictions is not None:
+            print(f"\n{evaluation_tables.describe_error(*predictions)}")
 
 
 def run_why(parsed: argparse.Namespace) -> None:

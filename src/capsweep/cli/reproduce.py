@@ -26,9 +26,13 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
     print(recipe.command)
     if not parsed.run:
         return 0
-    recorded = reproduce.read_making(ledger, signature)
-    if recipe.cell is None or recorded is None:
-        raise UserError(f"{signature}: this code cannot run it, or it has no result; see above")
+    if recipe.cell is None:
+        raise UserError(f"{signature}: this code cannot run it; the lines above say why")
+    if (recorded := reproduce.read_making(ledger, signature)) is None:
+        raise UserError(
+            f"{signature}: it has no result to compare with; the line above runs it, and "
+            "`capsweep ledger show` says how it ended"
+        )
     kept = join(places.absolute(storage), "reproduced")
     earlier = stores.open_store(kept).list_names("")
     apart = join(kept, f"{signature}-{secrets.token_hex(3)}")

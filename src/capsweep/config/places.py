@@ -46,8 +46,16 @@ def _move_below(place: str, storage: str, other: str) -> str:
 
 
 def ledger_of(storage: str, ledger: str | None) -> str:
-    """Where a ledger is, by the options of a command: `ledger`, else below `storage`."""
-    return absolute(ledger or join(storage, "ledger"))
+    """Where a ledger is, by the options of a command: `ledger`, else below `storage`.
+
+    Raises ConfigError for an interpolation, which only a cell's configuration resolves.
+    """
+    place = ledger or join(storage, "ledger")
+    if "${" in place:
+        raise ConfigError(
+            f"{place}: ${{...}} is not resolved in the place of a ledger; write it out"
+        )
+    return absolute(place)
 
 
 def folder_of(storage: str) -> Path:

@@ -120,10 +120,12 @@ class Ledger:
         if entry.status != "done" or entry.result is None:
             return entry
         result, why = entry.result, None
-        epochs, counted = result.get("epochs", 0), result.get("parameters", parameters)
+        epochs = result.get("epochs", config["epochs"])
+        counted = result.get("parameters", parameters)
         code = result.get("code", {}).get("numerics")
         is_stale = code != code_identity.hash_numerics(config)
-        if epochs > config["epochs"]:
+        ends_early = epochs < config["epochs"] and config.get("stop_accuracy") is not None
+        if epochs != config["epochs"] and not ends_early:
             why = f"epochs: {epochs} of a cell of {config['epochs']}"
         elif parameters not in (None, counted) and not is_stale:
             why = f"parameters: {counted:,} of a network of {parameters:,}"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from capsweep.config.cell import flat
@@ -119,11 +120,8 @@ def read_circumstances(ledger: Ledger, signature: str, result: Mapping[str, Any]
     """Return what made a finished cell, in words: hardware, torch, code and the fingerprint of its
     data. A damaged provenance is printed, and says nothing.
     """
-    try:
-        made = ledger.read_provenance(signature, result)
-    except DamageError as error:
-        stored_files.print_damage(error)
-        made = {}
+    read = partial(ledger.read_provenance, signature, result)
+    made = stored_files.read_if_sound(read) or {}
     fingerprint = made.get("fingerprint")
     if isinstance(fingerprint, dict):  # a hash for each file
         fingerprint = hash_bytes(json.dumps(fingerprint, sort_keys=True).encode())

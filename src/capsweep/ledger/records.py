@@ -91,7 +91,7 @@ class Result(Record):
     """
 
     metrics: Metrics
-    status: str = ABSENT
+    status: Literal["finished"] = ABSENT
     signature: str = ABSENT
     epochs: AtLeastOne = ABSENT
     steps: AtLeastOne = ABSENT

@@ -6,9 +6,9 @@ have changed it since.
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic_core import from_json
 
@@ -22,6 +22,8 @@ from capsweep.storage.npz import open_npz
 
 if TYPE_CHECKING:
     import numpy as np
+
+Value = TypeVar("Value")
 
 CONFIG, RESULT = "config.yaml", "result.json"
 FAILURE = "error.txt"  # why a cell failed: the cause in the first line, then the traceback
@@ -42,6 +44,15 @@ def damage_error(where: str, why: object, cure: str) -> DamageError:
 def print_damage(error: DamageError) -> None:
     """Print that a damaged file is left out."""
     print(f"error: {error}", file=sys.stderr, flush=True)
+
+
+def read_if_sound(read: Callable[[], Value]) -> Value | None:
+    """Return what is read; None, after a line that names the file, where it is damaged."""
+    try:
+        return read()
+    except DamageError as error:
+        print_damage(error)
+        return None
 
 
 def parse_json(

@@ -25,6 +25,8 @@ from capsweep.ledger.ledger import (
     is_damaged,
 )
 from capsweep.ledger.stored_files import CONFIG, DIGESTS, FAILURE, RESULT
+from capsweep.storage.files import hash_bytes
+from capsweep.storage.stores import join
 
 WEIGHTS = "weights.ckpt"
 FAILED = {CONFIG, FAILURE, "provenance.json"}  # of a failed cell: all that travels
@@ -84,9 +86,15 @@ def _list_names(ledger: Ledger, signature: str) -> list[str]:
 
 def _read_content(ledger: Ledger, path: str) -> bytes:
     signature, _, name = path.partition("/")
+    if MEMBER.fullmatch(path) is None:
+        raise UserError(
+            f"{path}: an export takes names of letters, digits, '_', '-' and '.'; rename it"
+        )
     content = ledger.read(signature, name)
     if content is None:
         raise DataError(f"{path} went away during the export; export again")
+    where = join(ledger.store.root, f"{folder_of(signature)}/{name}")
+    stored_files.check_content(name, content, where, signature, stored_files.REMOVE)
     # A traceback and folders are of that machine alone.
     return FOLDER.sub(rb"\1", content.partition(b"\n")[0]) if name == FAILURE else content
 
@@ -148,25 +156,30 @@ def verify_export(file: Path) -> Results:
     """Return how each cell ended, once all files are as the manifest says. Raises DataError as
     `import_cells` does.
     """
-    cells: dict[str, set[str]] = {}
+    cells: dict[str, dict[str, str]] = {}
     results: Results = {}
     for path, content in archive.read_members(file):
         signature, _, name = path.partition("/")
         if MEMBER.fullmatch(path) is None:
             raise DataError(f"{file}: {path[:80]!r} leads out of its folder, or is no name")
-        cells.setdefault(signature, set()).add(name)
+        cells.setdefault(signature, {})[name] = hash_bytes(content)
         where = f"{file}: {name} of cell {signature}"
         if name == RESULT:
             results[signature] = stored_files.read_result(content, where, signature, archive.AGAIN)
         else:
             stored_files.check_content(name, content, where, signature, archive.AGAIN)
-    for signature, names in cells.items():
-        if FAILURE in names:
+    for signature, found in cells.items():
+        if FAILURE in found:
             results.setdefault(signature, None)
         result = results.get(signature, {})
-        needed = (
-            {FAILURE} if result is None else {CONFIG, RESULT, *result.get(DIGESTS, {})} - OPTIONAL
-        )
-        if absent := needed - names:
+        known = {} if result is None else result.get(DIGESTS, {})
+        needed = {FAILURE} if result is None else {CONFIG, RESULT, *known} - OPTIONAL
+        if absent := needed - found.keys():
             raise DataError(f"{file}: {signature}/{min(absent)} is absent; {archive.AGAIN}")
+        for name in sorted((found.keys() & known) - {RESULT}):  # a result has a digest of itself
+            if found[name] != known[name]:
+                raise DataError(
+                    f"{file}: {signature}/{name} is not the file that the cell's {RESULT} names; "
+                    f"{archive.AGAIN}"
+                )
     return results

@@ -22,6 +22,8 @@ def find_faults(ledger: Ledger, cell: str) -> Iterator[str]:
     """Yield a line for each fault of a cell, once, though several readers meet it."""
     result = ledger.read_result(cell)
     names = {*ledger.list_files(cell), *(result or {}).get(DIGESTS, {})} - {RESULT, "resume.ckpt"}
+    if result is not None:
+        names.add(transfer.CONFIG)
     names |= {f"{EVALUATIONS}/{name}" for name in ledger.list_evaluations(cell)}
     readers: list[Callable[[], object]] = [
         partial(ledger.sound_result, cell),
@@ -51,9 +53,11 @@ def _check_science(ledger: Ledger, cell: str) -> None:
 
 
 def _check_file(ledger: Ledger, cell: str, name: str) -> None:
-    if ledger.read(cell, name) is None and name not in transfer.OPTIONAL:
-        where = f"{ledger.locate_files(cell)}/{name}"
+    content, where = ledger.read(cell, name), f"{ledger.locate_files(cell)}/{name}"
+    if content is None and name not in transfer.OPTIONAL:
         raise stored_files.damage_error(where, "it is absent", REMOVE)
+    if content is not None and name.startswith(f"{EVALUATIONS}/") and name.endswith(".npz"):
+        stored_files.read_arrays(content, where, "remove it, and evaluate the cell again")
 
 
 def _check_predictions(ledger: Ledger, cell: str, result: Mapping[str, Any]) -> None:

@@ -29,7 +29,7 @@ def load(kind: str, key: str) -> Any:
     """The kept value of a key; None where there is none that is whole."""
     try:
         digest, _, content = _path_of(kind, key).read_bytes().partition(b"\n")
-        return json.loads(content) if digest.decode() == hash_bytes(content) else None
+        return json.loads(content) if digest.decode() == _digest_of(kind, key, content) else None
     except (OSError, RuntimeError, ValueError):
         return None
 
@@ -37,13 +37,18 @@ def load(kind: str, key: str) -> Any:
 def save(kind: str, key: str, value: Any) -> None:
     """Keep a value, and remove those of its kind that were kept for a month."""
     content = json.dumps(value).encode()
-    stored = f"{hash_bytes(content)}\n".encode() + content
+    stored = f"{_digest_of(kind, key, content)}\n".encode() + content
     with suppress(OSError, RuntimeError):
         path = _path_of(kind, key)
         write_atomically(path, lambda file: file.write(stored))
         for other in path.parent.iterdir():
             if time.time() - other.stat().st_mtime > KEPT_SECONDS:
                 other.unlink(missing_ok=True)
+
+
+def _digest_of(kind: str, key: str, content: bytes) -> str:
+    """Of the value and what it is of: a file that was renamed is not that of another key."""
+    return hash_bytes(f"{kind}\n{key}\n".encode() + content)
 
 
 def _path_of(kind: str, key: str) -> Path:

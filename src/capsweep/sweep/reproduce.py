@@ -1,7 +1,6 @@
 """The command that makes a cell of the ledger again, at the settings it was recorded with."""
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.causes import find_differences
 from capsweep.ledger.ledger import Ledger
 from capsweep.ledger.listing import read_circumstances
+from capsweep.terminal import format_command
 
 OVERRIDE = re.compile(r"(?!hydra\b)[A-Za-z_][A-Za-z0-9_./]*=.*")
 COMMIT = re.compile(r"[0-9a-f]{7,64}")
@@ -64,11 +64,11 @@ def find_recipe(ledger: Ledger, signature: str) -> Recipe:
     elif commit:
         remarks.append("the commit in its provenance.json is none; the file was altered")
     if cell is None:
-        command = shlex.join(["capsweep", "train", *overrides])
+        command = format_command("train", *overrides)
         return Recipe(None, f"{checkout}{command}", tuple(remarks))
     if code.get("numerics") != code_identity.hash_numerics(cell.config):
         remarks.append("the code that decides its numbers has changed since, or was not recorded")
-    return Recipe(cell, cell.command, tuple(remarks))
+    return Recipe(cell, format_command("train", *cell.overrides), tuple(remarks))
 
 
 def _check_overrides(overrides: Sequence[str], signature: str) -> list[str]:

@@ -38,6 +38,7 @@ from capsweep.sweep.trials import (
     read_value,
     search_of,
 )
+from capsweep.terminal import count_of
 from capsweep.tracking import mode as modes
 
 ARM = "arm"
@@ -67,6 +68,7 @@ class TrialQueue(JobQueue):
         self.sweep, self.search, self.mode = sweep, search_of(sweep), mode
         self.names: dict[str, str] = {}
         self._numbers: dict[str, int] = {}  # Optuna's, of trials that have not ended
+        self.repeated = 0  # draws of a setting that was known
         self._rows: dict[str, dict[str, Any]] = {}  # of their last epochs
         self._distributions = _list_distributions(sweep)
         self.study = self._make_study(trials)
@@ -141,8 +143,10 @@ class TrialQueue(JobQueue):
         signature = point.cell.signature
         state, value = self._judge_entry(self.ledger.entry(signature))
         if signature in self._numbers:
+            self.repeated += 1
             self.study.tell(trial, state=TrialState.FAIL)  # the same setting, running now
         elif state != TrialState.RUNNING:
+            self.repeated += 1
             self.study.tell(trial, value, state)
         else:
             self._numbers[signature] = trial.number
@@ -225,8 +229,17 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
         console.out(line)
     with progress:
         execute(queue, node.storage / "ray", Cluster.from_config(config))
-    ended = search.trials - queue.count_left - len(queue.failed)
-    return drive.describe_end(queue, ended, search.trials, "trial")
+    return describe_end(queue)
+
+
+def describe_end(queue: TrialQueue) -> SweepEnd:
+    """Return the exit status and last lines; a draw of a known setting is no trial of its own."""
+    total = queue.search.trials - queue.repeated
+    end = drive.describe_end(queue, total - queue.count_left - len(queue.failed), total, "trial")
+    if not queue.repeated:
+        return end
+    drawn = f"{queue.repeated} of {count_of(queue.search.trials, 'draw')} repeated a known setting"
+    return SweepEnd(end.status, (f"{drawn}; the same command draws again", *end.lines))
 
 
 def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor:

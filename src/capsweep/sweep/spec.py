@@ -129,7 +129,9 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
     table = content.get("table", {"rows": [], "columns": [], "metric": search and search.metric})
     _check_keys("table", table, required=("rows", "columns", "metric"))
     base = _read_overrides("base", content["base"])
-    arms = tuple(_read_arm(str(k), v, base, search is not None) for k, v in content["arms"].items())
+    arms = tuple(_read_arm(k, v, base, search is not None) for k, v in content["arms"].items())
+    if (twice := _find_repeated([arm.name for arm in arms])) is not None:
+        raise ConfigError(f"arms: two arms are called {twice}; give each a name of its own")
     baseline = str(content.get("baseline", ""))
     if search is None:
         _check_baseline(baseline, arms)
@@ -189,8 +191,12 @@ def _check_baseline(baseline: str, arms: Sequence[Arm]) -> None:
             raise ConfigError(f"arms.{baseline}.{flag}: never of the baseline; leave it out")
 
 
-def _read_arm(name: str, content: Any, base: Sequence[Override], is_search: bool) -> Arm:
+def _read_arm(key: Any, content: Any, base: Sequence[Override], is_search: bool) -> Arm:
     """An arm of a file with this `base`. Raises ConfigError naming arm and key."""
+    name = str(key)
+    # A line break or an empty cell breaks each table that has the arm.
+    if key is None or not name.strip() or not name.isprintable():
+        raise ConfigError(f"arms: {key!r} is no name of an arm; write one line of printable text")
     where = f"arms.{name}"
     content = {} if content is None else content
     flags = () if is_search else ("optional", "matched")

@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from capsweep.config import overrides as grammar
 from capsweep.config import validation
 from capsweep.config.cell import get
 from capsweep.config.overrides import Override
-from capsweep.errors import ConfigError, DamageError
+from capsweep.errors import ConfigError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import READERS, Entry, Ledger
 from capsweep.statistics import metric_format
@@ -59,11 +60,8 @@ def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
     """Return the trials of a search in a ledger, in the order in which they began."""
 
     def read_provenance(signature: str) -> tuple[str, str, Mapping[str, Any]]:
-        try:
-            recorded = ledger.read_provenance(signature)
-        except DamageError as error:
-            stored_files.print_damage(error)
-            recorded = {}
+        read = partial(ledger.read_provenance, signature)
+        recorded = stored_files.read_if_sound(read) or {}
         return str(recorded.get("started")), signature, recorded
 
     with ThreadPoolExecutor(READERS) as pool:
@@ -191,8 +189,7 @@ def check_search(sweep: Sweep) -> list[Point]:
     if len(sweep.seeds) != 1:
         raise ConfigError(f"{sweep.path.name}: seeds: a search takes one seed, got {sweep.seeds}")
     metric = search_of(sweep).metric
-    places = [(arm, place) for arm in sweep.arms for place in _list_edges(arm)]
-    points = [expand.make_point(sweep, arm, place, sweep.seeds[0]) for arm, place in places]
+    points = [point for arm in sweep.arms for point in _compose_edges(sweep, arm)]
     for point in points:
         where = f"{sweep.path.name}: {point.title}: search.metric"
         # Held out of training: a data set that is validated on test images chooses nothing.
@@ -203,6 +200,14 @@ def check_search(sweep: Sweep) -> list[Point]:
         validation.check_metric(where, metric, [point.cell.config])
     expand.check_distinct_fields(with_rows(sweep), points)
     return points
+
+
+def _compose_edges(sweep: Sweep, arm: Arm) -> list[Point]:
+    try:
+        edges = _list_edges(arm)
+        return [expand.make_point(sweep, arm, place, sweep.seeds[0]) for place in edges]
+    except ConfigError as error:
+        raise ConfigError(f"{sweep.path.name}: arm {arm.name}: {error}") from error
 
 
 def _list_edges(arm: Arm) -> Iterator[Place]:

@@ -49,8 +49,8 @@ class MultiMnist:
 
     def build_maker(self, split: str) -> Maker:
         """Composes ranges of the sequence."""
-        digits = Splits(**{name: _build_examples(*pair) for name, pair in self.digits.items()})
-        source = make_pair_source(digits, cast(Split, split), self.content.settings)
+        train, test = (_build_examples(*self.digits[name]) for name in ("train", "test"))
+        source = make_pair_source(Splits(train, test), cast(Split, split), self.content.settings)
         return lambda start, stop: compose_pairs(
             source, torch.arange(start, stop), self.with_sources
         )

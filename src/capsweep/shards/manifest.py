@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, ConfigDict, Field, JsonValue, StringConstraints, TypeAdapter
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeAdapter
 
 from capsweep.errors import DataError
 from capsweep.storage.files import hash_bytes, stat_regular_file, write_text
@@ -65,7 +65,7 @@ class DataSetContent:
 
     dataset: Name
     version: Size
-    settings: Annotated[Mapping[str, JsonValue], AfterValidator(_check_finite)]
+    settings: Annotated[Mapping[str, Any], AfterValidator(_check_finite)]
     origin: Origin
     splits: Annotated[Mapping[Name, Count], Field(min_length=1)]
 

@@ -153,7 +153,9 @@ def _check_science(science: Mapping[str, Any], where: str, signature: str, cure:
     except ValueError as error:  # a number that is none
         raise damage_error(where, error, cure) from error
     if actual != signature:
-        raise damage_error(where, f"it has the signature {actual}", cure)
+        raise damage_error(
+            where, f"its signature is {actual}; a cell has the signature of its settings", cure
+        )
 
 
 def read_rows(

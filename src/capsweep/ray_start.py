@@ -23,7 +23,6 @@ os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
 # Else a worker that ends kills what it started before that could tidy up. All that a cell starts
 # ends by itself when its process is gone: after a SIGKILL nobody else does it.
 os.environ.setdefault("RAY_kill_child_processes_on_worker_exit", "false")
-os.environ.setdefault("RAY_worker_register_timeout_seconds", "180")  # on a busy machine, not 60
 os.environ.setdefault("RAY_AUTH_MODE", "token")  # who reaches Ray's ports runs code
 
 import ray as ray

@@ -71,8 +71,9 @@ def connected(
     """
     before = signal.getsignal(signal.SIGTERM)
     # A Ray of this machine listens on 127.0.0.1 alone, as Ray does by itself on macOS.
-    ray_constants.ENABLE_RAY_CLUSTER = address is not None
+    joins, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, address is not None
     with ExitStack() as stack:
+        stack.callback(setattr, ray_constants, "ENABLE_RAY_CLUSTER", joins)
         watch = None
         if address is None:
             if imports:
@@ -80,6 +81,11 @@ def connected(
                 stack.callback(os.environ.pop, PRELOAD, None)
             watch = stack.enter_context(_RayWatch())
             stack.enter_context(_waiting_for_raylet())
+        if PORT_WAIT not in os.environ:
+            # Of a cluster: seconds for which Ray tries again, whatever went wrong, a wrong token
+            # as well. A process may start a Ray of its own and later join a cluster.
+            os.environ[PORT_WAIT] = "1" if address else f"{START_SECONDS:.0f}"
+            stack.callback(os.environ.pop, PORT_WAIT, None)
         stack.callback(ray.shutdown)
         ray_driver._worker_logs_enabled = False  # the last lines of a lost raylet's log
         dashboard = _start_or_join(address, cpus, gpus, package).dashboard_url
@@ -184,8 +190,6 @@ def _start_or_join(
     runtime_env = None  # a driver that is a job came with its package, which its workers get
     if package is not None and "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:
         runtime_env = {"py_modules": [str(package), str(package.with_name("data_prep"))]}
-    # Of a cluster: seconds for which Ray tries again, whatever went wrong, a wrong token as well.
-    os.environ.setdefault(PORT_WAIT, "1" if address else f"{START_SECONDS:.0f}")
     try:
         if address is not None:
             _check_listening(address)

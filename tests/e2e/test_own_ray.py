@@ -138,7 +138,8 @@ except ConfigError as error:
 @pytest.mark.slow
 def test_a_ray_that_does_not_start_is_one_line_and_leaves_no_process() -> None:
     mark = secrets.token_hex(8)
-    process = commands.start(env={**os.environ, MARK: mark}, program=["-c", SILENT])
+    environment = {**os.environ, MARK: mark, ray_start.PORT_WAIT: "60"}  # the first of its waits
+    process = commands.start(env=environment, program=["-c", SILENT])
     (line,) = commands.read_to_end(process).splitlines()
     assert line.startswith(
         "Ray does not start (its raylet gives no sign); where the machine is busy"

@@ -75,6 +75,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def ledger(whole: Path, own_folder: Path) -> Path:
+    """The ledger of a copy of that storage, in the current folder."""
+    return shutil.copytree(whole, own_folder / "storage") / "ledger"
+
+
 def replace_at(record: Any, path: tuple[Any, ...], value: Any) -> None:
     """Put a value at a path of nested sections, which are made where they are absent."""
     *above, last = path
@@ -110,11 +116,9 @@ def sign_again(folder: Path) -> None:
 
 @pytest.mark.parametrize("number", RECORDS)
 def test_a_bad_record_is_named_and_blinds_no_command(
-    number: int, whole: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]
+    number: int, ledger: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chance = Random(f"record/{number}")
-    shutil.copytree(whole, own_folder / "storage")
-    ledger = own_folder / "storage" / "ledger"
     results = sorted(ledger.glob("*/*/result.json"))
     others = [*ledger.glob("*/*/provenance.json"), *ledger.glob("*/*/stopped.json")]
     others = sorted([*others, *ledger.glob("*/*/metrics.jsonl"), *ledger.glob("claims/*.000001")])
@@ -177,11 +181,9 @@ def draw_header(chance: Random) -> bytes:
 
 @pytest.mark.parametrize("number", ARRAYS)
 def test_arrays_that_are_not_what_their_header_says_are_damage(
-    number: int, whole: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]
+    number: int, ledger: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chance = Random(f"arrays/{number}")
-    shutil.copytree(whole, own_folder / "storage")
-    ledger = own_folder / "storage" / "ledger"
     file = chance.choice(sorted(ledger.glob("*/*/predictions.npz")))
     with np.load(file) as stored:
         members = {}

@@ -11,13 +11,17 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from trained_cells import assert_equal, find_folder, train
+from trained_cells import assert_equal, find_folder, read_outputs, train
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.errors import LeftEarlyError
-from capsweep.training.graphs import StepGraphs
+from capsweep.model.losses import cross_entropy
+from capsweep.model.routing import random
+from capsweep.training import build
+from capsweep.training.graphs import StepGraphs, TrainingStep
 from capsweep.training.module import CapsuleTask
+from capsweep.training.objective import Objective
 from capsweep.training.run_hooks import RunHooks
 
 Run = Any  # what is captured: a method of CapturedStep
@@ -40,6 +44,8 @@ CELLS = {
     "an optimiser that is not fused": (*CAPSNET, "trainer.fused_optimizer=false"),
     "couplings drawn in each step": (*CAPSNET, "routing=random"),
 }
+
+FULL = ("model.decoder.hidden=[64]", "routing.num_iters=3", "batch_size=32", "epochs=5")
 
 
 def make_cell(storage: Path, *overrides: str) -> Cell:
@@ -70,6 +76,12 @@ def capture_by(
     return made
 
 
+def make_no_graphs(task: CapsuleTask, optimizer: torch.optim.Optimizer) -> StepGraphs:
+    """Let a cell train by ordinary steps."""
+    step = TrainingStep(task.network, task.objective, optimizer, task.make_optimizer, None, "32")
+    return StepGraphs(step, task.train_metrics, "a test")
+
+
 @pytest.mark.parametrize("overrides", CELLS.values(), ids=CELLS)
 def test_a_cell_of_captured_steps_is_that_of_ordinary_ones(
     overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -84,6 +96,60 @@ def test_a_cell_of_captured_steps_is_that_of_ordinary_ones(
     assert graphs[0].reason is None
     provenance = json.loads((find_folder(captured) / "provenance.json").read_text())
     assert provenance["graphs"].startswith("captured, batches of ")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("overrides", [*CELLS.values(), FULL], ids=[*CELLS, "200 steps"])
+def test_a_captured_cell_of_a_gpu_is_its_eager_one(
+    overrides: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    eager, again, captured = (
+        make_cell(
+            tmp_path / name, *overrides, f"trainer.graphs={graphs}", "trainer.accelerator=gpu"
+        )
+        for name, graphs in (("eager", "off"), ("again", "off"), ("captured", "auto"))
+    )
+    for cell in (eager, again, captured):
+        train(cell)
+    assert "trainer.graphs" not in capsys.readouterr().err
+    weights, repeated, found = (read_outputs(cell)[0] for cell in (eager, again, captured))
+    with capsys.disabled():
+        for name, other in (("eager again", repeated), ("captured", found)):
+            difference = max(float((weights[key] - other[key]).abs().max()) for key in weights)
+            print(f"\n{name}: largest difference of a weight {difference:.3g}", end="")
+    for key, expected in weights.items():
+        torch.testing.assert_close(found[key], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_a_network_that_waits_for_the_device_is_trained_eagerly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ("model=cnn_small", "model.dropout=0.5", "trainer.accelerator=gpu")
+    eager, captured = (make_cell(tmp_path / name, *settings) for name in ("eager", "captured"))
+
+    def measure(logit_BN: Tensor, target_BN: Tensor) -> Tensor:
+        loss = cross_entropy(logit_BN, target_BN)
+        return loss * (1 if loss.item() > 0 else 0)
+
+    monkeypatch.setattr(build, "build_objective", lambda _: Objective(measure, 0, 10, True))
+    with monkeypatch.context() as patched:
+        patched.setattr(CapsuleTask, "make_graphs", make_no_graphs)
+        train(eager)
+    train(captured)
+    assert "it cannot be captured" in capsys.readouterr().err
+    for found, expected in zip(read_outputs(captured), read_outputs(eager), strict=True):
+        for key, value in expected.items():
+            torch.testing.assert_close(torch.as_tensor(found[key]), torch.as_tensor(value))
+
+
+@pytest.mark.gpu
+def test_a_routing_that_draws_on_the_processor_is_trained_eagerly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(random, "_draw_like", lambda draw_LJ: draw_LJ * float(torch.rand(())))
+    train(make_cell(tmp_path, *CAPSNET, "routing=random", "trainer.accelerator=gpu"))
+    assert "draws random numbers on the processor" in capsys.readouterr().err
 
 
 def cut_after(last: int) -> RunHooks:

@@ -99,7 +99,7 @@ def _autocast_precision(cell: Cell, device: torch.device) -> torch.autocast:
 
 
 def _time_evaluation(cell: Cell, task: CapsuleTask, loader: EvaluationLoader) -> float:
-    """Return seconds per image of a batch, the second time: what compiles for the first is not
+    """Return seconds per image of a batch, the second time: what only the first one prepares is not
     counted.
     """
     batch: Batch = next(iter(loader))

@@ -57,19 +57,25 @@ IGNORED_WARNINGS = (
 def make_task(cell: Cell, num_devices: int = 1) -> CapsuleTask:
     """Return the network, its weights drawn from the seed, with its objective and optimiser.
 
-    num_devices: that share a batch. Raises ConfigError where `trainer.compile` cannot be had on
-    this node, or the network cannot be shared.
+    num_devices: that share a batch. Raises ConfigError where the network cannot be shared.
     """
     config = cell.config
     devices.disable_tf32()
     torch.manual_seed(seed_of(config["seed"], "weights"))
     network = build.build_network(config)
     shared = distributed.share_modules(network) if num_devices > 1 else []
-    devices.compile_network(network, config["trainer"]["compile"])
     objective, optimizer = build.build_objective(config), build.build_optimizer(config)
     batch_size = -(-config["batch_size"] // num_devices)
     return CapsuleTask(
-        network, objective, optimizer, config["optim"], config["seed"], shared, batch_size
+        network,
+        objective,
+        optimizer,
+        config["optim"],
+        config["seed"],
+        shared,
+        batch_size,
+        config["precision"],
+        config["trainer"].get("graphs", "auto"),  # older cells lack it
     )
 
 
@@ -104,7 +110,9 @@ def fit(
     trainer = _make_trainer(cell.config, [recorder, keeper, first], strategy)
     _fit_and_test(trainer, task, data, keeper)
     if trainer.is_global_zero:
-        methods = {"convolutions": describe_methods(task.network)}
+        methods: dict[str, Any] = {"convolutions": describe_methods(task.network)}
+        if task.captured is not None:  # it has trained, not only tested
+            methods["graphs"] = task.captured.describe()
         directory.update_provenance(directory.read_provenance() | methods)
     callbacks.check_reached(accuracy, recorder.rows)
     # What an unbroken run would have taken: epochs count for the cost of a cell whoever ran them.

@@ -20,7 +20,7 @@ from capsweep.model.routing.normalisers import NORMALISERS
 from capsweep.model.votes import ConvolutionalVotes, Votes
 from capsweep.training import build
 from capsweep.training.module import CapsuleTask
-from capsweep.training.objective import Progress, SplitMetrics
+from capsweep.training.objective import SplitMetrics
 from capsweep.training.run import run
 
 # What gives the host a number, or a size that depends on numbers.
@@ -154,8 +154,9 @@ def test_a_step_is_all_on_the_device_so_that_a_graph_can_be_captured(
         labels = torch.zeros(4, *([digits] if digits > 1 else []), dtype=torch.long)
         targets_BLCHW = torch.rand(4, digits, *dataset["image_shape"])
     objective, batch = build.build_objective(config), Batch(images_BCHW, labels, targets_BLCHW)
+    margin = None if objective.margin_at(1, 2) is None else torch.zeros((), device=DEVICE)
     with OnlyOnDevice():
-        losses = objective(network, batch, Progress(1, 10))
+        losses = objective(network, batch, margin)
         losses.total.backward()
         metrics.update(losses, batch)
     assert all(isinstance(p.grad, Tensor) for p in network.parameters() if p.dim() > 1)

@@ -111,7 +111,7 @@ def test_provenance_names_code_data_hardware_and_command(ran: tuple[Cell, dict, 
     assert provenance["fingerprint"] == cell.config["dataset"]["reader"]["sha256"]
     assert provenance["versions"]["torch"] == torch.__version__
     assert provenance["implementations"] == {
-        "routing": "fast",
+        "routing": "auto: fast",
         "convolutions": "auto, channels last",
         "optimizer": "fused",
         "tf32": False,

@@ -146,7 +146,7 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
     },
     "routing": {
         "num_iters": _in_interval("[1, 1000]"),
-        "impl": _one_of("reference", "fast", "triton"),
+        "impl": _one_of("auto", "reference", "fast", "triton"),
         "gradient": _one_of("full", "last"),
         "normaliser": _one_of(*NORMALISERS),
         "scale": _one_of("pose", "children"),

@@ -250,12 +250,11 @@ def _add_logistics(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> 
 
 
 def _without_kernels(config: Mapping[str, Any], device: torch.device) -> Mapping[str, Any]:
-    """A network that was trained by a GPU's kernels is routed by other code elsewhere."""
-    routing = config["routing"]
-    if routing is None or routing["impl"] != "triton" or device.type == "cuda":
+    """What was to be trained by a GPU's kernels alone is routed by other code elsewhere."""
+    if get(config, "routing.impl") != "triton" or device.type == "cuda":
         return config
-    print(f"routing.impl=triton needs a GPU: routed by impl=fast on {device.type}", file=sys.stderr)
-    return {**config, "routing": {**routing, "impl": "fast"}}
+    print(f"routing.impl=triton needs a GPU: routed by impl=auto on {device.type}", file=sys.stderr)
+    return {**config, "routing": {**config["routing"], "impl": "auto"}}
 
 
 def _other_code(name: str) -> str:

@@ -33,6 +33,7 @@ from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.ledger.stored_files import DATA
 from capsweep.lightning import Callback, LightningEnvironment, Trainer
 from capsweep.model.convolution import describe_methods
+from capsweep.model.routing import describe_routing
 from capsweep.statistics import examples
 from capsweep.terminal import count_of
 from capsweep.training import build, callbacks, devices, distributed, provenance
@@ -102,8 +103,7 @@ def fit(
     trainer = _make_trainer(cell.config, [recorder, keeper, first], strategy)
     _fit_and_test(trainer, task, data, keeper)
     if trainer.is_global_zero:
-        methods = {"convolutions": describe_methods(task.network)}
-        directory.update_provenance(directory.read_provenance() | methods)
+        _record_methods(directory, task)
     callbacks.check_reached(accuracy, recorder.rows)
     # What an unbroken run would have taken: epochs count for the cost of a cell whoever ran them.
     seconds = recorder.earlier_seconds + time.monotonic() - started
@@ -161,6 +161,17 @@ def _fit_and_test(
             done = trainer.current_epoch
             raise LeftEarlyError(f"it left after {count_of(done, 'epoch')}; its checkpoint is kept")
         trainer.test(task, datamodule=data, verbose=False)
+
+
+def _record_methods(directory: CellDirectory, task: CapsuleTask) -> None:
+    """Add to the provenance what the network was computed by, which is known once it ran."""
+    stored, routing = directory.read_provenance(), describe_routing(task.network)
+    ran = {} if routing is None else {"routing": routing}
+    added = {
+        "implementations": stored.get("implementations", {}) | ran,
+        "convolutions": describe_methods(task.network),
+    }
+    directory.update_provenance(stored | added)
 
 
 def _summarise_run(

@@ -27,8 +27,7 @@ from capsweep.ledger.ledger import Ledger, Predictions, load_predictions
 from capsweep.ledger.stored_files import DATA, REMOVE
 from capsweep.model.capsules import NetworkOutput
 from capsweep.statistics.examples import find_wrong
-from capsweep.training import build
-from capsweep.training.devices import disable_tf32
+from capsweep.training import build, devices
 
 AMBIGUOUS = 1e-3  # of the highest score: the next lower one may win on another device
 
@@ -48,9 +47,13 @@ class TrainedCell:
     train: EvaluatedSplit | None = None
 
     def __call__(self, images_BCHW: Tensor, **options: bool) -> NetworkOutput:
-        """The network's output, in the precision in which it was trained and tested."""
-        mixed = self.config["precision"] != "32"
-        with torch.autocast(self.test.device.type, dtype=torch.bfloat16, enabled=mixed):
+        """The network's output, in the precision in which it was trained and tested; float32 for
+        TF32 where the device has none.
+        """
+        precision, device = self.config["precision"], self.test.device
+        devices.allow_tf32(precision == "tf32")  # other cells may be evaluated in turns with it
+        mixed = precision == "bf16-mixed"
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed):
             return self.network(images_BCHW, **options)
 
     @cached_property
@@ -145,7 +148,9 @@ class CellLoader:
             raise UserError(f"{name}: {why}; {_other_code(name)}") from error
 
     def _load_network(self, name: str, config: Mapping[str, Any]) -> nn.Module:
-        disable_tf32()  # as it was trained
+        if config["precision"] == "tf32" and not devices.has_tf32(self.device):
+            line = f"{name}: trained with precision=tf32, which {self.device} has not; float32 here"
+            print(line, file=sys.stderr)
         content = self.ledger.read(name, "weights.ckpt")
         if content is None:
             cure = f"import an export with weights, or {REMOVE}"

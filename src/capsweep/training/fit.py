@@ -43,6 +43,7 @@ from capsweep.training.run_hooks import RunHooks
 
 PRECISION: Mapping[str, Literal["32-true", "bf16-mixed"]] = {
     "32": "32-true",
+    "tf32": "32-true",  # its products: `devices.set_tf32`
     "bf16-mixed": "bf16-mixed",
 }
 WORST, WORST_COUNT = "worst-examples", 25
@@ -58,10 +59,11 @@ IGNORED_WARNINGS = (
 def make_task(cell: Cell, num_devices: int = 1) -> CapsuleTask:
     """Return the network, its weights drawn from the seed, with its objective and optimiser.
 
-    num_devices: that share a batch. Raises ConfigError where the network cannot be shared.
+    num_devices: that share a batch. Raises ConfigError where this node has no device for the
+    precision, or the network cannot be shared.
     """
     config = cell.config
-    devices.disable_tf32()
+    devices.set_tf32(config)
     torch.manual_seed(seed_of(config["seed"], "weights"))
     network = build.build_network(config)
     shared = distributed.share_modules(network) if num_devices > 1 else []

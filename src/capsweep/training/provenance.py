@@ -48,7 +48,7 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
             **({} if routing is None else {"routing": routing["impl"]}),
             "convolutions": f"{trainer.get('convolution', 'auto')}, channels last",
             "optimizer": "fused" if trainer["fused_optimizer"] else "torch's default",
-            "tf32": False,  # never: see `devices.disable_tf32`
+            "tf32": config["precision"] == "tf32",  # else never: see `devices.set_tf32`
         },
         "logistics": {key: config[key] for key in ("trainer", "resources", "logger")},
         "tracking": content.describe_tracking(cell, labels),

@@ -70,7 +70,15 @@ def make_task(cell: Cell, num_devices: int = 1) -> CapsuleTask:
     objective, optimizer = build.build_objective(config), build.build_optimizer(config)
     batch_size = -(-config["batch_size"] // num_devices)
     return CapsuleTask(
-        network, objective, optimizer, config["optim"], config["seed"], shared, batch_size
+        network,
+        objective,
+        optimizer,
+        config["optim"],
+        config["seed"],
+        shared,
+        batch_size,
+        config["precision"],
+        config["trainer"].get("graphs", "auto"),  # older cells lack it
     )
 
 
@@ -169,11 +177,11 @@ def _record_methods(directory: CellDirectory, task: CapsuleTask) -> None:
     """Add to the provenance what the network was computed by, which is known once it ran."""
     stored, routing = directory.read_provenance(), describe_routing(task.network)
     ran = {} if routing is None else {"routing": routing}
-    added = {
-        "implementations": stored.get("implementations", {}) | ran,
-        "convolutions": describe_methods(task.network),
-    }
-    directory.update_provenance(stored | added)
+    stored["implementations"] = stored.get("implementations", {}) | ran
+    stored["convolutions"] = describe_methods(task.network)
+    if task.captured is not None:  # it has trained, not only tested
+        stored["graphs"] = task.captured.describe()
+    directory.update_provenance(stored)
 
 
 def _summarise_run(

@@ -156,7 +156,7 @@ class CellLoader:
             cure = f"import an export with weights, or {REMOVE}"
             raise DamageError(f"{name}: it has no weights.ckpt; {cure}")
         with torch.random.fork_rng(devices=[]):  # the first weights are replaced
-            network = build.build_network(_without_kernels(config, self.device))
+            network = build.build_network(_without_kernels(config, self.device), self.device.type)
         try:
             weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         except Exception as error:  # anything, for a file that is not one of its own

@@ -65,7 +65,7 @@ def make_task(cell: Cell, num_devices: int = 1) -> CapsuleTask:
     config = cell.config
     devices.set_tf32(config)
     torch.manual_seed(seed_of(config["seed"], "weights"))
-    network = build.build_network(config)
+    network = build.build_network(config, "cuda" if devices.on_gpus(config) else "cpu")
     shared = distributed.share_modules(network) if num_devices > 1 else []
     objective, optimizer = build.build_objective(config), build.build_optimizer(config)
     batch_size = -(-config["batch_size"] // num_devices)

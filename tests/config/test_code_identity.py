@@ -73,11 +73,10 @@ def test_words_logistics_and_other_networks_do_not_count(
         ("training/objective.py", "0.5 / 255", "1.5 / 255"),
         ("data/image_batches.py", "self.shift = shift", "self.shift = shift + 1"),
         ("data/batches.py", "div_(255)", "div_(256)"),
-        ("training/build.py", "to_channels_last(_instantiate(", "(_instantiate("),
+        ("training/build.py", "to_channels_last(network)", "set_method"),
         ("training/fit.py", 'config["limit_batches"] or 1.0', 'config["limit_batches"] or 0.5'),
         ("training/callbacks.py", "trainer.should_stop or", "not"),
         ("training/ddp.py", "broadcast_buffers=False", "broadcast_buffers=True"),
-        ("training/callbacks.py", '"force_eager"', '"default"'),
     ],
 )
 def test_what_the_cell_runs_through_counts(package, file: str, old: str, new: str) -> None:

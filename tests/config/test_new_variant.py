@@ -237,7 +237,7 @@ IDENTITY = {
             {"DynamicRouting": "NewRouting", **NAMED},
             "arms capsnet, em: .*NewRouting cannot be found",
         ),
-        ({"impl: fast": "impl: fast"}, r"^conf/routing/new\.yaml: name must be new, got dynamic$"),
+        ({"impl: auto": "impl: auto"}, r"^conf/routing/new\.yaml: name must be new, got dynamic$"),
     ],
 )
 def test_a_variant_that_no_arm_can_take_is_refused_with_the_reason_of_each(

@@ -62,8 +62,8 @@ REFUSED = {
     # bounds
     "cluster=address cluster.address=5": r"^cluster\.address must be auto, HOST:PORT such",
     "limit_batches=0": r"^limit_batches must be null or >= 1, got 0",
-    "precision=16": r"^precision must be one of 32, bf16-mixed, got 16",
-    "routing.impl=magic": r"^routing\.impl must be one of .*reference",
+    "precision=16": r"^precision must be one of 32, tf32, bf16-mixed, got 16",
+    "routing.impl=magic": r"^routing\.impl must be one of auto, reference, fast, triton",
     "model=matrix_capsnet routing.impl=triton": r"^routing\.impl=triton is for dynamic routing",
     "model.initial.bias=high": r"^model\.initial\.bias must be null or a finite number, got high",
     "loss.classification.reduction=mean": r"^loss\.classification\.reduction must be one of sum, h",

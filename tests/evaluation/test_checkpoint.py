@@ -175,7 +175,7 @@ def test_what_a_gpus_kernels_trained_is_routed_without_them_elsewhere_and_says_s
 ) -> None:
     kernels = {**cell.config, "routing": {**cell.config["routing"], "impl": "triton"}}
     elsewhere = loader.load(cell.signature, kernels)
-    assert "routing.impl=triton needs a GPU: routed by impl=fast" in capsys.readouterr().err
+    assert "routing.impl=triton needs a GPU: routed by impl=auto" in capsys.readouterr().err
     scores_MN, _ = elsewhere.predict_scores(10)
     expected_MN, _ = loader.load(cell.signature).predict_scores(10)
     np.testing.assert_array_equal(scores_MN, expected_MN)

@@ -1,6 +1,9 @@
-"""Transformed convolutions in a network: where they are used, and that it trains as before."""
+"""Methods and layouts of convolutions in a network: where they are used, and that it trains as
+before.
+"""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,8 +12,11 @@ from convolutions import PRIMARY, draw_normal, find_relative_error, make_layers
 from torch import nn
 from trained_cells import find_folder, train
 
-from capsweep.config import compose
+from capsweep.config import compose, places
+from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
+from capsweep.evaluation.checkpoint import CellLoader, verify_predictions
+from capsweep.ledger.ledger import Ledger
 from capsweep.model import convolution, large_kernels
 from capsweep.model.convolution import (
     Convolution,
@@ -118,6 +124,69 @@ def test_a_networks_loss_and_gradients_are_those_of_direct_convolution(
     for key, expected in results["direct"].items():
         error = find_relative_error(results["transformed"][key], expected.double())
         assert error < 1e-4, key
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "is_last"),
+    [
+        ("32", "cpu", True),
+        ("32", "cuda", False),
+        ("tf32", "cuda", True),
+        ("bf16-mixed", "cuda", True),
+    ],
+)
+def test_only_exact_float32_on_a_gpu_convolves_with_channels_first(
+    precision: str, device: str, is_last: bool
+) -> None:
+    config = compose.cell(["model=capsnet_tiny", f"precision={precision}"]).config
+    network = build.build_network(config, device)
+    weight = network.primary.conv.weight
+    assert weight.is_contiguous(memory_format=torch.channels_last) is is_last
+    assert weight.is_contiguous() is not is_last
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("precision", "layout"), [("32", "first"), ("tf32", "last"), ("bf16-mixed", "last")]
+)
+def test_on_a_gpu_a_cell_says_its_layout_and_is_tested_on_a_processor_too(
+    precision: str, layout: str, small_cell: Callable[..., Cell]
+) -> None:
+    cell = small_cell(f"precision={precision}", "trainer.accelerator=gpu")
+    train(cell)
+    provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
+    assert provenance["implementations"]["convolutions"] == f"auto, channels {layout}"
+    here = places.resolve(cell.config["places"])
+    for device in ("cuda", "cpu"):
+        loader = CellLoader(Ledger(here.ledger), here.data, torch.device(device))
+        trained, predictions = loader.load_tested(cell.signature)
+        strides = trained.network.primary.conv.weight.stride()
+        is_last = layout == "last" or device == "cpu"
+        assert (strides[1] == 1) is is_last
+        if device == "cuda" or precision == "32":
+            verify_predictions(trained, predictions)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_cell_goes_on_from_a_processors_checkpoint(
+    small_cell: Callable[..., Cell],
+) -> None:
+    class CutError(Exception):
+        """What ends a run early."""
+
+    def cut(row: dict) -> None:
+        if row["epoch"] == 1:
+            raise CutError
+
+    often = ("epochs=3", "trainer.checkpoint_interval=0")
+    with pytest.raises(CutError):
+        train(small_cell(*often), RunHooks(on_epoch=cut))
+    cell = small_cell(*often, "trainer.accelerator=gpu")
+    assert train(cell)["epochs"] == 3
+    provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
+    assert [
+        run["implementations"]["convolutions"] for run in (provenance, *provenance["earlier"])
+    ] == ["auto, channels first", "auto, channels last"]
 
 
 @pytest.mark.parametrize("is_channels_last", [True, False])

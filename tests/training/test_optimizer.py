@@ -1,11 +1,12 @@
 """The optimiser of a cell: its schedule, what decay pulls at, clipping, fused kernels."""
 
 import copy
+import io
 from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from trained_cells import read_outputs, train
 
 from capsweep.config import compose
@@ -116,6 +117,41 @@ def test_fused_steps_are_the_steps(line: str) -> None:
     assert losses == pytest.approx(expected_losses, rel=1e-9)
     for weight, expected in zip(weights, expected_weights, strict=True):
         torch.testing.assert_close(weight, expected, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("is_fused", [True, False])
+@pytest.mark.parametrize(("first", "second"), [("cpu", "cuda"), ("cuda", "cpu")])
+def test_a_state_that_was_saved_in_one_layout_goes_on_in_the_other(
+    first: str, second: str, is_fused: bool
+) -> None:
+    config = compose.cell([*SMALL.split(), f"trainer.fused_optimizer={is_fused}"]).config
+
+    def begin(device: str) -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        network = build.build_network(config, device)  # laid out for it, and on the processor
+        return network, build.build_optimizer(config)(network)
+
+    def step(network: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
+        noise = torch.Generator().manual_seed(seed)
+        for parameter in network.parameters():
+            parameter.grad = torch.empty_like(parameter)
+            parameter.grad.copy_(torch.randn(parameter.shape, generator=noise))
+        optimizer.step()
+
+    (unbroken, optimizer), (resumed, later) = begin(first), begin(second)
+    step(unbroken, optimizer, 1)
+    file = io.BytesIO()
+    torch.save([unbroken.state_dict(), optimizer.state_dict()], file)
+    weights, states = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+    resumed.load_state_dict(weights)
+    later.load_state_dict(states)
+    layouts = [network.primary.conv.weight.stride() for network in (unbroken, resumed)]
+    assert layouts[0] != layouts[1]
+    for seed in (2, 3):
+        step(unbroken, optimizer, seed)
+        step(resumed, later, seed)
+    for one, other in zip(unbroken.parameters(), resumed.parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-7, rtol=1e-6)
 
 
 def test_an_optimiser_that_has_no_fused_form_is_an_error_that_names_the_key() -> None:

@@ -8,6 +8,7 @@ import shlex
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,7 +112,7 @@ def test_provenance_names_code_data_hardware_and_command(ran: tuple[Cell, dict, 
     assert provenance["fingerprint"] == cell.config["dataset"]["reader"]["sha256"]
     assert provenance["versions"]["torch"] == torch.__version__
     assert provenance["implementations"] == {
-        "routing": "fast",
+        "routing": "auto: fast",
         "convolutions": "auto, channels last",
         "optimizer": "fused",
         "tf32": False,
@@ -198,8 +199,8 @@ def test_a_test_for_which_memory_is_short_goes_on_with_fewer_images_to_the_same_
         if not network.training and len(images[0]) > 60:
             raise error
 
-    def build_short(config: dict) -> torch.nn.Module:
-        network = make(config)
+    def build_short(*arguments: Any) -> torch.nn.Module:
+        network = make(*arguments)
         network.register_forward_pre_hook(fail_above_60)
         return network
 
@@ -240,8 +241,8 @@ def test_an_evaluation_takes_no_more_images_at_once_than_two_training_steps(
         if not network.training:
             at_once.append(len(images[0]))
 
-    def build_noted(config: dict) -> torch.nn.Module:
-        network = make(config)
+    def build_noted(*arguments: Any) -> torch.nn.Module:
+        network = make(*arguments)
         network.register_forward_pre_hook(note_size)
         return network
 

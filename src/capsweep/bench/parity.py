@@ -86,7 +86,7 @@ class ParityCase:
 
 def list_cases() -> list[ParityCase]:
     """The CapsNet by each implementation, on a GPU also Triton's kernels; matrix capsules; a CNN;
-    every routing by the implementation that its file names.
+    every routing by the implementation that `routing.impl: auto` chooses.
     """
     impls = ("fast", "triton") if machine.is_gpu() else ("fast",)
     capsnets = [StepCandidate(impl, overrides=CAPSNET) for impl in impls]

@@ -12,8 +12,9 @@ from capsweep.bench import comparison
 from capsweep.bench.processes import start_calls
 from capsweep.bench.results import BenchReport, Measured
 from capsweep.bench.training import StepCandidate, StepTraining, check_steps
-from capsweep.config import compose, package_files
+from capsweep.config import package_files
 from capsweep.config.bounds import NORMALISERS
+from capsweep.model.routing import describe_routing
 from capsweep.training import devices
 
 SETTINGS = ("experiment=overlap", "model.head=linear", "loss=binary_cross_entropy")
@@ -24,19 +25,17 @@ SLOWEST = 2.0  # times dynamic routing: a slower variant deserves a fast path
 
 
 def list_candidates() -> dict[str, StepCandidate]:
-    """Each file of conf/routing by the implementation that it names, and the normalisers of dynamic
-    routing.
+    """Each file of conf/routing, and the normalisers of dynamic routing, by the implementation that
+    `routing.impl: auto` chooses.
     """
     folder = package_files.find_folder("conf") / "routing"
     choices = {path.stem: [f"routing={path.stem}"] for path in sorted(folder.glob("*.yaml"))}
     for name in NORMALISERS[1:]:
         choices[f"{DYNAMIC}, {name}"] = ["routing=dynamic", f"routing.normaliser={name}"]
-    candidates = {}
-    for name, choice in choices.items():
-        overrides = (*SETTINGS, *choice)
-        impl = compose.cell(overrides).config["routing"]["impl"]
-        candidates[name] = StepCandidate(impl, overrides=overrides)
-    return candidates
+    return {
+        name: StepCandidate("auto", overrides=(*SETTINGS, *choice))
+        for name, choice in choices.items()
+    }
 
 
 def measure_variants(
@@ -72,7 +71,7 @@ def _measure_steps(candidates: Mapping[str, StepCandidate], budget: float) -> li
     return [
         {
             "routing": name,
-            "implementation": candidates[name].impl,
+            "implementation": describe_routing(steps[name].network),
             "parameters": sum(each.numel() for each in steps[name].network.parameters()),
             "ms": median(seconds[name]) * 1e3,
             "over dynamic": comparison.median_ratio(seconds, name, DYNAMIC),

@@ -86,12 +86,13 @@ def _run_cell(cell: Cell) -> int:
     from capsweep.sweep.job import Job, run_job
     from capsweep.tracking import mode as modes
     from capsweep.tracking.labels import labels_of
-    from capsweep.training import build
+    from capsweep.training import build, devices
     from capsweep.training.run_hooks import RunHooks
     from capsweep.training.size import network_size
 
     node_places = places.resolve(cell.config["places"])
     parameters = network_size(cell.config).parameters
+    devices.set_tf32(cell.config)  # what no device here can do is refused before data is looked for
     places.prepare(node_places)
     prove_writable(open_store(node_places.ledger))
     mode, reason = modes.decide_mode(cell.config)

@@ -103,7 +103,7 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
     "": {
         "seed": _at_least(0),
         "epochs batch_size": _in_interval("[1, 1000000]"),
-        "precision": _one_of("32", "bf16-mixed"),
+        "precision": _one_of("32", "tf32", "bf16-mixed"),
         "limit_batches": _or_null(_at_least(1), int),
         "stop_accuracy": _or_null(_in_interval("[0, 1]"), float),
         "rerun": _one_of("never", "stale", "always"),
@@ -146,7 +146,7 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
     },
     "routing": {
         "num_iters": _in_interval("[1, 1000]"),
-        "impl": _one_of("reference", "fast", "triton"),
+        "impl": _one_of("auto", "reference", "fast", "triton"),
         "gradient": _one_of("full", "last"),
         "normaliser": _one_of(*NORMALISERS),
         "scale": _one_of("pose", "children"),

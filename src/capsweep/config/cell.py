@@ -104,6 +104,10 @@ WORKLESS = (
     "model.dropout",
 )
 
+# Variants without a fast path when `routing.impl: auto` came, as which their shape counts it; that
+# of others counts it as fast. So what was measured before still tells their cost.
+REFERENCE_ALONE = ("inverted_attention", "self_attention", "self_routing")
+
 # Logistics that change the work; at these values they count as absent, as before they existed.
 PLAIN = {
     "trainer.convolution": "auto",
@@ -178,10 +182,11 @@ def hash_shape(cell: Cell) -> str:
     work = reduce(without, WORKLESS, cell.science)
     loss = cell.science["loss"]
     work["loss"] = [loss["name"], loss["reconstruction"]["weight"] > 0]
-    work["logistics"] = [
-        get(cell.config, path)
-        for path in ("routing.impl", "trainer.threads", "trainer.accelerator")
-    ]
+    impl = get(cell.config, "routing.impl")
+    if impl == "auto":
+        impl = "reference" if get(cell.config, "routing.name") in REFERENCE_ALONE else "fast"
+    trainer = cell.config["trainer"]
+    work["logistics"] = [impl, trainer["threads"], trainer["accelerator"]]
     work["logistics"] += [
         [path, value]
         for path, plain in PLAIN.items()

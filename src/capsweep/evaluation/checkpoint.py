@@ -27,8 +27,7 @@ from capsweep.ledger.ledger import Ledger, Predictions, load_predictions
 from capsweep.ledger.stored_files import DATA, REMOVE
 from capsweep.model.capsules import NetworkOutput
 from capsweep.statistics.examples import find_wrong
-from capsweep.training import build
-from capsweep.training.devices import disable_tf32
+from capsweep.training import build, devices
 
 AMBIGUOUS = 1e-3  # of the highest score: the next lower one may win on another device
 
@@ -48,9 +47,13 @@ class TrainedCell:
     train: EvaluatedSplit | None = None
 
     def __call__(self, images_BCHW: Tensor, **options: bool) -> NetworkOutput:
-        """The network's output, in the precision in which it was trained and tested."""
-        mixed = self.config["precision"] != "32"
-        with torch.autocast(self.test.device.type, dtype=torch.bfloat16, enabled=mixed):
+        """The network's output, in the precision in which it was trained and tested; float32 for
+        TF32 where the device has none.
+        """
+        precision, device = self.config["precision"], self.test.device
+        devices.allow_tf32(precision == "tf32")  # other cells may be evaluated in turns with it
+        mixed = precision == "bf16-mixed"
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed):
             return self.network(images_BCHW, **options)
 
     @cached_property
@@ -145,13 +148,15 @@ class CellLoader:
             raise UserError(f"{name}: {why}; {_other_code(name)}") from error
 
     def _load_network(self, name: str, config: Mapping[str, Any]) -> nn.Module:
-        disable_tf32()  # as it was trained
+        if config["precision"] == "tf32" and not devices.has_tf32(self.device):
+            line = f"{name}: trained with precision=tf32, which {self.device} has not; float32 here"
+            print(line, file=sys.stderr)
         content = self.ledger.read(name, "weights.ckpt")
         if content is None:
             cure = f"import an export with weights, or {REMOVE}"
             raise DamageError(f"{name}: it has no weights.ckpt; {cure}")
         with torch.random.fork_rng(devices=[]):  # the first weights are replaced
-            network = build.build_network(_without_kernels(config, self.device))
+            network = build.build_network(_without_kernels(config, self.device), self.device.type)
         try:
             weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         except Exception as error:  # anything, for a file that is not one of its own
@@ -250,12 +255,11 @@ def _add_logistics(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> 
 
 
 def _without_kernels(config: Mapping[str, Any], device: torch.device) -> Mapping[str, Any]:
-    """A network that was trained by a GPU's kernels is routed by other code elsewhere."""
-    routing = config["routing"]
-    if routing is None or routing["impl"] != "triton" or device.type == "cuda":
+    """What was to be trained by a GPU's kernels alone is routed by other code elsewhere."""
+    if get(config, "routing.impl") != "triton" or device.type == "cuda":
         return config
-    print(f"routing.impl=triton needs a GPU: routed by impl=fast on {device.type}", file=sys.stderr)
-    return {**config, "routing": {**routing, "impl": "fast"}}
+    print(f"routing.impl=triton needs a GPU: routed by impl=auto on {device.type}", file=sys.stderr)
+    return {**config, "routing": {**config["routing"], "impl": "auto"}}
 
 
 def _other_code(name: str) -> str:

@@ -52,13 +52,43 @@ def using_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def disable_tf32() -> None:
-    """Let a GPU compute what is float32 in float32: its tensor cores would round products to TF32.
+def set_tf32(config: Mapping[str, Any]) -> None:
+    """Let this process compute products of float32 as `precision` of a cell that it trains says.
 
-    torch's own default lets convolutions be rounded, and matrix products not. Of this process.
+    Raises ConfigError where they are to be rounded to TF32, and the device cannot.
     """
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    is_rounded = config["precision"] == "tf32"
+    device = torch.device("cuda" if on_gpus(config) else "cpu")
+    if is_rounded and not has_tf32(device):
+        raise ConfigError(
+            "precision=tf32 needs an NVIDIA GPU of compute capability 8.0 or more, and this cell "
+            f"would be trained on {_name_device(device)}; set precision=32 or precision=bf16-mixed"
+        )
+    allow_tf32(is_rounded)
+
+
+def allow_tf32(is_allowed: bool) -> None:
+    """Let the tensor cores of a GPU round products of float32 to TF32, or not. Of this process.
+
+    torch's own default lets convolutions be rounded, and matrix products not. A process runs many
+    cells, so it is set for each.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = is_allowed
+    torch.backends.cudnn.allow_tf32 = is_allowed
+
+
+def has_tf32(device: torch.device) -> bool:
+    """Whether a device multiplies matrices of TF32."""
+    if device.type != "cuda" or torch.version.cuda is None or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def _name_device(device: torch.device) -> str:
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return "a processor" if device.type == "cpu" else "a GPU that torch does not see"
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"{torch.cuda.get_device_name(device)} ({major}.{minor})"
 
 
 def keep_freed_memory() -> None:

@@ -33,6 +33,7 @@ from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.ledger.stored_files import DATA
 from capsweep.lightning import Callback, LightningEnvironment, Trainer
 from capsweep.model.convolution import describe_methods
+from capsweep.model.routing import describe_routing
 from capsweep.statistics import examples
 from capsweep.terminal import count_of
 from capsweep.training import build, callbacks, devices, distributed, provenance
@@ -42,6 +43,7 @@ from capsweep.training.run_hooks import RunHooks
 
 PRECISION: Mapping[str, Literal["32-true", "bf16-mixed"]] = {
     "32": "32-true",
+    "tf32": "32-true",  # its products: `devices.set_tf32`
     "bf16-mixed": "bf16-mixed",
 }
 WORST, WORST_COUNT = "worst-examples", 25
@@ -57,12 +59,13 @@ IGNORED_WARNINGS = (
 def make_task(cell: Cell, num_devices: int = 1) -> CapsuleTask:
     """Return the network, its weights drawn from the seed, with its objective and optimiser.
 
-    num_devices: that share a batch. Raises ConfigError where the network cannot be shared.
+    num_devices: that share a batch. Raises ConfigError where this node has no device for the
+    precision, or the network cannot be shared.
     """
     config = cell.config
-    devices.disable_tf32()
+    devices.set_tf32(config)
     torch.manual_seed(seed_of(config["seed"], "weights"))
-    network = build.build_network(config)
+    network = build.build_network(config, "cuda" if devices.on_gpus(config) else "cpu")
     shared = distributed.share_modules(network) if num_devices > 1 else []
     objective, optimizer = build.build_objective(config), build.build_optimizer(config)
     batch_size = -(-config["batch_size"] // num_devices)
@@ -110,10 +113,7 @@ def fit(
     trainer = _make_trainer(cell.config, [recorder, keeper, first], strategy)
     _fit_and_test(trainer, task, data, keeper)
     if trainer.is_global_zero:
-        methods: dict[str, Any] = {"convolutions": describe_methods(task.network)}
-        if task.captured is not None:  # it has trained, not only tested
-            methods["graphs"] = task.captured.describe()
-        directory.update_provenance(directory.read_provenance() | methods)
+        _record_methods(directory, task)
     callbacks.check_reached(accuracy, recorder.rows)
     # What an unbroken run would have taken: epochs count for the cost of a cell whoever ran them.
     seconds = recorder.earlier_seconds + time.monotonic() - started
@@ -171,6 +171,17 @@ def _fit_and_test(
             done = trainer.current_epoch
             raise LeftEarlyError(f"it left after {count_of(done, 'epoch')}; its checkpoint is kept")
         trainer.test(task, datamodule=data, verbose=False)
+
+
+def _record_methods(directory: CellDirectory, task: CapsuleTask) -> None:
+    """Add to the provenance what the network was computed by, which is known once it ran."""
+    stored, routing = directory.read_provenance(), describe_routing(task.network)
+    ran = {} if routing is None else {"routing": routing}
+    stored["implementations"] = stored.get("implementations", {}) | ran
+    stored["convolutions"] = describe_methods(task.network)
+    if task.captured is not None:  # it has trained, not only tested
+        stored["graphs"] = task.captured.describe()
+    directory.update_provenance(stored)
 
 
 def _summarise_run(

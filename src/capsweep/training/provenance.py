@@ -23,7 +23,11 @@ DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
     """The provenance of a cell that is about to run in this process."""
+    from capsweep.training import build, devices  # they import torch
+
     config = cell.config
+    device = "cuda" if devices.on_gpus(config) else "cpu"
+    layout = "last" if build.is_channels_last(config, device) else "first"
     dataset, routing, trainer = config["dataset"], config["routing"], config["trainer"]
     overrides = [text for text in cell.overrides if not text.startswith(OF_HERE)]
     return {
@@ -46,9 +50,9 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
         # How the numbers are computed, as far as that changes their rounding alone.
         "implementations": {
             **({} if routing is None else {"routing": routing["impl"]}),
-            "convolutions": f"{trainer.get('convolution', 'auto')}, channels last",
+            "convolutions": f"{trainer.get('convolution', 'auto')}, channels {layout}",
             "optimizer": "fused" if trainer["fused_optimizer"] else "torch's default",
-            "tf32": False,  # never: see `devices.disable_tf32`
+            "tf32": config["precision"] == "tf32",  # else never: see `devices.set_tf32`
         },
         "logistics": {key: config[key] for key in ("trainer", "resources", "logger")},
         "tracking": content.describe_tracking(cell, labels),

@@ -136,7 +136,7 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
     build.check_targets(config)
     build.build_optimizer(config)
     dataset, routing = config["dataset"], config["routing"]
-    if routing is not None and routing["impl"] in ("fast", "triton"):
+    if routing is not None and routing["impl"] in ("auto", "fast", "triton"):
         routing = {**routing, "impl": "reference"}  # FLOPs do not depend on the implementation
     flops: Counter[str] = Counter()
     shapes: dict[str, Any] = {}

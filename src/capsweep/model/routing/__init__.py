@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+AUTO = "auto"  # of `routing.impl`
+
 
 class Routed(NamedTuple):
     """What routing returns.
@@ -95,11 +97,60 @@ def make_class_routing(routing: RoutingFactory, sizes: LayerSizes) -> nn.Module:
     return layer
 
 
-def choose_impl(impls: Mapping[str, Callable[..., Routed]], impl: str) -> Callable[..., Routed]:
-    """The implementation named `impl`. Raises ValueError: nothing falls back silently."""
-    if impl not in impls:
-        raise ValueError(f"routing.impl must be one of {', '.join(impls)}, got {impl}")
-    return impls[impl]
+class Route:
+    """Routes the votes of a layer by an implementation of its variant, as `choose_impl` says.
+
+    used: the names of those that have routed so far.
+    """
+
+    def __init__(
+        self,
+        impls: Mapping[str, Callable[..., Routed]],
+        impl: str,
+        conditions: Mapping[str, Callable[..., bool]],
+    ) -> None:
+        self.impls, self.impl, self.conditions = impls, impl, conditions
+        self.used: set[str] = set()
+
+    def __call__(self, votes: Any, *arguments: Any, **options: Any) -> Routed:
+        """Route `votes`."""
+        name = self._choose(votes, options) if self.impl == AUTO else self.impl
+        self.used.add(name)
+        return self.impls[name](votes, *arguments, **options)
+
+    def _choose(self, votes: Any, options: Mapping[str, Any]) -> str:
+        for name in reversed([*self.impls]):
+            condition = self.conditions.get(name)
+            if condition is None or condition(votes, **options):
+                return name
+        raise ValueError(f"routing.impl={AUTO}: none of {', '.join(self.impls)} can route these")
+
+
+def choose_impl(
+    impls: Mapping[str, Callable[..., Routed]],
+    impl: str,
+    conditions: Mapping[str, Callable[..., bool]] | None = None,
+) -> Route:
+    """The implementation of `impls` that is named `impl`; nothing else routes in its place.
+
+    auto: the last of `impls` that can, asked where votes are routed, since only there their device
+    is known: `conditions` has a question on votes and options for each that cannot always. Raises
+    ValueError for another name.
+    """
+    if impl not in (AUTO, *impls):
+        raise ValueError(f"routing.impl must be one of {', '.join((AUTO, *impls))}, got {impl}")
+    return Route(impls, impl, conditions or {})
+
+
+def describe_routing(network: nn.Module) -> str | None:
+    """How the votes of `network` were routed: `fast`, or `auto: triton`; None where none are."""
+    layers = (getattr(module, "route", None) for module in network.modules())
+    routes = [route for route in layers if isinstance(route, Route)]
+    if not routes:
+        return None
+    used = " or ".join(sorted(set().union(*(route.used for route in routes))))
+    impl = routes[0].impl
+    return f"{AUTO}: {used}" if impl == AUTO and used else used or impl
 
 
 class ReceptiveFields(NamedTuple):

@@ -27,8 +27,9 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, T it
 positions, L children below one, J parent types there.
 """
 
+import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -211,7 +212,7 @@ def triton_route(
 
     Raises ConfigError for other votes, without triton, and on another device.
     """
-    instead = "set routing.impl=fast or routing.impl=reference"
+    instead = "set routing.impl=auto, fast or reference"
     if normaliser != "softmax":
         raise ConfigError(f"routing.impl=triton knows routing.normaliser=softmax alone; {instead}")
     if not isinstance(votes, Votes):
@@ -233,6 +234,33 @@ def triton_route(
             "interprets the kernels on a CPU, for tests)"
         )
     return route_linear(KernelVotes, votes, num_iters, bias_JD, **options)
+
+
+@cache
+def find_fault_of_kernels(device: torch.device) -> str | None:
+    """Why the kernels cannot route on `device`, tried on one vote; None: they can.
+
+    Triton compiles them where they first run, which takes a compiler of C, and headers of Python. A
+    fault is told in a line, but for triton that is not installed.
+    """
+    votes = Votes(torch.ones(1, 1, 1, device=device), torch.ones(1, 1, 1, 1, device=device))
+    try:
+        from capsweep.model.routing.dynamic_kernels import KernelVotes
+
+        with torch.no_grad():
+            route_linear(KernelVotes, votes, 2)
+    except Exception as error:  # of Triton, of its compilers and of the driver
+        fault = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if getattr(error, "name", None) != "triton":
+            print(f"routing.impl=auto: fast, as triton fails: {fault}", file=sys.stderr, flush=True)
+        return fault
+    return None
+
+
+def can_route_by_kernels(votes: LocalVotes, *, normaliser: str = "softmax", **_: Any) -> bool:
+    """Whether `triton_route` takes these votes: linear ones on a GPU where its kernels run."""
+    is_linear = isinstance(votes, Votes) and normaliser == "softmax"
+    return is_linear and votes.device.type == "cuda" and not find_fault_of_kernels(votes.device)
 
 
 IMPLS = {"reference": reference, "fast": fast, "triton": triton_route}
@@ -260,7 +288,7 @@ class DynamicRouting(nn.Module):
     ) -> None:
         super().__init__()
         self.num_iters = num_iters
-        self.route = choose_impl(IMPLS, impl)
+        self.route = choose_impl(IMPLS, impl, {"triton": can_route_by_kernels})
         self.none_of_the_above = none_of_the_above
         self.gradient, self.normaliser = gradient, normaliser
         self.bias_JD = self.prior_IJ = None

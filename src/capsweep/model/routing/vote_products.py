@@ -17,13 +17,15 @@ The variance and the distances are differences. c is the plain mean of the votes
 one of rounding relative to the squared spread of all votes around it. Measured in single precision,
 16 numbers, for a Gaussian of 40 votes that agree to 0.01 among 160 that spread by 10: at most 3e-6
 of the variance (the floor of EM is 5e-4) and 0.11 of a squared distance (7 %). In double precision:
-none that matters.
+none that matters. Rounding to TF32 is 8,000 times as coarse, so it is off here, whatever is allowed
+elsewhere.
 
 Shape letters: B batch, M parent positions, J parent types, D parent pose, L children below a
 position; E = B M J parents; X = D numbers of U, or 2 D of Q.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -139,9 +141,21 @@ def apply_to_votes(
     kind: type[VoteProducts], body: Body, votes_BMJDL: Tensor, *leaves: Tensor
 ) -> Sequence[Tensor]:
     """body(kind(votes), *leaves), whose gradients by the votes come at once, at the end."""
-    if torch.is_grad_enabled():
-        return _ProductsFunction.apply(kind, body, votes_BMJDL, *leaves)
-    return body(kind(votes_BMJDL), *leaves)
+    with _without_tf32():
+        if torch.is_grad_enabled():
+            return _ProductsFunction.apply(kind, body, votes_BMJDL, *leaves)
+        return body(kind(votes_BMJDL), *leaves)
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    """For products whose differences are what counts."""
+    was_allowed = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = was_allowed
 
 
 class _ProductsFunction(torch.autograd.Function):
@@ -161,7 +175,8 @@ class _ProductsFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-        return _differentiate_body(ctx, *grad_outputs)
+        with _without_tf32():
+            return _differentiate_body(ctx, *grad_outputs)
 
 
 @once_differentiable

@@ -1,0 +1,199 @@
+"""`precision: tf32`: products of float32 as tensor cores round them, in cells that ask for it."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from trained_cells import find_folder, train
+
+from capsweep import cli
+from capsweep.config import compose, places
+from capsweep.config.cell import Cell
+from capsweep.errors import ConfigError
+from capsweep.evaluation.checkpoint import CellLoader, verify_predictions
+from capsweep.ledger.ledger import Ledger
+from capsweep.model.routing.vote_products import VoteMoments, VoteProducts, apply_to_votes
+from capsweep.training import devices
+from capsweep.training.fit import make_task
+from capsweep.training.size import network_size
+
+HERE = {"32": False, "tf32": True, "bf16-mixed": False}
+
+
+def read_flags() -> tuple[bool, bool]:
+    """Of products of matrices, and of convolutions."""
+    return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+
+@pytest.fixture(autouse=True)
+def flags_kept() -> Iterator[None]:
+    """As they were, after each test."""
+    matrices, convolutions = read_flags()
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = matrices
+    torch.backends.cudnn.allow_tf32 = convolutions
+
+
+@pytest.fixture
+def rounding(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """As if every device had TF32, until it is undone."""
+    monkeypatch.setattr(devices, "has_tf32", lambda _: True)
+    return monkeypatch
+
+
+def test_each_cell_of_a_process_sets_it_anew(
+    rounding: pytest.MonkeyPatch, small_cell: Callable[..., Cell]
+) -> None:
+    for precision in ("tf32", "32", "tf32", "bf16-mixed"):
+        make_task(small_cell(f"precision={precision}"))
+        assert read_flags() == (HERE[precision],) * 2
+
+
+def test_it_is_planned_anywhere_and_is_another_cell() -> None:
+    exact, rounded = compose.cell([]), compose.cell(["precision=tf32"])
+    assert network_size(rounded.config) == network_size(exact.config)
+    assert rounded.signature != exact.signature
+
+
+def test_without_such_a_gpu_it_is_refused_before_data_is_looked_for(
+    small_cell: Callable[..., Cell], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    nowhere = f"places.data={tmp_path / 'nowhere'}"
+    cell = small_cell("precision=tf32", "dataset=svhn", nowhere)
+    assert cli.main(["train", *cell.overrides]) == 2
+    message = (
+        "precision=tf32 needs an NVIDIA GPU of compute capability 8.0 or more, and this cell would "
+        "be trained on a processor; set precision=32 or precision=bf16-mixed"
+    )
+    assert capsys.readouterr().err == f"error: {message}\n"
+    with pytest.raises(ConfigError) as refusal:
+        train(cell)
+    assert str(refusal.value) == message
+
+
+@pytest.mark.parametrize(("capability", "is_there"), [((7, 5), False), ((8, 0), True)])
+def test_a_gpu_is_known_by_its_compute_capability(
+    capability: tuple[int, int], is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "GPU")
+    config = compose.cell(["precision=tf32"]).config
+    if is_there:
+        devices.set_tf32(config)
+        assert read_flags() == (True, True)
+    else:
+        with pytest.raises(ConfigError, match=r"would be trained on GPU \(7\.5\); set"):
+            devices.set_tf32(config)
+
+
+def test_its_evaluation_elsewhere_is_in_float32_and_says_so(
+    small_cell: Callable[..., Cell],
+    rounding: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rounded, exact = (
+        small_cell("epochs=1", "limit_batches=1", f"precision={name}") for name in ("tf32", "32")
+    )
+    for cell in (rounded, exact):
+        train(cell)
+        provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
+        assert provenance["implementations"]["tf32"] == (cell is rounded)
+    rounding.undo()
+    capsys.readouterr()
+    here = places.resolve(rounded.config["places"])
+    loader = CellLoader(Ledger(here.ledger), here.data, torch.device("cpu"))
+    (first, stored), (second, _) = (loader.load_tested(c.signature) for c in (rounded, exact))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"{rounded.signature}: trained with precision=tf32, which cpu has not; float32 here"
+    )
+    assert verify_predictions(first, stored).ties == 0
+    for cell, is_rounded in ((first, True), (second, False), (first, True)):  # in turns
+        cell.predict_scores(1)
+        assert read_flags() == (is_rounded,) * 2
+
+
+def test_products_whose_differences_count_are_never_rounded() -> None:
+    allowed = []
+
+    class NotedProducts(VoteProducts):
+        """Notes what is allowed, forwards and backwards."""
+
+        def sum_votes(self, share_BMJL: Tensor) -> Tensor:
+            allowed.append(read_flags()[0])
+            return super().sum_votes(share_BMJL)
+
+        def differentiate_votes(self, by_products: Sequence[Tensor | None]) -> Tensor | None:
+            allowed.append(read_flags()[0])
+            return super().differentiate_votes(by_products)
+
+    def body(products: VoteProducts) -> list[Tensor]:
+        return [products.sum_votes(torch.ones(2, 1, 3, 5))]
+
+    devices.allow_tf32(True)
+    (sums,) = apply_to_votes(NotedProducts, body, torch.rand(2, 1, 3, 4, 5, requires_grad=True))
+    assert read_flags() == (True, True)
+    sums.sum().backward()
+    assert read_flags() == (True, True)
+    with torch.no_grad():
+        apply_to_votes(NotedProducts, body, torch.rand(2, 1, 3, 4, 5))
+    assert allowed == [False] * 3
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_gaussians_of_votes_that_agree_are_as_exact_with_tf32_as_without() -> None:
+    noise = torch.Generator("cuda").manual_seed(0)
+    votes_BMJDL = 10 * torch.randn(2, 1, 3, 16, 200, generator=noise, device="cuda")
+    votes_BMJDL[..., :40] = 1 + votes_BMJDL[..., :40] / 1000
+    share_BMJL = torch.zeros(2, 1, 3, 200, device="cuda")
+    share_BMJL[..., :40] = 1 / 40
+
+    def body(moments: VoteMoments) -> list[Tensor]:
+        mean_BMJD, variance_BMJD = moments.fit_gaussians(share_BMJL, floor=5e-4)
+        return [variance_BMJD, moments.compute_distances(mean_BMJD, variance_BMJD)]
+
+    exact_BMJD = votes_BMJDL[..., :40].double().var(dim=4, correction=0) + 5e-4
+    results = []
+    for is_allowed in (False, True):
+        devices.allow_tf32(is_allowed)
+        results.append(apply_to_votes(VoteMoments, body, votes_BMJDL.requires_grad_()))
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+    torch.testing.assert_close(results[1][0].double(), exact_BMJD, rtol=0.05, atol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", HERE)
+def test_on_a_gpu_products_are_rounded_where_the_cell_asks_for_it_alone(
+    precision: str, small_cell: Callable[..., Cell]
+) -> None:
+    make_task(small_cell(f"precision={precision}", "trainer.accelerator=gpu"))
+    noise = torch.Generator("cuda").manual_seed(0)
+    one, other = (torch.randn(512, 512, generator=noise, device="cuda") for _ in range(2))
+    images, weight = one.view(4, 64, 32, 32), other.view(-1)[: 64 * 64 * 9].view(64, 64, 3, 3)
+    for name, product, factors in (
+        ("matrices", torch.matmul, (one, other)),
+        ("convolution", torch.conv2d, (images, weight)),
+    ):
+        exact = product(*(factor.double() for factor in factors))
+        error = float((product(*factors) - exact).abs().max() / exact.abs().max())
+        low, high = (5e-5, 1e-2) if HERE[precision] else (0, 2e-5)
+        assert low <= error < high, name
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_such_a_cell_trains_and_says_again_what_it_said(
+    small_cell: Callable[..., Cell],
+) -> None:
+    cell = small_cell("precision=tf32", "trainer.accelerator=gpu")
+    train(cell)
+    provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
+    assert provenance["implementations"]["tf32"]
+    here = places.resolve(cell.config["places"])
+    loader = CellLoader(Ledger(here.ledger), here.data, torch.device("cuda"))
+    assert verify_predictions(*loader.load_tested(cell.signature)).ties <= 1

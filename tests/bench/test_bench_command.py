@@ -120,13 +120,12 @@ def test_every_benchmark_can_be_quick(name: str) -> None:
     inspect.signature(measure).bind(**pkgutil.resolve_name(f"{module}:QUICK")[name])
 
 
-def test_a_report_survives_json_with_numbers_that_are_none() -> None:
+def test_a_number_that_json_does_not_have_is_a_word() -> None:
     bars = [Measured("a", math.inf, "x", 1.0), Measured("b", None, "x", skipped="no GPU")]
     report = BenchReport(bars, [{"name": "c", "error": math.nan}])
     content = json.loads(json.dumps(results.to_json("it", report, {}), allow_nan=False))
-    again = results.from_json(content)
-    assert again.measured == bars
-    assert results.make_tables(again) == results.make_tables(report)
+    assert [bar["value"] for bar in content["measured"]] == ["inf", None]
+    assert content["timings"] == [{"name": "c", "error": "nan"}]
 
 
 def test_an_unknown_benchmark_is_named(capsys: pytest.CaptureFixture[str]) -> None:

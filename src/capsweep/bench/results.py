@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -78,15 +78,6 @@ def to_json(name: str, report: BenchReport, conditions: Mapping[str, Any]) -> di
         "timings": [_without_infinite(row) for row in report.timings],
         "conditions": dict(conditions),
     }
-
-
-def from_json(content: Mapping[str, Any]) -> BenchReport:
-    """The report that `to_json` was given."""
-    names = [field.name for field in fields(Measured)]
-    bars = [{name: bar[name] for name in names} for bar in content["measured"]]
-    for bar in bars:
-        bar["value"] = None if bar["value"] is None else float(bar["value"])
-    return BenchReport([Measured(**bar) for bar in bars], content["timings"])
 
 
 def _without_infinite(row: Mapping[str, Any]) -> dict[str, Any]:

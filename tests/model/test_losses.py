@@ -106,7 +106,7 @@ def test_the_margin_grows(loss: SpreadLoss, margins: dict[int, float]) -> None:
 def test_the_loss_of_a_step_has_its_margin_and_that_of_an_evaluation_the_last() -> None:
     act_BN, target_BN = torch.tensor([[0.6, 0.5]]), torch.tensor([[1.0, 0.0]])
     for step, margin in ((0, 0.2), (5, 0.55), (10, 0.9)):
-        at_step = LINEAR.loss_at(step, 10)(act_BN, target_BN)
+        at_step = LINEAR(act_BN, target_BN, LINEAR.margin_at(step, 10))
         assert at_step.item() == pytest.approx((margin - 0.1) ** 2 / 2)
     assert LINEAR(act_BN, target_BN).item() == pytest.approx((0.9 - 0.1) ** 2 / 2)
 

@@ -14,7 +14,7 @@ from capsweep.data.batches import Batch
 from capsweep.model.capsules import NetworkOutput
 from capsweep.model.losses import spread_loss
 from capsweep.training import build
-from capsweep.training.objective import Losses, Objective, Progress
+from capsweep.training.objective import Losses, Objective
 
 WEIGHT = 0.01
 
@@ -121,8 +121,9 @@ def test_images_of_one_class_have_the_loss_and_gradients_they_always_had(
 def test_a_step_has_the_margin_of_its_place_and_an_evaluation_the_last(digits: Batch) -> None:
     network, objective = make_network(compose.cell(["model=matrix_capsnet_tiny"]).config)
     target_BN = F.one_hot(digits.labels, 10).float()
-    for progress, margin in ((Progress(0, 10), 0.2), (Progress(5, 10), 0.55), (None, 0.9)):
-        losses: Losses = objective(network, digits, progress)
+    for step, margin in ((0, 0.2), (5, 0.55), (None, 0.9)):
+        given = None if step is None else objective.margin_at(step, 10)
+        losses: Losses = objective(network, digits, given)
         expected = spread_loss(losses.scores_BN, target_BN, margin=margin, reduction="mean")
         torch.testing.assert_close(losses.total, expected)
 

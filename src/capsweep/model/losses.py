@@ -5,9 +5,7 @@ Shape letters: B batch, N classes, C H W image.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -39,7 +37,9 @@ def margin_loss(
     return FACTORS[reduction] * loss_BN.mean()
 
 
-def spread_loss(act_BN: Tensor, target_BN: Tensor, *, margin: float, reduction: str) -> Tensor:
+def spread_loss(
+    act_BN: Tensor, target_BN: Tensor, *, margin: float | Tensor, reduction: str
+) -> Tensor:
     """Spread loss of capsule activations ("Matrix capsules with EM routing", equation 3): every
     class that is absent shall be `margin` below every class that is present.
 
@@ -67,13 +67,12 @@ class SpreadLoss:
     schedule: str
     reduction: str
 
-    def __call__(self, act_BN: Tensor, target_BN: Tensor) -> Tensor:
-        """At the end of training."""
-        return spread_loss(act_BN, target_BN, margin=self.last, reduction=self.reduction)
-
-    def loss_at(self, step: int, steps: int) -> Callable[[Tensor, Tensor], Tensor]:
-        """The loss at an optimiser's step of so many."""
-        return partial(spread_loss, margin=self.margin_at(step, steps), reduction=self.reduction)
+    def __call__(
+        self, act_BN: Tensor, target_BN: Tensor, margin: float | Tensor | None = None
+    ) -> Tensor:
+        """Compute the loss with the margin of a step; None: with that of the end of training."""
+        margin = self.last if margin is None else margin
+        return spread_loss(act_BN, target_BN, margin=margin, reduction=self.reduction)
 
     def margin_at(self, step: int, steps: int) -> float:
         """The margin at an optimiser's step of so many."""

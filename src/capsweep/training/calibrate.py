@@ -18,6 +18,7 @@ from capsweep.lightning import isolate_rng
 from capsweep.training import build, devices, provenance
 from capsweep.training.devices import using_threads
 from capsweep.training.fit import make_task
+from capsweep.training.graphs import autocast
 from capsweep.training.module import CapsuleTask
 from capsweep.training.size import Measurement
 
@@ -53,10 +54,10 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     parts = build.load_splits(config, str(places.data), device)
     train = parts["train"].make_loader(config["batch_size"], config["seed"], 0, ranks)
     startup = time.perf_counter() - started
-    seconds = _train(cell, task, train, steps)
+    seconds = _train(task, train, steps)
     utilisation = _read_utilisation(device)
     evaluation = EvaluationLoader(parts["test"], EVALUATION_BATCH)
-    evaluation_seconds = _time_evaluation(cell, task, evaluation)
+    evaluation_seconds = _time_evaluation(task, evaluation)
     memory, total = devices.read_memory_peak(), None
     if device.type == "cuda":  # others cannot have what is reserved
         memory["gpu"] = torch.cuda.max_memory_reserved(device)
@@ -74,31 +75,22 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     )
 
 
-def _train(cell: Cell, task: CapsuleTask, loader: BatchLoader, steps: int) -> list[float]:
+def _train(task: CapsuleTask, loader: BatchLoader, steps: int) -> list[float]:
     """Seconds of each step after the warm-up, the device's work included."""
-    optimizer = task.make_optimizer(task.network)
+    captured = task.make_graphs(task.make_optimizer(task.network))
+    margin = task.objective.margin_at(0, 1)
     task.train()
     least = BUSY if task.device.type == "cuda" else 0.0
     seconds: list[float] = []
     batches = iter(cycle(islice(loader, steps)))
     while len(seconds) < WARM_UP + steps or sum(seconds[WARM_UP:]) < least:
         begun = time.perf_counter()
-        with _autocast_precision(cell, task.device):
-            losses = task.objective(task.network, next(batches))
-        losses.total.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        float(losses.total.detach())  # waits for the device
+        float(captured.train(next(batches), margin))  # waits for the device
         seconds.append(time.perf_counter() - begun)
     return seconds[WARM_UP:]
 
 
-def _autocast_precision(cell: Cell, device: torch.device) -> torch.autocast:
-    mixed = cell.config["precision"] == "bf16-mixed"
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed)
-
-
-def _time_evaluation(cell: Cell, task: CapsuleTask, loader: EvaluationLoader) -> float:
+def _time_evaluation(task: CapsuleTask, loader: EvaluationLoader) -> float:
     """Return seconds per image of a batch, the second time: what compiles for the first is not
     counted.
     """
@@ -107,7 +99,7 @@ def _time_evaluation(cell: Cell, task: CapsuleTask, loader: EvaluationLoader) ->
     seconds = 0.0
     for _ in range(2):
         begun = time.perf_counter()
-        with torch.no_grad(), _autocast_precision(cell, task.device):
+        with torch.no_grad(), autocast(task.precision, task.device):
             for _, losses in task.parts.evaluate(batch, partial(task.objective, network)):
                 float(losses.total)
         seconds = time.perf_counter() - begun

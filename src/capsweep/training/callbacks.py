@@ -115,14 +115,14 @@ class EpochRecorder(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # The margin that the loss has reached, where it grows with training.
-        margin_at: Any = getattr(self.task.objective.classification, "margin_at", None)
         step = trainer.global_step
+        margin = self.task.objective.margin_at(step, self.task.steps)
         row: Row = {
             "epoch": trainer.current_epoch,
             "step": step,
             **self.task.epoch_metrics,
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
-            **({} if margin_at is None else {"margin": margin_at(step, self.task.steps)}),
+            **({} if margin is None else {"margin": margin}),
             "seconds": time.monotonic() - self.started,
         }
         self.rows.append(row)

@@ -69,7 +69,15 @@ def make_task(cell: Cell, num_devices: int = 1) -> CapsuleTask:
     objective, optimizer = build.build_objective(config), build.build_optimizer(config)
     batch_size = -(-config["batch_size"] // num_devices)
     return CapsuleTask(
-        network, objective, optimizer, config["optim"], config["seed"], shared, batch_size
+        network,
+        objective,
+        optimizer,
+        config["optim"],
+        config["seed"],
+        shared,
+        batch_size,
+        config["precision"],
+        config["trainer"].get("graphs", "auto"),  # older cells lack it
     )
 
 
@@ -104,7 +112,9 @@ def fit(
     trainer = _make_trainer(cell.config, [recorder, keeper, first], strategy)
     _fit_and_test(trainer, task, data, keeper)
     if trainer.is_global_zero:
-        methods = {"convolutions": describe_methods(task.network)}
+        methods: dict[str, Any] = {"convolutions": describe_methods(task.network)}
+        if task.captured is not None:  # it has trained, not only tested
+            methods["graphs"] = task.captured.describe()
         directory.update_provenance(directory.read_provenance() | methods)
     callbacks.check_reached(accuracy, recorder.rows)
     # What an unbroken run would have taken: epochs count for the cost of a cell whoever ran them.

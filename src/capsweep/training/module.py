@@ -19,7 +19,8 @@ from capsweep.errors import NonFiniteLossError
 from capsweep.lightning import LightningModule, OptimizerLRSchedulerConfig
 from capsweep.training import build, distributed
 from capsweep.training.distributed import SharedDropout
-from capsweep.training.objective import Objective, Progress, SplitMetrics
+from capsweep.training.graphs import StepGraphs, TrainingStep, clip_gradient, round_rates
+from capsweep.training.objective import Objective, SplitMetrics
 
 ALIKE = 0  # once a rank: all draw the same numbers, and take their own share of them
 
@@ -31,7 +32,8 @@ class CapsuleTask(LightningModule):
     Randomness inside an epoch (dropout) is a function of (seed, epoch), so a resumed run needs no
     random state. optim: its schedule, and clip_norm, the length of the longest gradient.
     shared: the modules of the network that several devices share; see `distributed`. batch_size:
-    of a training step on this device.
+    of a training step on this device. precision: as in a configuration. graphs: auto, on one GPU
+    by captured steps (`graphs`), or off; captured says how it is.
     """
 
     def __init__(
@@ -43,8 +45,14 @@ class CapsuleTask(LightningModule):
         seed: int,
         shared: Sequence[SharedDropout] = (),
         batch_size: int = EVALUATION_BATCH,
+        precision: str = "32",
+        graphs: str = "off",
     ) -> None:
         super().__init__()
+        self.precision, self.graphs = precision, graphs
+        self.captured: StepGraphs | None = None
+        self.batch: Batch | None = None
+        self.replayed: Tensor | None = None  # the loss of a step that is trained already
         self.network, self.objective, self.make_optimizer = network, objective, optimizer
         self.optim, self.seed, self.shared = optim, seed, shared
         self.parts = EvaluationParts(batch_size)
@@ -68,17 +76,67 @@ class CapsuleTask(LightningModule):
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
 
+    def make_graphs(self, optimizer: torch.optim.Optimizer) -> StepGraphs:
+        """Return what trains by captured steps, or says why steps are not captured."""
+        step = TrainingStep(
+            self.network,
+            self.objective,
+            optimizer,
+            self.make_optimizer,
+            self.optim["clip_norm"],
+            self.precision,
+        )
+        reason = None
+        if self.graphs == "off":
+            reason = "trainer.graphs=off"
+        elif self.device.type != "cuda":
+            reason = "no GPU"
+        elif self.shared or distributed.count_ranks() > 1:
+            reason = "several devices"
+        elif "capturable" not in optimizer.defaults:
+            reason = f"{type(optimizer).__name__} has no capturable form"
+        return StepGraphs(step, self.train_metrics, reason)
+
     def on_train_start(self) -> None:
         """Ask how long training is."""
         assert self.trainer is not None
         self.steps = int(self.trainer.estimated_stepping_batches)
+        self.captured = self.make_graphs(self.trainer.optimizers[0])
+
+    def on_train_end(self) -> None:
+        """Leave the memory of captured steps to the test."""
+        if self.captured is not None:
+            self.captured.release()
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Keep the batch for `optimizer_step`."""
+        self.batch = batch
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Train on the batch by a captured step, after which Lightning's closure only counts; or
+        as Lightning does.
+        """
+        self.replayed = None
+        if self.captured is None or self.captured.reason is not None:
+            super().optimizer_step(*args, **kwargs)
+            return
+        assert self.batch is not None
+        margin = self.objective.margin_at(self.global_step, self.steps)
+        self.replayed = self.captured.train(self.batch, margin)
+        closure = kwargs.get("optimizer_closure", args[-1])
+        closure()
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Differentiate, where no captured step has done it."""
+        if self.replayed is None:
+            super().backward(loss, *args, **kwargs)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Shorten the gradient. Lightning itself refuses this for fused optimisers in mixed
         precision, for the sake of float16, whose gradients are scaled.
         """
-        if self.optim["clip_norm"]:
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.optim["clip_norm"])
+        clip_gradient(self.network, self.optim["clip_norm"])
+        round_rates(optimizer, self.device)
 
     def on_train_epoch_start(self) -> None:
         """Make the epoch's randomness a function of its place."""
@@ -89,10 +147,13 @@ class CapsuleTask(LightningModule):
         """The loss of one batch; of several devices, so that the mean over them is the loss of the
         global batch.
         """
+        if self.replayed is not None:
+            self.losses.append(self.replayed)
+            return self.replayed
         for module in self.shared:
             module.dealt = batch.share
-        progress = Progress(self.global_step, self.steps)
-        losses = self.objective(self.network, batch, progress)
+        margin = self.objective.margin_at(self.global_step, self.steps)
+        losses = self.objective(self.network, batch, margin)
         self.train_metrics.update(losses, batch)
         loss = losses.total if batch.share is None else batch.share.weight * losses.total
         self.losses.append(loss.detach())

@@ -17,16 +17,9 @@ from capsweep.errors import DataError
 from capsweep.model.losses import reconstruction_loss
 from capsweep.training import distributed
 
-Classification = Callable[[Tensor, Tensor], Tensor]
+Classification = Callable[..., Tensor]
 # What eight bits round to zero is zero: a sigmoid never is.
 SMALLEST_INTENSITY = 0.5 / 255
-
-
-class Progress(NamedTuple):
-    """Where training is: an optimiser's step, of how many."""
-
-    step: int
-    steps: int
 
 
 class Losses(NamedTuple):
@@ -63,11 +56,19 @@ class Objective:
         self.reconstruction_weight = reconstruction_weight
         self.num_classes = num_classes
 
+    def margin_at(self, step: int, steps: int) -> float | None:
+        """Return the margin of a loss that has another at each of so many steps; None: of one that
+        has not.
+        """
+        margin_at: Any = getattr(self.classification, "margin_at", None)
+        return None if margin_at is None else margin_at(step, steps)
+
     def __call__(
-        self, network: nn.Module, batch: Batch, progress: Progress | None = None
+        self, network: nn.Module, batch: Batch, margin: float | Tensor | None = None
     ) -> Losses:
-        """The losses of `network` on `batch`, as they are when training has got so far; without
-        progress, as at its end.
+        """Compute the losses of `network` on `batch`.
+
+        margin: of `margin_at`, a number or a tensor without axes; None: as at the end of training.
         """
         output = network(batch.images_BCHW)
         scores_BN = output.scores_BN.float()
@@ -76,7 +77,8 @@ class Objective:
         judged_BN = scores_BN
         if self.on_logits and output.logits_BN is not None:
             judged_BN = output.logits_BN.float()
-        classification = self._loss_at(progress)(judged_BN, target_BN)
+        given: dict[str, Any] = {} if margin is None else {"margin": margin}
+        classification = self.classification(judged_BN, target_BN, **given)
         if self.reconstruction_weight == 0:
             return Losses(classification, None, scores_BN)
         drawn_BLCHW = self._draw_digits(
@@ -93,12 +95,6 @@ class Objective:
         reconstruction = reconstruction_loss(drawn_BLCHW.float(), true_BLCHW)
         total = classification + self.reconstruction_weight * reconstruction
         return Losses(total, reconstruction, scores_BN, drawn_BLCHW)
-
-    def _loss_at(self, progress: Progress | None) -> Classification:
-        loss_at: Any = getattr(self.classification, "loss_at", None)  # where it changes in training
-        if progress is None or loss_at is None:
-            return self.classification
-        return loss_at(progress.step, progress.steps)
 
     def _draw_digits(self, decoder: nn.Module, pose_BJD: Tensor, labels_BL: Tensor) -> Tensor:
         """All digits of all images in one pass of the one decoder."""
@@ -146,14 +142,18 @@ class SplitMetrics:
             self._add("segmentation", overlapping, found_BL.numel())
 
     def compute(self, split: str, device: torch.device | None = None) -> dict[str, float]:
-        """`split/loss` and so on, of what was measured; then starts anew. Synchronises.
+        """Return `split/loss` and so on, of what was measured, and start again. Synchronises.
+
+        The sums stay the same tensors, which captured steps add to.
 
         device: where ranks add up, since one may have measured nothing; None: the processor.
         """
         device = next((value.device for value in self.sums.values()), device)
         rows = [[float(self.sums.get(name, 0.0)), self.counts[name]] for name in METRICS]
         totals_K2 = torch.tensor(rows, dtype=torch.float64, device=device)
-        self.sums, self.counts = {}, Counter()
+        for value in self.sums.values():
+            value.zero_()
+        self.counts = Counter()
         totals = zip(METRICS, distributed.all_reduce(totals_K2).tolist(), strict=True)
         return {f"{split}/{name}": total / count for name, (total, count) in totals if count}
 

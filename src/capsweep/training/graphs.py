@@ -1,0 +1,353 @@
+"""Whole training steps, which a GPU replays as CUDA graphs: Python starts a step once, not each of
+its three hundred kernels.
+
+The first batch of each size is trained eagerly, which makes what libraries and the optimiser make
+once. The second is captured: forward, backward, clipping, optimiser and metrics, on static tensors.
+From then on a step is a copy into these, and one launch. What changes from step to step is a tensor
+on the device: the batch, the learning rates, and the margin of a loss that grows.
+
+The first replays are compared with eager steps on copies of the network and its optimiser; where
+they differ, training goes on from the copies, eagerly. So a GPU that nobody has tried, or a network
+whose Python decides something anew in each step, cannot give wrong numbers.
+"""
+
+import copy
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from capsweep.data.batches import Batch
+from capsweep.training.objective import Losses, Objective, SplitMetrics
+
+Run = Callable[[], None]
+CHECKED = 2  # replays of a graph: what Python decided at its capture is not what it decides next
+# Largest norm of a difference, over that of what an eager step has: of loss and gradients, by
+# precision. Of weights, which Adam moves by as much for small gradients as for large ones.
+TOLERANCE = {"32": 1e-3, "tf32": 1e-2, "bf16-mixed": 5e-2}
+UPDATE_TOLERANCE = 0.2
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """A step of training on one device, eagerly.
+
+    Attributes:
+        network: what is trained, in place.
+        objective: its loss.
+        optimizer: of its parameters.
+        make_optimizer: makes another such optimiser, of a copy.
+        clip_norm: the length of the longest gradient; None: any.
+        precision: as in a configuration.
+    """
+
+    network: nn.Module
+    objective: Objective
+    optimizer: torch.optim.Optimizer
+    make_optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    clip_norm: float | None
+    precision: str
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.network.parameters()).device
+
+    def __call__(self, batch: Batch, margin: float | Tensor | None = None) -> Losses:
+        """Train on a batch, and return its losses, without their graph."""
+        with autocast(self.precision, self.device):
+            losses = self.objective(self.network, batch, margin)
+        self.optimizer.zero_grad()
+        losses.total.backward()
+        clip_gradient(self.network, self.clip_norm)
+        round_rates(self.optimizer, self.device)
+        self.optimizer.step()
+        return Losses(*(None if value is None else value.detach() for value in losses))
+
+    def copy(self) -> "TrainingStep":
+        """Return the step of a copy of the network, with an optimiser in the same state."""
+        network = copy.deepcopy(self.network)
+        optimizer = self.make_optimizer(network)
+        optimizer.load_state_dict(copy.deepcopy(self.optimizer.state_dict()))
+        return replace(self, network=network, optimizer=optimizer)
+
+    def take_over(self, other: "TrainingStep") -> None:
+        """Go on from where a copy of this step has got to."""
+        self.network.load_state_dict(other.network.state_dict())
+        self.optimizer.load_state_dict(other.optimizer.state_dict())
+
+
+def autocast(precision: str, device: torch.device) -> torch.autocast:
+    """Let what a network multiplies be bfloat16 where a cell's precision is mixed."""
+    mixed = precision == "bf16-mixed"
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed)
+
+
+def clip_gradient(network: nn.Module, longest: float | None) -> None:
+    """Shorten the gradient of all parameters together to a length; None: leave it."""
+    if longest:
+        nn.utils.clip_grad_norm_(network.parameters(), longest)
+
+
+def round_rates(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """Round the learning rates of a GPU's optimiser to float32, as its kernels read them off a
+    tensor: eager and captured steps have the same bits.
+    """
+    for group in optimizer.param_groups if device.type == "cuda" else ():
+        if not isinstance(group["lr"], Tensor):
+            group["lr"] = torch.tensor(group["lr"], dtype=torch.float32).item()
+
+
+class CapturedStep:
+    """A step on batches of one size, captured.
+
+    Attributes:
+        gradients: the parameters' gradients after a replay, as they were clipped.
+        checked: how many replays were compared with an eager step.
+    """
+
+    def __init__(
+        self,
+        step: TrainingStep,
+        metrics: SplitMetrics,
+        batch: Batch,
+        margin: float | None,
+        capture: Callable[[Run], Run],
+    ) -> None:
+        self.step, self.metrics, self.checked = step, metrics, 0
+        tensors = batch.images_BCHW, batch.labels, batch.targets_BLCHW
+        self.batch = Batch(*(None if each is None else _make_static(each) for each in tensors))
+        groups, device = step.optimizer.param_groups, step.device
+        # Kernels read float32; the processor's float64, as it has the rate itself.
+        rate_type = torch.float32 if device.type == "cuda" else torch.float64
+        self.rates = [torch.zeros((), dtype=rate_type, device=device) for _ in groups]
+        self.margin = None
+        if margin is not None:
+            self.margin = torch.zeros((), dtype=torch.float64, device=device)
+        self.counts: Counter[str] = Counter()
+        self.gradients: list[Tensor | None] = []
+        self.loss = torch.zeros((), device=device)
+        self._fill(batch, margin)
+        self.replay = capture(self._run)
+
+    def __call__(self, batch: Batch, margin: float | None) -> Tensor:
+        """Train on a batch of this size, and return its loss."""
+        self._fill(batch, margin)
+        self.replay()
+        self.metrics.counts.update(self.counts)
+        return self.loss.clone()  # the next replay overwrites it
+
+    def _fill(self, batch: Batch, margin: float | None) -> None:
+        for static, value in zip(self.batch, batch, strict=True):
+            if isinstance(static, Tensor):
+                static.copy_(value)
+        for rate, group in zip(self.rates, self.step.optimizer.param_groups, strict=True):
+            rate.fill_(group["lr"])
+        if self.margin is not None:
+            self.margin.fill_(margin)
+
+    def _run(self) -> None:
+        """What is captured; the metrics' counts, which are Python's, are kept for each replay."""
+        before, self.metrics.counts = self.metrics.counts, Counter()
+        try:
+            with _rates_on_device(self.step, self.rates):
+                losses = self.step(self.batch, self.margin)
+            self.metrics.update(losses, self.batch)
+        finally:
+            self.counts, self.metrics.counts = self.metrics.counts, before
+        self.loss = losses.total
+        self.gradients = [parameter.grad for parameter in self.step.network.parameters()]
+
+
+def _make_static(tensor: Tensor) -> Tensor:
+    """Laid out as the tensor, so that convolutions choose the same algorithms."""
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+
+
+@contextmanager
+def _rates_on_device(step: TrainingStep, rates: Sequence[Tensor]) -> Iterator[None]:
+    """The optimiser reads its learning rates off the device; outside they are numbers, as the
+    schedule and checkpoints know them.
+    """
+    groups, is_captured = step.optimizer.param_groups, step.device.type == "cuda"
+    before = [{key: group.get(key) for key in ("lr", "capturable")} for group in groups]
+    for group, rate in zip(groups, rates, strict=True):
+        group["lr"] = rate
+        if is_captured:
+            group["capturable"] = True
+    if is_captured:
+        for state in step.optimizer.state.values():
+            if isinstance(state.get("step"), Tensor):
+                state["step"] = state["step"].to(step.device)
+    try:
+        yield
+    finally:
+        for group, values in zip(groups, before, strict=True):
+            group.update({key: value for key, value in values.items() if key in group})
+
+
+class GraphCapture:
+    """Captures CUDA graphs that share the memory of what lies between their inputs and outputs.
+
+    A step that draws on the processor would replay the same numbers: it raises RuntimeError.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.pool = device, torch.cuda.graph_pool_handle()
+
+    def __call__(self, run: Run) -> Run:
+        """Return what replays the work that `run` starts, which is not done now."""
+        graph, drawn = torch.cuda.CUDAGraph(), torch.get_rng_state()
+        generator = torch.cuda.default_generators[self.device.index or 0]
+        before = generator.clone_state()
+        try:
+            # Other threads, of a monitor, may ask the device for something meanwhile.
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+                run()
+        except BaseException:
+            generator.graphsafe_set_state(before)  # it would believe that the capture goes on
+            raise
+        if not torch.equal(drawn, torch.get_rng_state()):
+            torch.set_rng_state(drawn)
+            raise RuntimeError("the step draws random numbers on the processor")
+        return graph.replay
+
+
+class StepGraphs:
+    """Training by captured steps, a graph for each size of batch.
+
+    Attributes:
+        reason: why training is eager; None where it is not.
+    """
+
+    def __init__(
+        self,
+        step: TrainingStep,
+        metrics: SplitMetrics,
+        reason: str | None = None,
+        capture: Callable[[Run], Run] | None = None,
+    ) -> None:
+        self.step, self.metrics, self.reason = step, metrics, reason
+        self.capture = capture
+        self.sizes: set[int] = set()  # of batches that were trained eagerly
+        self.captured_sizes: set[int] = set()
+        self.captured: dict[int, CapturedStep] = {}
+        if reason is None and capture is None:
+            self.capture = GraphCapture(step.device)
+
+    def train(self, batch: Batch, margin: float | None = None) -> Tensor:
+        """Train on a batch, captured where that is possible, and return its loss."""
+        size = len(batch.labels)
+        if self.reason is not None or size not in self.sizes:
+            self.sizes.add(size)
+            return self._train_eagerly(batch, margin)
+        if size not in self.captured:
+            assert self.capture is not None
+            try:
+                captured = CapturedStep(self.step, self.metrics, batch, margin, self.capture)
+            except Exception as error:  # CUDA, libraries and a network's own code raise anything
+                self._give_up(f"it cannot be captured: {_first_line(error)}")
+                return self._train_eagerly(batch, margin)
+            self.captured[size] = captured
+            self.captured_sizes.add(size)
+        if self.captured[size].checked < CHECKED:
+            return self._train_checked(self.captured[size], batch, margin)
+        return self.captured[size](batch, margin)
+
+    def describe(self) -> str:
+        """Return how training has computed its steps, for the provenance."""
+        if self.reason is not None:
+            return f"off: {self.reason}"
+        sizes = ", ".join(map(str, sorted(self.captured_sizes, reverse=True)))
+        return f"captured, batches of {sizes}" if sizes else "off: each size of batch came once"
+
+    def release(self) -> None:
+        """Give the graphs' memory back; training may go on with new ones."""
+        self.captured.clear()
+        self.step.optimizer.zero_grad()
+
+    def _train_eagerly(self, batch: Batch, margin: float | None) -> Tensor:
+        losses = self.step(batch, margin)
+        self.metrics.update(losses, batch)
+        return losses.total
+
+    def _train_checked(self, captured: CapturedStep, batch: Batch, margin: float | None) -> Tensor:
+        captured.checked += 1
+        before = [parameter.detach().clone() for parameter in self.step.network.parameters()]
+        sums = {name: value.clone() for name, value in self.metrics.sums.items()}
+        counts = Counter(self.metrics.counts)
+        device = self.step.device
+        try:
+            eager = self.step.copy()
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                losses = eager(batch, margin)
+        except torch.OutOfMemoryError:
+            self._give_up("the GPU has no memory for a copy of it, with which it is checked")
+            return self._train_eagerly(batch, margin)
+        loss = captured(batch, margin)
+        fault = find_difference(eager, losses.total, captured, loss, before)
+        if fault is None:
+            return loss
+        self.step.take_over(eager)
+        self.metrics.sums, self.metrics.counts = sums, counts
+        self.metrics.update(losses, batch)
+        self._give_up(f"its captured step is not its eager one: {fault}")
+        return losses.total
+
+    def _give_up(self, reason: str) -> None:
+        self.reason = reason
+        self.release()
+        line = f"trainer.graphs: this cell is trained without CUDA graphs, since {reason}"
+        print(line, file=sys.stderr, flush=True)
+
+
+def find_difference(
+    eager: TrainingStep,
+    eager_loss: Tensor,
+    captured: CapturedStep,
+    loss: Tensor,
+    before: Sequence[Tensor],
+) -> str | None:
+    """Return in what a captured step differs from an eager one, beyond rounding; None: in nothing,
+    or nothing is finite any more.
+
+    before: the parameters before the step.
+    """
+    if not (eager_loss.isfinite() or loss.isfinite()):
+        return None
+    tolerance = TOLERANCE[eager.precision]
+    if fault := _compare("loss", eager_loss, loss, tolerance):
+        return fault
+    parameters = zip(eager.network.named_parameters(), captured.gradients, before, strict=True)
+    own = list(captured.step.network.parameters())
+    for ((name, expected), gradient, old), new in zip(parameters, own, strict=True):
+        if (expected.grad is None) != (gradient is None):
+            return f"{name} has a gradient in one of them"
+        if expected.grad is not None and gradient is not None:
+            fault = _compare(f"gradient of {name}", expected.grad, gradient, tolerance)
+            fault = fault or _compare(
+                f"change of {name}", expected.detach() - old, new.detach() - old, UPDATE_TOLERANCE
+            )
+            if fault:
+                return fault
+    return None
+
+
+def _compare(name: str, expected: Tensor, found: Tensor, tolerance: float) -> str | None:
+    difference = (found.double() - expected.double()).norm().item()
+    size = expected.double().norm().item()
+    if difference <= tolerance * size:
+        return None
+    return f"the {name} differs by {difference:.3g}, where it has the norm {size:.3g}"
+
+
+def _first_line(error: BaseException) -> str:
+    """Of what ended a capture, rather than of what its end raised then."""
+    cause = error.__context__ or error
+    return (str(cause).splitlines() or [type(cause).__name__])[0]

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from laws import at_most_examples
 from omegaconf import OmegaConf
 
+from capsweep.cli import train
 from capsweep.config import compose, package_files, validation
 from capsweep.config.overrides import render
 from capsweep.errors import ConfigError
@@ -91,6 +93,27 @@ def test_a_preset_that_is_no_yaml_is_named(conf_tree: Callable[[], Path]) -> Non
     with pytest.raises(ConfigError, match=r"^conf/: .*experiment/mine\.yaml") as caught:
         compose.cell(["experiment=mine"])
     assert "\n" not in str(caught.value)
+
+
+def test_a_key_that_went_is_left_out_and_one_line_of_a_process_names_what_replaced_it(
+    capsys: pytest.CaptureFixture[str],
+    conf_tree: Callable[[], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compose._report_cut_key.cache_clear()
+    old = conf_tree() / "experiment" / "old.yaml"
+    old.write_text("# @package _global_\ntrainer: {compile: reduce-overhead, threads: 2}\n")
+    typed = compose.cell(["trainer.compile=default", "trainer.threads=2"])
+    stored = compose.cell(["experiment=old"])
+    for cell in (typed, stored, compose.cell(["trainer.threads=2", "trainer.compile=null"])):
+        assert cell.config == compose.cell(["trainer.threads=2"]).config
+    assert typed.overrides == ("trainer.threads=2",)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("trainer.compile is ignored: trainer.graphs replaced it ")
+    monkeypatch.setattr(sys, "argv", ["capsweep"])
+    monkeypatch.setenv("COMP_LINE", "")
+    assert train.main(["--cfg", "job", "trainer.compile=default"]) == 0
+    assert "graphs: auto" in capsys.readouterr().out
 
 
 def test_a_cell_shares_nothing_with_the_next() -> None:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from convolutions import PRIMARY, compute_results, draw_normal, find_relative_error, make_layers
-from torch import Tensor, nn
-from torch._dynamo.testing import CompileCounter
+from convolutions import PRIMARY, draw_normal, find_relative_error, make_layers
+from torch import nn
 from trained_cells import find_folder, train
 
 from capsweep.config import compose
@@ -114,41 +113,6 @@ def test_a_networks_loss_and_gradients_are_those_of_direct_convolution(
     for key, expected in results["direct"].items():
         error = find_relative_error(results["transformed"][key], expected.double())
         assert error < 1e-4, key
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # its compiler asks all inputs for theirs
-@pytest.mark.parametrize(("method", "graphs"), [("direct", 1), ("transformed", 2)])
-def test_a_compiled_network_breaks_at_a_transformed_convolution_alone(
-    monkeypatch: pytest.MonkeyPatch, method: str, graphs: int
-) -> None:
-    monkeypatch.setattr(convolution, "MULTIPLIES_BFLOAT16", True)
-
-    class Network(nn.Module):
-        """Something to compile before and after the convolution."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            direct, transformed = make_layers(2, 3, 5, 1)
-            self.layer = direct if method == "direct" else transformed
-
-        def forward(self, images_BCHW: Tensor) -> Tensor:
-            return self.layer(2 * images_BCHW).relu_()
-
-    network, images_BCHW = Network(), draw_normal(2, 2, 9, 9).float()
-    expected = compute_results(network, images_BCHW)
-    network.layer.methods.clear()
-    counter = CompileCounter()
-    network.compile(backend=counter, dynamic=False)
-    for _ in range(2):
-        torch.testing.assert_close(compute_results(network, images_BCHW), expected)
-        assert counter.frame_count == graphs
-    (used,) = network.layer.methods
-    assert used.startswith(method)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        network(images_BCHW)
-    assert counter.frame_count - graphs == 1
-    assert "direct" in network.layer.methods
 
 
 def test_a_checkpoint_of_one_method_continues_with_the_other(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 same code there, and cells must be those of ordinary steps to the last bit.
 """
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,21 +10,21 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from trained_cells import assert_equal, find_folder, read_outputs, read_rows, train
+from torch import Tensor
+from trained_cells import assert_equal, find_folder, read_outputs, train
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
-from capsweep.data.batches import Batch
-from capsweep.model.losses import margin_loss
-from capsweep.training.callbacks import FirstActivations
-from capsweep.training.fit import make_task
-from capsweep.training.graphs import CHECKED, StepGraphs, TrainingStep
+from capsweep.errors import LeftEarlyError
+from capsweep.model.losses import cross_entropy
+from capsweep.model.routing import random
+from capsweep.training import build
+from capsweep.training.graphs import StepGraphs, TrainingStep
 from capsweep.training.module import CapsuleTask
-from capsweep.training.objective import SplitMetrics
+from capsweep.training.objective import Objective
 from capsweep.training.run_hooks import RunHooks
 
-Run = Callable[[], None]
+Run = Any  # what is captured: a method of CapturedStep
 SMALL = ("logger=csv", "trainer.checkpoint_interval=0", "epochs=3", "batch_size=400")
 CAPSNET = ("model.conv.channels=4", "model.primary.types=2", "model.decoder.hidden=[8]")
 MATRIX = ("model=matrix_capsnet_tiny", "loss=spread", "batch_size=4", "limit_batches=4")
@@ -43,6 +44,8 @@ CELLS = {
     "an optimiser that is not fused": (*CAPSNET, "trainer.fused_optimizer=false"),
     "couplings drawn in each step": (*CAPSNET, "routing=random"),
 }
+
+FULL = ("model.decoder.hidden=[64]", "routing.num_iters=3", "batch_size=32", "epochs=5")
 
 
 def make_cell(storage: Path, *overrides: str) -> Cell:
@@ -73,6 +76,12 @@ def capture_by(
     return made
 
 
+def make_no_graphs(task: CapsuleTask, optimizer: torch.optim.Optimizer) -> StepGraphs:
+    """Let a cell train by ordinary steps."""
+    step = TrainingStep(task.network, task.objective, optimizer, task.make_optimizer, None, "32")
+    return StepGraphs(step, task.train_metrics, "a test")
+
+
 @pytest.mark.parametrize("overrides", CELLS.values(), ids=CELLS)
 def test_a_cell_of_captured_steps_is_that_of_ordinary_ones(
     overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -87,3 +96,167 @@ def test_a_cell_of_captured_steps_is_that_of_ordinary_ones(
     assert graphs[0].reason is None
     provenance = json.loads((find_folder(captured) / "provenance.json").read_text())
     assert provenance["graphs"].startswith("captured, batches of ")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("overrides", [*CELLS.values(), FULL], ids=[*CELLS, "200 steps"])
+def test_a_captured_cell_of_a_gpu_is_its_eager_one(
+    overrides: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    eager, again, captured = (
+        make_cell(
+            tmp_path / name, *overrides, f"trainer.graphs={graphs}", "trainer.accelerator=gpu"
+        )
+        for name, graphs in (("eager", "off"), ("again", "off"), ("captured", "auto"))
+    )
+    for cell in (eager, again, captured):
+        train(cell)
+    assert "trainer.graphs" not in capsys.readouterr().err
+    weights, repeated, found = (read_outputs(cell)[0] for cell in (eager, again, captured))
+    with capsys.disabled():
+        for name, other in (("eager again", repeated), ("captured", found)):
+            difference = max(float((weights[key] - other[key]).abs().max()) for key in weights)
+            print(f"\n{name}: largest difference of a weight {difference:.3g}", end="")
+    for key, expected in weights.items():
+        torch.testing.assert_close(found[key], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_a_network_that_waits_for_the_device_is_trained_eagerly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ("model=cnn_small", "model.dropout=0.5", "trainer.accelerator=gpu")
+    eager, captured = (make_cell(tmp_path / name, *settings) for name in ("eager", "captured"))
+
+    def measure(logit_BN: Tensor, target_BN: Tensor) -> Tensor:
+        loss = cross_entropy(logit_BN, target_BN)
+        return loss * (1 if loss.item() > 0 else 0)
+
+    monkeypatch.setattr(build, "build_objective", lambda _: Objective(measure, 0, 10, True))
+    with monkeypatch.context() as patched:
+        patched.setattr(CapsuleTask, "make_graphs", make_no_graphs)
+        train(eager)
+    train(captured)
+    assert "it cannot be captured" in capsys.readouterr().err
+    for found, expected in zip(read_outputs(captured), read_outputs(eager), strict=True):
+        for key, value in expected.items():
+            torch.testing.assert_close(torch.as_tensor(found[key]), torch.as_tensor(value))
+
+
+@pytest.mark.gpu
+def test_a_routing_that_draws_on_the_processor_is_trained_eagerly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(random, "_draw_like", lambda draw_LJ: draw_LJ * float(torch.rand(())))
+    train(make_cell(tmp_path, *CAPSNET, "routing=random", "trainer.accelerator=gpu"))
+    assert "draws random numbers on the processor" in capsys.readouterr().err
+
+
+def cut_after(last: int) -> RunHooks:
+    """Hooks that end a run after an epoch, its checkpoint kept."""
+    return RunHooks(on_epoch=lambda row: row["epoch"] == last)
+
+
+@pytest.mark.parametrize("is_captured_first", [True, False], ids=["captured", "ordinary"])
+def test_a_cell_goes_on_with_the_other_kind_of_step(
+    is_captured_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ("model=cnn_small", "epochs=4", "trainer.accelerator=cpu")
+    whole, broken = (make_cell(tmp_path / name, *settings) for name in ("whole", "broken"))
+    train(whole)
+    for is_captured, hooks in ((is_captured_first, cut_after(1)), (not is_captured_first, None)):
+        with monkeypatch.context() as patched:
+            if is_captured:
+                capture_by(patched)
+            if hooks is None:
+                train(broken)
+            else:
+                with pytest.raises(LeftEarlyError):
+                    train(broken, hooks)
+    assert_equal(broken, whole)
+
+
+def refuse(run: Run) -> Run:
+    """A capture that CUDA refuses."""
+    raise RuntimeError("operation not permitted when stream is capturing\nand more of CUDA's lines")
+
+
+def lose_the_update(run: Run) -> Run:
+    """A capture whose replay leaves the weights as they were."""
+
+    def replay() -> None:
+        network = run.__self__.step.network
+        before = copy.deepcopy(network.state_dict())
+        run()
+        network.load_state_dict(before)
+
+    return replay
+
+
+def halve_the_gradient(run: Run) -> Run:
+    """A capture whose gradients are wrong."""
+
+    def replay() -> None:
+        run()
+        for gradient in run.__self__.gradients:
+            gradient.mul_(0.5)
+
+    return replay
+
+
+def repeat_the_first(run: Run) -> Run:
+    """A capture that keeps what it should be told: it replays its first batch for ever."""
+    first: list[Tensor] = []
+
+    def replay() -> None:
+        images_BCHW = run.__self__.batch.images_BCHW
+        first.append(images_BCHW.clone())
+        images_BCHW.copy_(first[0])
+        run()
+
+    return replay
+
+
+@pytest.mark.parametrize(
+    ("capture", "why"),
+    [
+        (refuse, "it cannot be captured: operation not permitted when stream is capturing"),
+        (lose_the_update, "its captured step is not its eager one: the change of conv.weight"),
+        (halve_the_gradient, "its captured step is not its eager one: the gradient of conv.weight"),
+        (repeat_the_first, "its captured step is not its eager one: the loss differs by"),
+    ],
+)
+def test_a_cell_whose_steps_cannot_be_captured_rightly_is_trained_eagerly_with_a_line(
+    capture: Callable[[Run], Run],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ordinary, captured = (
+        make_cell(tmp_path / name, *CAPSNET, "trainer.accelerator=cpu") for name in "oc"
+    )
+    train(ordinary)
+    capture_by(monkeypatch, capture)
+    train(captured)
+    assert_equal(captured, ordinary)
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "trainer.graphs" in line)
+    assert why in line
+    provenance = json.loads((find_folder(captured) / "provenance.json").read_text())
+    assert provenance["graphs"].startswith(f"off: {why}")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (("trainer.graphs=off",), "trainer.graphs=off"),
+        ((), "no GPU"),
+    ],
+)
+def test_provenance_says_why_steps_are_not_captured(
+    overrides: tuple[str, ...], reason: str, tmp_path: Path
+) -> None:
+    cell = make_cell(tmp_path, *CAPSNET, "epochs=1", "trainer.accelerator=cpu", *overrides)
+    train(cell)
+    provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
+    assert provenance["graphs"] == f"off: {reason}"

@@ -114,7 +114,6 @@ def test_provenance_names_code_data_hardware_and_command(ran: tuple[Cell, dict, 
         "routing": "fast",
         "convolutions": "auto, channels last",
         "optimizer": "fused",
-        "compile": None,
         "tf32": False,
     }
     assert provenance["hardware"]["cores"] >= 1

@@ -187,7 +187,7 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
         "devices": AUTO_OR_COUNT,
         "threads": _in_interval("[1, 1024]"),
         "convolution": _one_of("auto", "direct", "transformed"),
-        "compile": _or_null(_one_of("default", "reduce-overhead", "max-autotune"), str),
+        "graphs": _one_of("auto", "off"),
         "checkpoint_interval": _at_least(0),
     },
     "logger": {

@@ -106,9 +106,9 @@ WORKLESS = (
 
 # Logistics that change the work; at these values they count as absent, as before they existed.
 PLAIN = {
-    "trainer.compile": None,
     "trainer.convolution": "auto",
     "trainer.fused_optimizer": True,
+    "trainer.graphs": "auto",
 }
 
 
@@ -183,9 +183,9 @@ def hash_shape(cell: Cell) -> str:
         for path in ("routing.impl", "trainer.threads", "trainer.accelerator")
     ]
     work["logistics"] += [
-        [path, get(cell.config, path)]
+        [path, value]
         for path, plain in PLAIN.items()
-        if get(cell.config, path) != plain
+        if (value := get(cell.config, path)) not in (plain, None)  # older cells lack some
     ]
     return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:8]
 

@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial, reduce
@@ -35,6 +36,10 @@ CUT_OPTIONS = {
     "cluster=aws": "start one with `ray up docs/examples/aws.yaml`, then CLUSTER=address",
     "cluster=kuberay": "use `kubectl apply -f docs/examples/kuberay.yaml`",
 }
+# Keys that there were, and what is so instead; what was typed or stored with them still composes.
+CUT_KEYS = {
+    "trainer.compile": "trainer.graphs replaced it (auto: a GPU replays a step that was captured)"
+}
 # Presets are written at the root of the configuration, past Hydra's own check of keys.
 PRESETS = ("recipe", "experiment", "debug")
 
@@ -60,7 +65,7 @@ def cell(overrides: Iterable[str | Override]) -> Cell:
 
     Raises ConfigError naming the key: unknown, of the wrong type, twice, or at odds with another.
     """
-    overrides = list(overrides)
+    overrides = [item for item in overrides if not is_cut(item)]
     parsed = grammar.parse_single(overrides)
     choices = [override for override in parsed if grammar.is_group(override.key)]
     for override in choices:
@@ -72,6 +77,20 @@ def cell(overrides: Iterable[str | Override]) -> Cell:
     plain["places"] = places.make_absolute(plain["places"])
     texts = (item if isinstance(item, str) else item.text for item in overrides)
     return Cell(config=validation.make_canonical(plain), overrides=tuple(texts))
+
+
+def is_cut(item: str | Override) -> bool:
+    """Whether an override sets a key that there was; one line says what is so instead."""
+    key = item.partition("=")[0].strip() if isinstance(item, str) else item.key
+    if key in CUT_KEYS:
+        _report_cut_key(key)
+    return key in CUT_KEYS
+
+
+@cache
+def _report_cut_key(key: str) -> None:
+    """Once in a process: a sweep composes many cells."""
+    print(f"{key} is ignored: {CUT_KEYS[key]}", file=sys.stderr, flush=True)
 
 
 def _set_values(groups: tuple[str, ...], values: Sequence[Override]) -> dict[str, Any]:
@@ -128,7 +147,9 @@ def _check_option(override: Override) -> None:
 def _compose_groups(groups: tuple[str, ...]) -> Composition:
     """Compose a choice of groups; Hydra does that once on a machine, in a fifth of a second."""
     key, compose = f"{hash_composer()} {groups}", partial(_compose_by_hydra, groups)
-    written, schema, recipe = disk_cache.compute_once("compositions", key, compose)
+    written, schema, recipe, cut = disk_cache.compute_once("compositions", key, compose)
+    for key in cut:
+        _report_cut_key(key)
     for name in interpolation.OUTSIDE:
         OmegaConf.clear_resolver(name)
     parts = interpolation.split_parts(written)
@@ -169,6 +190,8 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
     OmegaConf.set_struct(config, False)
     del config["hydra"]
     written: Any = OmegaConf.to_container(config, resolve=False)
+    cut = [key for key in CUT_KEYS if key in flat(written)]
+    written = reduce(without, cut, written)
     whole: Any = written if plain is None else OmegaConf.to_container(plain, resolve=False)
     schema = flat(interpolation.resolve_parts(interpolation.split_parts(whole)))
     dropped = _list_inapplicable(groups, written, schema, choices.get("recipe"))
@@ -178,7 +201,7 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
             where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
             text = grammar.describe_unknown_key(key, schema)
             raise ConfigError(f"{where or 'conf/'}: {text}")
-    return [written, schema, choices.get("recipe")]
+    return [written, schema, choices.get("recipe"), cut]
 
 
 def _check_meanings(choices: Mapping[str, Any]) -> None:

@@ -35,7 +35,7 @@ class EvaluationParts:
         """
         start, count = 0, len(batch.labels)
         while start < count:
-            even = -(-count // -(-count // self.examples))  # few sizes: each may be compiled
+            even = -(-count // -(-count // self.examples))  # few sizes: their memory is used again
             part = batch.select(slice(start, start + even))
             try:
                 result = compute(part)

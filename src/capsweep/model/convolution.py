@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsweep.model.large_kernels import SMALLEST_KERNEL, Tiling, choose_tiling
-from capsweep.model.routing import exclude_from_compiling
 from capsweep.model.transformed_convolution import convolve
 
 WHOLE_PRECISION = (torch.float32, torch.float64)
@@ -57,17 +56,13 @@ class Convolution(nn.Conv2d):
         weight = self.weight if self.divisor == 1 else self.weight / self.divisor
         tiling = self._choose_tiling(input)
         if tiling is None:
-            self._record("direct")
+            self.methods.add("direct")
             return self._convolve_directly(input, weight)
-        self._record(f"transformed, tiles of {tiling.outputs}x{tiling.outputs}")
+        self.methods.add(f"transformed, tiles of {tiling.outputs}x{tiling.outputs}")
         assert self.bias is not None
         before = self._padding_of(input.shape[2])[0], self._padding_of(input.shape[3])[0]
         arguments = input, weight, self.bias, tiling, before, self._count_all_places(input)
-        return exclude_from_compiling(convolve)(*arguments)
-
-    @torch.compiler.assume_constant_result  # a compiled network records while it is compiled
-    def _record(self, method: str) -> None:
-        self.methods.add(method)
+        return convolve(*arguments)
 
     def _choose_tiling(self, input: Tensor) -> Tiling | None:
         """None: directly, as all that `large_kernels` cannot do, and what a processor multiplies in

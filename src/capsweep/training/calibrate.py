@@ -91,7 +91,7 @@ def _train(task: CapsuleTask, loader: BatchLoader, steps: int) -> list[float]:
 
 
 def _time_evaluation(task: CapsuleTask, loader: EvaluationLoader) -> float:
-    """Return seconds per image of a batch, the second time: what compiles for the first is not
+    """Return seconds per image of a batch, the second time: what only the first one prepares is not
     counted.
     """
     batch: Batch = next(iter(loader))

@@ -262,8 +262,7 @@ class FirstActivations(Callback):
     (the authors of "Matrix capsules with EM routing", on their choice of first weights).
 
     `quantiles`: layer -> quantile -> activation; nothing of layers without capsules. It looks
-    at the forward pass that the step makes anyway, which is not compiled, and travels in the
-    checkpoint.
+    at the forward pass that the step makes anyway, and travels in the checkpoint.
     """
 
     def __init__(self) -> None:
@@ -281,15 +280,11 @@ class FirstActivations(Callback):
     ) -> None:
         if trainer.global_step > 0:
             return
-        # Compiled code would be compiled once more for this one step that is looked at.
-        torch.compiler.set_stance("force_eager")
         for name, module in pl_module.get_submodule("network").named_modules():
             note = partial(self._note_activations, name, batch.share)
             self.hooks.append(module.register_forward_hook(note))
 
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        if self.hooks:
-            torch.compiler.set_stance("default")
         while self.hooks:
             self.hooks.pop().remove()
 

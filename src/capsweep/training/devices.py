@@ -1,4 +1,4 @@
-"""The devices that train a cell: how many, their threads and memory, and compiled networks."""
+"""The devices that train a cell: how many, their threads, memory and rounding."""
 
 import ctypes
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from capsweep.config.validation import count_requested_devices
 from capsweep.errors import ConfigError
@@ -101,18 +100,3 @@ def _read_status(field: str) -> int | None:
             if line.startswith(f"{field}:"):
                 return int(line.split()[1]) * 1024
     return None
-
-
-def compile_network(network: nn.Module, mode: str | None) -> None:
-    """Compile `network` and its decoder in place, in a mode of torch.compile; None: leave them.
-
-    The keys of its `state_dict` stay. Each size of a batch has code of its own, so that what a
-    batch gives does not depend on the batches before it, nor on whether the run was resumed.
-    Routing and transformed convolutions run as they are, between compiled parts.
-    """
-    if mode is None:
-        return
-    decoder = getattr(network, "decoder", None)  # which the objective calls by itself
-    for module in (network, decoder):
-        if isinstance(module, nn.Module):
-            module.compile(mode=mode, dynamic=False)

@@ -57,15 +57,13 @@ IGNORED_WARNINGS = (
 def make_task(cell: Cell, num_devices: int = 1) -> CapsuleTask:
     """Return the network, its weights drawn from the seed, with its objective and optimiser.
 
-    num_devices: that share a batch. Raises ConfigError where `trainer.compile` cannot be had on
-    this node, or the network cannot be shared.
+    num_devices: that share a batch. Raises ConfigError where the network cannot be shared.
     """
     config = cell.config
     devices.disable_tf32()
     torch.manual_seed(seed_of(config["seed"], "weights"))
     network = build.build_network(config)
     shared = distributed.share_modules(network) if num_devices > 1 else []
-    devices.compile_network(network, config["trainer"]["compile"])
     objective, optimizer = build.build_objective(config), build.build_optimizer(config)
     batch_size = -(-config["batch_size"] // num_devices)
     return CapsuleTask(

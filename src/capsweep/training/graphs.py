@@ -58,7 +58,7 @@ class TrainingStep:
         return next(self.network.parameters()).device
 
     def __call__(self, batch: Batch, margin: float | Tensor | None = None) -> Losses:
-        """Train on a batch, and return its losses, without their graph."""
+        """Train on a batch, and return its losses."""
         with autocast(self.precision, self.device):
             losses = self.objective(self.network, batch, margin)
         self.optimizer.zero_grad()
@@ -66,7 +66,7 @@ class TrainingStep:
         clip_gradient(self.network, self.clip_norm)
         round_rates(self.optimizer, self.device)
         self.optimizer.step()
-        return Losses(*(None if value is None else value.detach() for value in losses))
+        return losses._replace(total=losses.total.detach(), scores_BN=losses.scores_BN.detach())
 
     def copy(self) -> "TrainingStep":
         """Return the step of a copy of the network, with an optimiser in the same state."""
@@ -119,8 +119,11 @@ class CapturedStep:
         capture: Callable[[Run], Run],
     ) -> None:
         self.step, self.metrics, self.checked = step, metrics, 0
-        tensors = batch.images_BCHW, batch.labels, batch.targets_BLCHW
-        self.batch = Batch(*(None if each is None else _make_static(each) for each in tensors))
+        drawn = batch.targets_BLCHW
+        targets_BLCHW = None if drawn is None else _make_static(drawn)
+        self.batch = Batch(
+            _make_static(batch.images_BCHW), _make_static(batch.labels), targets_BLCHW
+        )
         groups, device = step.optimizer.param_groups, step.device
         # Kernels read float32; the processor's float64, as it has the rate itself.
         rate_type = torch.float32 if device.type == "cuda" else torch.float64
@@ -142,12 +145,12 @@ class CapturedStep:
         return self.loss.clone()  # the next replay overwrites it
 
     def _fill(self, batch: Batch, margin: float | None) -> None:
-        for static, value in zip(self.batch, batch, strict=True):
-            if isinstance(static, Tensor):
+        for static, value in zip(self.batch[:3], batch[:3], strict=True):
+            if static is not None and value is not None:
                 static.copy_(value)
         for rate, group in zip(self.rates, self.step.optimizer.param_groups, strict=True):
             rate.fill_(group["lr"])
-        if self.margin is not None:
+        if self.margin is not None and margin is not None:
             self.margin.fill_(margin)
 
     def _run(self) -> None:

@@ -48,7 +48,6 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
             **({} if routing is None else {"routing": routing["impl"]}),
             "convolutions": f"{trainer.get('convolution', 'auto')}, channels last",
             "optimizer": "fused" if trainer["fused_optimizer"] else "torch's default",
-            "compile": trainer["compile"],
             "tf32": False,  # never: see `devices.disable_tf32`
         },
         "logistics": {key: config[key] for key in ("trainer", "resources", "logger")},

@@ -3,7 +3,6 @@
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations.
 """
 
-import copy
 import importlib
 import itertools
 import os
@@ -15,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
 from routing_layers import LAYERS, Layer, convolutional_layer, dense_layer
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from capsweep.config import compose
 from capsweep.model import votes as votes_file
 from capsweep.model.routing import (
     dynamic,
@@ -30,7 +28,6 @@ from capsweep.model.routing import (
     variational_bayes,
 )
 from capsweep.model.routing.em_procedure import EMProcedure
-from capsweep.training import build
 
 VARIANTS = {
     "dynamic": dynamic.IMPLS,
@@ -304,21 +301,3 @@ def test_many_images_without_gradients_never_have_their_votes_at_once(
     with torch.no_grad(), LargestTensor() as largest:
         layer.route(em.fast, 2)
     assert largest.numbers <= 2 * one_image  # the votes' differences and their squares
-
-
-def _step(network: nn.Module, images_BCHW: Tensor) -> list[Tensor]:
-    network(images_BCHW).scores_BN.square().sum().backward()
-    gradients = [parameter.grad for parameter in network.parameters()]
-    return [gradient for gradient in gradients if gradient is not None]
-
-
-# Dynamo looks at whether what enters an uncompiled part has a gradient.
-@pytest.mark.filterwarnings("ignore:The .grad attribute")
-@pytest.mark.parametrize("model", ["capsnet_tiny", "matrix_capsnet_tiny"])
-def test_the_rest_of_the_network_can_be_compiled(model: str) -> None:
-    torch.manual_seed(0)
-    config = compose.cell([f"model={model}"]).config
-    network, images_BCHW = build.build_network(config), torch.rand(4, 1, 28, 28)
-    compiled = copy.deepcopy(network)
-    compiled.compile(backend="aot_eager")
-    torch.testing.assert_close(_step(compiled, images_BCHW), _step(network, images_BCHW))

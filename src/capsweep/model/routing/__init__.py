@@ -9,12 +9,10 @@ kernel offsets, N child positions, L = K I children below a parent position.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Routed(NamedTuple):
@@ -102,14 +100,6 @@ def choose_impl(impls: Mapping[str, Callable[..., Routed]], impl: str) -> Callab
     if impl not in impls:
         raise ValueError(f"routing.impl must be one of {', '.join(impls)}, got {impl}")
     return impls[impl]
-
-
-def exclude_from_compiling(function: Function) -> Function:
-    """`function` as torch.compile leaves it alone: it would unroll loops that depend on sizes."""
-    if not torch.compiler.is_compiling():  # asked first, since disabling imports the compiler
-        return function
-    disabled: Any = torch.compiler.disable(function)
-    return disabled
 
 
 class ReceptiveFields(NamedTuple):

@@ -38,7 +38,6 @@ from capsweep.model.routing import (
     LayerSizes,
     Routed,
     choose_impl,
-    exclude_from_compiling,
     join_routed,
     make_routed,
 )
@@ -186,7 +185,7 @@ class HeinsenRouting(nn.Module):
         """Route the votes of this layer's children; with a trace, by the reference."""
         route = partial(reference, with_trace=True) if with_trace else self.route
         betas = self.beta_use_LJ, self.beta_ignore_LJ
-        return exclude_from_compiling(route)(votes, self.num_iters, *betas)
+        return route(votes, self.num_iters, *betas)
 
     def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
         """The parents of children that are assigned so."""

@@ -33,7 +33,6 @@ from capsweep.model.routing import (
     LayerSizes,
     Routed,
     choose_impl,
-    exclude_from_compiling,
     make_routed,
 )
 from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
@@ -90,8 +89,7 @@ class InvertedAttentionRouting(nn.Module):
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """Route the votes of this layer's children."""
-        route = exclude_from_compiling(self.route)
-        return route(votes, self.num_iters, self.gain_D, self.shift_D, with_trace)
+        return self.route(votes, self.num_iters, self.gain_D, self.shift_D, with_trace)
 
     def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
         """The parents of children with these couplings."""

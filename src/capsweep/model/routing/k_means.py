@@ -32,7 +32,6 @@ from capsweep.model.routing import (
     LayerSizes,
     Routed,
     choose_impl,
-    exclude_from_compiling,
     join_routed,
     make_routed_by_length,
 )
@@ -102,7 +101,7 @@ class KMeansRouting(nn.Module):
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """Route the votes of this layer's children; with a trace, by the reference."""
         route = partial(reference, with_trace=True) if with_trace else self.route
-        return exclude_from_compiling(route)(votes, self.num_iters)
+        return route(votes, self.num_iters)
 
     def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
         """The parents of children with these couplings."""

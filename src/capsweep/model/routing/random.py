@@ -26,7 +26,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from capsweep.model.routing import LayerSizes, Routed, dynamic, exclude_from_compiling
+from capsweep.model.routing import LayerSizes, Routed, dynamic
 from capsweep.model.votes import LocalVotes
 
 LOWEST, HIGHEST = 0.8, 1.2
@@ -49,10 +49,10 @@ class RandomRouting(dynamic.DynamicRouting):
         """Route the votes of this layer's children; with a trace, by the reference."""
         draw_LJ = self.draw_LJ
         if self.training and self.draw == "anew":
-            draw_LJ = exclude_from_compiling(_draw_like)(draw_LJ)
+            draw_LJ = _draw_like(draw_LJ)
         # A softmax of logarithms divides by the sum.
         route = partial(reference, with_trace=True) if with_trace else self.route
-        return exclude_from_compiling(route)(votes, 1, self.bias_JD, prior_LJ=draw_LJ.log())
+        return route(votes, 1, self.bias_JD, prior_LJ=draw_LJ.log())
 
 
 def _draw_like(draw_LJ: Tensor) -> Tensor:

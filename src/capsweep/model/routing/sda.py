@@ -34,7 +34,6 @@ from capsweep.model.routing import (
     LayerSizes,
     Routed,
     choose_impl,
-    exclude_from_compiling,
     join_routed,
     make_routed_by_length,
 )
@@ -167,7 +166,7 @@ class SDARouting(nn.Module):
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """Route the votes of this layer's children; with a trace, by the reference."""
         route = partial(reference, with_trace=True) if with_trace else self.route
-        return exclude_from_compiling(route)(votes, self.num_iters, self.bias_JD, self.clip)
+        return route(votes, self.num_iters, self.bias_JD, self.clip)
 
     def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
         """The parents of children with these couplings."""

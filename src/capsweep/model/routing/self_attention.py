@@ -29,7 +29,6 @@ from capsweep.model.routing import (
     LayerSizes,
     Routed,
     choose_impl,
-    exclude_from_compiling,
     make_routed_by_length,
 )
 from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
@@ -78,7 +77,7 @@ class SelfAttentionRouting(nn.Module):
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """Route the votes of this layer's children."""
-        return exclude_from_compiling(self.route)(votes, self.beta_LJ, self.scale, with_trace)
+        return self.route(votes, self.beta_LJ, self.scale, with_trace)
 
     def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
         """The parents of children with these couplings."""

@@ -28,7 +28,6 @@ from capsweep.model.routing import (
     LayerSizes,
     Routed,
     choose_impl,
-    exclude_from_compiling,
     make_routed,
 )
 from capsweep.model.votes import LocalVotes, form_parents_first, sum_votes
@@ -72,8 +71,7 @@ class SelfRouting(nn.Module):
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """Route the votes of this layer's children."""
-        route = exclude_from_compiling(self.route)
-        return route(votes, self.gate_LJP, self.gate_bias_LJ, with_trace)
+        return self.route(votes, self.gate_LJP, self.gate_bias_LJ, with_trace)
 
     def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
         """The parents of children with these couplings."""

@@ -47,7 +47,6 @@ from capsweep.model.routing import (
     LayerSizes,
     Routed,
     choose_impl,
-    exclude_from_compiling,
     join_routed,
     make_routed,
 )
@@ -233,7 +232,7 @@ class VariationalBayesRouting(nn.Module):
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """Route the votes of this layer's children; with a trace, by the reference."""
         route = partial(reference, with_trace=True) if with_trace else self.route
-        return self._call(exclude_from_compiling(route), votes)
+        return self._call(route, votes)
 
     def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
         """The parents of children that are assigned so."""

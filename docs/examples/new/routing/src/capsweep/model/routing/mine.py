@@ -28,7 +28,6 @@ from capsweep.model.routing import (
     LayerSizes,
     Routed,
     choose_impl,
-    exclude_from_compiling,
     make_routed_by_length,
 )
 from capsweep.model.votes import LocalVotes
@@ -67,7 +66,7 @@ class MineRouting(nn.Module):
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """Route the votes of this layer's children; with a trace, by the reference."""
         route = partial(reference, with_trace=True) if with_trace else self.route
-        return exclude_from_compiling(route)(votes, self.num_iters, self.gain_J)
+        return route(votes, self.num_iters, self.gain_J)
 
     def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
         """The parents of children with these couplings."""

@@ -75,6 +75,22 @@ def test_the_section_of_a_page_is_renewed(page: Path, storage: Path) -> None:
     assert "| network | tiles |\n| --- | --- |\n| capsnet_tiny | direct, 6x6 |" in text
 
 
+@pytest.mark.usefixtures("measured")
+def test_numbers_of_a_gpu_have_a_section_of_their_own(
+    page: Path, storage: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_a_gpu = bench.machine.read_conditions() | {"device": "cuda"}
+    monkeypatch.setattr(bench.machine, "read_conditions", lambda: of_a_gpu)
+    words = ["bench", "sweep", "--storage", str(storage), "--publish", str(page)]
+    assert main(words) == 2
+    assert "<!-- bench sweep on a GPU: begin -->" in capsys.readouterr().err
+    section = "<!-- bench sweep on a GPU: begin -->\n<!-- bench sweep on a GPU: end -->\n"
+    page.write_text(PAGE + section)
+    assert main(words) == 0
+    assert page.read_text().startswith(PAGE)
+    assert "| plan | 2 s |" in page.read_text().removeprefix(PAGE)
+
+
 def test_a_red_gate_leaves_nothing(
     page: Path, storage: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

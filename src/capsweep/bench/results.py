@@ -109,9 +109,14 @@ def publish_section(
     """Put the section of a benchmark into the page; every other byte of it stays."""
     parts = [f"`capsweep bench {name}`, {machine.describe_conditions(conditions)}."]
     parts += [grid.pipe_table(header, rows) for header, rows in make_tables(report)]
-    publish.renew_section(page, f"bench {name}", "\n\n".join(parts) + "\n")
+    publish.renew_section(page, _name_section(name, conditions), "\n\n".join(parts) + "\n")
 
 
-def check_page(page: Path, name: str) -> None:
+def check_page(page: Path, name: str, conditions: Mapping[str, Any]) -> None:
     """Raise UserError now, not after minutes of measuring, unless the page has a place for it."""
-    publish.renew_section(page, f"bench {name}", None)
+    publish.renew_section(page, _name_section(name, conditions), None)
+
+
+def _name_section(name: str, conditions: Mapping[str, Any]) -> str:
+    """A GPU's numbers stand beside those of a processor."""
+    return f"bench {name} on a GPU" if conditions["device"] == "cuda" else f"bench {name}"

@@ -11,19 +11,19 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
 from capsweep.bench import comparison, machine
 from capsweep.bench.processes import RemoteCall, ask_each, start_calls
 from capsweep.bench.results import BenchReport, Measured, add_faults
-from capsweep.bench.routing import route_by_bmm, route_by_textbook
 from capsweep.bench.training import (
     BATCH,
     CAPSNET,
     MATRIX_CAPSNET,
     StepCandidate,
     StepTraining,
-    make_reference,
+    check_step,
+    compute_expected,
+    list_baselines,
 )
 from capsweep.training import devices
 
@@ -44,10 +44,7 @@ Candidates = Mapping[str, StepCandidate]
 
 def list_candidates() -> dict[str, StepCandidate]:
     """Return the ways to train the CapsNet of the paper, by name."""
-    candidates = {
-        name: StepCandidate("reference", route=route, convolution="direct")
-        for name, route in (("textbook", route_by_textbook), ("bmm", route_by_bmm))
-    }
+    candidates = list_baselines()
     for name, precision in PRECISIONS.items():
         candidates[name] = StepCandidate("auto", precision)
         candidates[name + CAPTURED] = StepCandidate("auto", precision, captured=True)
@@ -91,15 +88,13 @@ def find_faults(
     """Let all candidates begin with batches of a size; return why some cannot be measured: they
     fail, or give other scores, loss or gradients than the reference, or are not captured.
     """
-    reference = StepTraining(make_reference(network), images).compute_results()
-    expected = {name: tensor.cpu() for name, tensor in reference.items()}
+    expected = compute_expected(network, images)
     answers = ask_each([calls[name] for name in ways], partial(begin_size, images))
 
     def check(name: str, answer: dict[str, np.ndarray] | comparison.CandidateError) -> None:
         if isinstance(answer, comparison.CandidateError):
             raise answer
-        results = {key: torch.from_numpy(array) for key, array in answer.items()}
-        comparison.check_parity(expected, {name: (results, ways[name].tolerance)})
+        check_step(expected, name, ways[name], answer)
 
     attempts = {
         name: partial(check, name, answer) for name, answer in zip(ways, answers, strict=True)

@@ -11,20 +11,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.profiler import ProfilerActivity, profile
 
 from capsweep.bench import comparison, gpu_step, machine, networks
 from capsweep.bench.processes import RemoteCall, start_calls
 from capsweep.bench.results import BenchReport, Measured, add_faults
-from capsweep.bench.routing import route_by_bmm, route_by_textbook
 from capsweep.bench.training import (
     BATCH,
     CAPSNET,
     MATRIX_CAPSNET,
     StepCandidate,
     StepTraining,
-    make_reference,
+    check_step,
+    compute_expected,
+    list_baselines,
     prepare_step,
 )
 from capsweep.training.devices import using_threads
@@ -46,24 +46,18 @@ QUICK = {"step": {"budget": 0.0, "images": 2, "others": ()}, "em": {"steps": 1, 
 
 def list_candidates() -> dict[str, StepCandidate]:
     """Of the CapsNet on a processor, by name."""
-    candidates = {
-        name: StepCandidate("reference", route=route, convolution="direct", keeps_memory=False)
-        for name, route in (("textbook", route_by_textbook), ("bmm", route_by_bmm))
-    }
     ours = networks.list_candidates(*CAPSNET)
-    return {**candidates, **ours, "bf16": StepCandidate("fast", "bf16-mixed")}
+    return {**list_baselines(), **ours, "bf16": StepCandidate("fast", "bf16-mixed")}
 
 
 def find_faults(candidates: Mapping[str, StepCandidate], images: int) -> dict[str, str]:
     """Why candidates of the CapsNet cannot be measured: they fail, or give other scores, loss or
     gradients than the reference. Each is tried in a process of its own.
     """
-    expected = StepTraining(make_reference(CAPSNET), images).compute_results()
-    expected = {name: tensor.cpu() for name, tensor in expected.items()}
+    expected = compute_expected(CAPSNET, images)
 
     def check(name: str, call: RemoteCall) -> None:
-        results = {n: torch.from_numpy(a) for n, a in call.ask(StepTraining.try_out).items()}
-        comparison.check_parity(expected, {name: (results, candidates[name].tolerance)})
+        check_step(expected, name, candidates[name], call.ask(StepTraining.try_out))
 
     prepared = {name: (prepare_step, each, images) for name, each in candidates.items()}
     with start_calls(prepared, is_awaited=False) as calls:

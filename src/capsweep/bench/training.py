@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from capsweep.bench import comparison, machine
-from capsweep.bench.routing import Route, replace_routing
+from capsweep.bench.routing import Route, replace_routing, route_by_bmm, route_by_textbook
 from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
@@ -157,9 +157,34 @@ def _lay_out_plainly(network: nn.Module) -> None:
             module.weight.data = plain.copy_(weight)
 
 
+def list_baselines() -> dict[str, StepCandidate]:
+    """Return what public code does with the CapsNet of the paper, by name."""
+    return {
+        name: StepCandidate("reference", route=route, convolution="direct", keeps_memory=False)
+        for name, route in (("textbook", route_by_textbook), ("bmm", route_by_bmm))
+    }
+
+
 def make_reference(overrides: tuple[str, ...]) -> StepCandidate:
     """Of a network: what all others must compute."""
     return StepCandidate("reference", overrides=overrides, convolution="direct")
+
+
+def compute_expected(overrides: tuple[str, ...], images: int) -> comparison.Results:
+    """Return the results of a network's reference, on the processor."""
+    results = StepTraining(make_reference(overrides), images).compute_results()
+    return {name: tensor.cpu() for name, tensor in results.items()}
+
+
+def check_step(
+    expected: comparison.Results, name: str, candidate: StepCandidate, arrays: dict[str, np.ndarray]
+) -> None:
+    """Raise ParityError unless a candidate gave the expected results, as precisely as it computes.
+
+    arrays: what its process answered.
+    """
+    results = {key: torch.from_numpy(array) for key, array in arrays.items()}
+    comparison.check_parity(expected, {name: (results, candidate.tolerance)})
 
 
 def check_steps(

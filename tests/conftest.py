@@ -1,6 +1,7 @@
 """What all tests share: no silent garbage, real data where it is, a small cell to run."""
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -67,33 +68,41 @@ def computed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def make_cache(folder: Path, computed: Path) -> str:
-    """A new folder for XDG_CACHE_HOME. computed: where all tests keep what is computed once."""
-    (folder / "capsweep").mkdir(parents=True)
-    (folder / "capsweep" / "computed").symlink_to(computed)
-    return str(folder)
+@pytest.fixture(scope="session")
+def make_cache(tmp_path_factory: pytest.TempPathFactory, computed_once: Path) -> Callable[[], str]:
+    """Makes a new folder for XDG_CACHE_HOME, in which is only what is computed once."""
+    caches = tmp_path_factory.mktemp("caches")
+
+    def make() -> str:
+        folder = Path(tempfile.mkdtemp(dir=caches))
+        (folder / "capsweep").mkdir()
+        (folder / "capsweep" / "computed").symlink_to(computed_once)
+        return str(folder)
+
+    return make
 
 
 @pytest.fixture(autouse=True)
-def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, computed_once: Path) -> None:
+def no_account(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_cache: Callable[[], str]
+) -> None:
     """Nobody is logged in to W&B, nothing of the developer's environment decides a test, and no
     test reads or writes the developer's cache: each has its own, but for what is computed once."""
     for name in (*HIDDEN, "COMP_LINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
-    cache = make_cache(tmp_path.with_name(f"{tmp_path.name}-cache"), computed_once)
-    monkeypatch.setenv("XDG_CACHE_HOME", cache)
+    monkeypatch.setenv("XDG_CACHE_HOME", make_cache())
 
 
 @pytest.fixture(scope="session")
 def clean_environment(
-    tmp_path_factory: pytest.TempPathFactory, computed_once: Path
+    tmp_path_factory: pytest.TempPathFactory, make_cache: Callable[[], str]
 ) -> dict[str, str]:
     """The environment of a user without accounts, for commands of tests."""
     kept = {name: value for name, value in os.environ.items() if name not in HIDDEN}
     home = tmp_path_factory.mktemp("home")
     own = {"NETRC": str(home / "no-netrc"), "COLUMNS": "200"}
-    return {**kept, **own, "XDG_CACHE_HOME": make_cache(home / "cache", computed_once)}
+    return {**kept, **own, "XDG_CACHE_HOME": make_cache()}
 
 
 @pytest.fixture

@@ -1,17 +1,12 @@
-"""No batch makes the host wait for the device: nothing is read from it, nothing is copied to it.
-
-The device is torch's `meta`: its tensors have no numbers, so whatever would read one fails there
-(`item`, `if`, `nonzero`, boolean masks, `cpu`), on a machine without any accelerator.
-"""
+"""No batch makes the host wait for the device: nothing is read from it, nothing is copied to it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 import torch
+from only_on_device import DEVICE, OnlyOnDevice
 from torch import Tensor
-from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from capsweep.config import compose
 from capsweep.data.batches import DeviceSplit, TrainLoader
@@ -19,7 +14,6 @@ from capsweep.data.images import LabelledImages
 from capsweep.data.pairs import PairSource
 from capsweep.training import build
 
-DEVICE = torch.device("meta")
 DATASETS: Mapping[str, tuple[int, int, int]] = {
     "mnist": (1, 28, 28),
     "affnist": (1, 28, 28),
@@ -30,19 +24,6 @@ DATASETS: Mapping[str, tuple[int, int, int]] = {
     "svhn": (3, 32, 32),
 }
 COUNT = 50
-
-
-class OnlyOnDevice(TorchDispatchMode):
-    """Fails where an operation takes or gives a tensor of another device."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for value in _pytree.tree_leaves((args, kwargs, result)):
-            elsewhere = isinstance(value, Tensor) and value.device != DEVICE
-            assert not elsewhere, f"{func} with a tensor of {value.device}"
-        return result
 
 
 def moved(thing: Any) -> Any:

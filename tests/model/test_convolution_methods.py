@@ -12,7 +12,12 @@ from trained_cells import find_folder, train
 from capsweep.config import compose
 from capsweep.data.batches import Batch
 from capsweep.model import convolution, large_kernels
-from capsweep.model.convolution import describe_methods, set_method
+from capsweep.model.convolution import (
+    Convolution,
+    describe_methods,
+    set_method,
+    to_channels_last,
+)
 from capsweep.model.large_kernels import Tiling, choose_tiling
 from capsweep.training import build
 from capsweep.training.run_hooks import RunHooks
@@ -113,6 +118,46 @@ def test_a_networks_loss_and_gradients_are_those_of_direct_convolution(
     for key, expected in results["direct"].items():
         error = find_relative_error(results["transformed"][key], expected.double())
         assert error < 1e-4, key
+
+
+@pytest.mark.parametrize("is_channels_last", [True, False])
+@pytest.mark.parametrize(
+    ("channels", "kernel", "stride", "same", "divisor", "bias"),
+    [(1, 9, 1, False, 1, True), (2, 5, 2, True, 1, True), (3, 4, 3, True, 255, False)],
+)
+def test_a_product_of_what_a_kernel_sees_is_the_direct_convolution(
+    channels: int,
+    kernel: int,
+    stride: int,
+    same: bool,
+    divisor: int,
+    bias: bool,
+    is_channels_last: bool,
+) -> None:
+    torch.manual_seed(0)
+    layer = Convolution(channels, 96, kernel, stride, same, divisor, bias).double()
+    if is_channels_last:
+        to_channels_last(layer)
+    input = torch.rand(3, channels, 13, 17, dtype=torch.float64, requires_grad=True)
+    sources, results = [input, *layer.parameters()], []
+    for convolve in (layer._convolve_directly, layer._multiply_gathered):
+        features = convolve(input, layer.weight / divisor)
+        features.square().sum().backward()
+        results.append([features, *(source.grad for source in sources)])
+        for source in sources:
+            source.grad = None
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    memory_format = torch.channels_last if is_channels_last else torch.contiguous_format
+    assert results[1][0].is_contiguous(memory_format=memory_format)
+
+
+@pytest.mark.gpu
+def test_a_gpu_multiplies_where_a_kernel_sees_few_numbers() -> None:
+    config = compose.cell(["model=capsnet", "trainer.accelerator=gpu"]).config
+    network = build.build_network(config).cuda()
+    network(torch.rand(2, 1, 28, 28, device="cuda"))
+    assert describe_methods(network) == {"conv": "gathered", "primary.conv": "direct"}
 
 
 def test_a_checkpoint_of_one_method_continues_with_the_other(tmp_path: Path) -> None:

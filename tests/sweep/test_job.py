@@ -42,7 +42,7 @@ def test_each_shape_is_measured_alone_once_and_then_packed(make_queue: MakeQueue
     queue.on_end(start_job(queue), LOST)
     first, other = start_job(queue), start_job(queue)
     assert queue.next_job() is None, "both shapes are being measured"
-    end_measuring(queue, first, gibibytes=10, utilisation=0.3)
+    end_measuring(queue, first, gibibytes=11, utilisation=0.3)
     end_measuring(queue, other, gibibytes=30)
     jobs = [draw_job(queue) for _ in range(7)]
     # Three by utilisation, although memory would allow six.
@@ -62,7 +62,7 @@ def test_a_share_that_was_too_small_is_enlarged_for_the_cells_of_its_shape(
 ) -> None:
     queue, _ = make_queue(["seed=0"], ["seed=1"])
     queue.set_capacity(Capacity(cpu=16, gpu=1))
-    measure_job(queue, gibibytes=10)
+    measure_job(queue, gibibytes=11)
     assert lose_job(queue, OUT_OF_MEMORY).gpu == 0.1666
     assert [draw_job(queue).gpu for _ in range(2)] == [0.3333, 0.3333]
 
@@ -70,11 +70,11 @@ def test_a_share_that_was_too_small_is_enlarged_for_the_cells_of_its_shape(
 @pytest.mark.parametrize(
     ("gibibytes", "device", "utilisation", "expected"),
     [
-        (2.0, 16, None, 0.2),  # five of them, with a context each, in 14.4 GiB
-        (2.0, 16, 0.4, 0.5),
+        (2.6, 16, None, 0.2),  # five of them in 14.4 GiB
+        (2.6, 16, 0.4, 0.5),
         (70.0, 80, 0.1, 1.0),
         (20.0, 16, None, 1.0),  # it fails when it runs
-        (0.5, 141, None, 0.0086),
+        (1.1, 141, None, 0.0086),
     ],
 )
 def test_shares_of_recorded_measurements(

@@ -1,5 +1,6 @@
-"""Nothing in a training step reads a number off the device: on a GPU the host would wait for it.
-Steps that end with a point of `logger.every_n_steps` are the exception.
+"""Nothing in a training step reads a number off the device: on a GPU the host would wait for it,
+and could not capture the step. Steps that end with a point of `logger.every_n_steps` are the
+exception.
 """
 
 import traceback
@@ -8,11 +9,18 @@ from typing import Any
 
 import pytest
 import torch
+from only_on_device import DEVICE, OnlyOnDevice
+from routing_variants import IMPLEMENTATIONS, TOYS
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from capsweep.config import compose, places
 from capsweep.data.batches import Batch
+from capsweep.model.routing.normalisers import NORMALISERS
+from capsweep.model.votes import ConvolutionalVotes, Votes
+from capsweep.training import build
 from capsweep.training.module import CapsuleTask
+from capsweep.training.objective import SplitMetrics
 from capsweep.training.run import run
 
 # What gives the host a number, or a size that depends on numbers.
@@ -106,3 +114,67 @@ def test_what_waits_is_found() -> None:
         float(numbers.sum())
         numbers[numbers > 1]
     assert [text.split(".")[1] for text in waits.found] == ["_local_scalar_dense", "index"]
+
+
+NETWORKS = {Votes: "capsnet_tiny", ConvolutionalVotes: "matrix_capsnet_tiny"}
+ROUTED = {
+    f"{variant}, {model}": (
+        f"model={model}",
+        f"routing={variant.stem}",
+        f"routing.impl={variant.impl}",
+        "model.head=linear",
+        "loss=cross_entropy",
+    )
+    for variant in IMPLEMENTATIONS
+    if variant not in TOYS
+    for kind, model in NETWORKS.items()
+    if variant.routes(kind)
+}
+CAPTURED = {
+    **ROUTED,
+    **CELLS,
+    **{f"dynamic, {name}": (f"routing.normaliser={name}",) for name in NORMALISERS},
+    "static couplings": ("routing.gradient=last", "routing.learned_prior=true"),
+    "none of the above": ("routing.none_of_the_above=true",),
+    "binary cross-entropy": ("model.head=linear", "loss=binary_cross_entropy"),
+    "the authors' EM": ("recipe=em_authors",),
+    "cnn": ("model=cnn_small",),
+}
+
+
+@pytest.mark.parametrize("overrides", CAPTURED.values(), ids=CAPTURED)
+def test_a_step_is_all_on_the_device_so_that_a_graph_can_be_captured(
+    overrides: tuple[str, ...],
+) -> None:
+    config = compose.cell(list(overrides)).config
+    dataset, digits = config["dataset"], config["dataset"].get("labels_per_image", 1)
+    with DEVICE:
+        network, metrics = build.build_network(config), SplitMetrics()
+        images_BCHW = torch.rand(4, *dataset["image_shape"])
+        labels = torch.zeros(4, *([digits] if digits > 1 else []), dtype=torch.long)
+        targets_BLCHW = torch.rand(4, digits, *dataset["image_shape"])
+    objective, batch = build.build_objective(config), Batch(images_BCHW, labels, targets_BLCHW)
+    margin = None if objective.margin_at(1, 2) is None else torch.zeros((), device=DEVICE)
+    with OnlyOnDevice():
+        losses = objective(network, batch, margin)
+        losses.total.backward()
+        metrics.update(losses, batch)
+    assert all(isinstance(p.grad, Tensor) for p in network.parameters() if p.dim() > 1)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda x: x.sum().item(),
+        lambda x: x[x > 0],
+        lambda x: x * torch.arange(3.0, device="cpu").to(DEVICE),
+        lambda x: x * torch.tensor([1.0, 2.0, 3.0], device=DEVICE),
+        lambda x: x[[0, 1]],
+        lambda x: x.uniform_(generator=torch.Generator()),
+        lambda x: x.aminmax(),
+    ],
+)
+def test_what_no_graph_can_capture_is_found(step: Any) -> None:
+    x = torch.zeros(3, device=DEVICE)
+    with pytest.raises((AssertionError, RuntimeError)), OnlyOnDevice():
+        step(x)

@@ -15,7 +15,7 @@ from capsweep.bench import machine
 from capsweep.bench.processes import RemoteCall, ask_together, start_calls
 from capsweep.bench.results import BenchReport, Measured
 from capsweep.bench.training import BATCH, StepCandidate, StepTraining, prepare_step
-from capsweep.sweep.job import CONTEXT
+from capsweep.sweep.job import HEADROOM
 from capsweep.training import devices
 
 SLOWEST = 0.9  # of the images of one alone that two give together
@@ -23,7 +23,8 @@ QUICK = {"sharing": {"seconds": 0.0, "images": 2, "steps": 1}}
 
 
 def measure_sharing(seconds: float = 6.0, images: int = BATCH, steps: int = 10) -> BenchReport:
-    """On a GPU, also against the memory that a sweep expects; on a processor without bars.
+    """On a GPU, also against the memory that a sweep sets aside, which has measured one alone; on a
+    processor without bars.
 
     seconds: of each timing, the first of which does not count. steps: between looks at the clock.
     """
@@ -39,14 +40,13 @@ def measure_sharing(seconds: float = 6.0, images: int = BATCH, steps: int = 10) 
             together = sum(ask_together(both, train))
             taken.append(_measure_taken(before, both))
             alone.append(both[1].ask(train))
-            peak = max(each.ask(read_peak) for each in both)
     speeds = [images * mean(alone), images * together]
     rows = [
         {
             "processes": count,
             "images/s": speeds[count - 1],
             "MB": taken[count - 1] / 1e6,
-            "expected MB": count * (peak + CONTEXT) / 1e6 if machine.is_gpu() else None,
+            "expected MB": count * taken[0] / (1 - HEADROOM) / 1e6 if machine.is_gpu() else None,
         }
         for count in (1, 2)
     ]
@@ -59,11 +59,6 @@ def train_for(seconds: float, steps: int, step: StepTraining) -> float:
     while not rounds or sum(rounds) < seconds:
         rounds.append(machine.time_call(lambda: [step() for _ in range(steps)]))
     return steps * len(rounds) / sum(rounds)
-
-
-def read_peak(_: StepTraining) -> int:
-    """Bytes that a sweep counts a process of a GPU as, but for its context; 0 without one."""
-    return torch.cuda.max_memory_reserved() if machine.is_gpu() else 0
 
 
 def read_resident(_: StepTraining) -> int:

@@ -28,7 +28,6 @@ AUTO = "auto"
 RESOLUTION = 10_000  # Ray counts shares in ten-thousandths
 ROUNDING = 1e-3
 HEADROOM = 0.1  # of the device's memory, for fragmentation
-CONTEXT = 600 * 2**20  # bytes that a process takes on a device before its first tensor
 
 
 @dataclass(frozen=True)
@@ -204,7 +203,7 @@ def choose_share(measurement: Measurement) -> float:
     peak, total = measurement.peak_memory_bytes.get("gpu"), measurement.device_memory_bytes
     if not peak or total is None:
         return 1.0
-    together = math.floor(total * (1 - HEADROOM) / (peak + CONTEXT))
+    together = math.floor(total * (1 - HEADROOM) / peak)
     if measurement.utilisation:
         together = min(together, math.floor(1 / measurement.utilisation))
     return share_equally(together)

@@ -18,7 +18,7 @@ from capsweep.lightning import isolate_rng
 from capsweep.training import build, devices, provenance
 from capsweep.training.devices import using_threads
 from capsweep.training.fit import make_task
-from capsweep.training.graphs import autocast
+from capsweep.training.graphs import StepGraphs, autocast
 from capsweep.training.module import CapsuleTask
 from capsweep.training.size import Measurement
 
@@ -54,13 +54,14 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     parts = build.load_splits(config, str(places.data), device)
     train = parts["train"].make_loader(config["batch_size"], config["seed"], 0, ranks)
     startup = time.perf_counter() - started
-    seconds = _train(task, train, steps)
+    captured = task.make_graphs(task.make_optimizer(task.network))
+    seconds = _train(task, captured, train, steps)
     utilisation = _read_utilisation(device)
     evaluation = EvaluationLoader(parts["test"], EVALUATION_BATCH)
     evaluation_seconds = _time_evaluation(task, evaluation)
     memory, total = devices.read_memory_peak(), None
-    if device.type == "cuda":  # others cannot have what is reserved
-        memory["gpu"] = torch.cuda.max_memory_reserved(device)
+    if device.type == "cuda":  # with the graphs, which are there when a cell is validated
+        memory["gpu"] = devices.read_taken_memory()
         total = torch.cuda.get_device_properties(device).total_memory
     return Measurement(
         shape=hash_shape(cell),
@@ -75,9 +76,8 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     )
 
 
-def _train(task: CapsuleTask, loader: BatchLoader, steps: int) -> list[float]:
+def _train(task: CapsuleTask, captured: StepGraphs, loader: BatchLoader, steps: int) -> list[float]:
     """Seconds of each step after the warm-up, the device's work included."""
-    captured = task.make_graphs(task.make_optimizer(task.network))
     margin = task.objective.margin_at(0, 1)
     task.train()
     least = BUSY if task.device.type == "cuda" else 0.0

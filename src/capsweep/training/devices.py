@@ -77,21 +77,33 @@ def start_memory_peak() -> None:
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
     if torch.cuda.is_available():
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     with suppress(OSError):
         (PROCESS / "clear_refs").write_text("5", encoding="utf-8")  # Linux: resets VmHWM
 
 
 def read_memory_peak() -> dict[str, int | None]:
-    """Peak bytes since `start_memory_peak`: resident in the process, and allocated on the GPU."""
-    gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+    """Return peak bytes since `start_memory_peak`: resident in the process, and reserved on the
+    GPU. Others cannot have what is reserved: what was freed, or is kept by a captured step, is too.
+    """
+    gpu = torch.cuda.max_memory_reserved() if torch.cuda.is_available() else None
     return {"process": _read_status("VmHWM"), "gpu": gpu}
 
 
 def read_memory() -> dict[str, int | None]:
-    """As `read_memory_peak`, of this moment."""
+    """Return bytes of this moment: resident in the process, and allocated on the GPU."""
     gpu = torch.cuda.memory_allocated() if torch.cuda.is_available() else None
     return {"process": _read_status("VmRSS"), "gpu": gpu}
+
+
+def read_taken_memory() -> int:
+    """Return the bytes of the GPU that this process takes at its peak, which has it alone: what is
+    reserved, and what CUDA and libraries have beside that, such as contexts, kernels and graphs.
+    """
+    free, total = torch.cuda.mem_get_info()
+    beside = total - free - torch.cuda.memory_reserved()
+    return torch.cuda.max_memory_reserved() + beside
 
 
 def _read_status(field: str) -> int | None:

@@ -134,6 +134,9 @@ class CapturedStep:
         self.counts: Counter[str] = Counter()
         self.gradients: list[Tensor | None] = []
         self.loss = torch.zeros((), device=device)
+        for state in step.optimizer.state.values():  # before the capture, which forbids copies
+            if device.type == "cuda" and isinstance(state.get("step"), Tensor):
+                state["step"] = state["step"].to(device)
         self._fill(batch, margin)
         self.replay = capture(self._run)
 
@@ -184,10 +187,6 @@ def _rates_on_device(step: TrainingStep, rates: Sequence[Tensor]) -> Iterator[No
         group["lr"] = rate
         if is_captured:
             group["capturable"] = True
-    if is_captured:
-        for state in step.optimizer.state.values():
-            if isinstance(state.get("step"), Tensor):
-                state["step"] = state["step"].to(step.device)
     try:
         yield
     finally:

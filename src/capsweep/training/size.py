@@ -37,7 +37,8 @@ class Size:
 @dataclass(frozen=True)
 class Measurement:
     """Seconds of one training step and of evaluating one image, seconds before the first step, and
-    peak memory in bytes ("process" and "gpu", None where unknown). utilisation: of the GPU, 0..1.
+    peak memory in bytes ("process" and "gpu", None where unknown; of a GPU, all that a process
+    takes of it, its context included). utilisation: of the GPU, 0..1.
     """
 
     shape: str

@@ -157,3 +157,18 @@ def test_the_fast_path_is_the_reference(shape: Shape, gradient: str, name: str) 
         results.append([*outputs, *oracles.differentiate(outputs, leaves)])
     for one, other in zip(results[0] + results[1], results[2] + results[3], strict=True):
         assert_same(one, other)
+
+
+@pytest.mark.gpu
+@every_normaliser
+def test_a_gpu_has_the_same_couplings_and_gradients(name: str) -> None:
+    drawn_JN = 3 * normal(0)(5, 7)
+    results = []
+    for device in ("cpu", "cuda"):
+        logit_JN = drawn_JN.detach().to(device).requires_grad_()
+        coupling_JN = NORMALISERS[name](logit_JN, 0)
+        (coupling_JN * drawn_JN.to(device)).sum().backward()
+        assert logit_JN.grad is not None
+        results.append((coupling_JN.detach().cpu(), logit_JN.grad.cpu()))
+    for one, other in zip(*results, strict=True):
+        assert_same(one, other)

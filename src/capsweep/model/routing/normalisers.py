@@ -24,7 +24,8 @@ from torch import Tensor
 
 def divide_max_min(logit: Tensor, dim: int) -> Tensor:
     """Along `dim` the smallest logit is 0 and the largest 1; all are 1 where they are equal."""
-    lowest, highest = logit.aminmax(dim=dim, keepdim=True)
+    # Not aminmax, which has no gradient on CUDA.
+    lowest, highest = logit.amin(dim=dim, keepdim=True), logit.amax(dim=dim, keepdim=True)
     span = highest - lowest
     is_spread = span > 0
     return torch.where(is_spread, (logit - lowest) / torch.where(is_spread, span, 1.0), 1.0)

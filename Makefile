@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-TARGETS := help setup sweep plan report train new shards ledger attach status stop doctor wandb-sync test test-all bench gpu-proof soak check format lock clean
+TARGETS := help setup sweep plan report train new shards ledger attach status stop doctor wandb-sync test test-all test-gpu bench soak check format lock clean
 .PHONY: $(TARGETS)
 
 # A line `#: TARGETS | NAME=example | meaning` declares a name of make's command line; `make help` prints it.
@@ -81,8 +81,6 @@ SHARDING = $(if $(strip $(value DATASET)),$(call quoted,$(value DATASET)),multim
 # Of a report PUBLISH is 1 or nothing; of bench it names a page.
 REPORTING = $(call flag,EVALS,--evals) $(if $(strip $(value PUBLISH)),$(if \
             $(filter-out 1,$(value PUBLISH)),$(error PUBLISH=1 renews sweeps/NAME.md; it takes no other value),--publish))
-REHEARSING = $(if $(strip $(value REHEARSE)),$(if \
-            $(filter-out 1,$(value REHEARSE)),$(error REHEARSE=1 only tries the command; it takes no other value),--rehearse))
 
 help: ## show this list
 	@echo "usage: make TARGET [NAME=value ...]"
@@ -103,10 +101,10 @@ help: ## show this list
 #: sweep plan report | EXCLUDE="a=1 b=2" | leave out the places that have all of these
 #: sweep plan report | METRIC=test/loss | another metric for the table than the sweep file's
 #: sweep plan report | RERUN=stale | never (default), stale: also cells that other code made, or always
-#: sweep plan report train shards ledger doctor gpu-proof | DATA_DIR=path | where the data sets are; default STORAGE/data
-#: sweep plan report train shards ledger doctor wandb-sync bench gpu-proof | STORAGE=path | where results go; default outputs
+#: sweep plan report train shards ledger doctor | DATA_DIR=path | where the data sets are; default STORAGE/data
+#: sweep plan report train shards ledger doctor wandb-sync bench | STORAGE=path | where results go; default outputs
 #: sweep plan report ledger wandb-sync | LEDGER=path | where finished cells are: a folder or s3://bucket/folder; default STORAGE/ledger
-#: sweep plan report train new shards ledger attach status stop wandb-sync test test-all bench soak | ARGS="a=1 b=2,3" | Hydra overrides and options; a list is an axis
+#: sweep plan report train new shards ledger attach status stop wandb-sync test test-all test-gpu bench soak | ARGS="a=1 b=2,3" | Hydra overrides and options; a list is an axis
 #: sweep shards | EXECUTOR=local | ray (default), local: in this process, without Ray, or array: with SHARD
 #: sweep | SHARD=2/8 | with EXECUTOR=array: this job's part of the cells
 #: sweep | BUDGET=9m | start only cells that the estimate says will end in time (90s, 9m, 2h)
@@ -120,8 +118,6 @@ help: ## show this list
 #: report | EVALS=all | first draw figures that finished cells lack: names (reconstructions,couplings), or all
 #: report | PUBLISH=1 | renew NAME.md beside the sweep's file, between its markers
 #: bench | PUBLISH=docs/performance.md | renew the sections of this page
-#: gpu-proof | MINUTES=9 | minutes that this call may take, 25 by default; the same command goes on
-#: gpu-proof | REHEARSE=1 | with tiny sizes, also without a GPU: whether all of it runs
 #: shards | PAIRS=1000 | examples for each digit of training and test
 #: shards | SHARDS=600 | files of the training split; default: one for 100,000 examples
 #: any | PYTHON=python3.12 | makes the environment; default: the first Python 3.11 or 3.12
@@ -170,17 +166,21 @@ wandb-sync: $(READY) ## upload the cells of STORAGE that W&B does not have: make
 # cores for its operations, they wait for each other.
 TESTING := --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --numprocesses
 
-test: $(READY) ## run the tests, but for what takes long: make test ARGS="-n0 FILE" in one process
-	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(TESTING)=auto -m 'not slow' $(value ARGS)
+test: $(READY) ## run the tests, but for what takes long or needs a GPU: make test ARGS="-n0 FILE" in one process
+	@echo "left out: tests marked slow (make test-all) and gpu (make test-gpu)"
+	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(TESTING)=auto -m 'not slow and not gpu' $(value ARGS)
 
-test-all: $(READY) ## run every test: also clusters, kills, and laws with many examples
-	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(TESTING)=$$(($$(nproc) + 1)) --hypothesis-profile=many $(value ARGS)
+test-all: $(READY) ## run every test that needs no GPU: also clusters, kills, and laws with many examples
+	@echo "left out: tests marked gpu (make test-gpu)"
+	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(TESTING)=$$(($$(nproc) + 1)) -m 'not gpu' --hypothesis-profile=many $(value ARGS)
+
+# Of these files alone, since those of others import what a GPU host may lack.
+test-gpu: $(READY) ## run the tests that need a GPU, where torch sees one
+	@seen=$$($(VENV)/bin/python -c 'import torch; print(torch.cuda.is_available())') && if [ "$$seen" = False ]; then echo "no GPU here"; else \
+	  $(VENV)/bin/python -m pytest -m gpu $$(grep -rl --include='test_*.py' mark.gpu tests) $(value ARGS); fi
 
 bench: $(READY) ## measure, every number beside its bar: make bench ARGS=routing PUBLISH=docs/performance.md
 	@$(CAPSWEEP) bench $(call flag,STORAGE,--storage) $(call flag,PUBLISH,--publish) $(value ARGS)
-
-gpu-proof: $(READY) ## run everything that needs a GPU, most important first, in 25 minutes; see docs/how-to/use-an-air-gapped-gpu-host.md
-	@$(CAPSWEEP) gpu-proof $(REHEARSING) $(call flag,MINUTES,--minutes) $(call flag,STORAGE,--storage) $(call flag,DATA_DIR,--data-dir)
 
 soak: $(READY) ## twenty rounds of every kill, two at a time, in 75 minutes on two cores; writes docs/soak.md
 	@rm -f .soak.jsonl

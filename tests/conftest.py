@@ -26,18 +26,23 @@ HIDDEN = (
 # which torch's compiler does too: so before any test is.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+# Products of matrices on a GPU have a fixed order, as these tests ask for, with such a workspace.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 # Ray reads once, when it is imported, whether a token is asked for: before any test imports it.
 os.environ["RAY_AUTH_MODE"] = "token"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the laws, and spread the files of slow tests over the first three quarters of the run:
-    they mostly wait for other processes, which leaves the processors to others, and none is last.
+    """Mark the laws, skip what needs a GPU where there is none, and spread the files of slow tests
+    over the first three quarters of the run: they mostly wait for other processes, which leaves the
+    processors to others, and none is last.
     """
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.law)
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="no GPU"))
     slow = dict.fromkeys(item.path for item in items if item.get_closest_marker("slow"))
     others = dict.fromkeys(item.path for item in items if item.path not in slow)
     place = {path: number / len(others) for number, path in enumerate(others)}

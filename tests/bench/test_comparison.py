@@ -150,28 +150,6 @@ def test_the_bars_of_routing_compare_fast_with_the_baselines(
         assert [bar.verdict for bar in bars] == ["kept", "missed", "kept", "kept"]
 
 
-def test_the_bars_of_a_step_on_a_gpu_are_its_speed_and_that_graphs_help(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(machine, "is_gpu", lambda: True)
-    seconds = {"bmm": [0.001], "fast bf16": [0.004], "fast bf16 graphs": [0.002]}
-    seconds |= {"triton bf16": [0.005], "triton bf16 graphs": [0.005]}
-    rows = [{"candidate": name, "images/s": 128 / each[0]} for name, each in seconds.items()]
-    speed, graphs = step.judge_steps(seconds, rows)
-    assert (speed.value, speed.verdict) == (64_000, "kept")
-    assert (graphs.what, graphs.value) == ("step: CUDA graphs over eager, fast bf16", 2)
-
-
-@pytest.mark.parametrize("gpu", [False, True])
-def test_em_routing_is_compared_with_its_reference_on_a_gpu(
-    gpu: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine, "is_gpu", lambda: gpu)
-    bars = step.judge_em({"fast": [0.1], "reference": [0.05]}, images=8, num_iters=2, bar=60)
-    assert [bar.value for bar in bars] == ([80, 0.5] if gpu else [80])
-    assert [bar.verdict for bar in bars] == (["skipped", "missed"] if gpu else ["kept"])
-
-
 @pytest.mark.parametrize("gpu", [False, True])
 def test_pairs_are_composed_on_the_device_too(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "is_gpu", lambda: gpu)

@@ -91,6 +91,7 @@ def test_train_answers_in_one_line_where_hydra_would_in_many(
         (["data", "verify", "x", "--deep=3"], "--deep is no more: use --again N"),
         (["data", "make", "smallnorb"], "official files are read as they are, below DATA_DIR"),
         (["status", "--json"], "--json is no more: plan, report, `ledger ls`"),
+        (["gpu-proof", "--minutes=9"], "gpu-proof is no more: use `make test-gpu`"),
         (["plan", "ablation", "--metric", "x/y"], "test/reconstruction\n"),
     ],
     ids=lambda value: str(value)[:60],

@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,7 @@ def test_variables_become_flags() -> None:
 
 
 @pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("name", sorted(NAMES - {"PUBLISH", "DETACH", "REHEARSE"}))
+@pytest.mark.parametrize("name", sorted(NAMES - {"PUBLISH", "DETACH"}))
 def test_odd_values_survive_make_and_the_shell(name: str, odd: str) -> None:
     assert odd in command_of(TARGETS[name], f"{name}={odd}")
 
@@ -106,6 +107,42 @@ def test_a_cell_is_reproduced_with_data_from_where_make_says() -> None:
     words = ["ledger", "DATA_DIR=/data", "ARGS=reproduce 12ab --run"]
     shown = make("--assume-old=.venv/.ready", 'CAPSWEEP=echo "[$$DATA_DIR]"', *words)
     assert shown.split() == ["[/data]", "ledger", "reproduce", "12ab", "--run"]
+
+
+@pytest.fixture
+def make_tests(tmp_path: Path) -> Callable[..., str]:
+    """What a target of tests prints, where Python shows its words, and whether it sees a GPU."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+
+    def run(target: str, sees: bool) -> str:
+        python.write_text(f'#!/bin/sh\nif [ "$1" = -c ]; then echo {sees}; else echo "$@"; fi\n')
+        python.chmod(0o755)
+        return make(f"--assume-old={tmp_path}/.ready", f"VENV={tmp_path}", target, "ARGS=-q")
+
+    return run
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_tests_that_need_a_gpu_are_left_out_in_one_line(
+    sees: bool, make_tests: Callable[..., str]
+) -> None:
+    for target, left_out in (("test", "not slow and not gpu"), ("test-all", "not gpu")):
+        said, command = make_tests(target, sees).splitlines()
+        assert said.startswith("left out: ")
+        assert "gpu (make test-gpu)" in said
+        assert f"-m {left_out} " in command
+
+
+def test_tests_that_need_a_gpu_run_where_there_is_one(make_tests: Callable[..., str]) -> None:
+    assert make_tests("test-gpu", sees=False) == "no GPU here\n"
+    words = make_tests("test-gpu", sees=True).split()
+    assert words[:4] == ["-m", "pytest", "-m", "gpu"]
+    assert words[-1] == "-q"
+    marked = re.compile(r"^@pytest\.mark\.gpu|return pytest\.mark\.gpu", re.MULTILINE)
+    files = [p for p in REPOSITORY.glob("tests/**/test_*.py") if marked.search(p.read_text())]
+    assert len(files) >= 3
+    assert {str(path.relative_to(REPOSITORY)) for path in files} <= set(words)
 
 
 def test_a_sweep_on_a_cluster_is_detached_watched_and_stopped() -> None:

@@ -176,7 +176,7 @@ def test_digits_of_one_class_alone_make_no_pairs(digits: Digits) -> None:
         source(digits([3, 3, 3]))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.gpu
 def test_a_gpu_composes_the_same_pixels(digits: Digits) -> None:
     examples, k_B = digits(labels_of(40)), torch.arange(1000)
     on_gpu = source(examples.to(torch.device("cuda"))).compose_pairs(k_B.cuda())

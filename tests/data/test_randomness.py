@@ -61,7 +61,7 @@ def test_neither_order_nor_shape_of_the_places_decides_a_number(key: int, order:
     assert torch.equal(shuffled, whole[torch.tensor(order)].view(2, 3, 4))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.gpu
 def test_a_gpu_draws_the_same_numbers() -> None:
     places = torch.arange(10_000)
     on_gpu = pairs.draw_integers(2**22, 2**63 - 25, places.cuda())

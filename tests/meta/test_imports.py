@@ -1,5 +1,6 @@
 """Every module imports in a fresh interpreter, and what should be light is light."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -132,6 +133,22 @@ def test_a_command_imports_what_it_uses(
     loaded = set(run_fresh(COMMAND, *typed).splitlines()[-1].split())
     assert "capsweep" in loaded
     assert not (TRAINING | more) & loaded
+
+
+# What docs/how-to/use-an-air-gapped-gpu-host.md does not ask for.
+BARE = """
+import sys, pytest
+absent = ("ray", "wandb", "wandb_workspaces", "sklearn", "pandas", "optuna", "submitit", "pyarrow")
+sys.modules.update(dict.fromkeys(absent))
+sys.exit(pytest.main(["--collect-only", "-qq", "-m", "gpu", *sys.argv[1:]]))
+"""
+
+
+def test_tests_that_need_a_gpu_are_collected_on_a_bare_host() -> None:
+    tests = Path(__file__).resolve().parents[1]
+    files = [path for path in tests.rglob("test_*.py") if re.search(r"mark\.gpu", path.read_text())]
+    printed = run_fresh(BARE, *map(str, files))
+    assert "test_parity.py" in printed
 
 
 def test_that_no_cluster_is_there_is_seen_without_ray() -> None:

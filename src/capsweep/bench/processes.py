@@ -70,17 +70,30 @@ class RemoteCall:
         self.connection.close()
 
 
-def ask_together(calls: Sequence[RemoteCall], question: Callable[[Any], Answer]) -> list[Answer]:
-    """What each process answers; all of them compute at the same time. Raises as `ask` does."""
-    try:
-        for call in calls:
+def ask_each(
+    calls: Sequence[RemoteCall], question: Callable[[Any], Answer]
+) -> list[Answer | CandidateError]:
+    """Return what each process answers, or why it cannot; all compute at the same time."""
+    for call in calls:
+        with suppress(ConnectionError):
             call.connection.send(question)
-        answers = [call.connection.recv() for call in calls]
-    except (EOFError, ConnectionError):
-        raise CandidateError("its process ended, see above") from None
-    for answer in answers:
-        if isinstance(answer, _Failure):
-            raise CandidateError(answer.cause)
+    answers = []
+    for call in calls:
+        try:
+            answer = call.connection.recv()
+        except (EOFError, ConnectionError):
+            answer = _Failure("its process ended, see above")
+        answers.append(CandidateError(answer.cause) if isinstance(answer, _Failure) else answer)
+    return answers
+
+
+def ask_together(calls: Sequence[RemoteCall], question: Callable[[Any], Answer]) -> list[Answer]:
+    """Return what each process answers, as `ask_each`. Raises as `ask` does."""
+    answers = []
+    for answer in ask_each(calls, question):
+        if isinstance(answer, CandidateError):
+            raise answer
+        answers.append(answer)
     return answers
 
 

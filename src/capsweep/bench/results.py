@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -80,15 +80,6 @@ def to_json(name: str, report: BenchReport, conditions: Mapping[str, Any]) -> di
     }
 
 
-def from_json(content: Mapping[str, Any]) -> BenchReport:
-    """The report that `to_json` was given."""
-    names = [field.name for field in fields(Measured)]
-    bars = [{name: bar[name] for name in names} for bar in content["measured"]]
-    for bar in bars:
-        bar["value"] = None if bar["value"] is None else float(bar["value"])
-    return BenchReport([Measured(**bar) for bar in bars], content["timings"])
-
-
 def _without_infinite(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
@@ -118,9 +109,14 @@ def publish_section(
     """Put the section of a benchmark into the page; every other byte of it stays."""
     parts = [f"`capsweep bench {name}`, {machine.describe_conditions(conditions)}."]
     parts += [grid.pipe_table(header, rows) for header, rows in make_tables(report)]
-    publish.renew_section(page, f"bench {name}", "\n\n".join(parts) + "\n")
+    publish.renew_section(page, _name_section(name, conditions), "\n\n".join(parts) + "\n")
 
 
-def check_page(page: Path, name: str) -> None:
+def check_page(page: Path, name: str, conditions: Mapping[str, Any]) -> None:
     """Raise UserError now, not after minutes of measuring, unless the page has a place for it."""
-    publish.renew_section(page, f"bench {name}", None)
+    publish.renew_section(page, _name_section(name, conditions), None)
+
+
+def _name_section(name: str, conditions: Mapping[str, Any]) -> str:
+    """A GPU's numbers stand beside those of a processor."""
+    return f"bench {name} on a GPU" if conditions["device"] == "cuda" else f"bench {name}"

@@ -29,7 +29,7 @@ def measure_sharing(seconds: float = 6.0, images: int = BATCH, steps: int = 10) 
     seconds: of each timing, the first of which does not count. steps: between looks at the clock.
     """
     before, train = _read_used(), partial(train_for, seconds, steps)
-    prepared = {"call": (prepare_step, StepCandidate("fast"), images)}
+    prepared = {"call": (prepare_step, StepCandidate("auto", captured=machine.is_gpu()), images)}
     with start_calls(prepared) as first:
         one = first["call"]
         one.ask(train)

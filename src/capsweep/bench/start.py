@@ -24,7 +24,7 @@ UNIT, TRAINING = "import torch", "import capsweep.training.run"
 SWEEP = ("ablation", "--routing", "3", "--epochs", "1", "limit_batches=1", "logger=csv")
 HELPED = (
     *("sweep", "plan", "report", "train", "info", "eval", "ledger", "data", "bench", "doctor"),
-    *("attach", "status", "stop", "wandb", "gpu-proof"),
+    *("attach", "status", "stop", "wandb"),
 )
 
 

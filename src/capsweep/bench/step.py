@@ -6,32 +6,30 @@ with its reference.
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.profiler import ProfilerActivity, profile
 
-from capsweep.bench import comparison, machine, networks
+from capsweep.bench import comparison, gpu_step, machine, networks
 from capsweep.bench.processes import RemoteCall, start_calls
 from capsweep.bench.results import BenchReport, Measured, add_faults
-from capsweep.bench.routing import route_by_bmm, route_by_textbook
 from capsweep.bench.training import (
     BATCH,
     CAPSNET,
     MATRIX_CAPSNET,
-    TOLERANCE,
     StepCandidate,
     StepTraining,
-    make_reference,
+    check_step,
+    compute_expected,
+    list_baselines,
     prepare_step,
 )
 from capsweep.training.devices import using_threads
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch's profiler prints that it starts
-EM_BATCH = 8
 EM_FASTEST = {2: 60.0, 3: 45.0}  # images a second, by routing iterations
 PARTS = {  # of a step, by words in what torch's profiler records; the first that fits
     "transformed convolutions": ("TransformedConvolution",),
@@ -40,42 +38,26 @@ PARTS = {  # of a step, by words in what torch's profiler records; the first tha
     "ReLU": ("aten::relu", "ReluBackward"),
     "optimiser": ("Optimizer",),
 }
-OTHER_PARTS, GRAPHS = "decoder and the rest", " graphs"
+OTHER_PARTS = "decoder and the rest"
 PROFILED_STEPS = 3
-BUDGET, GPU_BUDGET = 60.0, 20.0  # seconds of rounds; a step of a GPU takes milliseconds, of which
-GPU_REPEATS = 10  # are timed together, since one is not much longer than the clock errs
+BUDGET = 60.0  # seconds of rounds
 QUICK = {"step": {"budget": 0.0, "images": 2, "others": ()}, "em": {"steps": 1, "images": 2}}
 
 
 def list_candidates() -> dict[str, StepCandidate]:
-    """Of the CapsNet, by name. On a GPU also Triton's kernel, and a compiled network."""
-    candidates = {
-        name: StepCandidate("reference", route=route, convolution="direct", keeps_memory=False)
-        for name, route in (("textbook", route_by_textbook), ("bmm", route_by_bmm))
-    }
-    if not machine.is_gpu():
-        ours = networks.list_candidates(*CAPSNET)
-        return {**candidates, **ours, "bf16": StepCandidate("fast", "bf16-mixed")}
-    for impl in ("fast", "triton"):
-        for name, precision in (("fp32", "32"), ("bf16", "bf16-mixed")):
-            candidates[f"{impl} {name}"] = StepCandidate(impl, precision)
-            graphs = StepCandidate(impl, precision, compiled=True)
-            candidates[f"{impl} {name}{GRAPHS}"] = graphs
-    return candidates
+    """Of the CapsNet on a processor, by name."""
+    ours = networks.list_candidates(*CAPSNET)
+    return {**list_baselines(), **ours, "bf16": StepCandidate("fast", "bf16-mixed")}
 
 
 def find_faults(candidates: Mapping[str, StepCandidate], images: int) -> dict[str, str]:
     """Why candidates of the CapsNet cannot be measured: they fail, or give other scores, loss or
-    gradients than the reference. Each is tried in a process of its own: what it breaks there on a
-    GPU, no other has.
+    gradients than the reference. Each is tried in a process of its own.
     """
-    expected = StepTraining(make_reference(CAPSNET), images).compute_results()
-    expected = {name: tensor.cpu() for name, tensor in expected.items()}
+    expected = compute_expected(CAPSNET, images)
 
     def check(name: str, call: RemoteCall) -> None:
-        results = {n: torch.from_numpy(a) for n, a in call.ask(StepTraining.try_out).items()}
-        tolerance = TOLERANCE[candidates[name].precision]
-        comparison.check_parity(expected, {name: (results, tolerance)})
+        check_step(expected, name, candidates[name], call.ask(StepTraining.try_out))
 
     prepared = {name: (prepare_step, each, images) for name, each in candidates.items()}
     with start_calls(prepared, is_awaited=False) as calls:
@@ -87,26 +69,26 @@ def measure_step(
     images: int = BATCH,
     others: Iterable[str] = tuple(networks.NETWORKS),
 ) -> BenchReport:
-    """All candidates of the CapsNet without faults; on a processor also other networks.
+    """Return what all candidates of the CapsNet without faults take, and other networks; on a GPU
+    see `gpu_step`.
 
     budget: least seconds of its rounds; the others take less. Raises ParityError for another
     network, before anything is timed.
     """
-    if budget is None:
-        budget = GPU_BUDGET if machine.is_gpu() else BUDGET
+    if machine.is_gpu():
+        return gpu_step.measure_steps(budget, images)
+    budget = BUDGET if budget is None else budget
     with using_threads(machine.THREADS):
         faults = find_faults(list_candidates(), images)
         sound = {n: each for n, each in list_candidates().items() if n not in faults}
-        checked = networks.check_networks(() if machine.is_gpu() else others, images)
-        repeats = GPU_REPEATS if machine.is_gpu() else 1
-        time_call = partial(RemoteCall.__call__, repeats=repeats)
+        checked = networks.check_networks(others, images)
         with start_calls({n: (prepare_step, each, images) for n, each in sound.items()}) as calls:
-            seconds = comparison.time_in_turns(calls, budget, time_call=time_call)
+            seconds = comparison.time_in_turns(calls, budget, time_call=RemoteCall.__call__)
             rows = [
                 comparison.make_row(seconds, name, images) | {"peak MB": call.peak / 1e6}
                 for name, call in calls.items()
             ]
-            measured = judge_steps(seconds, rows)
+            measured = judge_steps(seconds)
             network_rows = []
             if {networks.BEFORE, networks.DIRECT, networks.NOW} <= calls.keys():
                 network_rows = [networks.make_row("capsnet", "digits", seconds, calls)]
@@ -144,21 +126,10 @@ def list_parts(before: Mapping[str, float], now: Mapping[str, float]) -> list[di
     ]
 
 
-def judge_steps(seconds: comparison.Seconds, rows: Sequence[Mapping[str, Any]]) -> list[Measured]:
+def judge_steps(seconds: comparison.Seconds) -> list[Measured]:
     """The bars of the CapsNet's step; of bfloat16 where a processor multiplies its matrices itself,
-    as Linux says.
+    as Linux says; and those of a GPU, which is not there.
     """
-    what = "step: images a second on a GPU, the fastest of ours"
-    if machine.is_gpu():
-        speeds = {row["candidate"]: row["images/s"] for row in rows}
-        ours = speeds.keys() - {*comparison.BASELINES}
-        fastest = max(ours, key=lambda name: speeds[name], default="none")
-        eager = fastest.removesuffix(GRAPHS)
-        ratio = comparison.median_ratio(seconds, eager, eager + GRAPHS)
-        return [
-            Measured(what, speeds.get(fastest), "images/s", 60_000, True),
-            Measured(f"step: CUDA graphs over eager, {eager}", ratio, "x", 1, True),
-        ]
     cpuinfo = Path("/proc/cpuinfo")
     has_amx = cpuinfo.exists() and "amx_bf16" in cpuinfo.read_text(encoding="utf-8").split()
     no_bf16 = None if has_amx else "no AMX in this processor"
@@ -168,12 +139,12 @@ def judge_steps(seconds: comparison.Seconds, rows: Sequence[Mapping[str, Any]]) 
     return [
         Measured("step: bf16 over textbook fp32", bf16, "x", 3.5, True, no_bf16),
         Measured("step: fp32 over textbook fp32", fp32, "x", 5, True),
-        Measured(what, None, "images/s", 60_000, True, "no GPU"),
+        *gpu_step.judge_steps([]),
     ]
 
 
-def measure_em(steps: int = 30, images: int = EM_BATCH) -> BenchReport:
-    """Speed of the fastest step at two and three iterations; on a GPU also over the reference."""
+def measure_em(steps: int = 30, images: int = gpu_step.EM_BATCH) -> BenchReport:
+    """Speed of the fastest eager step at two and three iterations."""
     measured: list[Measured] = []
     attempts = {
         f"fast, T = {num_iters}": partial(_add_em, measured, steps, images, num_iters)
@@ -191,21 +162,9 @@ def _add_em(measured: list[Measured], steps: int, images: int, num_iters: int) -
         StepTraining(StepCandidate(impl, overrides=overrides), images)
         for impl in ("fast", "reference")
     )
-    results = {"fast": (fast.compute_results(), TOLERANCE["32"])}
+    results = {"fast": (fast.compute_results(), fast.candidate.tolerance)}
     comparison.check_parity(reference.compute_results(), results)
-    calls = {"fast": fast} | ({"reference": reference} if machine.is_gpu() else {})
-    seconds = comparison.time_in_turns(calls, budget=0, least=steps)
-    measured += judge_em(seconds, images, num_iters, EM_FASTEST[num_iters])
-
-
-def judge_em(
-    seconds: comparison.Seconds, images: int, num_iters: int, bar: float
-) -> list[Measured]:
-    """The bars of EM routing. images: of a step. bar: images a second on two cores."""
-    what, speed = f"EM routing, T = {num_iters}", images / min(seconds["fast"])
-    skipped = machine.reason_to_skip()
-    measured = [Measured(f"{what}: training", speed, "images/s", bar, True, skipped)]
-    if machine.is_gpu():
-        ratio = comparison.median_ratio(seconds, "reference", "fast")
-        measured.append(Measured(f"{what}: fast over reference", ratio, "x", 1, True))
-    return measured
+    seconds = comparison.time_in_turns({"fast": fast}, budget=0, least=steps)
+    speed, bar = images / min(seconds["fast"]), EM_FASTEST[num_iters]
+    what, skipped = f"EM routing, T = {num_iters}: training", machine.reason_to_skip()
+    measured.append(Measured(what, speed, "images/s", bar, True, skipped))

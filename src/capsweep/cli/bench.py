@@ -36,12 +36,12 @@ def run_bench(parsed: argparse.Namespace) -> int:
         raise UserError(f"bench {', '.join(unknown)}: have {', '.join(BENCHES)}")
     if parsed.quick and parsed.publish is not None:
         raise UserError("bench --quick measures nothing that could be published; leave one out")
-    page = None if parsed.publish is None else Path(parsed.publish)
-    if page is not None:
+    page, conditions = None, machine.read_conditions()
+    if parsed.publish is not None:
+        page = Path(parsed.publish)
         for name in names:
-            results.check_page(page, name)
+            results.check_page(page, name, conditions)
     storage = folder_of(find_storage(parsed))
-    conditions = machine.read_conditions()
     verdicts = [_measure(name, parsed.quick, conditions, storage, page) for name in names]
     return 0 if all(verdicts) else 1
 

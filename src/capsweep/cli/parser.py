@@ -31,6 +31,7 @@ REMOVED = {
     **dict.fromkeys(("--deep", "--sample"), "use --again N"),
     "--eps-scale": "leave it out, eps counts in the network's input",
     "--starred": "use --correct and --failures",
+    "gpu-proof": "use `make test-gpu`, `bench step` and `make sweep SWEEP=table1_mnist_gpu`",
     "--untargeted": "leave it out, without --targeted an attack is untargeted",
     **dict.fromkeys(
         ("--weights", "--distance", "--bins", "--range"),
@@ -168,21 +169,6 @@ BENCH = (
     _option("--publish", "renew their sections of this page", metavar="PAGE"),
     _option("--storage", "results go to STORAGE/bench; default: outputs"),
 )
-GPU_PROOF = (
-    _option(
-        "--minutes",
-        "minutes that this call may take (25); the same command goes on",
-        type=whole_number(1),
-        default=25,
-    ),
-    _switch("--rehearse", "the same with tiny sizes, also without a GPU; it measures nothing"),
-    _option("--storage", "where results go; default: outputs"),
-    DATA_DIR,
-    _option("--publish", "renew the section of this page, and run nothing", metavar="PAGE"),
-    _option(
-        "--from", "the file to publish; default: STORAGE/gpu-proof.json", dest="source", type=Path
-    ),
-)
 PLAN = (*JOBS, _switch("--calibrate", "time 20 steps of unknown shapes"), JSON)
 REPORT = (
     _switch("--publish", "renew NAME.md beside NAME.yaml"),
@@ -224,10 +210,6 @@ COMMANDS = {
     "status": ("what a cluster has, and what its sweeps are doing", [ANY_JOB, *JOBS]),
     "stop": ("end a sweep that runs as a job; finished cells and checkpoints stay", JOB),
     "bench": ("measure, and print every number beside its bar", BENCH),
-    "gpu-proof": (
-        "run everything that needs a GPU, most important first, each part bounded in time",
-        GPU_PROOF,
-    ),
     "doctor": ("print versions and places, and what to do about each fault", []),
 }
 EVAL: dict[str, Command] = {

@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ours), 74 (a disk refuses) or 141 (nobody reads the output).
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] in (["sweep"], ["train"], ["gpu-proof"]):
+    if arguments[:1] in (["sweep"], ["train"]):
         terminal.outlive_readers()  # `| head` ends no training
     try:
         try:

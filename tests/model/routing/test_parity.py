@@ -50,12 +50,14 @@ class Place(NamedTuple):
         """As in the ids of tests."""
         return "-".join(self)
 
-    def can_run(self) -> bool:
-        """Kernels are interpreted on a CPU, for which Triton must be told so."""
+    @property
+    def mark(self) -> pytest.MarkDecorator:
+        """What it needs. On a CPU kernels are interpreted, for which Triton must be told so."""
         if self.device == "cuda":
-            return torch.cuda.is_available()
+            return pytest.mark.gpu
         has_triton = importlib.util.find_spec("triton") is not None
-        return self.impl != "triton" or (has_triton and "TRITON_INTERPRET" in os.environ)
+        can_run = self.impl != "triton" or (has_triton and "TRITON_INTERPRET" in os.environ)
+        return pytest.mark.skipif(not can_run, reason=f"{self} cannot run here")
 
     def draw_layer(self, kind: str = "dense", **options: Any) -> Layer:
         """For this variant on this device."""
@@ -86,11 +88,7 @@ PLACES = [
 def _in_places(*impls: str) -> pytest.MarkDecorator:
     """A test for each place of some implementations."""
     params = [
-        pytest.param(
-            place,
-            id=str(place),
-            marks=pytest.mark.skipif(not place.can_run(), reason=f"{place} cannot run here"),
-        )
+        pytest.param(place, id=str(place), marks=place.mark)
         for place in PLACES
         if f"{place.variant}-{place.impl}" in impls
     ]

@@ -25,7 +25,7 @@ HERE = {"32": False, "tf32": True, "bf16-mixed": False}
 
 def read_flags() -> tuple[bool, bool]:
     """Of products of matrices, and of convolutions."""
-    return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    return bool(torch.backends.cuda.matmul.allow_tf32), torch.backends.cudnn.allow_tf32
 
 
 @pytest.fixture(autouse=True)

@@ -288,7 +288,9 @@ class DynamicRouting(nn.Module):
     ) -> None:
         super().__init__()
         self.num_iters = num_iters
-        self.route = choose_impl(IMPLS, impl, {"triton": can_route_by_kernels})
+        self.route: Callable[..., Routed] = choose_impl(
+            IMPLS, impl, {"triton": can_route_by_kernels}
+        )
         self.none_of_the_above = none_of_the_above
         self.gradient, self.normaliser = gradient, normaliser
         self.bias_JD = self.prior_IJ = None

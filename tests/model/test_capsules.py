@@ -68,7 +68,9 @@ def test_the_kernel_of_primary_capsules_does_what_torch_does(
     poses: torch.dtype,
     memory_format: torch.memory_format,
 ) -> None:
-    kernels = pytest.importorskip("capsweep.model.squash_kernels", reason="triton is not installed")
+    kernels = pytest.importorskip(
+        "capsweep.model.primary_kernels", reason="triton is not installed"
+    )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     channel_BCHW = 2 * _normal(images, types * pose, height, width).to(device, numbers)
     channel_BCHW[:1, :pose] = 0  # a capsule without length, at each place

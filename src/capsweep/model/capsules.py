@@ -84,7 +84,7 @@ class PrimaryCapsules(nn.Module):
         """
         channel_BCHW, dtype = self.conv(features_BCHW), self.conv.weight.dtype
         if channel_BCHW.is_cuda and has_triton():
-            from capsweep.model.squash_kernels import SquashedChannels
+            from capsweep.model.primary_kernels import SquashedChannels
 
             return SquashedChannels.apply(channel_BCHW, self.pose, dtype)
         grouped = channel_BCHW.unflatten(1, (-1, self.pose))  # B, type, P, H, W

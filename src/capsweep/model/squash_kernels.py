@@ -1,24 +1,21 @@
-"""Triton kernels that squash what they have just summed or cast, and their gradients; imports
-triton.
+"""Triton kernels that squash what they have just summed, and the gradient; imports triton.
 
 A squash by torch's operations is five launches forwards and ten backwards, of a few microseconds
 each, on numbers that the kernel before has just written. Parts of a sum are added in an order that
 depends on their number alone.
 
-Shape letters: R rows, each a capsule; D its numbers; X parts of a sum; B J D as in `capsules`.
+Shape letters: R rows, each a capsule; D its numbers; X parts of a sum; B images, J parents.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 # Only Triton's compiler can iterate over its loops, and knows which of its functions give tuples.
 
-import math
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 SMALLEST = tl.constexpr(2.0**-126)  # above 0 in float32: what a length is at least divided by
 
@@ -142,53 +139,11 @@ def differentiate_sums_kernel(
     tl.store(by_sums_BJD + place_RD, by_sums_RD, mask=inside_RD)
 
 
-@triton.jit
-def squash_channels_kernel(
-    channel_BCHW,
-    pose_BIP,
-    by_pose_BIP,
-    by_channel_BCHW,
-    num_rows,
-    types,
-    height,
-    width,
-    stride_B,
-    stride_C,
-    stride_H,
-    stride_W,
-    P: tl.constexpr,
-    TILE_R: tl.constexpr,
-    TILE_P: tl.constexpr,
-    BACKWARD: tl.constexpr,
-):
-    """Poses of primary capsules, P channels each, or the gradient by the channels; grid (rows)."""
-    row_R1 = (tl.program_id(0) * TILE_R + tl.arange(0, TILE_R))[:, None]
-    number_1P = tl.arange(0, TILE_P)[None, :]
-    inside_RP = (row_R1 < num_rows) & (number_1P < P)
-    line_R1 = row_R1 // width
-    type_R1 = line_R1 // height
-    place_R1 = (type_R1 // types).to(tl.int64) * stride_B + row_R1 % width * stride_W
-    place_R1 += line_R1 % height * stride_H
-    place_RP = place_R1 + (type_R1 % types * P + number_1P) * stride_C
-    row_RP = row_R1.to(tl.int64) * P + number_1P
-    s_RP = tl.load(channel_BCHW + place_RP, mask=inside_RP, other=0.0)
-    s_RP = s_RP.to(pose_BIP.dtype.element_ty)
-    if BACKWARD:
-        by_pose_RP = tl.load(by_pose_BIP + row_RP, mask=inside_RP, other=0.0)
-        by_s_RP = differentiate_rows(s_RP, by_pose_RP).to(by_channel_BCHW.dtype.element_ty)
-        tl.store(by_channel_BCHW + place_RP, by_s_RP, mask=inside_RP)
-    else:
-        v_RP, _ = squash_rows(s_RP)
-        tl.store(pose_BIP + row_RP, v_RP, mask=inside_RP)
-
-
 # Triton adds arguments of its own to those of a kernel.
 SQUASH_SUMS: Any = squash_sums_kernel
 DIFFERENTIATE_SUMS: Any = differentiate_sums_kernel
-SQUASH_CHANNELS: Any = squash_channels_kernel
 FUSED = {"enable_fp_fusion": True}  # explicit, since the default depends on the version
 ROWS = 128  # numbers of a program's rows: many programs, since these tensors are small
-CHANNELS = 1024  # numbers of a program's capsules
 MOST_PARTS = 16  # that a program reads at once
 
 
@@ -222,54 +177,12 @@ def differentiate_sums(
 
 
 def _cut_rows(rows: int, numbers: int, parts: int) -> tuple[tuple[int], dict[str, int]]:
-    tile, most = triton.next_power_of_2(numbers), triton.next_power_of_2(max(1, parts))
+    tile, most = power_of_two(numbers), power_of_two(parts)
     many = max(1, ROWS // tile)
     tiles = {"D": numbers, "TILE_D": tile, "TILE_R": many, "TILE_X": min(MOST_PARTS, most)}
     return (-(-rows // many),), tiles
 
 
-class SquashedChannels(torch.autograd.Function):
-    """Poses [B, I, P] of primary capsules of a type, from channels [B, C, H, W] in any layout."""
-
-    @staticmethod
-    def forward(ctx: Any, channel_BCHW: Tensor, pose: int, dtype: torch.dtype) -> Tensor:
-        images, channels, *places = channel_BCHW.shape
-        shape = images, channels // pose * math.prod(places), pose
-        pose_BIP = channel_BCHW.new_empty(shape, dtype=dtype)
-        _launch_channels(channel_BCHW, pose_BIP, pose_BIP, channel_BCHW, BACKWARD=False)
-        ctx.save_for_backward(channel_BCHW)
-        return pose_BIP
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        (channel_BCHW,) = ctx.saved_tensors
-        by_pose_BIP = grad_outputs[0].contiguous()
-        by_channel_BCHW = torch.empty_strided(
-            channel_BCHW.shape,
-            channel_BCHW.stride(),
-            dtype=channel_BCHW.dtype,
-            device=channel_BCHW.device,
-        )
-        tensors = channel_BCHW, by_pose_BIP, by_pose_BIP, by_channel_BCHW
-        _launch_channels(*tensors, BACKWARD=True)
-        return by_channel_BCHW, None, None
-
-
-def _launch_channels(
-    channel_BCHW: Tensor,
-    pose_BIP: Tensor,
-    by_pose_BIP: Tensor,
-    by_channel_BCHW: Tensor,
-    **way: bool,
-) -> None:
-    _, channels, height, width = channel_BCHW.shape
-    rows, pose = pose_BIP[..., 0].numel(), pose_BIP.shape[2]
-    tile = triton.next_power_of_2(pose)
-    many = max(1, CHANNELS // tile)
-    tensors = channel_BCHW, pose_BIP, by_pose_BIP, by_channel_BCHW
-    counts = rows, channels // pose, height, width, *channel_BCHW.stride()
-    with torch.cuda.device_of(channel_BCHW):
-        SQUASH_CHANNELS[-(-rows // many),](
-            *tensors, *counts, P=pose, TILE_R=many, TILE_P=tile, **way, **FUSED
-        )
+def power_of_two(size: int) -> int:
+    """Return the smallest that holds `size`, which tiles must be."""
+    return 1 << max(0, size - 1).bit_length()

@@ -18,7 +18,6 @@ after the first; X parts of a sum.
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -29,7 +28,7 @@ from capsweep.model.routing.dynamic_kernels import (
     iterate_kernel,
     lay_out_kernel,
 )
-from capsweep.model.squash_kernels import FUSED, differentiate_sums, squash_sums
+from capsweep.model.squash_kernels import FUSED, differentiate_sums, power_of_two, squash_sums
 from capsweep.model.votes import Votes
 
 # Triton adds arguments of its own to those of a kernel.
@@ -163,10 +162,10 @@ class Kernels:
         self.num_children, self.parents, self.numbers, self.pose = shape_IJDP
         shape_IPJD = self.num_children, self.pose, self.parents, self.numbers
         self.weight_IPJD = pose_BIP.new_empty(shape_IPJD) if weight_IPJD is None else weight_IPJD
-        tiles = triton.next_power_of_2(self.parents), triton.next_power_of_2(self.numbers)
+        tiles = power_of_two(self.parents), power_of_two(self.numbers)
         self.tile, self.size = tiles[0] * tiles[1], pose_BIP.element_size()
         columns = max(1, MOST_WEIGHT_BYTES // self.size // self.tile)
-        self.columns = min(columns, triton.next_power_of_2(self.pose))
+        self.columns = min(columns, power_of_two(self.pose))
         self.column_tiles = _count_parts(self.pose, self.columns)
         self.fixed = {"P": self.pose, "J": self.parents, "D": self.numbers}
         self.fixed |= {"TILE_J": tiles[0], "TILE_D": tiles[1], **FUSED}
@@ -196,7 +195,7 @@ class Kernels:
     ) -> Tensor:
         """Parts [X, B, J, D] of the sums; the coefficients are written."""
         per_warp = TILE_BYTES // self.size
-        images = min(max(1, per_warp // self.tile), triton.next_power_of_2(max(1, self.num_images)))
+        images = min(max(1, per_warp // self.tile), power_of_two(self.num_images))
         image_tiles = _count_parts(self.num_images, images)
         parts = min(max(1, PROGRAMS // max(1, image_tiles)), self.num_children)
         children = _count_parts(self.num_children, parts)

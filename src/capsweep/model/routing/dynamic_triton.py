@@ -35,9 +35,11 @@ from capsweep.model.votes import Votes
 LAY_OUT: Any = lay_out_kernel
 ITERATE: Any = iterate_kernel
 DIFFERENTIATE: Any = differentiate_kernel
-PROGRAMS = 1536  # of one warp where parents are few; a large GPU holds them all at once, since its
-REGISTERS = 168  # multiprocessors hold twelve whose threads have no more registers,
-COLUMN_REGISTERS = 224  # and nine of `differentiate_kernel`, which runs for each child
+# Of one warp where parents are few: so many, since 132 multiprocessors hold 12 each at once if a
+# thread has 168 registers; of those of `differentiate_kernel`, which are one for each child, 9.
+PROGRAMS = 1536
+REGISTERS = 168
+COLUMN_REGISTERS = 224
 IMAGES_AT_ONCE = 4  # whose terms `differentiate_kernel` waits for together
 TILE_BYTES = 4096  # a warp's, of votes, parents and sums each: 32 registers a thread
 WEIGHT_BYTES = 8192  # a warp's, of weights and their gradient each in `differentiate_kernel`
@@ -87,9 +89,7 @@ class _KernelRouting(torch.autograd.Function):
         kernels = Kernels(pose_BIP, weight_IJDP.shape)
         part_XBJD = kernels.sum_first(weight_IJDP, coupling_IJ)[None]
         sums_TBJD = bias_JD.new_empty(num_iters, *part_XBJD.shape[1:])
-        after_TBJD = torch.empty_like(
-            sums_TBJD
-        )  # the sum of all v so far; at last the last v alone
+        after_TBJD = torch.empty_like(sums_TBJD)  # the sum of all v so far; at last v itself
         length_BJ = bias_JD.new_empty(sums_TBJD.shape[1:3])
         coupling_TBIJ = bias_JD.new_empty(num_iters - 1, len(pose_BIP), *prior_IJ.shape)
         for t in range(num_iters):
@@ -103,8 +103,7 @@ class _KernelRouting(torch.autograd.Function):
         )
         ctx.is_full, ctx.shape = is_full, weight_IJDP.shape
         ctx.set_materialize_grads(False)
-        last_BIJ = coupling_IJ.expand(len(pose_BIP), -1, -1)
-        last_BIJ = coupling_TBIJ[-1] if num_iters > 1 else last_BIJ
+        last_BIJ = coupling_TBIJ[-1] if num_iters > 1 else kernels.repeat(coupling_IJ)
         ctx.mark_non_differentiable(last_BIJ)
         return after_TBJD[-1], length_BJ, last_BIJ
 

@@ -71,7 +71,8 @@ class NetworkOutput(NamedTuple):
 class PrimaryCapsules(nn.Module):
     """A convolution whose channels, P at a time and at one place, are the pose of a capsule.
 
-    "Dynamic Routing Between Capsules", section 4; conv has types * pose channels.
+    "Dynamic Routing Between Capsules", section 4; conv has types * pose channels. On a GPU a kernel
+    of ours reads them, but where conv is direct: as torch does it.
     """
 
     def __init__(self, conv: Convolution, pose: int) -> None:
@@ -83,7 +84,7 @@ class PrimaryCapsules(nn.Module):
         inside autocast: what routing compares are lengths of sums of squares.
         """
         channel_BCHW, dtype = self.conv(features_BCHW), self.conv.weight.dtype
-        if channel_BCHW.is_cuda and has_triton():
+        if self.conv.method != "direct" and channel_BCHW.is_cuda and has_triton():
             from capsweep.model.primary_kernels import SquashedChannels
 
             return SquashedChannels.apply(channel_BCHW, self.pose, dtype)

@@ -70,31 +70,3 @@ def test_the_divisor_divides_the_weighted_sums_and_not_the_bias(same: bool, divi
     bias_C11 = whole.bias[:, None, None]
     sums_BCHW = whole(images_BCHW) - bias_C11
     torch.testing.assert_close(divided(images_BCHW), sums_BCHW / divisor + bias_C11)
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (9, 1), (9, 2), (4, 3)])
-@pytest.mark.parametrize("same", [False, True], ids=["valid", "same"])
-@pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
-def test_a_product_of_patches_is_the_convolution_and_has_its_gradients(
-    channels: int, kernel: int, stride: int, same: bool, bias: bool
-) -> None:
-    layer = Convolution(channels, 5, kernel, stride, same, divisor=2, bias=bias).double()
-    images_BCHW = _normal(2, channels, 11, 10).double().requires_grad_()
-    leaves = [images_BCHW, *layer.parameters()]
-    expected = layer(images_BCHW)
-    features_BCHW = layer.multiply_patches(images_BCHW, layer.weight / 2)
-    assert features_BCHW.is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(features_BCHW, expected)
-    weights = _normal(*expected.shape).double()
-    gradients = [torch.autograd.grad(x, leaves, weights) for x in (features_BCHW, expected)]
-    torch.testing.assert_close(*gradients)
-
-
-def test_a_product_of_patches_follows_autocast() -> None:
-    layer = Convolution(1, 5, 3, 1, same=False)
-    images_BCHW = _normal(2, 1, 6, 6).float()
-    with torch.autocast("cpu", torch.bfloat16):
-        features_BCHW = layer.multiply_patches(images_BCHW, layer.weight)
-    assert features_BCHW.dtype == torch.bfloat16
-    torch.testing.assert_close(features_BCHW.float(), layer(images_BCHW), rtol=0.02, atol=0.02)

@@ -15,7 +15,6 @@ from capsweep.model.large_kernels import SMALLEST_KERNEL, Tiling, choose_tiling
 from capsweep.model.routing import exclude_from_compiling
 from capsweep.model.transformed_convolution import convolve
 
-CHANNELS_AT_ONCE = 8  # 16 bytes of bfloat16
 WHOLE_PRECISION = (torch.float32, torch.float64)
 # Whether the processor has instructions for it, and need not emulate it.
 MULTIPLIES_BFLOAT16 = any(
@@ -29,8 +28,7 @@ class Convolution(nn.Conv2d):
     valid: no padding. same: ceil(size / stride) places, zeros around, the odd one below and right.
     divisor: the weighted sums are divided by it, the bias is not. bias: whether there is one.
     method: direct, as torch does it; transformed, on processors alone, as `large_kernels` does it
-    where it can; auto: that where it pays, and on GPUs a product of patches where channels are few
-    and products are rounded. methods: those of the batches so far.
+    where it can; auto: that where it pays. methods: those of the batches so far.
     """
 
     def __init__(
@@ -57,9 +55,6 @@ class Convolution(nn.Conv2d):
         """Feature maps [B, C, H, W]."""
         # A division of the weights touches fewer numbers than one of the features or the sums.
         weight = self.weight if self.divisor == 1 else self.weight / self.divisor
-        if self.method == "auto" and input.is_cuda and self._leaves_tensor_cores_idle():
-            self._record("product of patches")
-            return self.multiply_patches(input, weight)
         tiling = self._choose_tiling(input)
         if tiling is None:
             self._record("direct")
@@ -73,13 +68,6 @@ class Convolution(nn.Conv2d):
     @torch.compiler.assume_constant_result  # a compiled network records while it is compiled
     def _record(self, method: str) -> None:
         self.methods.add(method)
-
-    def _leaves_tensor_cores_idle(self) -> bool:
-        """Where products may be rounded: they read more channels at once than there are."""
-        is_exact = torch.get_float32_matmul_precision() == "highest"
-        return self.in_channels < CHANNELS_AT_ONCE and (
-            torch.is_autocast_enabled("cuda") or not is_exact
-        )
 
     def _choose_tiling(self, input: Tensor) -> Tiling | None:
         """None: directly, as all that `large_kernels` cannot do, and what a processor multiplies in
@@ -104,24 +92,6 @@ class Convolution(nn.Conv2d):
             return torch.conv2d(input, weight, self.bias, self.stride, (above, left))
         padded = F.pad(input, (left, right, above, below))
         return torch.conv2d(padded, weight, self.bias, self.stride)
-
-    def multiply_patches(self, input: Tensor, weight: Tensor) -> Tensor:
-        """Return the feature maps, channels last, by one product of matrices: the tensor cores of a
-        GPU read eight channels at once, and cuDNN's convolutions are slow where there are fewer.
-        """
-        (above, below), (left, right) = (self._padding_of(size) for size in input.shape[2:])
-        autocast = torch.is_autocast_enabled(input.device.type)
-        dtype = torch.get_autocast_dtype(input.device.type) if autocast else weight.dtype
-        images_BCHW = F.pad(input.to(dtype), (left, right, above, below))
-        kernel, stride = self.kernel_size[0], self.stride[0]
-        patch_BCHWKK = images_BCHW.unfold(2, kernel, stride).unfold(3, kernel, stride)
-        patch_BHWCKK = patch_BCHWKK.permute(0, 2, 3, 1, 4, 5)
-        weight_OE = weight.flatten(1)  # E = C K K
-        missing = -weight_OE.shape[1] % CHANNELS_AT_ONCE  # rows that are read in whole words
-        row_BHWE = patch_BHWCKK.new_zeros(*patch_BHWCKK.shape[:3], weight_OE.shape[1] + missing)
-        row_BHWE[..., : weight_OE.shape[1]].unflatten(3, weight.shape[1:]).copy_(patch_BHWCKK)
-        feature_BHWO = F.linear(row_BHWE, F.pad(weight_OE, (0, missing)), self.bias)
-        return feature_BHWO.permute(0, 3, 1, 2)
 
     def _padding_of(self, size: int) -> tuple[int, int]:
         """Zeros before and after."""

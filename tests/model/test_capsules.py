@@ -4,6 +4,7 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, C H 
 """
 
 import itertools
+import os
 from functools import partial
 
 import pytest
@@ -36,6 +37,50 @@ def test_a_primary_capsule_is_neighbouring_channels_at_one_place() -> None:
         at_one_place_BP = channels_BCHW[:, kind * POSE : (kind + 1) * POSE, y, x]
         capsule_BP = capsules_BIP[:, (kind * rows + y) * columns + x]
         torch.testing.assert_close(capsule_BP, squash(at_one_place_BP))
+
+
+def _squash_by_torch(channel_BCHW: Tensor, pose: int, dtype: torch.dtype) -> Tensor:
+    grouped = channel_BCHW.unflatten(1, (-1, pose)).movedim(2, -1).flatten(1, 3)
+    return squash(grouped.to(dtype))
+
+
+@pytest.mark.skipif(
+    "TRITON_INTERPRET" not in os.environ and not torch.cuda.is_available(),
+    reason="kernels run on a GPU, or in Triton's interpreter",
+)
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    ("numbers", "poses"),
+    [(torch.float64, torch.float64), (torch.bfloat16, torch.float32)],
+    ids=["exact", "mixed"],
+)
+@pytest.mark.parametrize(
+    ("images", "types", "pose", "height", "width"),
+    [(3, 5, 8, 4, 3), (2, 3, 5, 1, 7), (1, 1, 1, 1, 1), (2, 40, 3, 3, 1), (0, 2, 2, 2, 2)],
+)
+def test_the_kernel_of_primary_capsules_does_what_torch_does(
+    images: int,
+    types: int,
+    pose: int,
+    height: int,
+    width: int,
+    numbers: torch.dtype,
+    poses: torch.dtype,
+    memory_format: torch.memory_format,
+) -> None:
+    kernels = pytest.importorskip(
+        "capsweep.model.primary_kernels", reason="triton is not installed"
+    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    channel_BCHW = 2 * _normal(images, types * pose, height, width).to(device, numbers)
+    channel_BCHW[:1, :pose] = 0  # a capsule without length, at each place
+    results = []
+    for squash_channels in (kernels.SquashedChannels.apply, _squash_by_torch):
+        leaf = channel_BCHW.contiguous(memory_format=memory_format).detach().requires_grad_()
+        pose_BIP = squash_channels(leaf, pose, poses)
+        (gradient,) = torch.autograd.grad(pose_BIP, leaf, _normal(*pose_BIP.shape).to(pose_BIP))
+        results.append((pose_BIP, gradient))
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("sizes", [(200, 10, 16), (1000, 3, 4)], ids=["wide", "long"])

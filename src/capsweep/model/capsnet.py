@@ -95,7 +95,9 @@ class CapsNet(nn.Module):
         """Class scores and poses; the trace of `classes` on request."""
         features_BCHW = images_BCHW
         if self.conv is not None:
-            features_BCHW = torch.relu_(self.conv(images_BCHW))
+            # On a GPU features may be a view, whose gradient is copied if it changes in place.
+            relu = torch.relu if images_BCHW.is_cuda else torch.relu_
+            features_BCHW = relu(self.conv(images_BCHW))
         routed = self.classes(self.primary(features_BCHW), with_trace)
         scores_BN, logits_BN = read_scores(self.head, routed)
         return NetworkOutput(

@@ -5,6 +5,8 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, C H 
 """
 
 import contextlib
+import functools
+import importlib.util
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -40,6 +42,12 @@ def squash_gradient(s: Tensor, gradient: Tensor, dim: int = -1) -> Tensor:
     return gradient * (length / shrunk) + s * (slope * along)
 
 
+@functools.cache
+def has_triton() -> bool:
+    """Whether kernels can be compiled for GPUs; imports nothing."""
+    return importlib.util.find_spec("triton") is not None
+
+
 def without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
     """Autocast off; the meta device, where a plan counts FLOPs, has none to switch."""
     if not torch.amp.is_autocast_available(device):
@@ -63,7 +71,8 @@ class NetworkOutput(NamedTuple):
 class PrimaryCapsules(nn.Module):
     """A convolution whose channels, P at a time and at one place, are the pose of a capsule.
 
-    "Dynamic Routing Between Capsules", section 4; conv has types * pose channels.
+    "Dynamic Routing Between Capsules", section 4; conv has types * pose channels. On a GPU a kernel
+    of ours reads them, but where conv is direct: as torch does it.
     """
 
     def __init__(self, conv: Convolution, pose: int) -> None:
@@ -74,9 +83,14 @@ class PrimaryCapsules(nn.Module):
         """Poses [B, I, P], children in the order type, row, column, in the weights' precision even
         inside autocast: what routing compares are lengths of sums of squares.
         """
-        grouped = self.conv(features_BCHW).unflatten(1, (-1, self.pose))  # B, type, P, H, W
+        channel_BCHW, dtype = self.conv(features_BCHW), self.conv.weight.dtype
+        if self.conv.method != "direct" and channel_BCHW.is_cuda and has_triton():
+            from capsweep.model.primary_kernels import SquashedChannels
+
+            return SquashedChannels.apply(channel_BCHW, self.pose, dtype)
+        grouped = channel_BCHW.unflatten(1, (-1, self.pose))  # B, type, P, H, W
         pose_BIP = grouped.movedim(2, -1).flatten(1, 3)
-        return squash(pose_BIP.to(self.conv.weight.dtype))
+        return squash(pose_BIP.to(dtype))
 
 
 class ClassCapsules(nn.Module):
@@ -113,8 +127,10 @@ class ClassCapsules(nn.Module):
         with without_autocast(pose_BIP.device.type):
             pose_BIP = pose_BIP.to(self.weight_IJDP.dtype)
             weight_IJDP = self.weight_IJDP.expand(self.num_children, -1, -1, -1)
-            votes = Votes(pose_BIP, weight_IJDP, torch.linalg.vector_norm(pose_BIP, dim=-1))
-            return self.routing(votes, with_trace)
+            activation_BI = None
+            if getattr(self.routing, "reads_activation", True):
+                activation_BI = torch.linalg.vector_norm(pose_BIP, dim=-1)
+            return self.routing(Votes(pose_BIP, weight_IJDP, activation_BI), with_trace)
 
 
 class LinearHead(nn.Module):

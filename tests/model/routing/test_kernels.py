@@ -134,7 +134,7 @@ def test_without_triton_and_without_a_gpu_it_says_so_and_the_cure() -> None:
         assert "set routing.impl=auto, fast or reference" in message
 
 
-def test_the_kernels_compile_for_a_gpu_without_atomics_and_tensor_cores(
+def test_the_kernels_compile_for_a_gpu_without_atomics_tensor_cores_and_spilled_registers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))

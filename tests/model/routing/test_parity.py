@@ -248,12 +248,14 @@ def test_two_runs_have_the_same_bits_with_gradients_and_without(place: Place) ->
         ("PROGRAMS", 1),
         ("PROGRAMS", 4),
         ("SHORTEST_PART", 1),
+        ("IMAGES_AT_ONCE", 1),
+        ("IMAGES_AT_ONCE", 2),
     ],
 )
 def test_the_sizes_of_tiles_and_parts_do_not_matter(
     place: Place, name: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernels = importlib.import_module("capsweep.model.routing.dynamic_kernels")
+    kernels = importlib.import_module("capsweep.model.routing.dynamic_triton")
     monkeypatch.setattr(kernels, name, value)
     layer = dense_layer("dynamic", (3, 4, 3, 3, 2), device=place.device)
     place.assert_as_reference(layer, num_iters=2)

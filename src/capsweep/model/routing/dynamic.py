@@ -45,11 +45,7 @@ from capsweep.model.routing import (
     join_routed,
     make_routed_by_length,
 )
-from capsweep.model.routing.dynamic_fast import (
-    LinearVotes,
-    route_linear,
-    softmax_over_parents,
-)
+from capsweep.model.routing.dynamic_fast import route_linear, softmax_over_parents
 from capsweep.model.routing.normalisers import DIVIDING, NORMALISERS
 from capsweep.model.routing.vote_products import VoteProducts, apply_to_votes
 from capsweep.model.votes import LocalVotes, Votes, form_parents_first, images_at_once
@@ -158,7 +154,7 @@ def fast(
     """
     if isinstance(votes, Votes) and normaliser == "softmax":
         options = {"none_of_the_above": none_of_the_above, "gradient": gradient}
-        return route_linear(LinearVotes, votes, num_iters, bias_JD, prior_LJ=prior_LJ, **options)
+        return route_linear(votes, num_iters, bias_JD, prior_LJ=prior_LJ, **options)
     parts: list[Routed] = []
     for part in votes.split_images(images_at_once(votes)):
         iterations = partial(
@@ -208,7 +204,7 @@ def triton_route(
     normaliser: str = "softmax",
     **options: Any,
 ) -> Routed:
-    """The same as `fast` for linear votes on a GPU, by the kernels of `dynamic_kernels`.
+    """The same as `fast` for linear votes on a GPU, by `dynamic_triton`.
 
     Raises ConfigError for other votes, without triton, and on another device.
     """
@@ -220,7 +216,8 @@ def triton_route(
             f"routing.impl=triton routes linear votes alone (model=capsnet); {instead}"
         )
     try:
-        from capsweep.model.routing.dynamic_kernels import INTERPRETED, KernelVotes
+        from capsweep.model.routing.dynamic_kernels import INTERPRETED
+        from capsweep.model.routing.dynamic_triton import route_by_kernels
     except ModuleNotFoundError as error:
         if error.name != "triton":
             raise
@@ -233,7 +230,7 @@ def triton_route(
             f"trainer.accelerator=gpu, or {instead} (TRITON_INTERPRET=1 in the environment "
             "interprets the kernels on a CPU, for tests)"
         )
-    return route_linear(KernelVotes, votes, num_iters, bias_JD, **options)
+    return route_by_kernels(votes, num_iters, bias_JD, **options)
 
 
 @cache
@@ -273,6 +270,8 @@ class DynamicRouting(nn.Module):
     log priors [I, J] of equation 3, at first zero: they depend on the capsules and not on the
     image.
     """
+
+    reads_activation = False  # of children
 
     def __init__(
         self,

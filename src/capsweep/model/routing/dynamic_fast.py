@@ -14,7 +14,7 @@ and the gradient of the votes is a sum over the iterations of terms of rank two,
 For the backward pass T B J (2 D + I) numbers are kept, where the votes are B I J D.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations; i
-children at a time; E = J D. Tensors without letters have the axes of their class of votes.
+children at a time; E = J D. Tensors without letters have the axes of `LinearVotes`.
 """
 
 import math
@@ -61,26 +61,13 @@ class LinearVotes:
 
     u_hat_ij . V_j = u_i . (W_ij^T V_j), and sum_i c_ij u_hat_ij = sum_i W_ij (c_ij u_i).
     Intermediate results take turns in one buffer: fresh memory for each costs as much as the
-    product. Tensors are [J, D, B] and [J, I, B], or [J, I, 1] for couplings of every image;
-    `dynamic_kernels.KernelVotes`, which does the same by Triton kernels, has other axes.
+    product. Tensors are [J, D, B] and [J, I, B], or [J, I, 1] for couplings of every image.
     """
-
-    parent_axis, pose_axis = 0, 1  # of J where there are children too, and of D
 
     def __init__(self, pose_BIP: Tensor, weight_IJDP: Tensor) -> None:
         self.pose_IPB = pose_BIP.permute(1, 2, 0).contiguous()
         self.weight_JDIP = weight_IJDP.permute(1, 2, 0, 3).contiguous()
         self.weight_IJDP, self.buffer = weight_IJDP, pose_BIP.new_empty(0)
-
-    @staticmethod
-    def lay_out(prior_IJ: Tensor, bias_JD: Tensor) -> tuple[Tensor, Tensor]:
-        """Both with the axes of this class."""
-        return prior_IJ.T.contiguous()[..., None], bias_JD[..., None]
-
-    @staticmethod
-    def put_images_first(v: Tensor, coupling: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, J, D] and [B, I, J]."""
-        return v.permute(2, 0, 1).contiguous(), coupling.permute(2, 1, 0)
 
     def sum_first(self, coupling: Tensor) -> Tensor:
         """sum_i c_ij u_hat_ij, the couplings those of every image; autograd knows its gradient."""
@@ -163,7 +150,6 @@ class LinearVotes:
 
 
 def route_linear(
-    kind: type[LinearVotes],
     votes: Votes,
     num_iters: int,
     bias_JD: Tensor | None = None,
@@ -178,17 +164,17 @@ def route_linear(
         prior_LJ = weight_IJDP.new_zeros(weight_IJDP.shape[:2])
     if bias_JD is None:
         bias_JD = weight_IJDP.new_zeros(weight_IJDP.shape[1:3])
-    prior, bias = kind.lay_out(prior_LJ, bias_JD)
+    prior, bias = prior_LJ.T.contiguous()[..., None], bias_JD[..., None]
     if num_iters == 1:  # of a single iteration autograd knows the gradient
-        linear = kind(pose_BIP, weight_IJDP)
+        linear = LinearVotes(pose_BIP, weight_IJDP)
         _, coupling, sums = run_iterations(linear, prior, bias, 1, none_of_the_above)[0]
-        v = squash(sums, dim=kind.pose_axis)
+        v = squash(sums, dim=1)
     else:
         inputs = pose_BIP, weight_IJDP, prior, bias
         v, coupling = _LinearRouting.apply(
-            *inputs, kind, num_iters, none_of_the_above, gradient == "full"
+            *inputs, num_iters, none_of_the_above, gradient == "full"
         )
-    v_BJD, coupling_BIJ = kind.put_images_first(v, coupling.detach())
+    v_BJD, coupling_BIJ = v.permute(2, 0, 1).contiguous(), coupling.detach().permute(2, 1, 0)
     act_BJ = torch.linalg.vector_norm(v_BJD, dim=-1)
     return Routed(v_BJD, act_BJ, coupling_BIJ.expand(len(v_BJD), -1, -1))
 
@@ -197,10 +183,10 @@ def run_iterations(
     linear: LinearVotes, prior: Tensor, bias: Tensor, num_iters: int, none_of_the_above: bool
 ) -> list[Iteration]:
     """All iterations; their gradients are not autograd's, but for the first."""
-    coupling = softmax_over_parents(prior, none_of_the_above, linear.parent_axis)
+    coupling = softmax_over_parents(prior, none_of_the_above, dim=0)
     iterations = [Iteration(None, coupling, linear.sum_first(coupling) + bias)]
     for _ in range(num_iters - 1):
-        v = squash(iterations[-1].sums, dim=linear.pose_axis)
+        v = squash(iterations[-1].sums, dim=1)
         pose_sum = v if iterations[-1].pose_sum is None else iterations[-1].pose_sum + v
         coupling, sums = linear.sum_votes(pose_sum, prior, none_of_the_above)
         iterations.append(Iteration(pose_sum, coupling, sums.add_(bias)))
@@ -217,24 +203,23 @@ class _LinearRouting(torch.autograd.Function):
         weight_IJDP: Tensor,
         prior: Tensor,
         bias: Tensor,
-        kind: type[LinearVotes],
         num_iters: int,
         none_of_the_above: bool,
         is_full: bool,
     ) -> tuple[Tensor, Tensor]:
-        linear = kind(pose_BIP, weight_IJDP)
+        linear = LinearVotes(pose_BIP, weight_IJDP)
         iterations = run_iterations(linear, prior, bias, num_iters, none_of_the_above)
         flat = [tensor for iteration in iterations for tensor in iteration]
         ctx.save_for_backward(pose_BIP, weight_IJDP, *flat)
-        ctx.kind, ctx.is_full, ctx.bias_shape = kind, is_full, bias.shape
+        ctx.is_full, ctx.bias_shape = is_full, bias.shape
         ctx.mark_non_differentiable(iterations[-1].coupling)
         ctx.set_materialize_grads(False)
-        return squash(iterations[-1].sums, dim=kind.pose_axis), iterations[-1].coupling
+        return squash(iterations[-1].sums, dim=1), iterations[-1].coupling
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         by_v = grad_outputs[0]  # of the only output that has one
-        return (None,) * 8 if by_v is None else _differentiate_routing(ctx, by_v.contiguous())
+        return (None,) * 7 if by_v is None else _differentiate_routing(ctx, by_v.contiguous())
 
 
 @once_differentiable
@@ -242,11 +227,11 @@ def _differentiate_routing(ctx: Any, by_v: Tensor) -> tuple[Tensor | None, ...]:
     """By the inputs of `_LinearRouting`, from the last iteration to the first."""
     pose_BIP, weight_IJDP, *flat = ctx.saved_tensors
     iterations = [Iteration(*flat[start : start + 3]) for start in range(0, len(flat), 3)]
-    linear, with_prior = ctx.kind(pose_BIP, weight_IJDP), ctx.needs_input_grad[2]
+    linear, with_prior = LinearVotes(pose_BIP, weight_IJDP), ctx.needs_input_grad[2]
     by_prior, by_bias = torch.zeros_like(iterations[0].coupling), by_v.new_zeros(ctx.bias_shape)
     by_pose_sum, terms = torch.zeros_like(by_v), list[RankOneTerm]()
     for pose_sum, coupling, sums in reversed(iterations):
-        by_sums = squash_gradient(sums, by_v, dim=linear.pose_axis)
+        by_sums = squash_gradient(sums, by_v, dim=1)
         by_bias += by_sums.sum_to_size(by_bias.shape)
         terms.append(RankOneTerm(coupling, by_sums))
         if with_prior or (ctx.is_full and pose_sum is not None):
@@ -258,4 +243,4 @@ def _differentiate_routing(ctx: Any, by_v: Tensor) -> tuple[Tensor | None, ...]:
         if not ctx.is_full:
             break
         by_v = by_pose_sum
-    return *linear.differentiate_inputs(terms), by_prior, by_bias, *(None,) * 4
+    return *linear.differentiate_inputs(terms), by_prior, by_bias, *(None,) * 3

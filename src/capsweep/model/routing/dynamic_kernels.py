@@ -1,39 +1,59 @@
-"""Dynamic routing of linear votes by two Triton kernels, for NVIDIA GPUs; imports triton.
+"""The Triton kernels of dynamic routing of linear votes, for NVIDIA GPUs; imports triton.
 
-Neither kernel forms the votes in memory: a program computes those of one child from its weights
-and poses in registers, where they are used twice (agreement, weighted sum) and dropped. Written out
-they would be read from memory once an iteration; at 128 images of the paper's network they are 94
-MB, twice what the second cache of an H200 holds, and the weights they come from are 6 MB, which
-stay there. The price is P multiplications a number, of which that chip has enough.
+`dynamic_triton` launches them. None forms the votes in memory: a program computes those of one
+child from its weights and poses in registers, where they are used twice (agreement, weighted sum)
+and dropped. Written out they would be read from memory once an iteration; at 128 images of the
+paper's network they are 94 MB, twice what the second cache of an H200 holds, and the weights they
+come from are 6 MB, which stay there. The price is P multiplications a number, of which that chip
+has enough.
 
 Nothing is added atomically: a program that sums over some children, or some images, writes a part
-of its own, and torch adds the parts. Products are products of single numbers, never of tensor
-cores, so there is no TF32. Sizes need not be powers of two: tiles are, and what is outside is 0.
+of its own, and the next kernel adds the parts. Products are products of single numbers, never of
+tensor cores, so there is no TF32. Sizes need not be powers of two: tiles are, and what is outside
+is 0.
 
-Sizes of tiles and the number of parts are a function of the shapes alone. They are not tuned when
-the program runs, as by `triton.autotune`: parts decide the order of sums, so a faster run would
-have other bits. The sums of the first iteration need no kernel: its couplings are those of every
-image, so they are one product of matrices, with the precision that torch is set to.
-
-Triton's interpreter, TRITON_INTERPRET=1 before the import, routes on a CPU: exact, and slow.
-
-Shape letters: B batch, I children, J parents, P child pose, D parent pose, T terms of the votes'
-gradient; X parts of a sum. In upper case, beside those sizes, tiles and switches fixed at
-compilation.
+Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations after the
+first; X parts of a sum. In upper case, beside those sizes, tiles and switches fixed at compilation.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 # Only Triton's compiler can iterate over its loops, and knows which of its functions give tuples.
 
-from collections.abc import Sequence
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from capsweep.model.routing.dynamic_fast import LinearVotes, RankOneTerm
+
+@triton.jit
+def lay_out_kernel(
+    weight_IJDP,
+    coupling_IJ,
+    weight_IPJD,
+    shared_IPJD,
+    P: tl.constexpr,
+    J: tl.constexpr,
+    D: tl.constexpr,
+    TILE_P: tl.constexpr,
+    TILE_J: tl.constexpr,
+    TILE_D: tl.constexpr,
+):
+    """Weights in the order of the other kernels, as they are and times the couplings of every
+    image; grid (children, columns).
+    """
+    child = tl.program_id(0).to(tl.int64)
+    pose_P = tl.program_id(1) * TILE_P + tl.arange(0, TILE_P)
+    parent_J = tl.arange(0, TILE_J)
+    number_D = tl.arange(0, TILE_D)
+    inside_JD = (parent_J < J)[:, None] & (number_D < D)[None, :]
+    inside_PJD = (pose_P < P)[:, None, None] & inside_JD[None, :, :]
+    place_JD = parent_J[:, None] * D + number_D[None, :]
+    place_PJD = child * (P * J * D) + pose_P[:, None, None] * (J * D) + place_JD[None, :, :]
+    read_PJD = child * (P * J * D) + place_JD[None, :, :] * P + pose_P[:, None, None]
+
+    weight_PJD = tl.load(weight_IJDP + read_PJD, mask=inside_PJD, other=0.0)
+    coupling_J = tl.load(coupling_IJ + child * J + parent_J, mask=parent_J < J, other=0.0)
+    tl.store(weight_IPJD + place_PJD, weight_PJD, mask=inside_PJD)
+    shared_PJD = weight_PJD * coupling_J[None, :, None]
+    tl.store(shared_IPJD + place_PJD, shared_PJD, mask=inside_PJD)
 
 
 @triton.jit
@@ -114,10 +134,13 @@ def iterate_kernel(
 def differentiate_kernel(
     pose_BIP,
     weight_IPJD,
-    weight_TBIJ,
-    vector_TBJD,
+    coupling_IJ,
+    coupling_TBIJ,
+    by_logit_TBIJ,
+    by_sums_TBJD,
+    pose_sum_TBJD,
     by_pose_BIP,
-    by_weight_XIPJD,
+    by_weight_XIJDP,
     num_images,
     num_children,
     images_per_part,
@@ -128,9 +151,15 @@ def differentiate_kernel(
     TILE_P: tl.constexpr,
     TILE_J: tl.constexpr,
     TILE_D: tl.constexpr,
+    TILE_B: tl.constexpr,
+    WITH_FIRST: tl.constexpr,
+    WITH_LOGITS: tl.constexpr,
 ):
     """Gradients by TILE_P columns of a child's weights, and by as many numbers of its pose in some
-    images, where the votes' gradient is sum_t weight_ij vector_j; grid (children, parts, columns).
+    images; grid (children, parts, columns).
+
+    The votes' gradient is sum_t coupling_ij by_sums_j + by_logit_ij pose_sum_j. The couplings of
+    the first iteration are those of every image, and it has no logits.
     """
     child = tl.program_id(0).to(tl.int64)
     pose_P = tl.program_id(2) * TILE_P + tl.arange(0, TILE_P)
@@ -144,157 +173,44 @@ def differentiate_kernel(
     place_PJD = pose_P[:, None, None] * (J * D) + place_JD[None, :, :]
 
     weight = tl.load(weight_IPJD + child * (P * J * D) + place_PJD, mask=inside_PJD, other=0.0)
+    first_J = tl.load(coupling_IJ + child * J + parent_J, mask=is_parent_J, other=0.0)
     by_weight = tl.zeros_like(weight)
     part = tl.program_id(1).to(tl.int64)
     first = part * images_per_part
-    for image in range(first, tl.minimum(first + images_per_part, num_images)):
-        by_votes_JD = tl.zeros((TILE_J, TILE_D), weight.dtype)
+    end = tl.minimum(first + images_per_part, num_images)
+    for start in range(first, end, TILE_B):
+        image_B = start + tl.arange(0, TILE_B)
+        is_image_B = image_B < end
+        inside_BJ = is_image_B[:, None] & is_parent_J[None, :]
+        inside_BJD = is_image_B[:, None, None] & inside_JD[None, :, :]
+        by_votes_BJD = tl.zeros((TILE_B, TILE_J, TILE_D), weight.dtype)
+        if WITH_FIRST:
+            place_BJD = image_B[:, None, None] * (J * D) + place_JD[None, :, :]
+            by_sums_BJD = tl.load(by_sums_TBJD + place_BJD, mask=inside_BJD, other=0.0)
+            by_votes_BJD += first_J[None, :, None] * by_sums_BJD
         for t in tl.static_range(T):
-            term = image + t * num_images
-            place_J = (term * num_children + child) * J + parent_J
-            place = term * (J * D) + place_JD
-            weight_J = tl.load(weight_TBIJ + place_J, mask=is_parent_J, other=0.0)
-            vector_JD = tl.load(vector_TBJD + place, mask=inside_JD, other=0.0)
-            by_votes_JD += weight_J[:, None] * vector_JD
-        place_P = (image * num_children + child) * P + pose_P
-        pose = tl.load(pose_BIP + place_P, mask=is_pose_P, other=0.0)
-        by_weight += pose[:, None, None] * by_votes_JD[None, :, :]
-        by_pose_P = tl.sum(tl.sum(weight * by_votes_JD[None, :, :], axis=2), axis=1)
-        tl.store(by_pose_BIP + place_P, by_pose_P, mask=is_pose_P)
-    row_PJD = (part * num_children + child) * (P * J * D) + place_PJD
-    tl.store(by_weight_XIPJD + row_PJD, by_weight, mask=inside_PJD)
+            row_B = (image_B + t * num_images) * num_children + child
+            place_BJ = row_B[:, None] * J + parent_J[None, :]
+            coupling_BJ = tl.load(coupling_TBIJ + place_BJ, mask=inside_BJ, other=0.0)
+            term_B = image_B + (t + WITH_FIRST) * num_images
+            place_BJD = term_B[:, None, None] * (J * D) + place_JD[None, :, :]
+            by_sums_BJD = tl.load(by_sums_TBJD + place_BJD, mask=inside_BJD, other=0.0)
+            by_votes_BJD += coupling_BJ[:, :, None] * by_sums_BJD
+            if WITH_LOGITS:
+                by_logit_BJ = tl.load(by_logit_TBIJ + place_BJ, mask=inside_BJ, other=0.0)
+                term_B = image_B + t * num_images
+                place_BJD = term_B[:, None, None] * (J * D) + place_JD[None, :, :]
+                pose_sum_BJD = tl.load(pose_sum_TBJD + place_BJD, mask=inside_BJD, other=0.0)
+                by_votes_BJD += by_logit_BJ[:, :, None] * pose_sum_BJD
+        place_BP = (image_B * num_children + child)[:, None] * P + pose_P[None, :]
+        inside_BP = is_image_B[:, None] & is_pose_P[None, :]
+        pose_BP = tl.load(pose_BIP + place_BP, mask=inside_BP, other=0.0)
+        by_votes = by_votes_BJD[:, None, :, :]
+        by_weight += tl.sum(pose_BP[:, :, None, None] * by_votes, axis=0)
+        products = tl.reshape(weight[None, :, :, :] * by_votes, (TILE_B, TILE_P, TILE_J * TILE_D))
+        tl.store(by_pose_BIP + place_BP, tl.sum(products, axis=2), mask=inside_BP)
+    row_PJD = (part * num_children + child) * (P * J * D) + place_JD[None, :, :] * P
+    tl.store(by_weight_XIJDP + row_PJD + pose_P[:, None, None], by_weight, mask=inside_PJD)
 
 
-# Triton adds arguments of its own to those of a kernel.
-ITERATE: Any = iterate_kernel
-DIFFERENTIATE: Any = differentiate_kernel
 INTERPRETED = not isinstance(iterate_kernel, triton.JITFunction)
-PROGRAMS = 2048  # fill a large GPU; each is one warp where parents are few
-TILE_BYTES = 4096  # a warp's, of votes, parents and sums each: 32 registers a thread
-WEIGHT_BYTES = 8192  # a warp's, of weights and their gradient each in `differentiate_kernel`
-MOST_WEIGHT_BYTES = 32768  # a program's
-MOST_WARPS = 16
-LONGEST_UNROLLED = 16  # numbers of a child's pose: a loop over them moves tiles between layouts
-SHORTEST_PART = 16  # images
-FUSED = {"enable_fp_fusion": True}  # explicit, since the default depends on the version
-
-
-class KernelVotes(LinearVotes):
-    """By kernels, [B, I, J] and [B, J, D]: all tensors contiguous."""
-
-    parent_axis, pose_axis = -1, -1
-
-    def __init__(self, pose_BIP: Tensor, weight_IJDP: Tensor) -> None:
-        self.pose_BIP = pose_BIP.contiguous()
-        self.weight_IPJD = weight_IJDP.permute(0, 3, 1, 2).contiguous()
-        self.num_images, self.num_children = pose_BIP.shape[:2]
-        self.pose, parents, numbers = self.weight_IPJD.shape[1:]
-        tiles = _power_of_two(parents), _power_of_two(numbers)
-        self.sizes = {"P": self.pose, "J": parents, "D": numbers}
-        self.sizes |= {"TILE_J": tiles[0], "TILE_D": tiles[1]}
-        self.tile = tiles[0] * tiles[1]
-
-    @staticmethod
-    def lay_out(prior_IJ: Tensor, bias_JD: Tensor) -> tuple[Tensor, Tensor]:
-        """As they are."""
-        return prior_IJ.contiguous(), bias_JD
-
-    @staticmethod
-    def put_images_first(v: Tensor, coupling: Tensor) -> tuple[Tensor, Tensor]:
-        """They are."""
-        return v, coupling
-
-    def sum_first(self, coupling: Tensor) -> Tensor:
-        """[B, J, D]: one product of matrices."""
-        weight_IPJD = self.weight_IPJD * coupling[:, None, :, None]
-        sum_BE = self.pose_BIP.flatten(1) @ weight_IPJD.flatten(2).flatten(0, 1)
-        return sum_BE.unflatten(1, weight_IPJD.shape[2:])
-
-    def sum_votes(
-        self, pose_sum: Tensor, prior: Tensor, none_of_the_above: bool
-    ) -> tuple[Tensor, Tensor]:
-        """[B, I, J] and [B, J, D]."""
-        coupling_BIJ = prior.new_empty(self.num_images, *prior.shape)
-        tensors = prior, coupling_BIJ, pose_sum, coupling_BIJ
-        sums_BJD = self._launch_iterate(tensors, BACKWARD=False, WITH_NONE=none_of_the_above)
-        return coupling_BIJ, sums_BJD
-
-    def differentiate_couplings(
-        self, coupling: Tensor, by_sums: Tensor, by_pose_sum: Tensor
-    ) -> Tensor:
-        """By one kernel more: [B, I, J]."""
-        coupling_BIJ = coupling.expand(self.num_images, -1, -1).contiguous()
-        by_logit_BIJ = torch.empty_like(coupling_BIJ)
-        tensors = coupling_BIJ, coupling_BIJ, by_sums, by_logit_BIJ  # there is no prior to be read
-        by_pose_sum += self._launch_iterate(tensors, BACKWARD=True, WITH_NONE=False)
-        return by_logit_BIJ
-
-    def _launch_iterate(self, tensors: tuple[Tensor, ...], **switches: bool) -> Tensor:
-        per_warp = TILE_BYTES // self.weight_IPJD.element_size()
-        images = min(max(1, per_warp // self.tile), _power_of_two(self.num_images))
-        image_tiles = _count_parts(self.num_images, images)
-        parts = min(max(1, PROGRAMS // max(1, image_tiles)), self.num_children)
-        children = _count_parts(self.num_children, parts)
-        parts = _count_parts(self.num_children, children)
-        by_part = self.pose_BIP.new_empty(parts, self.num_images, *self.weight_IPJD.shape[2:])
-        self._launch(
-            ITERATE,
-            (image_tiles, parts),
-            (*tensors, by_part),
-            children,
-            **switches,
-            TILE_B=images,
-            UNROLLED=min(LONGEST_UNROLLED, self.pose),
-            num_warps=_count_warps(self.tile, per_warp),
-        )
-        return by_part.sum(dim=0)
-
-    def differentiate_inputs(self, terms: Sequence[RankOneTerm]) -> tuple[Tensor, Tensor]:
-        """The votes' gradient is formed in registers."""
-        weight_TBIJ = torch.stack([x.weight.expand(self.num_images, -1, -1) for x in terms])
-        vector_TBJD = torch.stack([term.vector for term in terms])
-        size = self.weight_IPJD.element_size()
-        columns = max(1, MOST_WEIGHT_BYTES // size // self.tile)
-        columns = min(columns, _power_of_two(self.pose))
-        column_tiles = _count_parts(self.pose, columns)
-        parts = max(1, PROGRAMS // (self.num_children * column_tiles))
-        parts = min(parts, max(1, _count_parts(self.num_images, SHORTEST_PART)))
-        by_pose_BIP = torch.empty_like(self.pose_BIP)
-        by_part = self.weight_IPJD.new_empty(parts, *self.weight_IPJD.shape)
-        self._launch(
-            DIFFERENTIATE,
-            (self.num_children, parts, column_tiles),
-            (weight_TBIJ, vector_TBJD, by_pose_BIP, by_part),
-            _count_parts(self.num_images, parts),
-            T=len(terms),
-            TILE_P=columns,
-            num_warps=_count_warps(columns * self.tile, WEIGHT_BYTES // size),
-        )
-        return by_pose_BIP, by_part.sum(dim=0).permute(0, 2, 3, 1)
-
-    def _launch(
-        self,
-        kernel: Any,
-        grid: tuple[int, ...],
-        tensors: tuple[Tensor, ...],
-        in_a_part: int,
-        **fixed: int,
-    ) -> None:
-        counts = self.num_images, self.num_children, in_a_part
-        fixed |= self.sizes | FUSED
-        with torch.cuda.device_of(self.pose_BIP):
-            kernel[grid](self.pose_BIP, self.weight_IPJD, *tensors, *counts, **fixed)
-
-
-def _count_parts(total: int, largest: int) -> int:
-    """Into how many shares of at most `largest` the total falls."""
-    return -(-total // largest)
-
-
-def _power_of_two(size: int) -> int:
-    """The smallest that holds `size`, which tiles must be."""
-    return 1 << (size - 1).bit_length()
-
-
-def _count_warps(tile: int, per_warp: int) -> int:
-    return min(MOST_WARPS, max(1, tile // per_warp))

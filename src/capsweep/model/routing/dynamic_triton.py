@@ -1,0 +1,251 @@
+"""Dynamic routing of linear votes by Triton kernels, with its gradient; imports triton.
+
+The mathematics is in `dynamic` and `dynamic_fast`. In a step of few milliseconds a launch of a few
+microseconds counts: what follows a kernel is a part of the next one, iterations write side by side
+what the gradient reads together, and the weights are laid out once.
+
+Sizes of tiles and the number of parts are a function of the shapes alone. They are not tuned when
+the program runs, as by `triton.autotune`: parts decide the order of sums, so a faster run would
+have other bits. The sums of the first iteration need no kernel: its couplings are those of every
+image, so they are one product of matrices, with the precision that torch is set to.
+
+Triton's interpreter, TRITON_INTERPRET=1 before the import, routes on a CPU: exact, and slow.
+
+Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations, or those
+after the first; X parts of a sum.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from capsweep.model.routing import Routed
+from capsweep.model.routing.dynamic_fast import softmax_over_parents
+from capsweep.model.routing.dynamic_kernels import (
+    differentiate_kernel,
+    iterate_kernel,
+    lay_out_kernel,
+)
+from capsweep.model.squash_kernels import FUSED, differentiate_sums, power_of_two, squash_sums
+from capsweep.model.votes import Votes
+
+# Triton adds arguments of its own to those of a kernel.
+LAY_OUT: Any = lay_out_kernel
+ITERATE: Any = iterate_kernel
+DIFFERENTIATE: Any = differentiate_kernel
+# Of one warp where parents are few: so many, since 132 multiprocessors hold 12 each at once if a
+# thread has 168 registers; of those of `differentiate_kernel`, which are one for each child, 9.
+PROGRAMS = 1536
+REGISTERS = 168
+COLUMN_REGISTERS = 224
+IMAGES_AT_ONCE = 4  # whose terms `differentiate_kernel` waits for together
+TILE_BYTES = 4096  # a warp's, of votes, parents and sums each: 32 registers a thread
+WEIGHT_BYTES = 8192  # a warp's, of weights and their gradient each in `differentiate_kernel`
+MOST_WEIGHT_BYTES = 32768  # a program's
+MOST_WARPS = 16
+LONGEST_UNROLLED = 16  # numbers of a child's pose: a loop over them moves tiles between layouts
+SHORTEST_PART = 16  # images
+
+
+def route_by_kernels(
+    votes: Votes,
+    num_iters: int,
+    bias_JD: Tensor | None = None,
+    *,
+    prior_LJ: Tensor | None = None,
+    none_of_the_above: bool = False,
+    gradient: str = "full",
+) -> Routed:
+    """Route, as `dynamic.reference` says; couplings have no gradients."""
+    weight_IJDP = votes.weight_IJDP
+    if prior_LJ is None:
+        prior_LJ = weight_IJDP.new_zeros(weight_IJDP.shape[:2])
+    if bias_JD is None:
+        bias_JD = weight_IJDP.new_zeros(weight_IJDP.shape[1:3])
+    options = num_iters, none_of_the_above, gradient == "full"
+    return Routed(*_KernelRouting.apply(votes.pose_BIP, weight_IJDP, prior_LJ, bias_JD, *options))
+
+
+class _KernelRouting(torch.autograd.Function):
+    """The last v, its length, both differentiable by poses, weights, prior and bias, and the last
+    couplings.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        pose_BIP: Tensor,
+        weight_IJDP: Tensor,
+        prior_IJ: Tensor,
+        bias_JD: Tensor,
+        num_iters: int,
+        none_of_the_above: bool,
+        is_full: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        prior_IJ, bias_JD = prior_IJ.contiguous(), bias_JD.contiguous()
+        coupling_IJ = softmax_over_parents(prior_IJ, none_of_the_above, dim=1).contiguous()
+        kernels = Kernels(pose_BIP, weight_IJDP.shape)
+        part_XBJD = kernels.sum_first(weight_IJDP, coupling_IJ)[None]
+        sums_TBJD = bias_JD.new_empty(num_iters, *part_XBJD.shape[1:])
+        after_TBJD = torch.empty_like(sums_TBJD)  # the sum of all v so far; at last v itself
+        length_BJ = bias_JD.new_empty(sums_TBJD.shape[1:3])
+        coupling_TBIJ = bias_JD.new_empty(num_iters - 1, len(pose_BIP), *prior_IJ.shape)
+        for t in range(num_iters):
+            if t > 0:
+                read = prior_IJ, coupling_TBIJ[t - 1], after_TBJD[t - 1], coupling_TBIJ[t - 1]
+                part_XBJD = kernels.iterate(*read, WITH_NONE=none_of_the_above)
+            before_BJD = after_TBJD[t - 1] if 0 < t < num_iters - 1 else None
+            squash_sums(part_XBJD, bias_JD, before_BJD, sums_TBJD[t], after_TBJD[t], length_BJ)
+        ctx.save_for_backward(
+            kernels.pose_BIP, kernels.weight_IPJD, coupling_IJ, coupling_TBIJ, sums_TBJD, after_TBJD
+        )
+        ctx.is_full, ctx.shape = is_full, weight_IJDP.shape
+        ctx.set_materialize_grads(False)
+        last_BIJ = coupling_TBIJ[-1] if num_iters > 1 else kernels.repeat(coupling_IJ)
+        ctx.mark_non_differentiable(last_BIJ)
+        return after_TBJD[-1], length_BJ, last_BIJ
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        by_v_BJD, by_length_BJ, _ = grad_outputs
+        if by_v_BJD is None and by_length_BJ is None:
+            return (None,) * 7
+        return *_differentiate_routing(ctx, by_v_BJD, by_length_BJ), *(None,) * 3
+
+
+@once_differentiable
+def _differentiate_routing(
+    ctx: Any, by_v_BJD: Tensor | None, by_length_BJ: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """By poses, weights, prior and bias, from the last iteration to the first."""
+    pose_BIP, weight_IPJD, coupling_IJ, coupling_TBIJ, sums_TBJD, after_TBJD = ctx.saved_tensors
+    kernels, last = Kernels(pose_BIP, ctx.shape, weight_IPJD), len(coupling_TBIJ)
+    first, with_prior = 0 if ctx.is_full else last, ctx.needs_input_grad[2]
+    by_sums_TBJD, by_logit_TBIJ = torch.empty_like(sums_TBJD), torch.empty_like(coupling_TBIJ)
+    by_prior_IJ = torch.zeros_like(coupling_IJ) if with_prior else None
+    before_BJD = None if by_v_BJD is None else by_v_BJD.contiguous()
+    length_BJ = None if by_length_BJ is None else by_length_BJ.contiguous()
+    part_XBJD, by_pose_sum_BJD = None, torch.empty_like(sums_TBJD[0])
+    for t in range(last, first - 1, -1):
+        squashed = sums_TBJD[t], by_pose_sum_BJD, by_sums_TBJD[t]
+        differentiate_sums(part_XBJD, before_BJD, length_BJ, *squashed)
+        # All v before the last add to the logits after them; the last does not.
+        before_BJD, length_BJ = None if t == last else by_pose_sum_BJD, None
+        if with_prior or (ctx.is_full and t > 0):
+            coupling_BIJ = coupling_TBIJ[t - 1] if t > 0 else kernels.repeat(coupling_IJ)
+            by_logit_BIJ = by_logit_TBIJ[t - 1] if t > 0 else torch.empty_like(coupling_BIJ)
+            read = coupling_IJ, coupling_BIJ, by_sums_TBJD[t], by_logit_BIJ
+            part_XBJD = kernels.iterate(*read, BACKWARD=True)
+            if by_prior_IJ is not None:
+                by_prior_IJ += by_logit_BIJ.sum(dim=0)
+    chosen = slice(None) if ctx.is_full else slice(-1, None)
+    terms = (coupling_TBIJ, by_logit_TBIJ, by_sums_TBJD, after_TBJD)
+    by_inputs = kernels.differentiate_inputs(
+        coupling_IJ, *(x[chosen] for x in terms), WITH_FIRST=first == 0, WITH_LOGITS=ctx.is_full
+    )
+    return *by_inputs, by_prior_IJ, by_sums_TBJD[first:].sum(dim=(0, 1))
+
+
+class Kernels:
+    """The launches for votes of some shape: all tensors contiguous.
+
+    weight_IPJD: where the weights have been laid out before.
+    """
+
+    def __init__(
+        self, pose_BIP: Tensor, shape_IJDP: torch.Size, weight_IPJD: Tensor | None = None
+    ) -> None:
+        self.pose_BIP, self.num_images = pose_BIP.contiguous(), len(pose_BIP)
+        self.num_children, self.parents, self.numbers, self.pose = shape_IJDP
+        shape_IPJD = self.num_children, self.pose, self.parents, self.numbers
+        self.weight_IPJD = pose_BIP.new_empty(shape_IPJD) if weight_IPJD is None else weight_IPJD
+        tiles = power_of_two(self.parents), power_of_two(self.numbers)
+        self.tile, self.size = tiles[0] * tiles[1], pose_BIP.element_size()
+        columns = max(1, MOST_WEIGHT_BYTES // self.size // self.tile)
+        self.columns = min(columns, power_of_two(self.pose))
+        self.column_tiles = _count_parts(self.pose, self.columns)
+        self.fixed = {"P": self.pose, "J": self.parents, "D": self.numbers}
+        self.fixed |= {"TILE_J": tiles[0], "TILE_D": tiles[1], **FUSED}
+
+    def repeat(self, coupling_IJ: Tensor) -> Tensor:
+        """[B, I, J]: those of every image, of each."""
+        return coupling_IJ.expand(self.num_images, -1, -1).contiguous()
+
+    def sum_first(self, weight_IJDP: Tensor, coupling_IJ: Tensor) -> Tensor:
+        """[B, J, D]: one product of matrices, of weights that are laid out for all that follows."""
+        shared_IPJD = torch.empty_like(self.weight_IPJD)
+        tensors = weight_IJDP.contiguous(), coupling_IJ, self.weight_IPJD, shared_IPJD
+        grid = self.num_children, self.column_tiles
+        with torch.cuda.device_of(self.pose_BIP):
+            LAY_OUT[grid](*tensors, TILE_P=self.columns, **self.fixed)
+        sum_BE = self.pose_BIP.flatten(1) @ shared_IPJD.flatten(2).flatten(0, 1)
+        return sum_BE.unflatten(1, shared_IPJD.shape[2:])
+
+    def iterate(
+        self,
+        prior_IJ: Tensor,
+        coupling_BIJ: Tensor,
+        parent_BJD: Tensor,
+        coefficient_BIJ: Tensor,
+        WITH_NONE: bool = False,
+        BACKWARD: bool = False,
+    ) -> Tensor:
+        """Parts [X, B, J, D] of the sums; the coefficients are written."""
+        per_warp = TILE_BYTES // self.size
+        images = min(max(1, per_warp // self.tile), power_of_two(self.num_images))
+        image_tiles = _count_parts(self.num_images, images)
+        parts = min(max(1, PROGRAMS // max(1, image_tiles)), self.num_children)
+        children = _count_parts(self.num_children, parts)
+        parts = _count_parts(self.num_children, children)
+        part_XBJD = parent_BJD.new_empty(parts, *parent_BJD.shape)
+        fixed = {"WITH_NONE": WITH_NONE, "BACKWARD": BACKWARD, "TILE_B": images}
+        fixed["UNROLLED"] = min(LONGEST_UNROLLED, self.pose)
+        tensors = prior_IJ, coupling_BIJ, parent_BJD, coefficient_BIJ, part_XBJD
+        warps = _choose_warps(self.tile, per_warp, REGISTERS)
+        self._launch(ITERATE, (image_tiles, parts), tensors, children, **fixed, **warps)
+        return part_XBJD
+
+    def differentiate_inputs(self, *terms: Tensor, **switches: bool) -> tuple[Tensor, Tensor]:
+        """The gradients by poses and weights; the votes' gradient is formed in registers."""
+        parts = max(1, PROGRAMS // (self.num_children * self.column_tiles))
+        parts = min(parts, max(1, _count_parts(self.num_images, SHORTEST_PART)))
+        by_pose_BIP = torch.empty_like(self.pose_BIP)
+        shape_IJDP = self.num_children, self.parents, self.numbers, self.pose
+        by_weight_XIJDP = self.weight_IPJD.new_empty(parts, *shape_IJDP)
+        self._launch(
+            DIFFERENTIATE,
+            (self.num_children, parts, self.column_tiles),
+            (*terms, by_pose_BIP, by_weight_XIJDP),
+            _count_parts(self.num_images, parts),
+            T=len(terms[1]),
+            TILE_P=self.columns,
+            TILE_B=IMAGES_AT_ONCE,
+            **_choose_warps(self.columns * self.tile, WEIGHT_BYTES // self.size, COLUMN_REGISTERS),
+            **switches,
+        )
+        return by_pose_BIP, by_weight_XIJDP[0] if parts == 1 else by_weight_XIJDP.sum(dim=0)
+
+    def _launch(
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        tensors: tuple[Tensor, ...],
+        in_a_part: int,
+        **fixed: int,
+    ) -> None:
+        counts = self.num_images, self.num_children, in_a_part
+        with torch.cuda.device_of(self.pose_BIP):
+            kernel[grid](self.pose_BIP, self.weight_IPJD, *tensors, *counts, **self.fixed, **fixed)
+
+
+def _count_parts(total: int, largest: int) -> int:
+    """Into how many shares of at most `largest` the total falls."""
+    return -(-total // largest)
+
+
+def _choose_warps(tile: int, per_warp: int, registers: int) -> dict[str, int]:
+    """Of a program; only one warp can do with fewer registers than it would take."""
+    warps = min(MOST_WARPS, max(1, tile // per_warp))
+    return {"num_warps": warps} | ({"maxnreg": registers} if warps == 1 else {})

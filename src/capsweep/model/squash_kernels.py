@@ -1,0 +1,188 @@
+"""Triton kernels that squash what they have just summed, and the gradient; imports triton.
+
+A squash by torch's operations is five launches forwards and ten backwards, of a few microseconds
+each, on numbers that the kernel before has just written. Parts of a sum are added in an order that
+depends on their number alone.
+
+Shape letters: R rows, each a capsule; D its numbers; X parts of a sum; B images, J parents.
+"""
+
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
+# Only Triton's compiler can iterate over its loops, and knows which of its functions give tuples.
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+SMALLEST = tl.constexpr(2.0**-126)  # above 0 in float32: what a length is at least divided by
+
+
+@triton.jit
+def get_length(s_RD):
+    """Of the rows, [R, 1]; above 0, since it divides."""
+    return tl.maximum(tl.sqrt(tl.sum(s_RD * s_RD, axis=1, keep_dims=True)), SMALLEST)
+
+
+@triton.jit
+def squash_rows(s_RD):
+    """As `capsules.squash`: the rows, and their new lengths."""
+    squared_R1 = tl.sum(s_RD * s_RD, axis=1, keep_dims=True)
+    shrunk_R1 = 1 + squared_R1
+    return s_RD * (tl.sqrt(squared_R1) / shrunk_R1), squared_R1 / shrunk_R1
+
+
+@triton.jit
+def differentiate_rows(s_RD, by_v_RD):
+    """As `capsules.squash_gradient`."""
+    squared_R1 = tl.sum(s_RD * s_RD, axis=1, keep_dims=True)
+    shrunk_R1 = 1 + squared_R1
+    slope_R1 = (1 - squared_R1) / (shrunk_R1 * shrunk_R1)
+    along_R1 = tl.sum(s_RD / get_length(s_RD) * by_v_RD, axis=1, keep_dims=True)
+    return by_v_RD * (tl.sqrt(squared_R1) / shrunk_R1) + s_RD * (slope_R1 * along_R1)
+
+
+@triton.jit
+def add_parts(
+    part_XRD,
+    place_RD,
+    inside_RD,
+    size,
+    num_parts,
+    TILE_X: tl.constexpr,
+    TILE_R: tl.constexpr,
+    TILE_D: tl.constexpr,
+):
+    """The sum of parts of `size` numbers each; 0 where there is none."""
+    total_XRD = tl.zeros((TILE_X, TILE_R, TILE_D), part_XRD.dtype.element_ty)
+    for first in range(0, num_parts, TILE_X):
+        part_X = first + tl.arange(0, TILE_X)
+        inside_XRD = (part_X < num_parts)[:, None, None] & inside_RD[None, :, :]
+        place_XRD = part_X.to(tl.int64)[:, None, None] * size + place_RD[None, :, :]
+        total_XRD += tl.load(part_XRD + place_XRD, mask=inside_XRD, other=0.0)
+    return tl.sum(total_XRD, axis=0)
+
+
+@triton.jit
+def squash_sums_kernel(
+    part_XBJD,
+    bias_JD,
+    before_BJD,
+    sums_BJD,
+    after_BJD,
+    length_BJ,
+    num_rows,
+    num_parts,
+    J,
+    D: tl.constexpr,
+    TILE_X: tl.constexpr,
+    TILE_R: tl.constexpr,
+    TILE_D: tl.constexpr,
+    WITH_BEFORE: tl.constexpr,
+):
+    """The sum of the parts and the bias; `before` plus what it is squashed to; the length of that;
+    grid (rows).
+    """
+    row_R1 = (tl.program_id(0) * TILE_R + tl.arange(0, TILE_R))[:, None]
+    number_1D = tl.arange(0, TILE_D)[None, :]
+    is_row_R1 = row_R1 < num_rows
+    inside_RD = is_row_R1 & (number_1D < D)
+    place_RD = row_R1.to(tl.int64) * D + number_1D
+    bias_RD = tl.load(bias_JD + row_R1 % J * D + number_1D, mask=inside_RD, other=0.0)
+    sums_RD = bias_RD + add_parts(
+        part_XBJD, place_RD, inside_RD, num_rows * D, num_parts, TILE_X, TILE_R, TILE_D
+    )
+    v_RD, length_R1 = squash_rows(sums_RD)
+    tl.store(sums_BJD + place_RD, sums_RD, mask=inside_RD)
+    tl.store(length_BJ + row_R1, length_R1, mask=is_row_R1)
+    if WITH_BEFORE:
+        v_RD += tl.load(before_BJD + place_RD, mask=inside_RD, other=0.0)
+    tl.store(after_BJD + place_RD, v_RD, mask=inside_RD)
+
+
+@triton.jit
+def differentiate_sums_kernel(
+    part_XBJD,
+    before_BJD,
+    by_length_BJ,
+    sums_BJD,
+    by_v_BJD,
+    by_sums_BJD,
+    num_rows,
+    num_parts,
+    D: tl.constexpr,
+    TILE_X: tl.constexpr,
+    TILE_R: tl.constexpr,
+    TILE_D: tl.constexpr,
+    WITH_BEFORE: tl.constexpr,
+    WITH_LENGTH: tl.constexpr,
+):
+    """The gradient by v, `before` plus the sum of the parts, and that by the sums; grid (rows)."""
+    row_R1 = (tl.program_id(0) * TILE_R + tl.arange(0, TILE_R))[:, None]
+    number_1D = tl.arange(0, TILE_D)[None, :]
+    is_row_R1 = row_R1 < num_rows
+    inside_RD = is_row_R1 & (number_1D < D)
+    place_RD = row_R1.to(tl.int64) * D + number_1D
+    by_v_RD = add_parts(
+        part_XBJD, place_RD, inside_RD, num_rows * D, num_parts, TILE_X, TILE_R, TILE_D
+    )
+    if WITH_BEFORE:
+        by_v_RD += tl.load(before_BJD + place_RD, mask=inside_RD, other=0.0)
+    tl.store(by_v_BJD + place_RD, by_v_RD, mask=inside_RD)
+    sums_RD = tl.load(sums_BJD + place_RD, mask=inside_RD, other=0.0)
+    if WITH_LENGTH:
+        by_length_R1 = tl.load(by_length_BJ + row_R1, mask=is_row_R1, other=0.0)
+        by_v_RD += by_length_R1 * (sums_RD / get_length(sums_RD))
+    by_sums_RD = differentiate_rows(sums_RD, by_v_RD)
+    tl.store(by_sums_BJD + place_RD, by_sums_RD, mask=inside_RD)
+
+
+# Triton adds arguments of its own to those of a kernel.
+SQUASH_SUMS: Any = squash_sums_kernel
+DIFFERENTIATE_SUMS: Any = differentiate_sums_kernel
+FUSED = {"enable_fp_fusion": True}  # explicit, since the default depends on the version
+ROWS = 128  # numbers of a program's rows: many programs, since these tensors are small
+MOST_PARTS = 16  # that a program reads at once
+
+
+def squash_sums(
+    part_XBJD: Tensor, bias_JD: Tensor, before_BJD: Tensor | None, *results: Tensor
+) -> None:
+    """Write into three results: sums [B, J, D], `before` plus their squash, its length [B, J]."""
+    parts, images, parents, numbers = part_XBJD.shape
+    grid, tiles = _cut_rows(images * parents, numbers, parts)
+    read = part_XBJD, bias_JD, part_XBJD if before_BJD is None else before_BJD
+    counts, fixed = (images * parents, parts, parents), {"WITH_BEFORE": before_BJD is not None}
+    with torch.cuda.device_of(part_XBJD):
+        SQUASH_SUMS[grid](*read, *results, *counts, **tiles, **fixed, **FUSED)
+
+
+def differentiate_sums(
+    part_XBJD: Tensor | None, before_BJD: Tensor | None, by_length_BJ: Tensor | None, *rest: Tensor
+) -> None:
+    """From the sums, first of the rest, and the gradient by their squash, which is `before` plus
+    the parts, write into the other two: that gradient, and the gradient by the sums. by_length_BJ:
+    gradient by the length of the squash, which is no part of the former.
+    """
+    sums_BJD = rest[0]
+    parts, numbers = 0 if part_XBJD is None else len(part_XBJD), sums_BJD.shape[2]
+    grid, tiles = _cut_rows(sums_BJD[..., 0].numel(), numbers, parts)
+    read = (sums_BJD if one is None else one for one in (part_XBJD, before_BJD, by_length_BJ))
+    fixed = {"WITH_BEFORE": before_BJD is not None, "WITH_LENGTH": by_length_BJ is not None}
+    counts = sums_BJD[..., 0].numel(), parts
+    with torch.cuda.device_of(sums_BJD):
+        DIFFERENTIATE_SUMS[grid](*read, *rest, *counts, **tiles, **fixed, **FUSED)
+
+
+def _cut_rows(rows: int, numbers: int, parts: int) -> tuple[tuple[int], dict[str, int]]:
+    tile, most = power_of_two(numbers), power_of_two(parts)
+    many = max(1, ROWS // tile)
+    tiles = {"D": numbers, "TILE_D": tile, "TILE_R": many, "TILE_X": min(MOST_PARTS, most)}
+    return (-(-rows // many),), tiles
+
+
+def power_of_two(size: int) -> int:
+    """Return the smallest that holds `size`, which tiles must be."""
+    return 1 << max(0, size - 1).bit_length()

@@ -44,10 +44,7 @@ def _squash_by_torch(channel_BCHW: Tensor, pose: int, dtype: torch.dtype) -> Ten
     return squash(grouped.to(dtype))
 
 
-@pytest.mark.skipif(
-    "TRITON_INTERPRET" not in os.environ and not torch.cuda.is_available(),
-    reason="kernels run on a GPU, or in Triton's interpreter",
-)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize(
     ("numbers", "poses"),
@@ -67,11 +64,13 @@ def test_the_kernel_of_primary_capsules_does_what_torch_does(
     numbers: torch.dtype,
     poses: torch.dtype,
     memory_format: torch.memory_format,
+    device: str,
 ) -> None:
+    if device == "cpu" and "TRITON_INTERPRET" not in os.environ:
+        pytest.skip("kernels run on a GPU, or in Triton's interpreter")
     kernels = pytest.importorskip(
         "capsweep.model.primary_kernels", reason="triton is not installed"
     )
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     channel_BCHW = 2 * _normal(images, types * pose, height, width).to(device, numbers)
     channel_BCHW[:1, :pose] = 0  # a capsule without length, at each place
     results = []

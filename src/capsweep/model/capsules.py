@@ -5,8 +5,6 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, C H 
 """
 
 import contextlib
-import functools
-import importlib.util
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -40,12 +38,6 @@ def squash_gradient(s: Tensor, gradient: Tensor, dim: int = -1) -> Tensor:
     direction = s / length.clamp(min=torch.finfo(s.dtype).tiny)
     along = (direction * gradient).sum(dim=dim, keepdim=True)
     return gradient * (length / shrunk) + s * (slope * along)
-
-
-@functools.cache
-def has_triton() -> bool:
-    """Whether kernels can be compiled for GPUs; imports nothing."""
-    return importlib.util.find_spec("triton") is not None
 
 
 def without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
@@ -84,10 +76,13 @@ class PrimaryCapsules(nn.Module):
         inside autocast: what routing compares are lengths of sums of squares.
         """
         channel_BCHW, dtype = self.conv(features_BCHW), self.conv.weight.dtype
-        if self.conv.method != "direct" and channel_BCHW.is_cuda and has_triton():
-            from capsweep.model.primary_kernels import SquashedChannels
+        if self.conv.method != "direct" and channel_BCHW.is_cuda:
+            from capsweep.model.routing.dynamic import find_fault_of_kernels  # it imports this file
 
-            return SquashedChannels.apply(channel_BCHW, self.pose, dtype)
+            if find_fault_of_kernels(channel_BCHW.device) is None:
+                from capsweep.model.primary_kernels import SquashedChannels
+
+                return SquashedChannels.apply(channel_BCHW, self.pose, dtype)
         grouped = channel_BCHW.unflatten(1, (-1, self.pose))  # B, type, P, H, W
         pose_BIP = grouped.movedim(2, -1).flatten(1, 3)
         return squash(pose_BIP.to(dtype))

@@ -81,9 +81,11 @@ class Objective:
         classification = self.classification(judged_BN, target_BN, **given)
         if self.reconstruction_weight == 0:
             return Losses(classification, None, scores_BN)
-        drawn_BLCHW = self._draw_digits(
-            network.get_submodule("decoder"), output.pose_BJD, labels_BL
-        )
+        decoder = network.get_submodule("decoder")
+        if labels_BL.shape[1] == 1:
+            drawn_BLCHW = decoder(output.pose_BJD, target_BN)[:, None]
+        else:
+            drawn_BLCHW = self._draw_digits(decoder, output.pose_BJD, labels_BL)
         true_BLCHW = batch.targets_BLCHW
         if true_BLCHW is None:
             if labels_BL.shape[1] > 1:

@@ -118,7 +118,7 @@ for _ in range(2):
 
 def test_kernels_that_cannot_run_are_found_out_once_and_told_but_for_an_absent_triton() -> None:
     failed, *twice = _python("-c", FAULTS.format(before="")).splitlines()
-    assert failed.startswith("routing.impl=auto: fast, as triton fails: ")
+    assert failed.startswith("routing.impl=auto: torch's operations, since triton fails: ")
     assert len(set(twice)) == 1 < len(twice)
     absent = _python("-c", FAULTS.format(before="sys.modules['triton'] = None")).splitlines()
     assert absent == ["fault: import of triton halted; None in sys.modules"] * 2

@@ -242,14 +242,15 @@ def find_fault_of_kernels(device: torch.device) -> str | None:
     """
     votes = Votes(torch.ones(1, 1, 1, device=device), torch.ones(1, 1, 1, 1, device=device))
     try:
-        from capsweep.model.routing.dynamic_kernels import KernelVotes
+        from capsweep.model.routing.dynamic_triton import route_by_kernels
 
         with torch.no_grad():
-            route_linear(KernelVotes, votes, 2)
+            route_by_kernels(votes, 2)
     except Exception as error:  # of Triton, of its compilers and of the driver
         fault = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if getattr(error, "name", None) != "triton":
-            print(f"routing.impl=auto: fast, as triton fails: {fault}", file=sys.stderr, flush=True)
+            line = f"routing.impl=auto: torch's operations, since triton fails: {fault}"
+            print(line, file=sys.stderr, flush=True)
         return fault
     return None
 

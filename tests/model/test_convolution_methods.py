@@ -168,6 +168,7 @@ def test_on_a_gpu_a_cell_says_its_layout_and_is_tested_on_a_processor_too(
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:GPU available but not used")  # it is what the test is about
 def test_on_a_gpu_a_cell_goes_on_from_a_processors_checkpoint(
     small_cell: Callable[..., Cell],
 ) -> None:

@@ -1,8 +1,8 @@
 """Compiles our kernels for an H200, which need not be there.
 
 Run without TRITON_INTERPRET. Prints what must not be in the machine's own language: atomic
-additions, whose order is chance, and tensor cores, which round; and which kernels of the paper's
-network keep numbers in memory for want of registers.
+additions, whose order is chance, and tensor cores, which round; and whether the kernel of the
+gradients keeps numbers in memory for want of registers.
 """
 
 import re
@@ -16,12 +16,7 @@ from triton.compiler import ASTSource, compile
 
 from capsweep.model import primary_kernels, squash_kernels
 from capsweep.model.routing import dynamic_kernels
-from capsweep.model.routing.dynamic_triton import (
-    COLUMN_REGISTERS,
-    IMAGES_AT_ONCE,
-    LONGEST_UNROLLED,
-    REGISTERS,
-)
+from capsweep.model.routing.dynamic_triton import COLUMN_REGISTERS, LONGEST_UNROLLED
 from capsweep.model.squash_kernels import FUSED
 
 H200 = GPUTarget("cuda", 90, 32)
@@ -49,28 +44,19 @@ def compiled(*arguments, **constants: int) -> str:
 
 
 def list_spilled() -> Iterator[str]:
-    """What one-warp kernels need beyond their registers, in bytes, of a CapsNet of 128 images."""
+    """What `differentiate_kernel` needs beyond its registers, in bytes, of the paper's CapsNet."""
     sizes = {"P": 8, "J": 10, "D": 16, "TILE_J": 16, "TILE_D": 16}
-    iterate = {"TILE_B": 4, "UNROLLED": 8, "WITH_NONE": False}
     terms = {"T": 2, "TILE_P": 8, "WITH_FIRST": True, "WITH_LOGITS": True}
-    for kernel, registers, constants in (
-        (dynamic_kernels.iterate_kernel, REGISTERS, {**iterate, "BACKWARD": False}),
-        (dynamic_kernels.iterate_kernel, REGISTERS, {**iterate, "BACKWARD": True}),
-        (
-            dynamic_kernels.differentiate_kernel,
-            COLUMN_REGISTERS,
-            {**terms, "TILE_B": IMAGES_AT_ONCE},
-        ),
-    ):
-        made = compile_for_gpu(kernel, "fp32", maxnreg=registers, **sizes, **constants)
-        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-            file.write(made.asm["cubin"])
-            file.flush()
-            command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
-            usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        for stack in re.findall(r"STACK:(\d+)", usage):
-            if int(stack) > LARGEST_STACK:
-                yield f"{kernel.__name__}: {stack} bytes"
+    kernel = dynamic_kernels.differentiate_kernel
+    made = compile_for_gpu(kernel, "fp32", maxnreg=COLUMN_REGISTERS, **sizes, **terms)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(made.asm["cubin"])
+        file.flush()
+        command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
+        usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    for stack in re.findall(r"STACK:(\d+)", usage):
+        if int(stack) > LARGEST_STACK:
+            yield f"{kernel.__name__}: {stack} bytes"
 
 
 def main() -> None:
@@ -87,7 +73,7 @@ def main() -> None:
         unrolled = min(LONGEST_UNROLLED, sizes["P"])
         iterate = sizes | switches | {"TILE_B": 2, "UNROLLED": unrolled}
         lay_out = {**sizes, "TILE_P": 4}
-        terms = {"T": 2, "TILE_B": 2, "WITH_FIRST": True, "WITH_LOGITS": switches["BACKWARD"]}
+        terms = {"T": 2, "WITH_FIRST": True, "WITH_LOGITS": switches["BACKWARD"]}
         rows = {"D": 16, "TILE_D": 16, "TILE_R": 2, "TILE_X": 4, "WITH_BEFORE": True}
         channels = {"P": 8, "TILE_P": 8, "TILE_R": 4, "BACKWARD": switches["BACKWARD"]}
         texts = (

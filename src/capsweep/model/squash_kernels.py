@@ -21,27 +21,45 @@ SMALLEST = tl.constexpr(2.0**-126)  # above 0 in float32: what a length is at le
 
 
 @triton.jit
+def divide(x, y):
+    """Rounded to the nearest number; Triton's own division of float32 may be two off."""
+    if x.dtype == tl.float32:
+        return tl.div_rn(x, y)
+    return x / y
+
+
+@triton.jit
 def get_length(s_RD):
-    """Of the rows, [R, 1]; above 0, since it divides."""
-    return tl.maximum(tl.sqrt(tl.sum(s_RD * s_RD, axis=1, keep_dims=True)), SMALLEST)
+    """Of the rows, [R, 1], rounded to the nearest number."""
+    squared_R1 = tl.sum(s_RD * s_RD, axis=1, keep_dims=True)
+    if squared_R1.dtype == tl.float32:
+        return tl.sqrt_rn(squared_R1)
+    return tl.sqrt(squared_R1)
+
+
+@triton.jit
+def get_direction(s_RD):
+    """The rows by their lengths; 0 where they have none."""
+    return divide(s_RD, tl.maximum(get_length(s_RD), SMALLEST))
 
 
 @triton.jit
 def squash_rows(s_RD):
     """As `capsules.squash`: the rows, and their new lengths."""
-    squared_R1 = tl.sum(s_RD * s_RD, axis=1, keep_dims=True)
-    shrunk_R1 = 1 + squared_R1
-    return s_RD * (tl.sqrt(squared_R1) / shrunk_R1), squared_R1 / shrunk_R1
+    length_R1 = get_length(s_RD)
+    shrunk_R1 = 1 + length_R1 * length_R1
+    factor_R1 = divide(length_R1, shrunk_R1)
+    return s_RD * factor_R1, length_R1 * factor_R1
 
 
 @triton.jit
 def differentiate_rows(s_RD, by_v_RD):
     """As `capsules.squash_gradient`."""
-    squared_R1 = tl.sum(s_RD * s_RD, axis=1, keep_dims=True)
-    shrunk_R1 = 1 + squared_R1
-    slope_R1 = (1 - squared_R1) / (shrunk_R1 * shrunk_R1)
-    along_R1 = tl.sum(s_RD / get_length(s_RD) * by_v_RD, axis=1, keep_dims=True)
-    return by_v_RD * (tl.sqrt(squared_R1) / shrunk_R1) + s_RD * (slope_R1 * along_R1)
+    length_R1 = get_length(s_RD)
+    shrunk_R1 = 1 + length_R1 * length_R1
+    slope_R1 = divide(1 - length_R1 * length_R1, shrunk_R1 * shrunk_R1)
+    along_R1 = tl.sum(get_direction(s_RD) * by_v_RD, axis=1, keep_dims=True)
+    return by_v_RD * divide(length_R1, shrunk_R1) + s_RD * (slope_R1 * along_R1)
 
 
 @triton.jit
@@ -134,7 +152,7 @@ def differentiate_sums_kernel(
     sums_RD = tl.load(sums_BJD + place_RD, mask=inside_RD, other=0.0)
     if WITH_LENGTH:
         by_length_R1 = tl.load(by_length_BJ + row_R1, mask=is_row_R1, other=0.0)
-        by_v_RD += by_length_R1 * (sums_RD / get_length(sums_RD))
+        by_v_RD += by_length_R1 * get_direction(sums_RD)
     by_sums_RD = differentiate_rows(sums_RD, by_v_RD)
     tl.store(by_sums_BJD + place_RD, by_sums_RD, mask=inside_RD)
 

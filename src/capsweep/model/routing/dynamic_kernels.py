@@ -22,6 +22,8 @@ first; X parts of a sum. In upper case, beside those sizes, tiles and switches f
 import triton
 import triton.language as tl
 
+from capsweep.model.squash_kernels import divide
+
 
 @triton.jit
 def lay_out_kernel(
@@ -124,7 +126,7 @@ def iterate_kernel(
             all_B1 = tl.sum(odds, axis=1, keep_dims=True)
             if WITH_NONE:
                 all_B1 += tl.exp(-largest_B1)
-            coefficient = odds / all_B1
+            coefficient = divide(odds, all_B1)
         tl.store(coefficient_BIJ + place_BJ, coefficient, mask=inside_BJ)
         total += coefficient[:, :, None] * votes
     tl.store(part_XBJD + part * num_images * (J * D) + place_BJD, total, mask=inside_BJD)
@@ -151,7 +153,6 @@ def differentiate_kernel(
     TILE_P: tl.constexpr,
     TILE_J: tl.constexpr,
     TILE_D: tl.constexpr,
-    TILE_B: tl.constexpr,
     WITH_FIRST: tl.constexpr,
     WITH_LOGITS: tl.constexpr,
 ):
@@ -177,38 +178,28 @@ def differentiate_kernel(
     by_weight = tl.zeros_like(weight)
     part = tl.program_id(1).to(tl.int64)
     first = part * images_per_part
-    end = tl.minimum(first + images_per_part, num_images)
-    for start in range(first, end, TILE_B):
-        image_B = start + tl.arange(0, TILE_B)
-        is_image_B = image_B < end
-        inside_BJ = is_image_B[:, None] & is_parent_J[None, :]
-        inside_BJD = is_image_B[:, None, None] & inside_JD[None, :, :]
-        by_votes_BJD = tl.zeros((TILE_B, TILE_J, TILE_D), weight.dtype)
+    for image in range(first, tl.minimum(first + images_per_part, num_images)):
+        by_votes_JD = tl.zeros((TILE_J, TILE_D), weight.dtype)
         if WITH_FIRST:
-            place_BJD = image_B[:, None, None] * (J * D) + place_JD[None, :, :]
-            by_sums_BJD = tl.load(by_sums_TBJD + place_BJD, mask=inside_BJD, other=0.0)
-            by_votes_BJD += first_J[None, :, None] * by_sums_BJD
+            place = image * (J * D) + place_JD
+            by_sums_JD = tl.load(by_sums_TBJD + place, mask=inside_JD, other=0.0)
+            by_votes_JD += first_J[:, None] * by_sums_JD
         for t in tl.static_range(T):
-            row_B = (image_B + t * num_images) * num_children + child
-            place_BJ = row_B[:, None] * J + parent_J[None, :]
-            coupling_BJ = tl.load(coupling_TBIJ + place_BJ, mask=inside_BJ, other=0.0)
-            term_B = image_B + (t + WITH_FIRST) * num_images
-            place_BJD = term_B[:, None, None] * (J * D) + place_JD[None, :, :]
-            by_sums_BJD = tl.load(by_sums_TBJD + place_BJD, mask=inside_BJD, other=0.0)
-            by_votes_BJD += coupling_BJ[:, :, None] * by_sums_BJD
+            place_J = ((image + t * num_images) * num_children + child) * J + parent_J
+            coupling_J = tl.load(coupling_TBIJ + place_J, mask=is_parent_J, other=0.0)
+            place = (image + (t + WITH_FIRST) * num_images) * (J * D) + place_JD
+            by_sums_JD = tl.load(by_sums_TBJD + place, mask=inside_JD, other=0.0)
+            by_votes_JD += coupling_J[:, None] * by_sums_JD
             if WITH_LOGITS:
-                by_logit_BJ = tl.load(by_logit_TBIJ + place_BJ, mask=inside_BJ, other=0.0)
-                term_B = image_B + t * num_images
-                place_BJD = term_B[:, None, None] * (J * D) + place_JD[None, :, :]
-                pose_sum_BJD = tl.load(pose_sum_TBJD + place_BJD, mask=inside_BJD, other=0.0)
-                by_votes_BJD += by_logit_BJ[:, :, None] * pose_sum_BJD
-        place_BP = (image_B * num_children + child)[:, None] * P + pose_P[None, :]
-        inside_BP = is_image_B[:, None] & is_pose_P[None, :]
-        pose_BP = tl.load(pose_BIP + place_BP, mask=inside_BP, other=0.0)
-        by_votes = by_votes_BJD[:, None, :, :]
-        by_weight += tl.sum(pose_BP[:, :, None, None] * by_votes, axis=0)
-        products = tl.reshape(weight[None, :, :, :] * by_votes, (TILE_B, TILE_P, TILE_J * TILE_D))
-        tl.store(by_pose_BIP + place_BP, tl.sum(products, axis=2), mask=inside_BP)
+                by_logit_J = tl.load(by_logit_TBIJ + place_J, mask=is_parent_J, other=0.0)
+                place = (image + t * num_images) * (J * D) + place_JD
+                pose_sum_JD = tl.load(pose_sum_TBJD + place, mask=inside_JD, other=0.0)
+                by_votes_JD += by_logit_J[:, None] * pose_sum_JD
+        place_P = (image * num_children + child) * P + pose_P
+        pose = tl.load(pose_BIP + place_P, mask=is_pose_P, other=0.0)
+        by_weight += pose[:, None, None] * by_votes_JD[None, :, :]
+        by_pose_P = tl.sum(tl.sum(weight * by_votes_JD[None, :, :], axis=2), axis=1)
+        tl.store(by_pose_BIP + place_P, by_pose_P, mask=is_pose_P)
     row_PJD = (part * num_children + child) * (P * J * D) + place_JD[None, :, :] * P
     tl.store(by_weight_XIJDP + row_PJD + pose_P[:, None, None], by_weight, mask=inside_PJD)
 

@@ -6,7 +6,9 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, C H 
 
 import contextlib
 import math
+import sys
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -60,6 +62,26 @@ class NetworkOutput(NamedTuple):
     traces: Mapping[str, list[dict[str, Tensor]]] | None = None
 
 
+@cache
+def find_fault_of_kernels(device: torch.device) -> str | None:
+    """Return why our Triton kernels cannot run on `device`, tried on one number; None: they can.
+
+    Triton compiles them where they first run, which takes a compiler of C, and headers of Python. A
+    fault is told in a line, but for triton that is not installed.
+    """
+    try:
+        from capsweep.model.primary_kernels import SquashedChannels
+
+        SquashedChannels.apply(torch.ones(1, 1, 1, 1, device=device), 1, torch.float32)
+    except Exception as error:  # of Triton, of its compilers and of the driver
+        fault = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if getattr(error, "name", None) != "triton":
+            line = f"routing.impl=auto: torch's operations, since triton fails: {fault}"
+            print(line, file=sys.stderr, flush=True)
+        return fault
+    return None
+
+
 class PrimaryCapsules(nn.Module):
     """A convolution whose channels, P at a time and at one place, are the pose of a capsule.
 
@@ -76,13 +98,11 @@ class PrimaryCapsules(nn.Module):
         inside autocast: what routing compares are lengths of sums of squares.
         """
         channel_BCHW, dtype = self.conv(features_BCHW), self.conv.weight.dtype
-        if self.conv.method != "direct" and channel_BCHW.is_cuda:
-            from capsweep.model.routing.dynamic import find_fault_of_kernels  # it imports this file
+        by_kernels = self.conv.method != "direct" and channel_BCHW.is_cuda
+        if by_kernels and find_fault_of_kernels(channel_BCHW.device) is None:
+            from capsweep.model.primary_kernels import SquashedChannels
 
-            if find_fault_of_kernels(channel_BCHW.device) is None:
-                from capsweep.model.primary_kernels import SquashedChannels
-
-                return SquashedChannels.apply(channel_BCHW, self.pose, dtype)
+            return SquashedChannels.apply(channel_BCHW, self.pose, dtype)
         grouped = channel_BCHW.unflatten(1, (-1, self.pose))  # B, type, P, H, W
         pose_BIP = grouped.movedim(2, -1).flatten(1, 3)
         return squash(pose_BIP.to(dtype))

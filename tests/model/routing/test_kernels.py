@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from capsweep.errors import ConfigError
+from capsweep.model.capsules import find_fault_of_kernels
 from capsweep.model.routing import LayerSizes, choose_impl, describe_routing
-from capsweep.model.routing.dynamic import DynamicRouting, find_fault_of_kernels, triton_route
+from capsweep.model.routing.dynamic import DynamicRouting, triton_route
 from capsweep.model.votes import ConvolutionalVotes, Votes
 
 pytest.importorskip("triton", reason="triton is not installed (it is on Linux, in the dev extra)")
@@ -108,7 +109,7 @@ for _ in range(2):
 
 FAULTS = """
 import sys, torch
-from capsweep.model.routing.dynamic import find_fault_of_kernels
+from capsweep.model.capsules import find_fault_of_kernels
 sys.stderr = sys.stdout
 {before}
 for _ in range(2):

@@ -27,16 +27,15 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, T it
 positions, L children below one, J parent types there.
 """
 
-import sys
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from capsweep.errors import ConfigError
-from capsweep.model.capsules import squash
+from capsweep.model.capsules import find_fault_of_kernels, squash
 from capsweep.model.routing import (
     CouplingRule,
     LayerSizes,
@@ -231,28 +230,6 @@ def triton_route(
             "interprets the kernels on a CPU, for tests)"
         )
     return route_by_kernels(votes, num_iters, bias_JD, **options)
-
-
-@cache
-def find_fault_of_kernels(device: torch.device) -> str | None:
-    """Why the kernels cannot route on `device`, tried on one vote; None: they can.
-
-    Triton compiles them where they first run, which takes a compiler of C, and headers of Python. A
-    fault is told in a line, but for triton that is not installed.
-    """
-    votes = Votes(torch.ones(1, 1, 1, device=device), torch.ones(1, 1, 1, 1, device=device))
-    try:
-        from capsweep.model.routing.dynamic_triton import route_by_kernels
-
-        with torch.no_grad():
-            route_by_kernels(votes, 2)
-    except Exception as error:  # of Triton, of its compilers and of the driver
-        fault = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        if getattr(error, "name", None) != "triton":
-            line = f"routing.impl=auto: torch's operations, since triton fails: {fault}"
-            print(line, file=sys.stderr, flush=True)
-        return fault
-    return None
 
 
 def can_route_by_kernels(votes: LocalVotes, *, normaliser: str = "softmax", **_: Any) -> bool:

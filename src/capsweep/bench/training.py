@@ -101,7 +101,9 @@ class StepTraining:
         self.optimizer.step()
 
     def compute_results(self) -> comparison.Results:
-        """Scores, loss and all gradients of the first step."""
+        """Return scores, loss and all gradients of the first step, without the graph that they are
+        of: a captured step cannot be had as long as that is kept.
+        """
         torch.manual_seed(0)  # of dropout
         losses = self._run_backward()
         gradients = {
@@ -109,7 +111,8 @@ class StepTraining:
             for name, parameter in self.network.named_parameters()
             if parameter.grad is not None
         }
-        return {"scores": losses.scores_BN, "loss": losses.total} | gradients
+        outputs = {"scores": losses.scores_BN.detach(), "loss": losses.total.detach()}
+        return outputs | gradients
 
     def try_out(self) -> dict[str, np.ndarray]:
         """Return the results, for another process, after steps that show that it runs: of captured
@@ -122,7 +125,7 @@ class StepTraining:
             self()
         if self.candidate.captured and self.graphs.reason is not None:
             raise comparison.CandidateError(f"its steps are not captured: {self.graphs.reason}")
-        return {name: tensor.detach().cpu().float().numpy() for name, tensor in results.items()}
+        return {name: tensor.cpu().float().numpy() for name, tensor in results.items()}
 
     def describe_convolutions(self) -> dict[str, str]:
         """By name, how they computed their batches."""

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from capsweep.data.batches import Batch
 from capsweep.training.objective import Losses, Objective, SplitMetrics
 
 Run = Callable[[], None]
+Shape = tuple[object, ...]  # of a batch, with the types of its numbers
 CHECKED = 2  # replays of a graph: what Python decided at its capture is not what it decides next
 # Largest norm of a difference, over that of what an eager step has: of loss and gradients, by
 # precision. Of weights, which Adam moves by as much for small gradients as for large ones.
@@ -77,8 +79,15 @@ class TrainingStep:
 
     def take_over(self, other: "TrainingStep") -> None:
         """Go on from where a copy of this step has got to."""
-        self.network.load_state_dict(other.network.state_dict())
+        # Not by a state_dict, which lacks the buffers that are not persistent.
+        with torch.no_grad():
+            for own, reached in zip(*map(_list_tensors, (self, other)), strict=True):
+                own.copy_(reached)
         self.optimizer.load_state_dict(other.optimizer.state_dict())
+
+
+def _list_tensors(step: TrainingStep) -> list[Tensor]:
+    return [*step.network.parameters(), *step.network.buffers()]
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
@@ -103,7 +112,7 @@ def round_rates(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
 
 
 class CapturedStep:
-    """A step on batches of one size, captured.
+    """A step on batches of one shape, captured.
 
     Attributes:
         gradients: the parameters' gradients after a replay, as they were clipped.
@@ -120,9 +129,10 @@ class CapturedStep:
     ) -> None:
         self.step, self.metrics, self.checked = step, metrics, 0
         drawn = batch.targets_BLCHW
-        targets_BLCHW = None if drawn is None else _make_static(drawn)
+        targets_BLCHW = None if drawn is None else torch.empty_like(drawn)
+        # Laid out as the batch, so that convolutions choose the same algorithms.
         self.batch = Batch(
-            _make_static(batch.images_BCHW), _make_static(batch.labels), targets_BLCHW
+            torch.empty_like(batch.images_BCHW), torch.empty_like(batch.labels), targets_BLCHW
         )
         groups, device = step.optimizer.param_groups, step.device
         # Kernels read float32; the processor's float64, as it has the rate itself.
@@ -134,14 +144,13 @@ class CapturedStep:
         self.counts: Counter[str] = Counter()
         self.gradients: list[Tensor | None] = []
         self.loss = torch.zeros((), device=device)
-        for state in step.optimizer.state.values():  # before the capture, which forbids copies
-            if device.type == "cuda" and isinstance(state.get("step"), Tensor):
-                state["step"] = state["step"].to(device)
+        if device.type == "cuda":  # before the capture, which forbids copies
+            move_counters(step.optimizer, device)
         self._fill(batch, margin)
         self.replay = capture(self._run)
 
     def __call__(self, batch: Batch, margin: float | None) -> Tensor:
-        """Train on a batch of this size, and return its loss."""
+        """Train on a batch of this shape, and return its loss."""
         self._fill(batch, margin)
         self.replay()
         self.metrics.counts.update(self.counts)
@@ -169,11 +178,12 @@ class CapturedStep:
         self.gradients = [parameter.grad for parameter in self.step.network.parameters()]
 
 
-def _make_static(tensor: Tensor) -> Tensor:
-    """Laid out as the tensor, so that convolutions choose the same algorithms."""
-    return torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )
+def move_counters(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """Move what an optimiser counts, as its steps and NAdam's products, to a device."""
+    for state in optimizer.state.values():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.dim() == 0:
+                state[name] = value.to(device)
 
 
 @contextmanager
@@ -222,7 +232,7 @@ class GraphCapture:
 
 
 class StepGraphs:
-    """Training by captured steps, a graph for each size of batch.
+    """Training by captured steps, a graph for each shape of batch.
 
     Attributes:
         reason: why training is eager; None where it is not.
@@ -237,30 +247,24 @@ class StepGraphs:
     ) -> None:
         self.step, self.metrics, self.reason = step, metrics, reason
         self.capture = capture
-        self.sizes: set[int] = set()  # of batches that were trained eagerly
+        self.shapes: set[Shape] = set()  # of batches that were trained eagerly
         self.captured_sizes: set[int] = set()
-        self.captured: dict[int, CapturedStep] = {}
+        self.captured: dict[Shape, CapturedStep] = {}
         if reason is None and capture is None:
             self.capture = GraphCapture(step.device)
 
     def train(self, batch: Batch, margin: float | None = None) -> Tensor:
         """Train on a batch, captured where that is possible, and return its loss."""
-        size = len(batch.labels)
-        if self.reason is not None or size not in self.sizes:
-            self.sizes.add(size)
+        shape = _describe_shape(batch, margin)
+        is_known = shape in self.shapes
+        self.shapes.add(shape)
+        if is_known and self.reason is None and shape not in self.captured:
+            self._capture(shape, batch, margin)
+        if self.reason is not None or shape not in self.captured:
             return self._train_eagerly(batch, margin)
-        if size not in self.captured:
-            assert self.capture is not None
-            try:
-                captured = CapturedStep(self.step, self.metrics, batch, margin, self.capture)
-            except Exception as error:  # CUDA, libraries and a network's own code raise anything
-                self._give_up(f"it cannot be captured: {_first_line(error)}")
-                return self._train_eagerly(batch, margin)
-            self.captured[size] = captured
-            self.captured_sizes.add(size)
-        if self.captured[size].checked < CHECKED:
-            return self._train_checked(self.captured[size], batch, margin)
-        return self.captured[size](batch, margin)
+        if self.captured[shape].checked < CHECKED:
+            return self._train_checked(shape, batch, margin)
+        return self.captured[shape](batch, margin)
 
     def describe(self) -> str:
         """Return how training has computed its steps, for the provenance."""
@@ -270,7 +274,7 @@ class StepGraphs:
         return f"captured, batches of {sizes}" if sizes else "off: each size of batch came once"
 
     def release(self) -> None:
-        """Give the graphs' memory back; training may go on with new ones."""
+        """Give the graphs' memory back. No more can be captured: their pool ends with the last."""
         self.captured.clear()
         self.step.optimizer.zero_grad()
 
@@ -279,19 +283,25 @@ class StepGraphs:
         self.metrics.update(losses, batch)
         return losses.total
 
-    def _train_checked(self, captured: CapturedStep, batch: Batch, margin: float | None) -> Tensor:
+    def _capture(self, shape: Shape, batch: Batch, margin: float | None) -> None:
+        assert self.capture is not None
+        try:
+            captured = CapturedStep(self.step, self.metrics, batch, margin, self.capture)
+        except Exception as error:  # CUDA, libraries and a network's own code raise anything
+            self._give_up(f"it cannot be captured: {_first_line(error)}")
+            return
+        self.captured[shape] = captured
+        self.captured_sizes.add(len(batch.labels))
+
+    def _train_checked(self, shape: Shape, batch: Batch, margin: float | None) -> Tensor:
+        checked = self._train_copy(batch, margin)
+        # Here nothing refers to the copy, or to the graphs, of which it had to give up the memory.
+        if checked is None:
+            return self._train_eagerly(batch, margin)
+        (eager, losses, before), captured = checked, self.captured[shape]
         captured.checked += 1
-        before = [parameter.detach().clone() for parameter in self.step.network.parameters()]
         sums = {name: value.clone() for name, value in self.metrics.sums.items()}
         counts = Counter(self.metrics.counts)
-        device = self.step.device
-        try:
-            eager = self.step.copy()
-            with torch.random.fork_rng([device] if device.type == "cuda" else []):
-                losses = eager(batch, margin)
-        except torch.OutOfMemoryError:
-            self._give_up("the GPU has no memory for a copy of it, with which it is checked")
-            return self._train_eagerly(batch, margin)
         loss = captured(batch, margin)
         fault = find_difference(eager, losses.total, captured, loss, before)
         if fault is None:
@@ -301,6 +311,26 @@ class StepGraphs:
         self.metrics.update(losses, batch)
         self._give_up(f"its captured step is not its eager one: {fault}")
         return losses.total
+
+    def _train_copy(
+        self, batch: Batch, margin: float | None
+    ) -> tuple[TrainingStep, Losses, list[Tensor]] | None:
+        """Return a copy that has trained on the batch, its losses, and the parameters before; None
+        where that cannot be had, and training goes on eagerly.
+        """
+        device = self.step.device
+        try:
+            before = [parameter.detach().clone() for parameter in self.step.network.parameters()]
+            eager = self.step.copy()
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                losses = eager(batch, margin)
+        except torch.OutOfMemoryError:
+            self._give_up("the GPU has no memory for a copy of it, with which it is checked")
+        except Exception as error:  # of a network's own code, which nobody has copied so far
+            self._give_up(f"it has no copy with which it is checked: {_first_line(error)}")
+        else:
+            return eager, losses, before
+        return None
 
     def _give_up(self, reason: str) -> None:
         self.reason = reason
@@ -342,11 +372,17 @@ def find_difference(
 
 
 def _compare(name: str, expected: Tensor, found: Tensor, tolerance: float) -> str | None:
-    difference = (found.double() - expected.double()).norm().item()
-    size = expected.double().norm().item()
+    length = partial(torch.linalg.vector_norm, dtype=torch.float64)  # without copies in float64
+    difference, size = length(found - expected).item(), length(expected).item()
     if difference <= tolerance * size:
         return None
     return f"the {name} differs by {difference:.3g}, where it has the norm {size:.3g}"
+
+
+def _describe_shape(batch: Batch, margin: float | None) -> Shape:
+    """What static tensors hold; copied into others, numbers would be rounded, or repeated."""
+    tensors = (None if one is None else (one.shape, one.dtype) for one in batch[:3])
+    return (*tensors, margin is None)
 
 
 def _first_line(error: BaseException) -> str:

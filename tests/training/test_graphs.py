@@ -17,7 +17,7 @@ from trained_cells import assert_equal, find_folder, read_outputs, train
 from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
-from capsweep.errors import LeftEarlyError
+from capsweep.errors import LeftEarlyError, NonFiniteLossError
 from capsweep.model.capsules import NetworkOutput
 from capsweep.model.losses import cross_entropy
 from capsweep.model.routing import random
@@ -177,6 +177,17 @@ def test_a_cell_goes_on_with_the_other_kind_of_step(
                 with pytest.raises(LeftEarlyError):
                     train(broken, hooks)
     assert_equal(broken, whole)
+
+
+def test_a_cell_that_fails_leaves_the_memory_of_its_graphs_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = capture_by(monkeypatch)
+    with pytest.raises(NonFiniteLossError):
+        train(make_cell(tmp_path, "model=cnn_small", "optim.optimizer.lr=1e30", "batch_size=100"))
+    (graphs,) = made
+    assert graphs.captured_sizes == {100}
+    assert not graphs.captured
 
 
 def refuse(run: Run) -> Run:

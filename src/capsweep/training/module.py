@@ -103,11 +103,6 @@ class CapsuleTask(LightningModule):
         self.steps = int(self.trainer.estimated_stepping_batches)
         self.captured = self.make_graphs(self.trainer.optimizers[0])
 
-    def on_train_end(self) -> None:
-        """Leave the memory of captured steps to the test."""
-        if self.captured is not None:
-            self.captured.release()
-
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Keep the batch for `optimizer_step`."""
         self.batch = batch

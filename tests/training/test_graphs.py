@@ -378,6 +378,40 @@ def test_a_network_that_cannot_be_copied_is_trained_eagerly() -> None:
     )
 
 
+class CountsItself(Small):
+    """It counts its steps in a number of Python, and changes so little in each that no comparison
+    of two steps shows it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, images_BCHW: Tensor) -> NetworkOutput:
+        """As before, and weaker."""
+        self.calls += 1
+        logits_BN = super().forward(images_BCHW).scores_BN / (1 + 1e-5 * self.calls)
+        return NetworkOutput(logits_BN, logits_BN=logits_BN)
+
+
+def repeat_python(run: Run) -> Run:
+    """A capture whose replays, as those of CUDA, have the numbers of Python of its first."""
+    first: list[int] = []
+
+    def replay() -> None:
+        network = run.__self__.step.network
+        first.append(network.calls)
+        network.calls = first[0]
+        run()
+
+    return replay
+
+
+def test_a_network_that_counts_in_python_is_trained_eagerly() -> None:
+    graphs = train_both(CountsItself, make_small_batches(8), repeat_python)
+    assert graphs.describe() == "off: each step changes numbers of Python: network.calls"
+
+
 class Graph:
     """What CUDA would keep of a capture: no more than one thing refers to it."""
 

@@ -7,8 +7,9 @@ From then on a step is a copy into these, and one launch. What changes from step
 on the device: the batch, the learning rates, and the margin of a loss that grows.
 
 The first replays are compared with eager steps on copies of the network and its optimiser; where
-they differ, training goes on from the copies, eagerly. So a GPU that nobody has tried, or a network
-whose Python decides something anew in each step, cannot give wrong numbers.
+they differ, training goes on from the copies, eagerly; so it does where a step changes numbers that
+Python keeps. So a GPU that nobody has tried, or a network whose Python decides something anew in
+each step, cannot give wrong numbers.
 """
 
 import copy
@@ -256,11 +257,11 @@ class StepGraphs:
     def train(self, batch: Batch, margin: float | None = None) -> Tensor:
         """Train on a batch, captured where that is possible, and return its loss."""
         shape = _describe_shape(batch, margin)
-        is_known = shape in self.shapes
-        self.shapes.add(shape)
-        if is_known and self.reason is None and shape not in self.captured:
+        if self.reason is None and shape not in self.shapes:
+            return self._train_first(shape, batch, margin)
+        if self.reason is None and shape not in self.captured:
             self._capture(shape, batch, margin)
-        if self.reason is not None or shape not in self.captured:
+        if self.reason is not None:
             return self._train_eagerly(batch, margin)
         if self.captured[shape].checked < CHECKED:
             return self._train_checked(shape, batch, margin)
@@ -277,6 +278,16 @@ class StepGraphs:
         """Give the graphs' memory back. No more can be captured: their pool ends with the last."""
         self.captured.clear()
         self.step.optimizer.zero_grad()
+
+    def _train_first(self, shape: Shape, batch: Batch, margin: float | None) -> Tensor:
+        self.shapes.add(shape)
+        before = list_numbers(self.step)
+        loss = self._train_eagerly(batch, margin)
+        changed = list_numbers(self.step).items() - before.items()
+        if names := sorted(name for name, _ in changed if name in before):
+            # Replays run no Python: a graph would keep the numbers that it was captured with.
+            self._give_up(f"each step changes numbers of Python: {', '.join(names)}")
+        return loss
 
     def _train_eagerly(self, batch: Batch, margin: float | None) -> Tensor:
         losses = self.step(batch, margin)
@@ -337,6 +348,20 @@ class StepGraphs:
         self.release()
         line = f"trainer.graphs: this cell is trained without CUDA graphs, since {reason}"
         print(line, file=sys.stderr, flush=True)
+
+
+def list_numbers(step: TrainingStep) -> dict[str, float]:
+    """Return the numbers that the modules of a network, and its loss, keep as Python's, by name."""
+    owners: dict[str, object] = {
+        f"network.{name}".rstrip("."): module for name, module in step.network.named_modules()
+    }
+    owners["loss"] = step.objective.classification
+    return {
+        f"{owner}.{name}": value
+        for owner, one in owners.items()
+        for name, value in getattr(one, "__dict__", {}).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
 
 
 def find_difference(

@@ -359,7 +359,7 @@ def list_numbers(step: TrainingStep) -> dict[str, float]:
     return {
         f"{owner}.{name}": value
         for owner, one in owners.items()
-        for name, value in getattr(one, "__dict__", {}).items()
+        for name, value in {**vars(type(one)), **getattr(one, "__dict__", {})}.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
 

@@ -22,10 +22,11 @@ from capsweep.model.capsules import NetworkOutput
 from capsweep.model.losses import cross_entropy
 from capsweep.model.routing import random
 from capsweep.training import build
-from capsweep.training.graphs import StepGraphs, TrainingStep, move_counters
+from capsweep.training.graphs import StepGraphs, move_counters
 from capsweep.training.module import CapsuleTask
 from capsweep.training.objective import Objective, SplitMetrics
 from capsweep.training.run_hooks import RunHooks
+from capsweep.training.step import TrainingStep
 
 Run = Any  # what is captured: a method of CapturedStep
 SMALL = ("logger=csv", "trainer.checkpoint_interval=0", "epochs=3", "batch_size=400")

@@ -19,8 +19,9 @@ from capsweep.errors import NonFiniteLossError
 from capsweep.lightning import LightningModule, OptimizerLRSchedulerConfig
 from capsweep.training import build, distributed
 from capsweep.training.distributed import SharedDropout
-from capsweep.training.graphs import StepGraphs, TrainingStep, clip_gradient, round_rates
+from capsweep.training.graphs import StepGraphs
 from capsweep.training.objective import Objective, SplitMetrics
+from capsweep.training.step import TrainingStep, clip_gradient, round_rates
 
 ALIKE = 0  # once a rank: all draw the same numbers, and take their own share of them
 

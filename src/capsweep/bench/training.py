@@ -19,8 +19,9 @@ from capsweep.data.batches import Batch
 from capsweep.model.convolution import describe_methods
 from capsweep.training import devices
 from capsweep.training.fit import make_task
-from capsweep.training.graphs import CHECKED, autocast
+from capsweep.training.graphs import CHECKED
 from capsweep.training.objective import Losses
+from capsweep.training.step import autocast
 
 BATCH = 128
 CAPSNET = ("model=capsnet", "dataset=digits", "routing.num_iters=3")

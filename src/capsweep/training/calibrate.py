@@ -18,9 +18,10 @@ from capsweep.lightning import isolate_rng
 from capsweep.training import build, devices, provenance
 from capsweep.training.devices import using_threads
 from capsweep.training.fit import make_task
-from capsweep.training.graphs import StepGraphs, autocast
+from capsweep.training.graphs import StepGraphs
 from capsweep.training.module import CapsuleTask
 from capsweep.training.size import Measurement
+from capsweep.training.step import autocast
 
 STEPS, WARM_UP = 20, 3
 BUSY = 4.0  # seconds of steps on a GPU at least: NVML tells how busy it was in the last one

@@ -166,7 +166,11 @@ def _fit_and_test(
     with warnings.catch_warnings():
         for message in IGNORED_WARNINGS:
             warnings.filterwarnings("ignore", message=message)
-        trainer.fit(task, datamodule=data, ckpt_path=resume, weights_only=True)
+        try:
+            trainer.fit(task, datamodule=data, ckpt_path=resume, weights_only=True)
+        finally:  # the test, and after a failure the next cell, have the memory of the graphs
+            if task.captured is not None:
+                task.captured.release()
         if keeper.has_left:
             done = trainer.current_epoch
             raise LeftEarlyError(f"it left after {count_of(done, 'epoch')}; its checkpoint is kept")

@@ -7,24 +7,26 @@ From then on a step is a copy into these, and one launch. What changes from step
 on the device: the batch, the learning rates, and the margin of a loss that grows.
 
 The first replays are compared with eager steps on copies of the network and its optimiser; where
-they differ, training goes on from the copies, eagerly. So a GPU that nobody has tried, or a network
-whose Python decides something anew in each step, cannot give wrong numbers.
+they differ, training goes on from the copies, eagerly; so it does where a step changes numbers that
+Python keeps. So a GPU that nobody has tried, or a network whose Python decides something anew in
+each step, cannot give wrong numbers.
 """
 
-import copy
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from capsweep.data.batches import Batch
-from capsweep.training.objective import Losses, Objective, SplitMetrics
+from capsweep.training.objective import Losses, SplitMetrics
+from capsweep.training.step import TrainingStep, list_numbers
 
 Run = Callable[[], None]
+Shape = tuple[object, ...]  # of a batch, with the types of its numbers
 CHECKED = 2  # replays of a graph: what Python decided at its capture is not what it decides next
 # Largest norm of a difference, over that of what an eager step has: of loss and gradients, by
 # precision. Of weights, which Adam moves by as much for small gradients as for large ones.
@@ -32,78 +34,8 @@ TOLERANCE = {"32": 1e-3, "tf32": 1e-2, "bf16-mixed": 5e-2}
 UPDATE_TOLERANCE = 0.2
 
 
-@dataclass(frozen=True)
-class TrainingStep:
-    """A step of training on one device, eagerly.
-
-    Attributes:
-        network: what is trained, in place.
-        objective: its loss.
-        optimizer: of its parameters.
-        make_optimizer: makes another such optimiser, of a copy.
-        clip_norm: the length of the longest gradient; None: any.
-        precision: as in a configuration.
-    """
-
-    network: nn.Module
-    objective: Objective
-    optimizer: torch.optim.Optimizer
-    make_optimizer: Callable[[nn.Module], torch.optim.Optimizer]
-    clip_norm: float | None
-    precision: str
-
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters are."""
-        return next(self.network.parameters()).device
-
-    def __call__(self, batch: Batch, margin: float | Tensor | None = None) -> Losses:
-        """Train on a batch, and return its losses."""
-        with autocast(self.precision, self.device):
-            losses = self.objective(self.network, batch, margin)
-        self.optimizer.zero_grad()
-        losses.total.backward()
-        clip_gradient(self.network, self.clip_norm)
-        round_rates(self.optimizer, self.device)
-        self.optimizer.step()
-        return losses._replace(total=losses.total.detach(), scores_BN=losses.scores_BN.detach())
-
-    def copy(self) -> "TrainingStep":
-        """Return the step of a copy of the network, with an optimiser in the same state."""
-        network = copy.deepcopy(self.network)
-        optimizer = self.make_optimizer(network)
-        optimizer.load_state_dict(copy.deepcopy(self.optimizer.state_dict()))
-        return replace(self, network=network, optimizer=optimizer)
-
-    def take_over(self, other: "TrainingStep") -> None:
-        """Go on from where a copy of this step has got to."""
-        self.network.load_state_dict(other.network.state_dict())
-        self.optimizer.load_state_dict(other.optimizer.state_dict())
-
-
-def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """Let what a network multiplies be bfloat16 where a cell's precision is mixed."""
-    mixed = precision == "bf16-mixed"
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed)
-
-
-def clip_gradient(network: nn.Module, longest: float | None) -> None:
-    """Shorten the gradient of all parameters together to a length; None: leave it."""
-    if longest:
-        nn.utils.clip_grad_norm_(network.parameters(), longest)
-
-
-def round_rates(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """Round the learning rates of a GPU's optimiser to float32, as its kernels read them off a
-    tensor: eager and captured steps have the same bits.
-    """
-    for group in optimizer.param_groups if device.type == "cuda" else ():
-        if not isinstance(group["lr"], Tensor):
-            group["lr"] = torch.tensor(group["lr"], dtype=torch.float32).item()
-
-
 class CapturedStep:
-    """A step on batches of one size, captured.
+    """A step on batches of one shape, captured.
 
     Attributes:
         gradients: the parameters' gradients after a replay, as they were clipped.
@@ -120,9 +52,10 @@ class CapturedStep:
     ) -> None:
         self.step, self.metrics, self.checked = step, metrics, 0
         drawn = batch.targets_BLCHW
-        targets_BLCHW = None if drawn is None else _make_static(drawn)
+        targets_BLCHW = None if drawn is None else torch.empty_like(drawn)
+        # Laid out as the batch, so that convolutions choose the same algorithms.
         self.batch = Batch(
-            _make_static(batch.images_BCHW), _make_static(batch.labels), targets_BLCHW
+            torch.empty_like(batch.images_BCHW), torch.empty_like(batch.labels), targets_BLCHW
         )
         groups, device = step.optimizer.param_groups, step.device
         # Kernels read float32; the processor's float64, as it has the rate itself.
@@ -134,14 +67,13 @@ class CapturedStep:
         self.counts: Counter[str] = Counter()
         self.gradients: list[Tensor | None] = []
         self.loss = torch.zeros((), device=device)
-        for state in step.optimizer.state.values():  # before the capture, which forbids copies
-            if device.type == "cuda" and isinstance(state.get("step"), Tensor):
-                state["step"] = state["step"].to(device)
+        if device.type == "cuda":  # before the capture, which forbids copies
+            move_counters(step.optimizer, device)
         self._fill(batch, margin)
         self.replay = capture(self._run)
 
     def __call__(self, batch: Batch, margin: float | None) -> Tensor:
-        """Train on a batch of this size, and return its loss."""
+        """Train on a batch of this shape, and return its loss."""
         self._fill(batch, margin)
         self.replay()
         self.metrics.counts.update(self.counts)
@@ -169,11 +101,12 @@ class CapturedStep:
         self.gradients = [parameter.grad for parameter in self.step.network.parameters()]
 
 
-def _make_static(tensor: Tensor) -> Tensor:
-    """Laid out as the tensor, so that convolutions choose the same algorithms."""
-    return torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )
+def move_counters(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """Move what an optimiser counts, as its steps and NAdam's products, to a device."""
+    for state in optimizer.state.values():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.dim() == 0:
+                state[name] = value.to(device)
 
 
 @contextmanager
@@ -222,7 +155,7 @@ class GraphCapture:
 
 
 class StepGraphs:
-    """Training by captured steps, a graph for each size of batch.
+    """Training by captured steps, a graph for each shape of batch.
 
     Attributes:
         reason: why training is eager; None where it is not.
@@ -237,30 +170,24 @@ class StepGraphs:
     ) -> None:
         self.step, self.metrics, self.reason = step, metrics, reason
         self.capture = capture
-        self.sizes: set[int] = set()  # of batches that were trained eagerly
+        self.shapes: set[Shape] = set()  # of batches that were trained eagerly
         self.captured_sizes: set[int] = set()
-        self.captured: dict[int, CapturedStep] = {}
+        self.captured: dict[Shape, CapturedStep] = {}
         if reason is None and capture is None:
             self.capture = GraphCapture(step.device)
 
     def train(self, batch: Batch, margin: float | None = None) -> Tensor:
         """Train on a batch, captured where that is possible, and return its loss."""
-        size = len(batch.labels)
-        if self.reason is not None or size not in self.sizes:
-            self.sizes.add(size)
+        shape = _describe_shape(batch, margin)
+        if self.reason is None and shape not in self.shapes:
+            return self._train_first(shape, batch, margin)
+        if self.reason is None and shape not in self.captured:
+            self._capture(shape, batch, margin)
+        if self.reason is not None:
             return self._train_eagerly(batch, margin)
-        if size not in self.captured:
-            assert self.capture is not None
-            try:
-                captured = CapturedStep(self.step, self.metrics, batch, margin, self.capture)
-            except Exception as error:  # CUDA, libraries and a network's own code raise anything
-                self._give_up(f"it cannot be captured: {_first_line(error)}")
-                return self._train_eagerly(batch, margin)
-            self.captured[size] = captured
-            self.captured_sizes.add(size)
-        if self.captured[size].checked < CHECKED:
-            return self._train_checked(self.captured[size], batch, margin)
-        return self.captured[size](batch, margin)
+        if self.captured[shape].checked < CHECKED:
+            return self._train_checked(shape, batch, margin)
+        return self.captured[shape](batch, margin)
 
     def describe(self) -> str:
         """Return how training has computed its steps, for the provenance."""
@@ -270,28 +197,44 @@ class StepGraphs:
         return f"captured, batches of {sizes}" if sizes else "off: each size of batch came once"
 
     def release(self) -> None:
-        """Give the graphs' memory back; training may go on with new ones."""
+        """Give the graphs' memory back. No more can be captured: their pool ends with the last."""
         self.captured.clear()
         self.step.optimizer.zero_grad()
+
+    def _train_first(self, shape: Shape, batch: Batch, margin: float | None) -> Tensor:
+        self.shapes.add(shape)
+        before = list_numbers(self.step)
+        loss = self._train_eagerly(batch, margin)
+        changed = list_numbers(self.step).items() - before.items()
+        if names := sorted(name for name, _ in changed if name in before):
+            # Replays run no Python: a graph would keep the numbers that it was captured with.
+            self._give_up(f"each step changes numbers of Python: {', '.join(names)}")
+        return loss
 
     def _train_eagerly(self, batch: Batch, margin: float | None) -> Tensor:
         losses = self.step(batch, margin)
         self.metrics.update(losses, batch)
         return losses.total
 
-    def _train_checked(self, captured: CapturedStep, batch: Batch, margin: float | None) -> Tensor:
+    def _capture(self, shape: Shape, batch: Batch, margin: float | None) -> None:
+        assert self.capture is not None
+        try:
+            captured = CapturedStep(self.step, self.metrics, batch, margin, self.capture)
+        except Exception as error:  # CUDA, libraries and a network's own code raise anything
+            self._give_up(f"it cannot be captured: {_first_line(error)}")
+            return
+        self.captured[shape] = captured
+        self.captured_sizes.add(len(batch.labels))
+
+    def _train_checked(self, shape: Shape, batch: Batch, margin: float | None) -> Tensor:
+        checked = self._train_copy(batch, margin)
+        # Here nothing refers to the copy, or to the graphs, of which it had to give up the memory.
+        if checked is None:
+            return self._train_eagerly(batch, margin)
+        (eager, losses, before), captured = checked, self.captured[shape]
         captured.checked += 1
-        before = [parameter.detach().clone() for parameter in self.step.network.parameters()]
         sums = {name: value.clone() for name, value in self.metrics.sums.items()}
         counts = Counter(self.metrics.counts)
-        device = self.step.device
-        try:
-            eager = self.step.copy()
-            with torch.random.fork_rng([device] if device.type == "cuda" else []):
-                losses = eager(batch, margin)
-        except torch.OutOfMemoryError:
-            self._give_up("the GPU has no memory for a copy of it, with which it is checked")
-            return self._train_eagerly(batch, margin)
         loss = captured(batch, margin)
         fault = find_difference(eager, losses.total, captured, loss, before)
         if fault is None:
@@ -301,6 +244,26 @@ class StepGraphs:
         self.metrics.update(losses, batch)
         self._give_up(f"its captured step is not its eager one: {fault}")
         return losses.total
+
+    def _train_copy(
+        self, batch: Batch, margin: float | None
+    ) -> tuple[TrainingStep, Losses, list[Tensor]] | None:
+        """Return a copy that has trained on the batch, its losses, and the parameters before; None
+        where that cannot be had, and training goes on eagerly.
+        """
+        device = self.step.device
+        try:
+            before = [parameter.detach().clone() for parameter in self.step.network.parameters()]
+            eager = self.step.copy()
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                losses = eager(batch, margin)
+        except torch.OutOfMemoryError:
+            self._give_up("the GPU has no memory for a copy of it, with which it is checked")
+        except Exception as error:  # of a network's own code, which nobody has copied so far
+            self._give_up(f"it has no copy with which it is checked: {_first_line(error)}")
+        else:
+            return eager, losses, before
+        return None
 
     def _give_up(self, reason: str) -> None:
         self.reason = reason
@@ -342,11 +305,17 @@ def find_difference(
 
 
 def _compare(name: str, expected: Tensor, found: Tensor, tolerance: float) -> str | None:
-    difference = (found.double() - expected.double()).norm().item()
-    size = expected.double().norm().item()
+    length = partial(torch.linalg.vector_norm, dtype=torch.float64)  # without copies in float64
+    difference, size = length(found - expected).item(), length(expected).item()
     if difference <= tolerance * size:
         return None
     return f"the {name} differs by {difference:.3g}, where it has the norm {size:.3g}"
+
+
+def _describe_shape(batch: Batch, margin: float | None) -> Shape:
+    """What static tensors hold; copied into others, numbers would be rounded, or repeated."""
+    tensors = (None if one is None else (one.shape, one.dtype) for one in batch[:3])
+    return (*tensors, margin is None)
 
 
 def _first_line(error: BaseException) -> str:

@@ -19,8 +19,9 @@ from capsweep.errors import NonFiniteLossError
 from capsweep.lightning import LightningModule, OptimizerLRSchedulerConfig
 from capsweep.training import build, distributed
 from capsweep.training.distributed import SharedDropout
-from capsweep.training.graphs import StepGraphs, TrainingStep, clip_gradient, round_rates
+from capsweep.training.graphs import StepGraphs
 from capsweep.training.objective import Objective, SplitMetrics
+from capsweep.training.step import TrainingStep, clip_gradient, round_rates
 
 ALIKE = 0  # once a rank: all draw the same numbers, and take their own share of them
 
@@ -102,11 +103,6 @@ class CapsuleTask(LightningModule):
         assert self.trainer is not None
         self.steps = int(self.trainer.estimated_stepping_batches)
         self.captured = self.make_graphs(self.trainer.optimizers[0])
-
-    def on_train_end(self) -> None:
-        """Leave the memory of captured steps to the test."""
-        if self.captured is not None:
-            self.captured.release()
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Keep the batch for `optimizer_step`."""

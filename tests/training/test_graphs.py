@@ -461,3 +461,17 @@ def test_all_that_an_optimiser_counts_is_moved_before_a_capture() -> None:
             "exp_avg": "cpu",
             "exp_avg_sq": "cpu",
         }
+
+
+def test_on_a_gpu_an_optimiser_without_a_capturable_form_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def build_optimizer(config: Any) -> Any:
+        return lambda network: torch.optim.SGD(network.parameters(), lr=0.1)
+
+    monkeypatch.setattr(build, "build_optimizer", build_optimizer)
+    monkeypatch.setattr(CapsuleTask, "device", torch.device("cuda"))  # as if it trained there
+    cell = make_cell(tmp_path, *CAPSNET, "epochs=1", "trainer.accelerator=cpu")
+    train(cell)
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "trainer.graphs" in line)
+    assert line.endswith("without CUDA graphs, since SGD has no capturable form")

@@ -268,8 +268,13 @@ class StepGraphs:
     def _give_up(self, reason: str) -> None:
         self.reason = reason
         self.release()
-        line = f"trainer.graphs: this cell is trained without CUDA graphs, since {reason}"
-        print(line, file=sys.stderr, flush=True)
+        print_reason(reason)
+
+
+def print_reason(reason: str) -> None:
+    """Say on stderr why a cell is trained eagerly on a GPU."""
+    line = f"trainer.graphs: this cell is trained without CUDA graphs, since {reason}"
+    print(line, file=sys.stderr, flush=True)
 
 
 def find_difference(

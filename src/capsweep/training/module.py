@@ -19,10 +19,11 @@ from capsweep.errors import NonFiniteLossError
 from capsweep.lightning import LightningModule, OptimizerLRSchedulerConfig
 from capsweep.training import build, distributed
 from capsweep.training.distributed import SharedDropout
-from capsweep.training.graphs import StepGraphs
+from capsweep.training.graphs import StepGraphs, print_reason
 from capsweep.training.objective import Objective, SplitMetrics
 from capsweep.training.step import TrainingStep, clip_gradient, round_rates
 
+OFF, NO_GPU = "trainer.graphs=off", "no GPU"  # reasons for eager steps that need no line
 ALIKE = 0  # once a rank: all draw the same numbers, and take their own share of them
 
 
@@ -89,11 +90,11 @@ class CapsuleTask(LightningModule):
         )
         reason = None
         if self.graphs == "off":
-            reason = "trainer.graphs=off"
+            reason = OFF
         elif self.device.type != "cuda":
-            reason = "no GPU"
+            reason = NO_GPU
         elif self.shared or distributed.count_ranks() > 1:
-            reason = "several devices"
+            reason = "several devices train it"
         elif "capturable" not in optimizer.defaults:
             reason = f"{type(optimizer).__name__} has no capturable form"
         return StepGraphs(step, self.train_metrics, reason)
@@ -103,6 +104,9 @@ class CapsuleTask(LightningModule):
         assert self.trainer is not None
         self.steps = int(self.trainer.estimated_stepping_batches)
         self.captured = self.make_graphs(self.trainer.optimizers[0])
+        reason = self.captured.reason
+        if reason not in (None, OFF, NO_GPU) and self.trainer.is_global_zero:
+            print_reason(reason)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Keep the batch for `optimizer_step`."""

@@ -21,8 +21,8 @@ from capsweep.bench.training import (
     MATRIX_CAPSNET,
     StepCandidate,
     StepTraining,
-    check_step,
     compute_expected,
+    find_faults,
     list_baselines,
 )
 from capsweep.training import devices
@@ -39,7 +39,6 @@ SPEEDS = (  # candidate, size of batch, least images a second
 LEAST_RATIO = 4  # of the fastest of ours over public code
 BUDGET = 4.0  # seconds of rounds of a size of batch
 REPEATS, IMAGES_AT_ONCE = 10, 1280  # steps that are timed together: the clock errs by a short one
-Candidates = Mapping[str, StepCandidate]
 
 
 def list_candidates() -> dict[str, StepCandidate]:
@@ -67,13 +66,13 @@ class SizedTraining:
         self.training: StepTraining | None = None
 
     def __call__(self) -> None:
-        """One step."""
+        """Train one step."""
         assert self.training is not None, "no size is chosen"
         self.training()
 
 
 def begin_size(images: int, sized: SizedTraining) -> dict[str, np.ndarray]:
-    """Let a candidate begin anew with batches of so many images; see `StepTraining.try_out`."""
+    """Let a candidate begin anew with batches of a size, and return what its first step gives."""
     sized.training = None
     gc.collect()  # the graphs of another size, before this one's memory is counted
     sized.training = StepTraining(sized.candidate, images)
@@ -82,31 +81,11 @@ def begin_size(images: int, sized: SizedTraining) -> dict[str, np.ndarray]:
     return results
 
 
-def find_faults(
-    calls: Mapping[str, RemoteCall], ways: Candidates, network: tuple[str, ...], images: int
-) -> dict[str, str]:
-    """Let all candidates begin with batches of a size; return why some cannot be measured: they
-    fail, or give other scores, loss or gradients than the reference, or are not captured.
-    """
-    expected = compute_expected(network, images)
-    answers = ask_each([calls[name] for name in ways], partial(begin_size, images))
-
-    def check(name: str, answer: dict[str, np.ndarray] | comparison.CandidateError) -> None:
-        if isinstance(answer, comparison.CandidateError):
-            raise answer
-        check_step(expected, name, ways[name], answer)
-
-    attempts = {
-        name: partial(check, name, answer) for name, answer in zip(ways, answers, strict=True)
-    }
-    return comparison.find_faults(attempts)
-
-
 def measure_steps(budget: float | None, images: int) -> BenchReport:
-    """Return the speeds of all candidates without faults, at two sizes of batch; of EM routing at
-    smaller ones.
+    """Return the speeds of all candidates without faults, at two sizes of batch.
 
-    budget: least seconds of the rounds of a size; None: as is fit.
+    budget: the least seconds of the rounds of a size; None: `BUDGET`. images: of the smaller batch
+    of the CapsNet; the batches of EM routing are smaller in proportion.
     """
     budget, few = BUDGET if budget is None else budget, max(1, images * EM_BATCH // BATCH)
     groups = (
@@ -119,7 +98,9 @@ def measure_steps(budget: float | None, images: int) -> BenchReport:
     with start_calls(prepared, is_awaited=False) as calls:
         for network, ways, sizes in groups:
             for size in sizes:
-                lost = find_faults(calls, ways, network, size)
+                answers = ask_each([calls[name] for name in ways], partial(begin_size, size))
+                by_name = dict(zip(ways, answers, strict=True))
+                lost = find_faults(compute_expected(network, size), ways, by_name)
                 faults |= {f"{name}, B = {size}": cause for name, cause in lost.items()}
                 ways = {name: each for name, each in ways.items() if name not in lost}
                 rows += time_size({name: calls[name] for name in ways}, size, budget)

@@ -174,7 +174,7 @@ def rename_targets(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def hash_shape(cell: Cell) -> str:
-    """8 hexadecimal digits, equal for cells of equal work per step and equal memory.
+    """Return 8 hexadecimal digits, equal for cells of equal work per step and equal memory.
 
     Sizes, routing iterations, batch, precision, implementation and threads count; loss weights
     count only as far as they switch a part on.

@@ -121,10 +121,9 @@ def read_memory_peak() -> dict[str, int | None]:
     return {"process": _read_status("VmHWM"), "gpu": gpu}
 
 
-def read_memory() -> dict[str, int | None]:
-    """Return bytes of this moment: resident in the process, and allocated on the GPU."""
-    gpu = torch.cuda.memory_allocated() if torch.cuda.is_available() else None
-    return {"process": _read_status("VmRSS"), "gpu": gpu}
+def read_resident() -> int | None:
+    """Return the bytes that are resident in this process now."""
+    return _read_status("VmRSS")
 
 
 def read_taken_memory() -> int:

@@ -80,7 +80,7 @@ def cell(overrides: Iterable[str | Override]) -> Cell:
 
 
 def is_cut(item: str | Override) -> bool:
-    """Return whether an override sets a key that went; if so, print a line with what replaced it."""
+    """Return whether an override sets a key that went, and print what replaced that key."""
     key = item.partition("=")[0].strip() if isinstance(item, str) else item.key
     if key in CUT_KEYS:
         _report_cut_key(key)

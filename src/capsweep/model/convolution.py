@@ -27,9 +27,12 @@ class Convolution(nn.Conv2d):
 
     valid: no padding. same: ceil(size / stride) places, zeros around, the odd one below and right.
     divisor: the weighted sums are divided by it, the bias is not. bias: whether there is one.
-    method: direct, as torch does it; transformed, on processors alone, as `large_kernels` does it
-    where it can; auto: that where it pays, and on GPUs a product of matrices where a kernel sees
-    few numbers. methods: those of the batches so far.
+
+    Attributes:
+        method: direct, as torch does it; transformed, as `large_kernels` does it where it can, on
+            processors alone; auto, transformed where that pays, and gathered, a product of
+            matrices, where a kernel sees few numbers on a GPU.
+        methods: those of the batches so far.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class Convolution(nn.Conv2d):
         return -(-size // stride) if self.same else (size - kernel) // stride + 1
 
     def forward(self, input: Tensor) -> Tensor:
-        """Feature maps [B, C, H, W]."""
+        """Return the feature maps [B, C, H, W]."""
         # A division of the weights touches fewer numbers than one of the features or the sums.
         weight = self.weight if self.divisor == 1 else self.weight / self.divisor
         tiling = self._choose_tiling(input)
@@ -84,7 +87,7 @@ class Convolution(nn.Conv2d):
         return choose_tiling(kernel, stride, channels, len(input), places, always)
 
     def _sees_few(self, input: Tensor) -> bool:
-        """Whether copies of all that the kernel sees are no larger than the features, on a GPU."""
+        """Return whether a GPU can copy all that the kernel sees, no more than the features are."""
         seen = self.in_channels * self.kernel_size[0] ** 2
         few = self.in_channels < seen <= min(FEW_NUMBERS, self.out_channels)
         return few and input.is_cuda and self.method != "direct"
@@ -143,7 +146,7 @@ def set_method(network: nn.Module, method: str) -> None:
 
 
 def describe_methods(network: nn.Module) -> dict[str, str]:
-    """By the name of a convolution, how it computed its batches."""
+    """Return how each convolution computed its batches, by its name."""
     return {
         name: " or ".join(sorted(module.methods)) or "direct"
         for name, module in network.named_modules()

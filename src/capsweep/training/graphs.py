@@ -34,7 +34,7 @@ UPDATE_TOLERANCE = 0.2
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """A step of training on one device, eagerly.
+    """Trains a network on one batch after another, eagerly, on one device.
 
     Attributes:
         network: what is trained, in place.
@@ -54,7 +54,7 @@ class TrainingStep:
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """Return the device of the parameters."""
         return next(self.network.parameters()).device
 
     def __call__(self, batch: Batch, margin: float | Tensor | None = None) -> Losses:
@@ -103,7 +103,7 @@ def round_rates(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
 
 
 class CapturedStep:
-    """A step on batches of one size, captured.
+    """Trains on batches of one size by replaying a step that was captured.
 
     Attributes:
         gradients: the parameters' gradients after a replay, as they were clipped.
@@ -170,7 +170,7 @@ class CapturedStep:
 
 
 def _make_static(tensor: Tensor) -> Tensor:
-    """Laid out as the tensor, so that convolutions choose the same algorithms."""
+    """Return a tensor laid out as another, so that convolutions choose the same algorithms."""
     return torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )
@@ -222,7 +222,7 @@ class GraphCapture:
 
 
 class StepGraphs:
-    """Training by captured steps, a graph for each size of batch.
+    """Trains by captured steps, a graph for each size of batch.
 
     Attributes:
         reason: why training is eager; None where it is not.
@@ -350,6 +350,6 @@ def _compare(name: str, expected: Tensor, found: Tensor, tolerance: float) -> st
 
 
 def _first_line(error: BaseException) -> str:
-    """Of what ended a capture, rather than of what its end raised then."""
+    """Return the first line of what ended a capture, rather than of what its end raised then."""
     cause = error.__context__ or error
     return (str(cause).splitlines() or [type(cause).__name__])[0]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from capsweep.bench import comparison, machine
+from capsweep.bench.comparison import BASELINES
 from capsweep.bench.processes import RemoteCall, ask_each, start_calls
 from capsweep.bench.results import BenchReport, Measured, add_faults
 from capsweep.bench.training import (
@@ -28,7 +29,7 @@ from capsweep.bench.training import (
 from capsweep.training import devices
 
 PRECISIONS = {"fp32": "32", "tf32": "tf32", "bf16": "bf16-mixed"}
-CAPTURED = ", captured"
+CAPTURED, STEP = ", captured", "step on a GPU, B = "
 EM, EM_BATCH = "EM routing, T = 3", 8
 MATRIX_OF_THREE = (*MATRIX_CAPSNET, "routing.num_iters=3")
 SPEEDS = (  # candidate, size of batch, least images a second
@@ -58,25 +59,11 @@ def list_em_candidates() -> dict[str, StepCandidate]:
     }
 
 
-class SizedTraining:
-    """A candidate in training on batches of one size after another."""
-
-    def __init__(self, candidate: StepCandidate) -> None:
-        self.candidate = candidate
-        self.training: StepTraining | None = None
-
-    def __call__(self) -> None:
-        """Train one step."""
-        assert self.training is not None, "no size is chosen"
-        self.training()
-
-
-def begin_size(images: int, sized: SizedTraining) -> dict[str, np.ndarray]:
+def begin_size(images: int, step: StepTraining) -> dict[str, np.ndarray]:
     """Let a candidate begin anew with batches of a size, and return what its first step gives."""
-    sized.training = None
+    step.begin(images)
     gc.collect()  # the graphs of another size, before this one's memory is counted
-    sized.training = StepTraining(sized.candidate, images)
-    results = sized.training.try_out()
+    results = step.try_out()
     devices.start_memory_peak()
     return results
 
@@ -92,7 +79,7 @@ def measure_steps(budget: float | None, images: int) -> BenchReport:
         (CAPSNET, list_candidates(), (images, 4 * images)),
         (MATRIX_OF_THREE, list_em_candidates(), (few, 8 * few)),
     )
-    prepared = {n: (SizedTraining, each) for _, ways, _ in groups for n, each in ways.items()}
+    prepared = {n: (StepTraining, each, 1) for _, ways, _ in groups for n, each in ways.items()}
     rows: list[dict[str, Any]] = []
     faults: dict[str, str] = {}
     with start_calls(prepared, is_awaited=False) as calls:
@@ -121,18 +108,17 @@ def time_size(calls: Mapping[str, RemoteCall], images: int, budget: float) -> li
 def judge_steps(rows: Sequence[Mapping[str, Any]]) -> list[Measured]:
     """Return the bars of a GPU's steps, without numbers where there is no GPU."""
     skipped = None if machine.is_gpu() else "no GPU"
-    by_place = {(row["candidate"], row["B"]): row for row in rows}
-    speeds = {name: by_place.get((name, size), {}).get("images/s") for name, size, _ in SPEEDS}
+    speeds = {(row["candidate"], row["B"]): row["images/s"] for row in rows}
     measured = [
-        Measured(f"step on a GPU, B = {size}: {name}", speeds[name], "images/s", bar, True, skipped)
+        Measured(f"{STEP}{size}: {name}", speeds.get((name, size)), "images/s", bar, True, skipped)
         for name, size, bar in SPEEDS
     ]
     ours = {
-        name: row["over textbook"]
-        for (name, size), row in by_place.items()
-        if size == BATCH and name not in comparison.BASELINES and row["over textbook"]
+        row["candidate"]: row["over textbook"]
+        for row in rows
+        if row["B"] == BATCH and row["over textbook"] and row["candidate"] not in BASELINES
     }
     fastest = max(ours, key=lambda name: ours[name], default="the fastest of ours")
-    what = f"step on a GPU, B = {BATCH}: {fastest}, over public code (textbook)"
+    what = f"{STEP}{BATCH}: {fastest}, over public code (textbook)"
     ratio = Measured(what, ours.get(fastest), "x", LEAST_RATIO, True, skipped)
     return [*measured, ratio]

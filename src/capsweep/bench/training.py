@@ -10,14 +10,13 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch import nn
 
 from capsweep.bench import comparison, machine
 from capsweep.bench.routing import Route, replace_routing, route_by_bmm, route_by_textbook
 from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
-from capsweep.model.convolution import describe_methods
+from capsweep.model.convolution import describe_methods, lay_out_weights
 from capsweep.training import devices
 from capsweep.training.fit import make_task
 from capsweep.training.graphs import CHECKED, autocast
@@ -82,19 +81,25 @@ class StepTraining:
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
     ) -> None:
-        self.candidate, self.device = candidate, device or machine.get_device()
-        self.task = make_task(candidate.cell).to(self.device, dtype)
+        self.candidate, self.dtype = candidate, dtype
+        self.device = device or machine.get_device()
+        self.begin(images)
+
+    def begin(self, images: int) -> None:
+        """Begin anew with batches of a size."""
+        candidate = self.candidate
+        self.task = make_task(candidate.cell).to(self.device, self.dtype)
         self.task.graphs = "auto" if candidate.captured else "off"
         self.network = self.task.network.train()
         if candidate.route is None:
             self.optimizer = self.task.make_optimizer(self.network)
         else:
             replace_routing(self.network, candidate.route)
-            _lay_out_plainly(self.network)
+            lay_out_weights(self.network, torch.contiguous_format)  # torch's own
             torch.backends.cudnn.allow_tf32 = True  # torch's default, of this process
             self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.001)
         self.graphs = self.task.make_graphs(self.optimizer)
-        self.batch = make_batch(candidate.cell, images, dtype, self.device)
+        self.batch = make_batch(candidate.cell, images, self.dtype, self.device)
 
     def __call__(self) -> None:
         """Train one step."""
@@ -152,17 +157,6 @@ def make_batch(cell: Cell, images: int, dtype: torch.dtype, device: torch.device
     first_B1 = torch.arange(images, device=device)[:, None]
     labels_BL = (first_B1 + torch.arange(count, device=device)) % dataset["num_classes"]
     return Batch(images_BCHW, labels_BL, images_BCHW[:, None].expand(-1, count, -1, -1, -1))
-
-
-def _lay_out_plainly(network: nn.Module) -> None:
-    """Lay the weights of convolutions out in torch's own order, also those of one channel, whose
-    strides can say either.
-    """
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            weight = module.weight.data
-            plain = torch.empty_like(weight, memory_format=torch.contiguous_format)
-            module.weight.data = plain.copy_(weight)
 
 
 def list_baselines() -> dict[str, StepCandidate]:

@@ -113,7 +113,7 @@ class Convolution(nn.Conv2d):
         missing = weight_OE.shape[1] - seen_BHWE.shape[3]
         features_BHWO = F.linear(F.pad(seen_BHWE, (0, missing), value=1.0), weight_OE)
         features_BOHW = features_BHWO.permute(0, 3, 1, 2)
-        is_channels_last = weight.stride(1) == 1  # as `to_channels_last` lays weights out
+        is_channels_last = weight.stride(1) == 1  # as `lay_out_weights` may have laid it out
         return features_BOHW if is_channels_last else features_BOHW.contiguous()
 
     def _count_all_places(self, input: Tensor) -> tuple[int, int]:
@@ -170,22 +170,20 @@ def zip_layers(
     return list(zip(*(sizes[key] for key in keys), strict=True))
 
 
-def to_channels_last(network: nn.Module) -> nn.Module:
-    """Let the convolutions of `network` compute with the channels of a pixel side by side.
+def lay_out_weights(network: nn.Module, layout: torch.memory_format) -> None:
+    """Lay the weights of convolutions out, in place, as their features shall be.
 
-    In place, and returned. A convolution whose weights are laid out so gives features laid out so,
-    whatever its input's layout. Shapes, values and the keys of `state_dict` stay; weights saved in
-    either layout load into the other. It is faster on CPUs, and what a GPU's tensor cores
-    read. Vote weights, which have four axes too, stay as they are.
+    A convolution gives features laid out as its weights, whatever its input's layout. Shapes,
+    values and the keys of `state_dict` stay; weights saved in one layout load into another.
+    torch.channels_last, the channels of a pixel side by side, is faster on CPUs, and what a GPU's
+    tensor cores read. Vote weights, which have four axes too, stay as they are.
     """
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             weight = module.weight.data
             # Not .contiguous(): weights of one input channel count as both, and would give features
             # in the other layout.
-            laid_out = torch.empty_like(weight, memory_format=torch.channels_last)
-            module.weight.data = laid_out.copy_(weight)
-    return network
+            module.weight.data = torch.empty_like(weight, memory_format=layout).copy_(weight)
 
 
 PLACES: Mapping[str, tuple[int, ...]] = {"right_column": (3, 7), "first": (0, 1), "none": ()}

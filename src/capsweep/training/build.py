@@ -16,7 +16,7 @@ from capsweep.data.batches import Presenter
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import Reader, TestedElsewhere
 from capsweep.errors import ConfigError, is_short_of_memory
-from capsweep.model.convolution import set_method, to_channels_last
+from capsweep.model.convolution import lay_out_weights, set_method
 from capsweep.shards.manifest import hash_declared
 from capsweep.training.objective import Classification, Objective
 
@@ -58,7 +58,7 @@ def build_network(config: Mapping[str, Any], device: str = "cpu") -> nn.Module:
     try:
         network: nn.Module = _instantiate(config["model"], **routed)
         if is_channels_last(config, device):
-            to_channels_last(network)
+            lay_out_weights(network, torch.channels_last)
     except Exception as error:  # Hydra wraps what a constructor raises; the rest goes on up
         if isinstance(error.__cause__, ValueError):
             raise ConfigError(str(error.__cause__)) from error

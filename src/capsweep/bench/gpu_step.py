@@ -39,7 +39,7 @@ SPEEDS = (  # candidate, size of batch, least images a second
 )
 LEAST_RATIO = 4  # of the fastest of ours over public code
 BUDGET = 4.0  # seconds of rounds of a size of batch
-REPEATS, IMAGES_AT_ONCE = 10, 1280  # steps that are timed together: the clock errs by a short one
+REPEATS, IMAGES_AT_ONCE = 10, 1280  # steps timed as one, since the clock errs for a short one
 
 
 def list_candidates() -> dict[str, StepCandidate]:

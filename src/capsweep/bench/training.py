@@ -95,7 +95,7 @@ class StepTraining:
             self.optimizer = self.task.make_optimizer(self.network)
         else:
             replace_routing(self.network, candidate.route)
-            lay_out_weights(self.network, torch.contiguous_format)  # torch's own
+            lay_out_weights(self.network, torch.contiguous_format)
             torch.backends.cudnn.allow_tf32 = True  # torch's default, of this process
             self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.001)
         self.graphs = self.task.make_graphs(self.optimizer)

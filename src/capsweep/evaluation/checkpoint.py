@@ -149,7 +149,7 @@ class CellLoader:
 
     def _load_network(self, name: str, config: Mapping[str, Any]) -> nn.Module:
         if config["precision"] == "tf32" and not devices.has_tf32(self.device):
-            line = f"{name}: trained with precision=tf32, which {self.device} has not; float32 here"
+            line = f"{name}: trained with precision=tf32, evaluated in float32 on {self.device}"
             print(line, file=sys.stderr)
         content = self.ledger.read(name, "weights.ckpt")
         if content is None:

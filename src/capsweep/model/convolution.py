@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from capsweep.model.large_kernels import SMALLEST_KERNEL, Tiling, choose_tiling
 from capsweep.model.transformed_convolution import convolve
 
-FEW_NUMBERS = 128  # that a kernel sees
+FEW_NUMBERS = 128  # the most that a kernel may see to be gathered
 WHOLE_PRECISION = (torch.float32, torch.float64)
 # Whether the processor has instructions for it, and need not emulate it.
 MULTIPLIES_BFLOAT16 = any(

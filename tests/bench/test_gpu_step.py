@@ -8,9 +8,9 @@ import torch
 
 from capsweep.bench import gpu_step, machine
 from capsweep.bench.comparison import CandidateError
-from capsweep.bench.gpu_step import CAPTURED, EM, SizedTraining
+from capsweep.bench.gpu_step import CAPTURED, EM
 from capsweep.bench.results import Measured
-from capsweep.bench.training import StepCandidate
+from capsweep.bench.training import StepCandidate, StepTraining
 from capsweep.training.graphs import CHECKED, StepGraphs
 from capsweep.training.module import CapsuleTask
 
@@ -45,19 +45,19 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_captured_candidate_gives_the_results_of_an_eager_one_and_is_then_replayed(
     captures: list[int],
 ) -> None:
-    eager, captured = SizedTraining(EAGER), SizedTraining(replace(EAGER, captured=True))
+    eager, captured = (StepTraining(replace(EAGER, captured=each), 1) for each in (False, True))
     for images in (3, 2):
         expected, results = (gpu_step.begin_size(images, each) for each in (eager, captured))
         assert results.keys() == expected.keys()
         assert all((results[name] == expected[name]).all() for name in expected)
     captured()
     assert captures == [CHECKED, CHECKED + 1]
-    assert eager.training.graphs.reason == "trainer.graphs=off"
+    assert eager.graphs.reason == "trainer.graphs=off"
 
 
 def test_a_candidate_whose_steps_are_not_captured_is_refused() -> None:
     with pytest.raises(CandidateError, match="its steps are not captured: no GPU"):
-        gpu_step.begin_size(2, SizedTraining(replace(EAGER, captured=True)))
+        gpu_step.begin_size(2, StepTraining(replace(EAGER, captured=True), 1))
 
 
 def test_candidates_without_faults_are_measured_at_every_size_and_the_others_are_named(

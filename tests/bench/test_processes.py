@@ -10,7 +10,7 @@ import pytest
 from processes import wait_until
 
 from capsweep.bench.comparison import CandidateError
-from capsweep.bench.processes import ask_together, start_calls
+from capsweep.bench.processes import ask_each, start_calls
 
 
 def test_a_process_computes_when_it_is_asked() -> None:
@@ -27,7 +27,7 @@ def test_a_process_computes_when_it_is_asked() -> None:
 def test_processes_that_are_asked_together_compute_at_the_same_time(tmp_path: Path) -> None:
     names = ("one", "two")
     with start_calls({name: (partial, meet, tmp_path, name, *names) for name in names}) as calls:
-        answers = ask_together(list(calls.values()), operator.call)
+        answers = ask_each(list(calls.values()), operator.call)
     assert answers == ["met", "met"]
 
 

@@ -73,7 +73,7 @@ def test_words_logistics_and_other_networks_do_not_count(
         ("training/objective.py", "0.5 / 255", "1.5 / 255"),
         ("data/image_batches.py", "self.shift = shift", "self.shift = shift + 1"),
         ("data/batches.py", "div_(255)", "div_(256)"),
-        ("training/build.py", "to_channels_last(network)", "set_method"),
+        ("training/build.py", "lay_out_weights(network, torch.channels_last)", "set_method"),
         ("training/fit.py", 'config["limit_batches"] or 1.0', 'config["limit_batches"] or 0.5'),
         ("training/callbacks.py", "trainer.should_stop or", "not"),
         ("training/ddp.py", "broadcast_buffers=False", "broadcast_buffers=True"),

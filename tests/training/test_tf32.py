@@ -110,7 +110,7 @@ def test_its_evaluation_elsewhere_is_in_float32_and_says_so(
     (first, stored), (second, _) = (loader.load_tested(c.signature) for c in (rounded, exact))
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        f"{rounded.signature}: trained with precision=tf32, which cpu has not; float32 here"
+        f"{rounded.signature}: trained with precision=tf32, evaluated in float32 on cpu"
     )
     assert verify_predictions(first, stored).ties == 0
     for cell, is_rounded in ((first, True), (second, False), (first, True)):  # in turns

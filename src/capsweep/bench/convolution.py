@@ -24,7 +24,7 @@ from capsweep.bench.comparison import (
 )
 from capsweep.bench.processes import RemoteCall, start_calls
 from capsweep.bench.results import BenchReport, Measured
-from capsweep.model.convolution import Convolution, to_channels_last
+from capsweep.model.convolution import Convolution, lay_out_weights
 from capsweep.training import devices
 
 DIRECT, TRANSFORMED = "direct", "transformed"
@@ -66,7 +66,7 @@ class ConvolutionProblem:
         channels, pixels = sizes.channels, sizes.pixels
         convolution = Convolution(channels, channels, sizes.kernel, sizes.stride, same=False)
         convolution.method = method
-        to_channels_last(convolution.to(dtype))
+        lay_out_weights(convolution.to(dtype), torch.channels_last)
         self.convolution = convolution
         features_BCHW, self.gradient_BCHW = (
             torch.randn(sizes.images, channels, size, size)

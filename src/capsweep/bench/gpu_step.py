@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from capsweep.bench import comparison, machine
+from capsweep.bench.comparison import BASELINES
 from capsweep.bench.processes import RemoteCall, ask_each, start_calls
 from capsweep.bench.results import BenchReport, Measured, add_faults
 from capsweep.bench.training import (
@@ -21,14 +22,14 @@ from capsweep.bench.training import (
     MATRIX_CAPSNET,
     StepCandidate,
     StepTraining,
-    check_step,
     compute_expected,
+    find_faults,
     list_baselines,
 )
 from capsweep.training import devices
 
 PRECISIONS = {"fp32": "32", "tf32": "tf32", "bf16": "bf16-mixed"}
-CAPTURED = ", captured"
+CAPTURED, STEP = ", captured", "step on a GPU, B = "
 EM, EM_BATCH = "EM routing, T = 3", 8
 MATRIX_OF_THREE = (*MATRIX_CAPSNET, "routing.num_iters=3")
 SPEEDS = (  # candidate, size of batch, least images a second
@@ -38,8 +39,7 @@ SPEEDS = (  # candidate, size of batch, least images a second
 )
 LEAST_RATIO = 4  # of the fastest of ours over public code
 BUDGET = 4.0  # seconds of rounds of a size of batch
-REPEATS, IMAGES_AT_ONCE = 10, 1280  # steps that are timed together: the clock errs by a short one
-Candidates = Mapping[str, StepCandidate]
+REPEATS, IMAGES_AT_ONCE = 10, 1280  # steps timed as one, since the clock errs for a short one
 
 
 def list_candidates() -> dict[str, StepCandidate]:
@@ -59,67 +59,35 @@ def list_em_candidates() -> dict[str, StepCandidate]:
     }
 
 
-class SizedTraining:
-    """A candidate in training on batches of one size after another."""
-
-    def __init__(self, candidate: StepCandidate) -> None:
-        self.candidate = candidate
-        self.training: StepTraining | None = None
-
-    def __call__(self) -> None:
-        """One step."""
-        assert self.training is not None, "no size is chosen"
-        self.training()
-
-
-def begin_size(images: int, sized: SizedTraining) -> dict[str, np.ndarray]:
-    """Let a candidate begin anew with batches of so many images; see `StepTraining.try_out`."""
-    sized.training = None
+def begin_size(images: int, step: StepTraining) -> dict[str, np.ndarray]:
+    """Let a candidate begin anew with batches of a size, and return what its first step gives."""
+    step.begin(images)
     gc.collect()  # the graphs of another size, before this one's memory is counted
-    sized.training = StepTraining(sized.candidate, images)
-    results = sized.training.try_out()
+    results = step.try_out()
     devices.start_memory_peak()
     return results
 
 
-def find_faults(
-    calls: Mapping[str, RemoteCall], ways: Candidates, network: tuple[str, ...], images: int
-) -> dict[str, str]:
-    """Let all candidates begin with batches of a size; return why some cannot be measured: they
-    fail, or give other scores, loss or gradients than the reference, or are not captured.
-    """
-    expected = compute_expected(network, images)
-    answers = ask_each([calls[name] for name in ways], partial(begin_size, images))
-
-    def check(name: str, answer: dict[str, np.ndarray] | comparison.CandidateError) -> None:
-        if isinstance(answer, comparison.CandidateError):
-            raise answer
-        check_step(expected, name, ways[name], answer)
-
-    attempts = {
-        name: partial(check, name, answer) for name, answer in zip(ways, answers, strict=True)
-    }
-    return comparison.find_faults(attempts)
-
-
 def measure_steps(budget: float | None, images: int) -> BenchReport:
-    """Return the speeds of all candidates without faults, at two sizes of batch; of EM routing at
-    smaller ones.
+    """Return the speeds of all candidates without faults, at two sizes of batch.
 
-    budget: least seconds of the rounds of a size; None: as is fit.
+    budget: the least seconds of the rounds of a size; None: `BUDGET`. images: of the smaller batch
+    of the CapsNet; the batches of EM routing are smaller in proportion.
     """
     budget, few = BUDGET if budget is None else budget, max(1, images * EM_BATCH // BATCH)
     groups = (
         (CAPSNET, list_candidates(), (images, 4 * images)),
         (MATRIX_OF_THREE, list_em_candidates(), (few, 8 * few)),
     )
-    prepared = {n: (SizedTraining, each) for _, ways, _ in groups for n, each in ways.items()}
+    prepared = {n: (StepTraining, each, 1) for _, ways, _ in groups for n, each in ways.items()}
     rows: list[dict[str, Any]] = []
     faults: dict[str, str] = {}
     with start_calls(prepared, is_awaited=False) as calls:
         for network, ways, sizes in groups:
             for size in sizes:
-                lost = find_faults(calls, ways, network, size)
+                answers = ask_each([calls[name] for name in ways], partial(begin_size, size))
+                by_name = dict(zip(ways, answers, strict=True))
+                lost = find_faults(compute_expected(network, size), ways, by_name)
                 faults |= {f"{name}, B = {size}": cause for name, cause in lost.items()}
                 ways = {name: each for name, each in ways.items() if name not in lost}
                 rows += time_size({name: calls[name] for name in ways}, size, budget)
@@ -140,18 +108,17 @@ def time_size(calls: Mapping[str, RemoteCall], images: int, budget: float) -> li
 def judge_steps(rows: Sequence[Mapping[str, Any]]) -> list[Measured]:
     """Return the bars of a GPU's steps, without numbers where there is no GPU."""
     skipped = None if machine.is_gpu() else "no GPU"
-    by_place = {(row["candidate"], row["B"]): row for row in rows}
-    speeds = {name: by_place.get((name, size), {}).get("images/s") for name, size, _ in SPEEDS}
+    speeds = {(row["candidate"], row["B"]): row["images/s"] for row in rows}
     measured = [
-        Measured(f"step on a GPU, B = {size}: {name}", speeds[name], "images/s", bar, True, skipped)
+        Measured(f"{STEP}{size}: {name}", speeds.get((name, size)), "images/s", bar, True, skipped)
         for name, size, bar in SPEEDS
     ]
     ours = {
-        name: row["over textbook"]
-        for (name, size), row in by_place.items()
-        if size == BATCH and name not in comparison.BASELINES and row["over textbook"]
+        row["candidate"]: row["over textbook"]
+        for row in rows
+        if row["B"] == BATCH and row["over textbook"] and row["candidate"] not in BASELINES
     }
     fastest = max(ours, key=lambda name: ours[name], default="the fastest of ours")
-    what = f"step on a GPU, B = {BATCH}: {fastest}, over public code (textbook)"
+    what = f"{STEP}{BATCH}: {fastest}, over public code (textbook)"
     ratio = Measured(what, ours.get(fastest), "x", LEAST_RATIO, True, skipped)
     return [*measured, ratio]

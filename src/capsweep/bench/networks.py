@@ -12,7 +12,7 @@ import torch
 from capsweep.bench import comparison
 from capsweep.bench.processes import RemoteCall, start_calls
 from capsweep.bench.results import Measured
-from capsweep.bench.training import StepCandidate, StepTraining, check_steps, prepare_step
+from capsweep.bench.training import StepCandidate, StepTraining, check_step, prepare_step
 
 BEFORE, DIRECT, NOW = "direct, memory given back", "direct", "transformed"
 NETWORKS = {  # with a kernel of 4 or more behind their first layer, and their data sets
@@ -48,14 +48,15 @@ def list_candidates(*overrides: str) -> dict[str, StepCandidate]:
 
 
 def check_networks(names: Iterable[str], images: int) -> dict[str, Candidates]:
-    """The candidates of each network; raises ParityError unless it computes in float64 what direct
-    convolutions do.
+    """Return the candidates of each network.
+
+    Raises ParityError where a network does not compute in float64 what direct convolutions do.
     """
     candidates: dict[str, Candidates] = {
         name: list_candidates(f"model={name}", f"dataset={NETWORKS[name]}") for name in names
     }
     for name, each in candidates.items():
-        check_steps({name: each[NOW]}, images, torch.float64)
+        check_step(name, each[NOW], images, torch.float64)
     return candidates
 
 

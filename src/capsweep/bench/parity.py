@@ -22,7 +22,7 @@ from capsweep.bench.training import (
     TOLERANCE,
     StepCandidate,
     StepTraining,
-    make_reference,
+    compute_expected,
 )
 
 IMAGES = 8
@@ -85,8 +85,8 @@ class ParityCase:
 
 
 def list_cases() -> list[ParityCase]:
-    """The CapsNet by each implementation, on a GPU also Triton's kernels; matrix capsules; a CNN;
-    every routing by the implementation that `routing.impl: auto` chooses.
+    """Return the cases: the CapsNet by each implementation, on a GPU also by Triton's kernels; the
+    matrix capsules; a CNN; and every routing by the implementation that `auto` chooses.
     """
     impls = ("fast", "triton") if machine.is_gpu() else ("fast",)
     capsnets = [StepCandidate(impl, overrides=CAPSNET) for impl in impls]
@@ -108,14 +108,15 @@ def _list_variants() -> list[StepCandidate]:
 
 
 def measure_parity(images: int = IMAGES, cases: Sequence[ParityCase] | None = None) -> BenchReport:
-    """A row for each case, and bars for those of the same network, implementation and precision."""
+    """Return a row for each case, and a bar for those of one network, implementation, precision."""
     references: dict[tuple[str, ...], Results] = {}
     rows = []
     for case in list_cases() if cases is None else cases:
         try:
             overrides = case.candidate.overrides
             if overrides not in references:
-                references[overrides] = compute_reference(overrides, images)
+                exact = torch.float64, torch.device("cpu")
+                references[overrides] = compute_expected(overrides, images, *exact)
             step = StepTraining(case.candidate, images, case.precision.dtype)
             errors = measure_errors(references[overrides], step.compute_results())
         except Exception as error:  # whatever it is, the other cases are measured
@@ -125,18 +126,12 @@ def measure_parity(images: int = IMAGES, cases: Sequence[ParityCase] | None = No
     return BenchReport(judge_errors(rows), rows)
 
 
-def compute_reference(overrides: tuple[str, ...], images: int) -> Results:
-    """What the reference gives in float64 on a processor."""
-    device = torch.device("cpu")
-    return StepTraining(make_reference(overrides), images, torch.float64, device).compute_results()
-
-
 def measure_errors(expected: Results, actual: Results) -> dict[str, Any]:
-    """The largest error of the outputs and of the gradients, and the tensor with that of these.
+    """Return the largest error of the outputs and of the gradients, and the tensor with the latter.
 
     What is no number counts as infinite. Raises KeyError for a tensor that is not given.
     """
-    errors = {name: relative_error(each, actual[name].cpu()) for name, each in expected.items()}
+    errors = {name: relative_error(each, actual[name]) for name, each in expected.items()}
     errors = {name: math.inf if math.isnan(error) else error for name, error in errors.items()}
     outputs = {name: errors.pop(name) for name in ("scores", "loss")}
     largest = max(errors, key=lambda name: errors[name])

@@ -35,8 +35,11 @@ class _Failure:
 class RemoteCall:
     """A call in a process of its own, which computes only while it is asked.
 
-    The process makes the call by `prepare(*arguments)`. peak: the largest number of bytes so far,
-    resident in the process, or on a GPU allocated there. seconds: of each call so far.
+    The process makes the call by `prepare(*arguments)`.
+
+    Attributes:
+        peak: the largest number of bytes so far, resident in the process, or reserved on a GPU.
+        seconds: of each call so far.
     """
 
     def __init__(self, prepare: Callable[..., Call], *arguments: Any) -> None:
@@ -50,17 +53,19 @@ class RemoteCall:
         self.peak = 0
 
     def __call__(self, repeats: int = 1) -> float:
-        """Seconds of one call, the mean of so many, as the process itself measures them."""
+        """Return the seconds of one call, the mean of so many, as the process measures them."""
         seconds, self.peak = self.ask(partial(_time_call, repeats))
         self.seconds.append(seconds)
         return seconds
 
     def ask(self, question: Callable[[Any], Answer]) -> Answer:
-        """What `question`, a function of a module, answers there when it is given the call.
+        """Return what `question`, a function of a module, answers there when given the call.
 
         Raises CandidateError with the cause where it fails there; the process has printed more.
         """
-        (answer,) = ask_together([self], question)
+        (answer,) = ask_each([self], question)
+        if isinstance(answer, CandidateError):
+            raise answer
         return answer
 
     def end(self) -> None:
@@ -73,7 +78,7 @@ class RemoteCall:
 def ask_each(
     calls: Sequence[RemoteCall], question: Callable[[Any], Answer]
 ) -> list[Answer | CandidateError]:
-    """Return what each process answers, or why it cannot; all compute at the same time."""
+    """Return what each process answers, or why it cannot. All compute at the same time."""
     for call in calls:
         with suppress(ConnectionError):
             call.connection.send(question)
@@ -87,21 +92,11 @@ def ask_each(
     return answers
 
 
-def ask_together(calls: Sequence[RemoteCall], question: Callable[[Any], Answer]) -> list[Answer]:
-    """Return what each process answers, as `ask_each`. Raises as `ask` does."""
-    answers = []
-    for answer in ask_each(calls, question):
-        if isinstance(answer, CandidateError):
-            raise answer
-        answers.append(answer)
-    return answers
-
-
 @contextmanager
 def start_calls(
     candidates: Mapping[str, tuple[Any, ...]], is_awaited: bool = True
 ) -> Iterator[dict[str, RemoteCall]]:
-    """A process for each candidate, `prepare` and its arguments; they end here, also on errors.
+    """Start a process for each candidate, `prepare` and its arguments; they end here, always.
 
     is_awaited: all of them are prepared first, and one that fails in that raises.
     """
@@ -116,8 +111,8 @@ def start_calls(
 
 
 def measure_extra_memory(prepare: Callable[..., Call], *arguments: Any) -> int:
-    """Bytes by which a fresh process, or the memory that it allocates on a GPU, grows at its peak
-    in the call that `prepare` returns for these arguments.
+    """Return by how many bytes a fresh process, or what it allocates on a GPU, grows at its peak in
+    the call that `prepare` returns for these arguments.
     """
     with start_calls({"call": (prepare, *arguments)}) as calls:
         return calls["call"].ask(_measure_growth)
@@ -144,19 +139,15 @@ def _try(function: Callable[..., Any], *arguments: Any) -> Any:
 def _time_call(repeats: int, call: Call) -> tuple[float, int]:
     time.sleep(PAUSE)
     seconds = machine.time_call(lambda: [call() for _ in range(repeats)]) / repeats
-    return seconds, devices.read_memory_peak()[_get_kind()] or 0
+    return seconds, devices.read_memory_peak()["gpu" if machine.is_gpu() else "process"] or 0
 
 
 def _measure_growth(call: Call) -> int:
     devices.start_memory_peak()
-    before = devices.read_memory()[_get_kind()] or 0
+    if machine.is_gpu():  # what is reserved grows by blocks, which would hide how much was needed
+        before = torch.cuda.memory_allocated()
+        machine.time_call(call)
+        return torch.cuda.max_memory_allocated() - before
+    before = devices.read_resident() or 0
     machine.time_call(call)
-    # What is reserved of a GPU grows by blocks, which would hide how much was needed.
-    is_gpu = machine.is_gpu()
-    peak = torch.cuda.max_memory_allocated() if is_gpu else devices.read_memory_peak()["process"]
-    return max(0, (peak or 0) - before)
-
-
-def _get_kind() -> str:
-    """Of memory."""
-    return "gpu" if machine.is_gpu() else "process"
+    return max(0, (devices.read_memory_peak()["process"] or 0) - before)

@@ -118,5 +118,5 @@ def check_page(page: Path, name: str, conditions: Mapping[str, Any]) -> None:
 
 
 def _name_section(name: str, conditions: Mapping[str, Any]) -> str:
-    """A GPU's numbers stand beside those of a processor."""
+    """Return the section of a benchmark; that of a GPU stands beside that of a processor."""
     return f"bench {name} on a GPU" if conditions["device"] == "cuda" else f"bench {name}"

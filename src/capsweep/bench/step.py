@@ -14,7 +14,7 @@ from typing import Any
 from torch.profiler import ProfilerActivity, profile
 
 from capsweep.bench import comparison, gpu_step, machine, networks
-from capsweep.bench.processes import RemoteCall, start_calls
+from capsweep.bench.processes import RemoteCall, ask_each, start_calls
 from capsweep.bench.results import BenchReport, Measured, add_faults
 from capsweep.bench.training import (
     BATCH,
@@ -24,6 +24,7 @@ from capsweep.bench.training import (
     StepTraining,
     check_step,
     compute_expected,
+    find_faults,
     list_baselines,
     prepare_step,
 )
@@ -45,23 +46,19 @@ QUICK = {"step": {"budget": 0.0, "images": 2, "others": ()}, "em": {"steps": 1, 
 
 
 def list_candidates() -> dict[str, StepCandidate]:
-    """Of the CapsNet on a processor, by name."""
+    """Return the ways to train the CapsNet on a processor, by name."""
     ours = networks.list_candidates(*CAPSNET)
     return {**list_baselines(), **ours, "bf16": StepCandidate("fast", "bf16-mixed")}
 
 
-def find_faults(candidates: Mapping[str, StepCandidate], images: int) -> dict[str, str]:
-    """Why candidates of the CapsNet cannot be measured: they fail, or give other scores, loss or
-    gradients than the reference. Each is tried in a process of its own.
+def try_out(candidates: Mapping[str, StepCandidate], images: int) -> dict[str, str]:
+    """Return why candidates of the CapsNet cannot be measured. Each is tried in a process of its
+    own, one after another.
     """
-    expected = compute_expected(CAPSNET, images)
-
-    def check(name: str, call: RemoteCall) -> None:
-        check_step(expected, name, candidates[name], call.ask(StepTraining.try_out))
-
     prepared = {name: (prepare_step, each, images) for name, each in candidates.items()}
     with start_calls(prepared, is_awaited=False) as calls:
-        return comparison.find_faults({n: partial(check, n, call) for n, call in calls.items()})
+        answers = {name: ask_each([call], StepTraining.try_out)[0] for name, call in calls.items()}
+    return find_faults(compute_expected(CAPSNET, images), candidates, answers)
 
 
 def measure_step(
@@ -69,17 +66,17 @@ def measure_step(
     images: int = BATCH,
     others: Iterable[str] = tuple(networks.NETWORKS),
 ) -> BenchReport:
-    """Return what all candidates of the CapsNet without faults take, and other networks; on a GPU
-    see `gpu_step`.
+    """Return the speeds of all candidates of the CapsNet without faults, and of other networks; on
+    a GPU, those of `gpu_step`.
 
-    budget: least seconds of its rounds; the others take less. Raises ParityError for another
-    network, before anything is timed.
+    budget: the least seconds of the CapsNet's rounds; the others take less. Raises ParityError for
+    another network, before anything is timed.
     """
     if machine.is_gpu():
         return gpu_step.measure_steps(budget, images)
     budget = BUDGET if budget is None else budget
     with using_threads(machine.THREADS):
-        faults = find_faults(list_candidates(), images)
+        faults = try_out(list_candidates(), images)
         sound = {n: each for n, each in list_candidates().items() if n not in faults}
         checked = networks.check_networks(others, images)
         with start_calls({n: (prepare_step, each, images) for n, each in sound.items()}) as calls:
@@ -127,8 +124,9 @@ def list_parts(before: Mapping[str, float], now: Mapping[str, float]) -> list[di
 
 
 def judge_steps(seconds: comparison.Seconds) -> list[Measured]:
-    """The bars of the CapsNet's step; of bfloat16 where a processor multiplies its matrices itself,
-    as Linux says; and those of a GPU, which is not there.
+    """Return the bars of the CapsNet's step on a processor, and those of a GPU, which is not there.
+
+    That of bfloat16 applies where Linux says that the processor multiplies matrices of it itself.
     """
     cpuinfo = Path("/proc/cpuinfo")
     has_amx = cpuinfo.exists() and "amx_bf16" in cpuinfo.read_text(encoding="utf-8").split()
@@ -144,7 +142,7 @@ def judge_steps(seconds: comparison.Seconds) -> list[Measured]:
 
 
 def measure_em(steps: int = 30, images: int = gpu_step.EM_BATCH) -> BenchReport:
-    """Speed of the fastest eager step at two and three iterations."""
+    """Return the speed of the fastest eager step at two and three iterations."""
     measured: list[Measured] = []
     attempts = {
         f"fast, T = {num_iters}": partial(_add_em, measured, steps, images, num_iters)
@@ -158,12 +156,9 @@ def measure_em(steps: int = 30, images: int = gpu_step.EM_BATCH) -> BenchReport:
 def _add_em(measured: list[Measured], steps: int, images: int, num_iters: int) -> None:
     """Measure one number of iterations. Raises ParityError where both do not compute the same."""
     overrides = (*MATRIX_CAPSNET, f"routing.num_iters={num_iters}")
-    fast, reference = (
-        StepTraining(StepCandidate(impl, overrides=overrides), images)
-        for impl in ("fast", "reference")
-    )
-    results = {"fast": (fast.compute_results(), fast.candidate.tolerance)}
-    comparison.check_parity(reference.compute_results(), results)
+    candidate = StepCandidate("fast", overrides=overrides)
+    check_step("fast", candidate, images)
+    fast = StepTraining(candidate, images)
     seconds = comparison.time_in_turns({"fast": fast}, budget=0, least=steps)
     speed, bar = images / min(seconds["fast"]), EM_FASTEST[num_iters]
     what, skipped = f"EM routing, T = {num_iters}: training", machine.reason_to_skip()

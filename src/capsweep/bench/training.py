@@ -6,17 +6,17 @@ code does: their routing, torch's plain Adam, single precision.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
-from torch import nn
 
 from capsweep.bench import comparison, machine
 from capsweep.bench.routing import Route, replace_routing, route_by_bmm, route_by_textbook
 from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
-from capsweep.model.convolution import describe_methods
+from capsweep.model.convolution import describe_methods, lay_out_weights
 from capsweep.training import devices
 from capsweep.training.fit import make_task
 from capsweep.training.graphs import CHECKED
@@ -30,20 +30,21 @@ MATRIX_CAPSNET = ("model=matrix_capsnet", "routing=em", "dataset=smallnorb", "lo
 # zero can be rounded to the other side of ReLU; `bench parity` judges float64.
 TOLERANCE = {"32": 0.02, "tf32": 0.1, "bf16-mixed": 0.3}
 FLOAT64_TOLERANCE = 1e-5  # the objective rounds scores to float32
+Answers = Mapping[str, dict[str, np.ndarray] | comparison.CandidateError]
 
 
 @dataclass(frozen=True)
 class StepCandidate:
-    """One way to train.
+    """Describes one way to train.
 
     Attributes:
-        impl: of the routing.
-        precision: as in a configuration; of a baseline on a GPU what torch itself chooses.
-        route: of a baseline; None: ours, as the cell says.
-        captured: by CUDA graphs, as a cell on a GPU is.
-        overrides: of the network that is trained.
+        impl: `routing.impl`.
+        precision: `precision`; a baseline on a GPU has torch's own settings instead.
+        route: what routes in a baseline; None: our routing, as `impl` says.
+        captured: whether its steps are CUDA graphs, as those of a cell on a GPU.
+        overrides: what the network is composed of.
         convolution: `trainer.convolution`.
-        keeps_memory: its process keeps freed memory, as that of a cell on a processor does.
+        keeps_memory: whether its process keeps freed memory, as that of a cell on a processor.
     """
 
     impl: str
@@ -56,20 +57,23 @@ class StepCandidate:
 
     @property
     def cell(self) -> Cell:
-        """The cell that it trains, or whose training a baseline replaces."""
+        """Return the cell that it trains, or whose training a baseline replaces."""
         implementation = [f"routing.impl={self.impl}", f"precision={self.precision}"]
         implementation += [f"trainer.convolution={self.convolution}"]
         return compose.cell([*self.overrides, *implementation])
 
     @property
     def tolerance(self) -> float:
-        """Of its numbers in float32; a baseline's convolutions may be rounded on a GPU."""
+        """Return the error that its numbers may have; those of a baseline on a GPU are of TF32."""
         is_rounded = self.route is not None and machine.is_gpu()
         return TOLERANCE["tf32" if is_rounded else self.precision]
 
 
 class StepTraining:
-    """A candidate in training on one batch, again and again. device: None is the machine's."""
+    """Trains a candidate on one batch, again and again.
+
+    device: where it trains; None: on the GPU, if the machine has one.
+    """
 
     def __init__(
         self,
@@ -78,22 +82,28 @@ class StepTraining:
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
     ) -> None:
-        self.candidate, self.device = candidate, device or machine.get_device()
-        self.task = make_task(candidate.cell).to(self.device, dtype)
+        self.candidate, self.dtype = candidate, dtype
+        self.device = device or machine.get_device()
+        self.begin(images)
+
+    def begin(self, images: int) -> None:
+        """Begin anew with batches of a size."""
+        candidate = self.candidate
+        self.task = make_task(candidate.cell).to(self.device, self.dtype)
         self.task.graphs = "auto" if candidate.captured else "off"
         self.network = self.task.network.train()
         if candidate.route is None:
             self.optimizer = self.task.make_optimizer(self.network)
         else:
             replace_routing(self.network, candidate.route)
-            _lay_out_plainly(self.network)
+            lay_out_weights(self.network, torch.contiguous_format)
             torch.backends.cudnn.allow_tf32 = True  # torch's default, of this process
             self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.001)
         self.graphs = self.task.make_graphs(self.optimizer)
-        self.batch = make_batch(candidate.cell, images, dtype, self.device)
+        self.batch = make_batch(candidate.cell, images, self.dtype, self.device)
 
     def __call__(self) -> None:
-        """One step."""
+        """Train one step."""
         if self.candidate.route is None:
             self.graphs.train(self.batch)
             return
@@ -102,34 +112,34 @@ class StepTraining:
         self.optimizer.step()
 
     def compute_results(self) -> comparison.Results:
-        """Return scores, loss and all gradients of the first step, without the graph that they are
-        of: a captured step cannot be had as long as that is kept.
+        """Return scores, loss and all gradients of the first step, on the processor, without the
+        graph that they are of: a captured step cannot be had as long as that is kept.
         """
         torch.manual_seed(0)  # of dropout
         losses = self._run_backward()
         gradients = {
-            f"gradient of {name}": parameter.grad.clone()
+            f"gradient of {name}": parameter.grad.to("cpu", copy=True)
             for name, parameter in self.network.named_parameters()
             if parameter.grad is not None
         }
-        outputs = {"scores": losses.scores_BN.detach(), "loss": losses.total.detach()}
-        return outputs | gradients
+        outputs = {"scores": losses.scores_BN, "loss": losses.total}
+        return {name: tensor.detach().cpu() for name, tensor in outputs.items()} | gradients
 
     def try_out(self) -> dict[str, np.ndarray]:
-        """Return the results, for another process, after steps that show that it runs: of captured
-        ones all that are compared with eager steps.
+        """Return the results of the first step, for another process, once more steps have run.
 
-        Raises CandidateError where steps were to be captured and are not.
+        Captured steps run as often as they are compared with eager ones. Raises CandidateError
+        where steps were to be captured and are not.
         """
         results = self.compute_results()
         for _ in range(1 + CHECKED if self.candidate.captured else 1):
             self()
         if self.candidate.captured and self.graphs.reason is not None:
             raise comparison.CandidateError(f"its steps are not captured: {self.graphs.reason}")
-        return {name: tensor.cpu().float().numpy() for name, tensor in results.items()}
+        return {name: tensor.float().numpy() for name, tensor in results.items()}
 
     def describe_convolutions(self) -> dict[str, str]:
-        """By name, how they computed their batches."""
+        """Return how each convolution computed its batches, by its name."""
         return describe_methods(self.network)
 
     def _run_backward(self) -> Losses:
@@ -140,7 +150,7 @@ class StepTraining:
 
 
 def make_batch(cell: Cell, images: int, dtype: torch.dtype, device: torch.device) -> Batch:
-    """Random images for the network of a cell, with as many classes as its images show."""
+    """Draw random images for the network of a cell, with as many classes as its images show."""
     dataset = cell.config["dataset"]
     noise = torch.Generator().manual_seed(0)
     shape, count = dataset["image_shape"], dataset.get("labels_per_image", 1)
@@ -148,17 +158,6 @@ def make_batch(cell: Cell, images: int, dtype: torch.dtype, device: torch.device
     first_B1 = torch.arange(images, device=device)[:, None]
     labels_BL = (first_B1 + torch.arange(count, device=device)) % dataset["num_classes"]
     return Batch(images_BCHW, labels_BL, images_BCHW[:, None].expand(-1, count, -1, -1, -1))
-
-
-def _lay_out_plainly(network: nn.Module) -> None:
-    """Weights of convolutions in torch's own order, also those of one channel, whose strides can
-    say either.
-    """
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            weight = module.weight.data
-            plain = torch.empty_like(weight, memory_format=torch.contiguous_format)
-            module.weight.data = plain.copy_(weight)
 
 
 def list_baselines() -> dict[str, StepCandidate]:
@@ -169,52 +168,56 @@ def list_baselines() -> dict[str, StepCandidate]:
     }
 
 
-def make_reference(overrides: tuple[str, ...]) -> StepCandidate:
-    """Of a network: what all others must compute."""
-    return StepCandidate("reference", overrides=overrides, convolution="direct")
+def compute_expected(
+    overrides: tuple[str, ...],
+    images: int,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+) -> comparison.Results:
+    """Return the results of a network's reference, which all candidates must give."""
+    reference = StepCandidate("reference", overrides=overrides, convolution="direct")
+    return StepTraining(reference, images, dtype, device).compute_results()
 
 
-def compute_expected(overrides: tuple[str, ...], images: int) -> comparison.Results:
-    """Return the results of a network's reference, on the processor."""
-    results = StepTraining(make_reference(overrides), images).compute_results()
-    return {name: tensor.cpu() for name, tensor in results.items()}
+def find_faults(
+    expected: comparison.Results, candidates: Mapping[str, StepCandidate], answers: Answers
+) -> dict[str, str]:
+    """Return why candidates cannot be measured: they fail, or do not give the expected results as
+    precisely as they compute.
+
+    answers: what the process of each said to `StepTraining.try_out`.
+    """
+
+    def check(name: str) -> None:
+        answer = answers[name]
+        if isinstance(answer, comparison.CandidateError):
+            raise answer
+        results = {key: torch.from_numpy(array) for key, array in answer.items()}
+        comparison.check_parity(expected, {name: (results, candidates[name].tolerance)})
+
+    return comparison.find_faults({name: partial(check, name) for name in candidates})
 
 
 def check_step(
-    expected: comparison.Results, name: str, candidate: StepCandidate, arrays: dict[str, np.ndarray]
-) -> None:
-    """Raise ParityError unless a candidate gave the expected results, as precisely as it computes.
-
-    arrays: what its process answered.
-    """
-    results = {key: torch.from_numpy(array) for key, array in arrays.items()}
-    comparison.check_parity(expected, {name: (results, candidate.tolerance)})
-
-
-def check_steps(
-    candidates: Mapping[str, StepCandidate],
+    name: str,
+    candidate: StepCandidate,
     images: int = BATCH,
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Raise ParityError unless all candidates give the scores, loss and gradients of the reference,
-    as precisely as they compute.
+    """Raise ParityError unless a candidate gives the scores, loss and gradients of the reference,
+    as precisely as it computes.
 
     dtype: float64 for networks with ReLU before large weights, whose gradients jump where a feature
     is rounded to another sign.
     """
-    first = next(iter(candidates.values()))
-    reference = make_reference(first.overrides)
-    results = {}
-    for name, candidate in candidates.items():
-        tolerance = FLOAT64_TOLERANCE if dtype == torch.float64 else candidate.tolerance
-        outputs = StepTraining(candidate, images, dtype).compute_results()
-        results[name] = outputs, tolerance
-    expected = StepTraining(reference, images, dtype).compute_results()
-    comparison.check_parity(expected, results)
+    tolerance = FLOAT64_TOLERANCE if dtype == torch.float64 else candidate.tolerance
+    results = StepTraining(candidate, images, dtype).compute_results()
+    expected = compute_expected(candidate.overrides, images, dtype)
+    comparison.check_parity(expected, {name: (results, tolerance)})
 
 
 def prepare_step(candidate: StepCandidate, images: int = BATCH) -> StepTraining:
-    """In training in a process of its own, whose memory it then keeps or gives back."""
+    """Return a candidate in training, in a process of its own that keeps freed memory or not."""
     if candidate.keeps_memory and not machine.is_gpu():
         devices.keep_freed_memory()
     return StepTraining(candidate, images)

@@ -11,7 +11,7 @@ from typing import Any
 from capsweep.bench import comparison
 from capsweep.bench.processes import start_calls
 from capsweep.bench.results import BenchReport, Measured
-from capsweep.bench.training import StepCandidate, StepTraining, check_steps
+from capsweep.bench.training import StepCandidate, StepTraining, check_step
 from capsweep.config import package_files
 from capsweep.config.bounds import NORMALISERS
 from capsweep.model.routing import describe_routing
@@ -25,8 +25,8 @@ SLOWEST = 2.0  # times dynamic routing: a slower variant deserves a fast path
 
 
 def list_candidates() -> dict[str, StepCandidate]:
-    """Each file of conf/routing, and the normalisers of dynamic routing, by the implementation that
-    `routing.impl: auto` chooses.
+    """Return a candidate for each file of conf/routing and each normaliser of dynamic routing, by
+    the implementation that `routing.impl: auto` chooses.
     """
     folder = package_files.find_folder("conf") / "routing"
     choices = {path.stem: [f"routing={path.stem}"] for path in sorted(folder.glob("*.yaml"))}
@@ -41,13 +41,14 @@ def list_candidates() -> dict[str, StepCandidate]:
 def measure_variants(
     budget: float = 60.0, candidates: Mapping[str, StepCandidate] | None = None
 ) -> BenchReport:
-    """Raises ParityError, before a speed is measured, where an implementation is not its reference.
+    """Return the time of a step with each candidate.
 
-    budget: least seconds of the rounds.
+    budget: the least seconds of the rounds. Raises ParityError, before a speed is measured, where
+    an implementation does not compute what its reference does.
     """
     candidates = candidates or list_candidates()
     for name, candidate in candidates.items():
-        check_steps({name: candidate}, GATE_IMAGES)
+        check_step(name, candidate, GATE_IMAGES)
     with start_calls({"steps": (_prepare_steps, candidates, budget)}) as calls:
         rows = calls["steps"].ask(operator.call)
     slowest = max(rows, key=lambda row: row["over dynamic"])

@@ -15,23 +15,23 @@ from capsweep.errors import UserError
 from capsweep.report import grid
 from capsweep.storage.files import write_json
 
-ALONE = ("start", "sweep", "routing", "variants", "convolution", "step", "data")
-OF_DEVICES = ("parity", "sharing")  # run where they are named
+NAMED = "parity"  # runs where it is named
+ALONE = ("start", "sweep", "routing", "variants", "convolution", "step", "data", NAMED)
 BENCHES = {  # name: its module
-    **{name: name for name in (*ALONE, *OF_DEVICES)},
+    **{name: name for name in ALONE},
     **{"em": "step", "shards": "data"},
 }
 
 
 def run_bench(parsed: argparse.Namespace) -> int:
-    """Returns 1 when a bar is missed, or when the parity gate of a whole benchmark is red: then
+    """Return 1 when a bar is missed, or when the parity gate of a whole benchmark is red: then
     nothing of it is reported. Quick ones have no bars, since they measure nothing.
 
     Writes STORAGE/bench/NAME.json (NAME-quick.json) and, where there is a page, the benchmark's
     section of it. Raises UserError for an unknown name, or a page without a place for it, before
     anything is measured.
     """
-    names = parsed.names or [name for name in BENCHES if name not in OF_DEVICES]
+    names = parsed.names or [name for name in BENCHES if name != NAMED]
     if unknown := [name for name in names if name not in BENCHES]:
         raise UserError(f"bench {', '.join(unknown)}: have {', '.join(BENCHES)}")
     if parsed.quick and parsed.publish is not None:

@@ -162,7 +162,7 @@ SYNC = (
 BENCH = (
     _option(
         "names",
-        "start, sweep, routing, step, em, data, shards, ...; default: all but parity and sharing",
+        "start, sweep, routing, step, em, data, shards, ...; default: all but parity",
         nargs="*",
     ),
     _switch("--quick", "tiny sizes, to see that it runs; it measures nothing"),

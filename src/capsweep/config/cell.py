@@ -104,8 +104,8 @@ WORKLESS = (
     "model.dropout",
 )
 
-# Variants without a fast path when `routing.impl: auto` came, as which their shape counts it; that
-# of others counts it as fast. So what was measured before still tells their cost.
+# Variants that had no fast path when `routing.impl: auto` came. A shape counts `auto` as
+# `reference` for these and as `fast` for others, so that costs measured before still hold.
 REFERENCE_ALONE = ("inverted_attention", "self_attention", "self_routing")
 
 # Logistics that change the work; at these values they count as absent, as before they existed.
@@ -174,7 +174,7 @@ def rename_targets(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def hash_shape(cell: Cell) -> str:
-    """8 hexadecimal digits, equal for cells of equal work per step and equal memory.
+    """Return 8 hexadecimal digits, equal for cells of equal work per step and equal memory.
 
     Sizes, routing iterations, batch, precision, implementation and threads count; loss weights
     count only as far as they switch a part on.

@@ -36,7 +36,7 @@ CUT_OPTIONS = {
     "cluster=aws": "start one with `ray up docs/examples/aws.yaml`, then CLUSTER=address",
     "cluster=kuberay": "use `kubectl apply -f docs/examples/kuberay.yaml`",
 }
-# Keys that there were, and what is so instead; what was typed or stored with them still composes.
+# Keys that went, and what replaced them. What was typed or stored with them still composes.
 CUT_KEYS = {
     "trainer.compile": "trainer.graphs replaced it (auto: a GPU replays a step that was captured)"
 }
@@ -80,7 +80,7 @@ def cell(overrides: Iterable[str | Override]) -> Cell:
 
 
 def is_cut(item: str | Override) -> bool:
-    """Whether an override sets a key that there was; one line says what is so instead."""
+    """Return whether an override sets a key that went, and print what replaced that key."""
     key = item.partition("=")[0].strip() if isinstance(item, str) else item.key
     if key in CUT_KEYS:
         _report_cut_key(key)
@@ -89,7 +89,7 @@ def is_cut(item: str | Override) -> bool:
 
 @cache
 def _report_cut_key(key: str) -> None:
-    """Once in a process: a sweep composes many cells."""
+    """Print what replaced a key, once in a process, since a sweep composes many cells."""
     print(f"{key} is ignored: {CUT_KEYS[key]}", file=sys.stderr, flush=True)
 
 

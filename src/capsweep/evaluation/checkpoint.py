@@ -47,8 +47,8 @@ class TrainedCell:
     train: EvaluatedSplit | None = None
 
     def __call__(self, images_BCHW: Tensor, **options: bool) -> NetworkOutput:
-        """The network's output, in the precision in which it was trained and tested; float32 for
-        TF32 where the device has none.
+        """Return the network's output, in the precision in which it was trained and tested; in
+        float32 for TF32 where the device has none.
         """
         precision, device = self.config["precision"], self.test.device
         devices.allow_tf32(precision == "tf32")  # other cells may be evaluated in turns with it
@@ -149,7 +149,7 @@ class CellLoader:
 
     def _load_network(self, name: str, config: Mapping[str, Any]) -> nn.Module:
         if config["precision"] == "tf32" and not devices.has_tf32(self.device):
-            line = f"{name}: trained with precision=tf32, which {self.device} has not; float32 here"
+            line = f"{name}: trained with precision=tf32, evaluated in float32 on {self.device}"
             print(line, file=sys.stderr)
         content = self.ledger.read(name, "weights.ckpt")
         if content is None:
@@ -255,7 +255,7 @@ def _add_logistics(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> 
 
 
 def _without_kernels(config: Mapping[str, Any], device: torch.device) -> Mapping[str, Any]:
-    """What was to be trained by a GPU's kernels alone is routed by other code elsewhere."""
+    """Return a configuration that asks for a GPU's kernels on GPUs alone."""
     if get(config, "routing.impl") != "triton" or device.type == "cuda":
         return config
     print(f"routing.impl=triton needs a GPU: routed by impl=auto on {device.type}", file=sys.stderr)

@@ -85,8 +85,8 @@ def find_fault_of_kernels(device: torch.device) -> str | None:
 class PrimaryCapsules(nn.Module):
     """A convolution whose channels, P at a time and at one place, are the pose of a capsule.
 
-    "Dynamic Routing Between Capsules", section 4; conv has types * pose channels. On a GPU a kernel
-    of ours reads them, but where conv is direct: as torch does it.
+    "Dynamic Routing Between Capsules", section 4; conv has types * pose channels. On a GPU a Triton
+    kernel squashes them; torch does where it cannot run, or where the method of conv is direct.
     """
 
     def __init__(self, conv: Convolution, pose: int) -> None:
@@ -94,8 +94,8 @@ class PrimaryCapsules(nn.Module):
         self.conv, self.pose = conv, pose
 
     def forward(self, features_BCHW: Tensor) -> Tensor:
-        """Poses [B, I, P], children in the order type, row, column, in the weights' precision even
-        inside autocast: what routing compares are lengths of sums of squares.
+        """Return poses [B, I, P], children in the order type, row, column, in the precision of the
+        weights even inside autocast: what routing compares are lengths of sums of squares.
         """
         channel_BCHW, dtype = self.conv(features_BCHW), self.conv.weight.dtype
         by_kernels = self.conv.method != "direct" and channel_BCHW.is_cuda

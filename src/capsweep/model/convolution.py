@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from capsweep.model.large_kernels import SMALLEST_KERNEL, Tiling, choose_tiling
 from capsweep.model.transformed_convolution import convolve
 
-FEW_NUMBERS = 128  # that a kernel sees
+FEW_NUMBERS = 128  # the most that a kernel may see to be gathered
 WHOLE_PRECISION = (torch.float32, torch.float64)
 # Whether the processor has instructions for it, and need not emulate it.
 MULTIPLIES_BFLOAT16 = any(
@@ -27,9 +27,12 @@ class Convolution(nn.Conv2d):
 
     valid: no padding. same: ceil(size / stride) places, zeros around, the odd one below and right.
     divisor: the weighted sums are divided by it, the bias is not. bias: whether there is one.
-    method: direct, as torch does it; transformed, on processors alone, as `large_kernels` does it
-    where it can; auto: that where it pays, and on GPUs a product of matrices where a kernel sees
-    few numbers. methods: those of the batches so far.
+
+    Attributes:
+        method: direct, as torch does it; transformed, as `large_kernels` does it where it can, on
+            processors alone; auto, transformed where that pays, and gathered, a product of
+            matrices, where a kernel sees few numbers on a GPU.
+        methods: those of the batches so far.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class Convolution(nn.Conv2d):
         return -(-size // stride) if self.same else (size - kernel) // stride + 1
 
     def forward(self, input: Tensor) -> Tensor:
-        """Feature maps [B, C, H, W]."""
+        """Return the feature maps [B, C, H, W]."""
         # A division of the weights touches fewer numbers than one of the features or the sums.
         weight = self.weight if self.divisor == 1 else self.weight / self.divisor
         tiling = self._choose_tiling(input)
@@ -84,7 +87,7 @@ class Convolution(nn.Conv2d):
         return choose_tiling(kernel, stride, channels, len(input), places, always)
 
     def _sees_few(self, input: Tensor) -> bool:
-        """Whether copies of all that the kernel sees are no larger than the features, on a GPU."""
+        """Return whether a GPU can copy all that the kernel sees, no more than the features are."""
         seen = self.in_channels * self.kernel_size[0] ** 2
         few = self.in_channels < seen <= min(FEW_NUMBERS, self.out_channels)
         return few and input.is_cuda and self.method != "direct"
@@ -110,7 +113,7 @@ class Convolution(nn.Conv2d):
         missing = weight_OE.shape[1] - seen_BHWE.shape[3]
         features_BHWO = F.linear(F.pad(seen_BHWE, (0, missing), value=1.0), weight_OE)
         features_BOHW = features_BHWO.permute(0, 3, 1, 2)
-        is_channels_last = weight.stride(1) == 1  # as `to_channels_last` lays weights out
+        is_channels_last = weight.stride(1) == 1  # as `lay_out_weights` may have laid it out
         return features_BOHW if is_channels_last else features_BOHW.contiguous()
 
     def _count_all_places(self, input: Tensor) -> tuple[int, int]:
@@ -143,7 +146,7 @@ def set_method(network: nn.Module, method: str) -> None:
 
 
 def describe_methods(network: nn.Module) -> dict[str, str]:
-    """By the name of a convolution, how it computed its batches."""
+    """Return how each convolution computed its batches, by its name."""
     return {
         name: " or ".join(sorted(module.methods)) or "direct"
         for name, module in network.named_modules()
@@ -167,22 +170,20 @@ def zip_layers(
     return list(zip(*(sizes[key] for key in keys), strict=True))
 
 
-def to_channels_last(network: nn.Module) -> nn.Module:
-    """Let the convolutions of `network` compute with the channels of a pixel side by side.
+def lay_out_weights(network: nn.Module, layout: torch.memory_format) -> None:
+    """Lay the weights of convolutions out, in place, as their features shall be.
 
-    In place, and returned. A convolution whose weights are laid out so gives features laid out so,
-    whatever its input's layout. Shapes, values and the keys of `state_dict` stay; weights saved in
-    either layout load into the other. It is faster on CPUs, and what a GPU's tensor cores
-    read. Vote weights, which have four axes too, stay as they are.
+    A convolution gives features laid out as its weights, whatever its input's layout. Shapes,
+    values and the keys of `state_dict` stay; weights saved in one layout load into another.
+    torch.channels_last, the channels of a pixel side by side, is faster on CPUs, and what a GPU's
+    tensor cores read. Vote weights, which have four axes too, stay as they are.
     """
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             weight = module.weight.data
             # Not .contiguous(): weights of one input channel count as both, and would give features
             # in the other layout.
-            laid_out = torch.empty_like(weight, memory_format=torch.channels_last)
-            module.weight.data = laid_out.copy_(weight)
-    return network
+            module.weight.data = torch.empty_like(weight, memory_format=layout).copy_(weight)
 
 
 PLACES: Mapping[str, tuple[int, ...]] = {"right_column": (3, 7), "first": (0, 1), "none": ()}

@@ -39,7 +39,10 @@ def squash_channels_kernel(
     TILE_P: tl.constexpr,
     BACKWARD: tl.constexpr,
 ):
-    """Poses of primary capsules, P channels each, or the gradient by the channels; grid (rows)."""
+    """Write the poses of primary capsules, P channels each, or the gradient by the channels.
+
+    The grid is (rows).
+    """
     row_R1 = (tl.program_id(0) * TILE_R + tl.arange(0, TILE_R))[:, None]
     number_1P = tl.arange(0, TILE_P)[None, :]
     inside_RP = (row_R1 < num_rows) & (number_1P < P)
@@ -66,7 +69,7 @@ CHANNELS = 1024  # numbers of a program's capsules
 
 
 class SquashedChannels(torch.autograd.Function):
-    """Poses [B, I, P] of primary capsules of a type, from channels [B, C, H, W] in any layout."""
+    """Squashes channels [B, C, H, W], in any layout, to poses [B, I, P] of a type of number."""
 
     @staticmethod
     def forward(ctx: Any, channel_BCHW: Tensor, pose: int, dtype: torch.dtype) -> Tensor:
@@ -84,7 +87,7 @@ class SquashedChannels(torch.autograd.Function):
 
 @once_differentiable
 def _differentiate(ctx: Any, by_pose_BIP: Tensor) -> Tensor:
-    """By the channels, laid out as they are."""
+    """Return the gradient by the channels, laid out as they are."""
     (channel_BCHW,) = ctx.saved_tensors
     by_channel_BCHW = channel_BCHW.new_empty_strided(channel_BCHW.shape, channel_BCHW.stride())
     _launch(channel_BCHW, by_pose_BIP, by_pose_BIP, by_channel_BCHW, BACKWARD=True)

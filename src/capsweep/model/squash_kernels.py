@@ -22,7 +22,7 @@ SMALLEST = tl.constexpr(2.0**-126)  # above 0 in float32: what a length is at le
 
 @triton.jit
 def divide(x, y):
-    """Rounded to the nearest number; Triton's own division of float32 may be two off."""
+    """Divide, rounded to the nearest number; Triton's own division of float32 may be two off."""
     if x.dtype == tl.float32:
         return tl.div_rn(x, y)
     return x / y
@@ -30,7 +30,7 @@ def divide(x, y):
 
 @triton.jit
 def get_length(s_RD):
-    """Of the rows, [R, 1], rounded to the nearest number."""
+    """Return the lengths of rows, [R, 1], rounded to the nearest number."""
     squared_R1 = tl.sum(s_RD * s_RD, axis=1, keep_dims=True)
     if squared_R1.dtype == tl.float32:
         return tl.sqrt_rn(squared_R1)
@@ -39,13 +39,13 @@ def get_length(s_RD):
 
 @triton.jit
 def get_direction(s_RD):
-    """The rows by their lengths; 0 where they have none."""
+    """Divide rows by their lengths; a row of length 0 stays 0."""
     return divide(s_RD, tl.maximum(get_length(s_RD), SMALLEST))
 
 
 @triton.jit
 def squash_rows(s_RD):
-    """As `capsules.squash`: the rows, and their new lengths."""
+    """Return what `capsules.squash` makes of rows, and its lengths [R, 1]."""
     length_R1 = get_length(s_RD)
     shrunk_R1 = 1 + length_R1 * length_R1
     factor_R1 = divide(length_R1, shrunk_R1)
@@ -54,7 +54,7 @@ def squash_rows(s_RD):
 
 @triton.jit
 def differentiate_rows(s_RD, by_v_RD):
-    """As `capsules.squash_gradient`."""
+    """Return what `capsules.squash_gradient` makes of rows, and the gradient by their squash."""
     length_R1 = get_length(s_RD)
     shrunk_R1 = 1 + length_R1 * length_R1
     slope_R1 = divide(1 - length_R1 * length_R1, shrunk_R1 * shrunk_R1)
@@ -73,7 +73,7 @@ def add_parts(
     TILE_R: tl.constexpr,
     TILE_D: tl.constexpr,
 ):
-    """The sum of parts of `size` numbers each; 0 where there is none."""
+    """Sum parts of `size` numbers each; without parts the sum is 0."""
     total_XRD = tl.zeros((TILE_X, TILE_R, TILE_D), part_XRD.dtype.element_ty)
     for first in range(0, num_parts, TILE_X):
         part_X = first + tl.arange(0, TILE_X)
@@ -100,8 +100,9 @@ def squash_sums_kernel(
     TILE_D: tl.constexpr,
     WITH_BEFORE: tl.constexpr,
 ):
-    """The sum of the parts and the bias; `before` plus what it is squashed to; the length of that;
-    grid (rows).
+    """Write the sum of the parts and the bias, `before` plus its squash, and the squash's length.
+
+    The grid is (rows).
     """
     row_R1 = (tl.program_id(0) * TILE_R + tl.arange(0, TILE_R))[:, None]
     number_1D = tl.arange(0, TILE_D)[None, :]
@@ -137,7 +138,10 @@ def differentiate_sums_kernel(
     WITH_BEFORE: tl.constexpr,
     WITH_LENGTH: tl.constexpr,
 ):
-    """The gradient by v, `before` plus the sum of the parts, and that by the sums; grid (rows)."""
+    """Write the gradient by v, which is `before` plus the sum of the parts, and that by the sums.
+
+    The grid is (rows).
+    """
     row_R1 = (tl.program_id(0) * TILE_R + tl.arange(0, TILE_R))[:, None]
     number_1D = tl.arange(0, TILE_D)[None, :]
     is_row_R1 = row_R1 < num_rows
@@ -168,7 +172,11 @@ MOST_PARTS = 16  # that a program reads at once
 def squash_sums(
     part_XBJD: Tensor, bias_JD: Tensor, before_BJD: Tensor | None, *results: Tensor
 ) -> None:
-    """Write into three results: sums [B, J, D], `before` plus their squash, its length [B, J]."""
+    """Sum parts and the bias, and squash the sum.
+
+    results: three tensors to write into, the sums [B, J, D], `before` plus the squash of the sums
+    [B, J, D], and the length of the squash [B, J].
+    """
     parts, images, parents, numbers = part_XBJD.shape
     grid, tiles = _cut_rows(images * parents, numbers, parts)
     read = part_XBJD, bias_JD, part_XBJD if before_BJD is None else before_BJD
@@ -180,9 +188,10 @@ def squash_sums(
 def differentiate_sums(
     part_XBJD: Tensor | None, before_BJD: Tensor | None, by_length_BJ: Tensor | None, *rest: Tensor
 ) -> None:
-    """From the sums, first of the rest, and the gradient by their squash, which is `before` plus
-    the parts, write into the other two: that gradient, and the gradient by the sums. by_length_BJ:
-    gradient by the length of the squash, which is no part of the former.
+    """Differentiate the squash of sums, whose gradient by the squash is `before` plus the parts.
+
+    by_length_BJ: the gradient by the length of the squash, which is no part of the former. rest:
+    the sums, which are read, and two tensors to write into, the gradients by squash and by sums.
     """
     sums_BJD = rest[0]
     parts, numbers = 0 if part_XBJD is None else len(part_XBJD), sums_BJD.shape[2]
@@ -202,5 +211,5 @@ def _cut_rows(rows: int, numbers: int, parts: int) -> tuple[tuple[int], dict[str
 
 
 def power_of_two(size: int) -> int:
-    """Return the smallest that holds `size`, which tiles must be."""
+    """Return the smallest power of two that holds `size`, as the size of a tile must be."""
     return 1 << max(0, size - 1).bit_length()

@@ -16,7 +16,7 @@ from capsweep.data.batches import Presenter
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import Reader, TestedElsewhere
 from capsweep.errors import ConfigError, is_short_of_memory
-from capsweep.model.convolution import set_method, to_channels_last
+from capsweep.model.convolution import lay_out_weights, set_method
 from capsweep.shards.manifest import hash_declared
 from capsweep.training.objective import Classification, Objective
 
@@ -39,25 +39,26 @@ def _instantiate(section: Mapping[str, Any], **extra: Any) -> Any:
 
 
 def is_channels_last(config: Mapping[str, Any], device: str) -> bool:
-    """Whether convolutions of a cell have the channels of a pixel side by side on a kind of device:
-    not exact float32 on a GPU, which takes three quarters of that time with channels first.
+    """Return whether convolutions of a cell have the channels of a pixel side by side.
+
+    device: its kind. On a GPU exact float32 takes three quarters of that time with channels first.
     """
     return device != "cuda" or config["precision"] != "32"
 
 
 def build_network(config: Mapping[str, Any], device: str = "cpu") -> nn.Module:
-    """Return the network of a canonical configuration, its routing drawn in, and computed by
-    `trainer.convolution`, auto where a configuration has no such key.
+    """Return the network of a canonical configuration, its routing drawn in.
 
-    device: the kind of which it will be; its convolutions are laid out for that. Raises ConfigError
-    naming the key when the sizes do not fit together.
+    Its convolutions compute by `trainer.convolution`, or auto where a configuration has no such
+    key, and are laid out for `device`, the kind on which it will be. Raises ConfigError naming the
+    key when the sizes do not fit together.
     """
     routing = config["routing"]
     routed = {} if routing is None else {"routing": _without_name(routing)}
     try:
         network: nn.Module = _instantiate(config["model"], **routed)
         if is_channels_last(config, device):
-            to_channels_last(network)
+            lay_out_weights(network, torch.channels_last)
     except Exception as error:  # Hydra wraps what a constructor raises; the rest goes on up
         if isinstance(error.__cause__, ValueError):
             raise ConfigError(str(error.__cause__)) from error
@@ -155,7 +156,7 @@ def build_objective(config: Mapping[str, Any]) -> Objective:
 
 
 def build_optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.optim.Optimizer]:
-    """What makes the optimiser of a network.
+    """Return what makes the optimiser of a network.
 
     Raises ConfigError where it shall be fused and its class has no fused form.
     """
@@ -177,8 +178,10 @@ def build_optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.op
 
 
 def _lay_out_states(optimizer: torch.optim.Optimizer) -> None:
-    """Lay what was loaded out in memory as the parameters are, on which fused kernels count and
-    which they do not check: it may have been saved where convolutions have another layout.
+    """Lay moments that were loaded out as their parameters are.
+
+    They may have been saved where convolutions have another layout. Fused kernels count on the same
+    one, and do not check it.
     """
     for parameter, state in optimizer.state.items():
         for name, value in state.items():

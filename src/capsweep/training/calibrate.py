@@ -78,7 +78,7 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
 
 
 def _train(task: CapsuleTask, captured: StepGraphs, loader: BatchLoader, steps: int) -> list[float]:
-    """Seconds of each step after the warm-up, the device's work included."""
+    """Return the seconds of each step after the warm-up, the device's work included."""
     margin = task.objective.margin_at(0, 1)
     task.train()
     least = BUSY if task.device.type == "cuda" else 0.0

@@ -43,7 +43,7 @@ def on_gpus(config: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def using_threads(count: int) -> Iterator[None]:
-    """So many on the processor; as before, afterwards."""
+    """Let torch have so many threads on the processor, and as many as before afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -68,7 +68,7 @@ def set_tf32(config: Mapping[str, Any]) -> None:
 
 
 def allow_tf32(is_allowed: bool) -> None:
-    """Let the tensor cores of a GPU round products of float32 to TF32, or not. Of this process.
+    """Let the tensor cores of a GPU round products of float32 to TF32 in this process, or not.
 
     torch's own default lets convolutions be rounded, and matrix products not. A process runs many
     cells, so it is set for each.
@@ -78,7 +78,7 @@ def allow_tf32(is_allowed: bool) -> None:
 
 
 def has_tf32(device: torch.device) -> bool:
-    """Whether a device multiplies matrices of TF32."""
+    """Return whether a device multiplies matrices of TF32."""
     if device.type != "cuda" or torch.version.cuda is None or not torch.cuda.is_available():
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
@@ -114,17 +114,16 @@ def start_memory_peak() -> None:
 
 
 def read_memory_peak() -> dict[str, int | None]:
-    """Return peak bytes since `start_memory_peak`: resident in the process, and reserved on the
-    GPU. Others cannot have what is reserved: what was freed, or is kept by a captured step, is too.
+    """Return the peak bytes since `start_memory_peak`, resident in the process and reserved on the
+    GPU. Others cannot have what is reserved, be it freed or kept by a captured step.
     """
     gpu = torch.cuda.max_memory_reserved() if torch.cuda.is_available() else None
     return {"process": _read_status("VmHWM"), "gpu": gpu}
 
 
-def read_memory() -> dict[str, int | None]:
-    """Return bytes of this moment: resident in the process, and allocated on the GPU."""
-    gpu = torch.cuda.memory_allocated() if torch.cuda.is_available() else None
-    return {"process": _read_status("VmRSS"), "gpu": gpu}
+def read_resident() -> int | None:
+    """Return the bytes that are resident in this process now."""
+    return _read_status("VmRSS")
 
 
 def read_taken_memory() -> int:

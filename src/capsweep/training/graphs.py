@@ -35,7 +35,7 @@ UPDATE_TOLERANCE = 0.2
 
 
 class CapturedStep:
-    """A step on batches of one shape, captured.
+    """Trains on batches of one shape by replaying a step that was captured.
 
     Attributes:
         gradients: the parameters' gradients after a replay, as they were clipped.
@@ -89,7 +89,9 @@ class CapturedStep:
             self.margin.fill_(margin)
 
     def _run(self) -> None:
-        """What is captured; the metrics' counts, which are Python's, are kept for each replay."""
+        """Take the step that is captured. The metrics' counts, which are Python's, are kept for each
+        replay.
+        """
         before, self.metrics.counts = self.metrics.counts, Counter()
         try:
             with _rates_on_device(self.step, self.rates):

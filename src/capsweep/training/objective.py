@@ -57,8 +57,8 @@ class Objective:
         self.num_classes = num_classes
 
     def margin_at(self, step: int, steps: int) -> float | None:
-        """Return the margin of a loss that has another at each of so many steps; None: of one that
-        has not.
+        """Return the margin of the loss at one of so many steps; None where it has no margin that
+        grows.
         """
         margin_at: Any = getattr(self.classification, "margin_at", None)
         return None if margin_at is None else margin_at(step, steps)
@@ -144,7 +144,7 @@ class SplitMetrics:
             self._add("segmentation", overlapping, found_BL.numel())
 
     def compute(self, split: str, device: torch.device | None = None) -> dict[str, float]:
-        """Return `split/loss` and so on, of what was measured, and start again. Synchronises.
+        """Return what was measured, as `split/loss` and so on, and start again. Synchronises.
 
         The sums stay the same tensors, which captured steps add to.
 

@@ -36,9 +36,19 @@ class Size:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Seconds of one training step and of evaluating one image, seconds before the first step, and
-    peak memory in bytes ("process" and "gpu", None where unknown; of a GPU, all that a process
-    takes of it, its context included). utilisation: of the GPU, 0..1.
+    """Holds what a cell's shape costs on some hardware, as some steps of it measured.
+
+    Attributes:
+        shape: `hash_shape` of the cell.
+        hardware: where it ran.
+        seconds_per_step: of training.
+        evaluation_seconds_per_image: of testing.
+        startup_seconds: before the first step.
+        peak_memory_bytes: "process" and "gpu", None where unknown; of a GPU, all that a process
+            takes of it, its context included.
+        utilisation: of the GPU, 0..1.
+        device_memory_bytes: what the GPU has.
+        steps: how many were timed.
     """
 
     shape: str

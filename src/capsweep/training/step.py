@@ -13,7 +13,7 @@ from capsweep.training.objective import Losses, Objective
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """A step of training on one device, eagerly.
+    """Trains a network on one batch after another, eagerly, on one device.
 
     Attributes:
         network: what is trained, in place.
@@ -33,7 +33,7 @@ class TrainingStep:
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """Return the device of the parameters."""
         return next(self.network.parameters()).device
 
     def __call__(self, batch: Batch, margin: float | Tensor | None = None) -> Losses:

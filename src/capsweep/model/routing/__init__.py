@@ -114,16 +114,13 @@ class Route:
 
     def __call__(self, votes: Any, *arguments: Any, **options: Any) -> Routed:
         """Route `votes`."""
-        name = self._choose(votes, options) if self.impl == AUTO else self.impl
+        name = self.impl
+        if name == AUTO:
+            asked = self.conditions.items()
+            unable = {each for each, can_route in asked if not can_route(votes, **options)}
+            name = [each for each in self.impls if each not in unable][-1]
         self.used.add(name)
         return self.impls[name](votes, *arguments, **options)
-
-    def _choose(self, votes: Any, options: Mapping[str, Any]) -> str:
-        for name in reversed([*self.impls]):
-            condition = self.conditions.get(name)
-            if condition is None or condition(votes, **options):
-                return name
-        raise ValueError(f"routing.impl={AUTO}: none of {', '.join(self.impls)} can route these")
 
 
 def choose_impl(
@@ -131,11 +128,11 @@ def choose_impl(
     impl: str,
     conditions: Mapping[str, Callable[..., bool]] | None = None,
 ) -> Route:
-    """The implementation of `impls` that is named `impl`; nothing else routes in its place.
+    """Return the implementation of `impls` that is named `impl`; nothing else routes in its place.
 
     auto: the last of `impls` that can, asked where votes are routed, since only there their device
-    is known: `conditions` has a question on votes and options for each that cannot always. Raises
-    ValueError for another name.
+    is known: `conditions` has a question on votes and options for each that cannot always, which
+    the first can. Raises ValueError for another name.
     """
     if impl not in (AUTO, *impls):
         raise ValueError(f"routing.impl must be one of {', '.join((AUTO, *impls))}, got {impl}")
@@ -143,7 +140,9 @@ def choose_impl(
 
 
 def describe_routing(network: nn.Module) -> str | None:
-    """How the votes of `network` were routed: `fast`, or `auto: triton`; None where none are."""
+    """Return how the votes of `network` were routed, such as `fast` or `auto: triton`; None where
+    none are.
+    """
     layers = (getattr(module, "route", None) for module in network.modules())
     routes = [route for route in layers if isinstance(route, Route)]
     if not routes:

@@ -203,7 +203,7 @@ def triton_route(
     normaliser: str = "softmax",
     **options: Any,
 ) -> Routed:
-    """The same as `fast` for linear votes on a GPU, by `dynamic_triton`.
+    """Route linear votes on a GPU by `dynamic_triton`, with the options of `fast`.
 
     Raises ConfigError for other votes, without triton, and on another device.
     """
@@ -233,7 +233,7 @@ def triton_route(
 
 
 def can_route_by_kernels(votes: LocalVotes, *, normaliser: str = "softmax", **_: Any) -> bool:
-    """Whether `triton_route` takes these votes: linear ones on a GPU where its kernels run."""
+    """Return whether `triton_route` takes votes: linear ones on a GPU where its kernels run."""
     is_linear = isinstance(votes, Votes) and normaliser == "softmax"
     return is_linear and votes.device.type == "cuda" and not find_fault_of_kernels(votes.device)
 

@@ -182,7 +182,7 @@ def route_linear(
 def run_iterations(
     linear: LinearVotes, prior: Tensor, bias: Tensor, num_iters: int, none_of_the_above: bool
 ) -> list[Iteration]:
-    """All iterations; their gradients are not autograd's, but for the first."""
+    """Return all iterations; of the first alone autograd knows the gradient."""
     coupling = softmax_over_parents(prior, none_of_the_above, dim=0)
     iterations = [Iteration(None, coupling, linear.sum_first(coupling) + bias)]
     for _ in range(num_iters - 1):
@@ -224,7 +224,7 @@ class _LinearRouting(torch.autograd.Function):
 
 @once_differentiable
 def _differentiate_routing(ctx: Any, by_v: Tensor) -> tuple[Tensor | None, ...]:
-    """By the inputs of `_LinearRouting`, from the last iteration to the first."""
+    """Return the gradients by the inputs of `_LinearRouting`, from the last iteration on back."""
     pose_BIP, weight_IJDP, *flat = ctx.saved_tensors
     iterations = [Iteration(*flat[start : start + 3]) for start in range(0, len(flat), 3)]
     linear, with_prior = LinearVotes(pose_BIP, weight_IJDP), ctx.needs_input_grad[2]

@@ -38,8 +38,8 @@ def lay_out_kernel(
     TILE_J: tl.constexpr,
     TILE_D: tl.constexpr,
 ):
-    """Weights in the order of the other kernels, as they are and times the couplings of every
-    image; grid (children, columns).
+    """Write the weights in the order of the other kernels, and the same times the first couplings,
+    which all images share. The grid is (children, columns).
     """
     child = tl.program_id(0).to(tl.int64)
     pose_P = tl.program_id(1) * TILE_P + tl.arange(0, TILE_P)
@@ -80,7 +80,9 @@ def iterate_kernel(
     BACKWARD: tl.constexpr,
     WITH_NONE: tl.constexpr,
 ):
-    """sum_i coefficient_ij u_hat_ij over some children, of TILE_B images; grid (images, parts).
+    """Write sum_i coefficient_ij u_hat_ij over some children, of TILE_B images.
+
+    The grid is (images, parts).
 
     With a_ij = u_hat_ij . parent_j the coefficients are, forwards, the couplings softmax_j (prior +
     a), and, backwards, the gradient by the logits c_ij (a_ij - sum_k c_ik a_ik), with the couplings
@@ -156,8 +158,8 @@ def differentiate_kernel(
     WITH_FIRST: tl.constexpr,
     WITH_LOGITS: tl.constexpr,
 ):
-    """Gradients by TILE_P columns of a child's weights, and by as many numbers of its pose in some
-    images; grid (children, parts, columns).
+    """Write the gradients by TILE_P columns of a child's weights, and by as many numbers of its
+    pose in some images. The grid is (children, parts, columns).
 
     The votes' gradient is sum_t coupling_ij by_sums_j + by_logit_ij pose_sum_j. The couplings of
     the first iteration are those of every image, and it has no logits.

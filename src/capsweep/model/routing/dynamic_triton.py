@@ -67,8 +67,8 @@ def route_by_kernels(
 
 
 class _KernelRouting(torch.autograd.Function):
-    """The last v, its length, both differentiable by poses, weights, prior and bias, and the last
-    couplings.
+    """Gives the last v and its length, differentiable by poses, weights, prior and bias, and the
+    last couplings, which have no gradient.
     """
 
     @staticmethod
@@ -117,7 +117,7 @@ class _KernelRouting(torch.autograd.Function):
 def _differentiate_routing(
     ctx: Any, by_v_BJD: Tensor | None, by_length_BJ: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """By poses, weights, prior and bias, from the last iteration to the first."""
+    """Return the gradients by poses, weights, prior and bias, from the last iteration on back."""
     pose_BIP, weight_IPJD, coupling_IJ, coupling_TBIJ, sums_TBJD, after_TBJD = ctx.saved_tensors
     kernels, last = Kernels(pose_BIP, ctx.shape, weight_IPJD), len(coupling_TBIJ)
     first, with_prior = 0 if ctx.is_full else last, ctx.needs_input_grad[2]
@@ -147,9 +147,9 @@ def _differentiate_routing(
 
 
 class Kernels:
-    """The launches for votes of some shape: all tensors contiguous.
+    """Launches the kernels for votes of one shape; all tensors are contiguous.
 
-    weight_IPJD: where the weights have been laid out before.
+    weight_IPJD: the weights as `sum_first` laid them out before; None: it is yet to do so.
     """
 
     def __init__(
@@ -168,11 +168,13 @@ class Kernels:
         self.fixed |= {"TILE_J": tiles[0], "TILE_D": tiles[1], **FUSED}
 
     def repeat(self, coupling_IJ: Tensor) -> Tensor:
-        """[B, I, J]: those of every image, of each."""
+        """Return couplings [B, I, J] of each image from those that all images share."""
         return coupling_IJ.expand(self.num_images, -1, -1).contiguous()
 
     def sum_first(self, weight_IJDP: Tensor, coupling_IJ: Tensor) -> Tensor:
-        """[B, J, D]: one product of matrices, of weights that are laid out for all that follows."""
+        """Lay the weights out for all that follows, and return the first sums [B, J, D], by one
+        product of matrices.
+        """
         shared_IPJD = torch.empty_like(self.weight_IPJD)
         tensors = weight_IJDP.contiguous(), coupling_IJ, self.weight_IPJD, shared_IPJD
         grid = self.num_children, self.column_tiles
@@ -190,7 +192,7 @@ class Kernels:
         WITH_NONE: bool = False,
         BACKWARD: bool = False,
     ) -> Tensor:
-        """Parts [X, B, J, D] of the sums; the coefficients are written."""
+        """Return parts [X, B, J, D] of the sums of an iteration, and write its coefficients."""
         per_warp = TILE_BYTES // self.size
         images = min(max(1, per_warp // self.tile), power_of_two(self.num_images))
         image_tiles = _count_parts(self.num_images, images)
@@ -206,7 +208,7 @@ class Kernels:
         return part_XBJD
 
     def differentiate_inputs(self, *terms: Tensor, **switches: bool) -> tuple[Tensor, Tensor]:
-        """The gradients by poses and weights; the votes' gradient is formed in registers."""
+        """Return the gradients by poses and weights; that by the votes stays in registers."""
         parts = max(1, PROGRAMS // (self.num_children * self.column_tiles))
         parts = min(parts, max(1, _count_parts(self.num_images, SHORTEST_PART)))
         by_pose_BIP = torch.empty_like(self.pose_BIP)
@@ -238,11 +240,11 @@ class Kernels:
 
 
 def _count_parts(total: int, largest: int) -> int:
-    """Into how many shares of at most `largest` the total falls."""
+    """Return into how many shares of at most `largest` a total falls."""
     return -(-total // largest)
 
 
 def _choose_warps(tile: int, per_warp: int, registers: int) -> dict[str, int]:
-    """Of a program; only one warp can do with fewer registers than it would take."""
+    """Return the warps of a program, and of a single warp the registers that it must do with."""
     warps = min(MOST_WARPS, max(1, tile // per_warp))
     return {"num_warps": warps} | ({"maxnreg": registers} if warps == 1 else {})

@@ -23,7 +23,7 @@ from torch import Tensor
 
 
 def divide_max_min(logit: Tensor, dim: int) -> Tensor:
-    """Along `dim` the smallest logit is 0 and the largest 1; all are 1 where they are equal."""
+    """Map logits along `dim` so that the smallest is 0 and the largest 1; equal ones are all 1."""
     # Not aminmax, which has no gradient on CUDA.
     lowest, highest = logit.amin(dim=dim, keepdim=True), logit.amax(dim=dim, keepdim=True)
     span = highest - lowest

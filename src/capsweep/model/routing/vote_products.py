@@ -149,7 +149,7 @@ def apply_to_votes(
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
-    """For products whose differences are what counts."""
+    """Compute products in float32, for those whose differences are what counts."""
     was_allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:

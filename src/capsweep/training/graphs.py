@@ -89,9 +89,7 @@ class CapturedStep:
             self.margin.fill_(margin)
 
     def _run(self) -> None:
-        """Take the step that is captured. The metrics' counts, which are Python's, are kept for each
-        replay.
-        """
+        """Take the step that is captured; keep the metrics' counts, which are Python's."""
         before, self.metrics.counts = self.metrics.counts, Counter()
         try:
             with _rates_on_device(self.step, self.rates):

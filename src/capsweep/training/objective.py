@@ -83,7 +83,7 @@ class Objective:
             return Losses(classification, None, scores_BN)
         decoder = network.get_submodule("decoder")
         if labels_BL.shape[1] == 1:
-            drawn_BLCHW = decoder(output.pose_BJD, target_BN)[:, None]
+            drawn_BLCHW = decoder(output.pose_BJD, target_BN.to(output.pose_BJD))[:, None]
         else:
             drawn_BLCHW = self._draw_digits(decoder, output.pose_BJD, labels_BL)
         true_BLCHW = batch.targets_BLCHW

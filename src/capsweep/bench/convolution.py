@@ -1,5 +1,7 @@
-"""Convolutions, direct and transformed: the one of the paper's primary capsules, its speed and its
-errors against float64, and many sizes, for the rule that chooses between the two.
+"""Speed and errors of convolutions, direct and transformed.
+
+The convolution of the paper's primary capsules is compared with float64; many sizes are timed for
+the rule that chooses between the two.
 
 Shape letters: B batch, C channels, H W image.
 """
@@ -77,7 +79,7 @@ class ConvolutionProblem:
         self.inputs = features_BCHW.relu_().requires_grad_(), *self.convolution.parameters()
 
     def __call__(self) -> Results:
-        """The output and all gradients."""
+        """Return the output and all gradients."""
         output_BCHW = self.convolution(self.inputs[0])
         gradients = torch.autograd.grad(output_BCHW, self.inputs, self.gradient_BCHW)
         results = output_BCHW, *gradients
@@ -157,7 +159,7 @@ def _prepare_grid(grid: Sequence[ConvolutionSizes]) -> partial[list[dict[str, An
 
 
 def _measure_grid(grid: Sequence[ConvolutionSizes]) -> list[dict[str, Any]]:
-    """A row for each size, with the method that `auto` chooses."""
+    """Return a row for each size, with the method that `auto` chooses."""
     rows = []
     for sizes in grid:
         problems = {way: ConvolutionProblem(way, sizes) for way in (DIRECT, TRANSFORMED)}

@@ -1,8 +1,8 @@
-"""Training steps on a GPU: eager ones and captured ones, in each precision, beside baselines with
-torch's own settings, which let convolutions be rounded to TF32 as in public code.
+"""Training steps on a GPU, eager and captured, in each precision, beside public code.
 
-Each candidate has a process of its own. There it is compared with the reference at each size of
-batch, a captured step also with eager ones, and then timed in turns with the others.
+The baselines have torch's own settings, which let convolutions be rounded to TF32. Each candidate
+has a process of its own. There it is compared with the reference at each size of batch, a captured
+step also with eager ones, and then timed in turns with the others.
 """
 
 import gc

@@ -1,5 +1,6 @@
-"""Training steps of the networks that have large convolutions, on a processor: as a cell trained
-before they were transformed, with direct convolutions, and as it trains now.
+"""Training steps of the networks that have large convolutions, on a processor.
+
+A cell is timed as it trained before convolutions were transformed, with direct ones, and as now.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,8 +40,10 @@ Candidates = Mapping[str, StepCandidate]
 
 
 def list_candidates(*overrides: str) -> dict[str, StepCandidate]:
-    """Three ways to train a network. BEFORE: what a cell did until it kept freed memory and
-    transformed convolutions; NOW: what it does.
+    """Return three ways to train a network.
+
+    BEFORE: what a cell did until it kept freed memory and transformed convolutions; NOW: what it
+    does.
     """
     now = StepCandidate("fast", overrides=overrides)
     direct = replace(now, convolution="direct")
@@ -61,7 +64,7 @@ def check_networks(names: Iterable[str], images: int) -> dict[str, Candidates]:
 
 
 def measure_networks(candidates: Mapping[str, Candidates], images: int, budget: float) -> list[Row]:
-    """A row for each network. budget: least seconds of its rounds."""
+    """Return a row for each network. budget: least seconds of its rounds."""
     rows = []
     for name, ways in candidates.items():
         with start_calls({way: (prepare_step, c, images) for way, c in ways.items()}) as calls:
@@ -73,7 +76,7 @@ def measure_networks(candidates: Mapping[str, Candidates], images: int, budget: 
 def make_row(
     network: str, dataset: str, seconds: comparison.Seconds, calls: Mapping[str, RemoteCall]
 ) -> Row:
-    """A network's columns. tiles: of each convolution, from the first to the last."""
+    """Return a network's columns. tiles: of each convolution, from the first to the last."""
     methods = calls[NOW].ask(StepTraining.describe_convolutions).values()
     return {
         "network": network,
@@ -91,7 +94,7 @@ def make_row(
 
 
 def judge_networks(rows: Sequence[Row]) -> list[Measured]:
-    """The bars of speed of the networks that were measured, and of the memory of them all."""
+    """Return the bars of speed of the measured networks, and of the memory of them all."""
     if not rows:
         return []
     by_name = {row["network"]: row for row in rows}

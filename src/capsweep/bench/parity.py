@@ -1,9 +1,9 @@
-"""Whole networks on this device against the reference in float64 on a processor, whose convolutions
-are direct: scores, loss and all gradients of a training step.
+"""Whole networks on this device against the reference in float64 on a processor.
 
-In float64 the device must compute the same. In float32 a feature near zero can be rounded to the
-other side of ReLU, and gradients jump there: they are only bounded. A wrong number is reported, and
-so is a candidate that cannot run: that is what one wants to know.
+Scores, loss and all gradients of a training step are compared; the reference convolves directly. In
+float64 the device must compute the same. In float32 a feature near zero can be rounded to the other
+side of ReLU, and gradients jump there: they are only bounded. A wrong number is reported, and so is
+a candidate that cannot run: that is what one wants to know.
 """
 
 import math
@@ -34,8 +34,14 @@ CNN = ("model=cnn_small", "dataset=digits", "model.dropout=0")  # a device draws
 
 @dataclass(frozen=True)
 class Precision:
-    """How numbers are computed. outputs, gradients: the largest errors that are allowed, in units
-    of the largest number of a tensor. trained: `precision` of the candidate.
+    """Says how numbers are computed, and how far they may be off.
+
+    Attributes:
+        name: how tables name it.
+        dtype: of parameters and images.
+        outputs: the largest error of outputs, in units of the largest number of a tensor.
+        gradients: the same of gradients.
+        trained: `precision` of the candidate.
     """
 
     name: str
@@ -85,8 +91,10 @@ class ParityCase:
 
 
 def list_cases() -> list[ParityCase]:
-    """Return the cases: the CapsNet by each implementation, on a GPU also by Triton's kernels; the
-    matrix capsules; a CNN; and every routing by the implementation that `auto` chooses.
+    """Return the networks that are compared, in each precision.
+
+    They are the CapsNet by each implementation, on a GPU also by Triton's kernels; the matrix
+    capsules; a CNN; and every routing by the implementation that `auto` chooses.
     """
     impls = ("fast", "triton") if machine.is_gpu() else ("fast",)
     capsnets = [StepCandidate(impl, overrides=CAPSNET) for impl in impls]
@@ -143,7 +151,7 @@ def measure_errors(expected: Results, actual: Results) -> dict[str, Any]:
 
 
 def judge_errors(rows: Sequence[Mapping[str, Any]]) -> list[Measured]:
-    """The largest errors of each network, implementation and precision."""
+    """Return the largest errors of each network, implementation and precision."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         key = row["network"], row["implementation"], row["precision"]

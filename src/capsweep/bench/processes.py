@@ -111,8 +111,9 @@ def start_calls(
 
 
 def measure_extra_memory(prepare: Callable[..., Call], *arguments: Any) -> int:
-    """Return by how many bytes a fresh process, or what it allocates on a GPU, grows at its peak in
-    the call that `prepare` returns for these arguments.
+    """Return by how many bytes a fresh process grows at the peak of a call.
+
+    `prepare` returns the call for these arguments. On a GPU what is allocated there counts.
     """
     with start_calls({"call": (prepare, *arguments)}) as calls:
         return calls["call"].ask(_measure_growth)

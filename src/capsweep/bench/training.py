@@ -112,8 +112,9 @@ class StepTraining:
         self.optimizer.step()
 
     def compute_results(self) -> comparison.Results:
-        """Return scores, loss and all gradients of the first step, on the processor, without the
-        graph that they are of: a captured step cannot be had as long as that is kept.
+        """Return scores, loss and all gradients of the first step, on the processor.
+
+        They do not keep the graph that they are of, under which no step can be captured.
         """
         torch.manual_seed(0)  # of dropout
         losses = self._run_backward()
@@ -182,10 +183,10 @@ def compute_expected(
 def find_faults(
     expected: comparison.Results, candidates: Mapping[str, StepCandidate], answers: Answers
 ) -> dict[str, str]:
-    """Return why candidates cannot be measured: they fail, or do not give the expected results as
-    precisely as they compute.
+    """Return why candidates cannot be measured, by name.
 
-    answers: what the process of each said to `StepTraining.try_out`.
+    They fail, or do not give the expected results as precisely as they compute. answers: what the
+    process of each said to `StepTraining.try_out`.
     """
 
     def check(name: str) -> None:
@@ -204,11 +205,11 @@ def check_step(
     images: int = BATCH,
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Raise ParityError unless a candidate gives the scores, loss and gradients of the reference,
-    as precisely as it computes.
+    """Raise ParityError unless a candidate gives the results of the reference.
 
-    dtype: float64 for networks with ReLU before large weights, whose gradients jump where a feature
-    is rounded to another sign.
+    Scores, loss and gradients are compared, as precisely as the candidate computes. dtype: float64
+    for networks with ReLU before large weights, whose gradients jump where a feature is rounded to
+    another sign.
     """
     tolerance = FLOAT64_TOLERANCE if dtype == torch.float64 else candidate.tolerance
     results = StepTraining(candidate, images, dtype).compute_results()

@@ -1,10 +1,10 @@
-"""Whole training steps, which a GPU replays as CUDA graphs: Python starts a step once, not each of
-its three hundred kernels.
+"""Training steps that a GPU replays as CUDA graphs.
 
-The first batch of each size is trained eagerly, which makes what libraries and the optimiser make
-once. The second is captured: forward, backward, clipping, optimiser and metrics, on static tensors.
-From then on a step is a copy into these, and one launch. What changes from step to step is a tensor
-on the device: the batch, the learning rates, and the margin of a loss that grows.
+Python starts a step once, not each of its hundreds of kernels. The first batch of each size is
+trained eagerly, which makes what libraries and the optimiser make once. The second is captured:
+forward, backward, clipping, optimiser and metrics, on static tensors. From then on a step is a copy
+into these, and one launch. What changes from step to step is a tensor on the device: the batch, the
+learning rates, and the margin of a loss that grows.
 
 The first replays are compared with eager steps on copies of the network and its optimiser; where
 they differ, training goes on from the copies, eagerly; so it does where a step changes numbers that
@@ -111,8 +111,9 @@ def move_counters(optimizer: torch.optim.Optimizer, device: torch.device) -> Non
 
 @contextmanager
 def _rates_on_device(step: TrainingStep, rates: Sequence[Tensor]) -> Iterator[None]:
-    """The optimiser reads its learning rates off the device; outside they are numbers, as the
-    schedule and checkpoints know them.
+    """Let the optimiser read its learning rates off the device.
+
+    Outside of the block they are numbers, as the schedule and checkpoints know them.
     """
     groups, is_captured = step.optimizer.param_groups, step.device.type == "cuda"
     before = [{key: group.get(key) for key in ("lr", "capturable")} for group in groups]
@@ -248,8 +249,9 @@ class StepGraphs:
     def _train_copy(
         self, batch: Batch, margin: float | None
     ) -> tuple[TrainingStep, Losses, list[Tensor]] | None:
-        """Return a copy that has trained on the batch, its losses, and the parameters before; None
-        where that cannot be had, and training goes on eagerly.
+        """Return a copy that has trained on the batch, its losses, and the parameters before.
+
+        None: there is no such copy, and training goes on eagerly.
         """
         device = self.step.device
         try:
@@ -284,10 +286,9 @@ def find_difference(
     loss: Tensor,
     before: Sequence[Tensor],
 ) -> str | None:
-    """Return in what a captured step differs from an eager one, beyond rounding; None: in nothing,
-    or nothing is finite any more.
+    """Return in what a captured step differs from an eager one, beyond rounding.
 
-    before: the parameters before the step.
+    None: in nothing, or nothing is finite any more. before: the parameters before the step.
     """
     if not (eager_loss.isfinite() or loss.isfinite()):
         return None
@@ -318,12 +319,12 @@ def _compare(name: str, expected: Tensor, found: Tensor, tolerance: float) -> st
 
 
 def _describe_shape(batch: Batch, margin: float | None) -> Shape:
-    """What static tensors hold; copied into others, numbers would be rounded, or repeated."""
+    """Describe what static tensors hold; copied into others, numbers would be rounded."""
     tensors = (None if one is None else (one.shape, one.dtype) for one in batch[:3])
     return (*tensors, margin is None)
 
 
 def _first_line(error: BaseException) -> str:
-    """Of what ended a capture, rather than of what its end raised then."""
+    """Return the first line of what ended a capture, not of what its end raised then."""
     cause = error.__context__ or error
     return (str(cause).splitlines() or [type(cause).__name__])[0]

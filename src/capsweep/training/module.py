@@ -30,12 +30,17 @@ ALIKE = 0  # once a rank: all draw the same numbers, and take their own share of
 class CapsuleTask(LightningModule):
     """Trains `network` on `objective`.
 
-    `epoch_metrics` holds what was measured last; `predictions()` gives the test outputs.
     Randomness inside an epoch (dropout) is a function of (seed, epoch), so a resumed run needs no
-    random state. optim: its schedule, and clip_norm, the length of the longest gradient.
-    shared: the modules of the network that several devices share; see `distributed`. batch_size:
-    of a training step on this device. precision: as in a configuration. graphs: auto, on one GPU
-    by captured steps (`graphs`), or off; captured says how it is.
+    random state.
+
+    Attributes:
+        optim: its schedule, and clip_norm, the length of the longest gradient.
+        shared: the modules of the network that several devices share; see `distributed`.
+        parts: evaluates batches in parts that fit where a training batch does.
+        precision: as in a configuration.
+        graphs: `trainer.graphs`, auto or off.
+        captured: trains by captured steps, or says why steps are eager; None before training.
+        epoch_metrics: what was measured last.
     """
 
     def __init__(
@@ -113,8 +118,9 @@ class CapsuleTask(LightningModule):
         self.batch = batch
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Train on the batch by a captured step, after which Lightning's closure only counts; or
-        as Lightning does.
+        """Train on the batch by a captured step, or as Lightning does.
+
+        After a captured step Lightning's closure only counts.
         """
         self.replayed = None
         if self.captured is None or self.captured.reason is not None:
@@ -132,8 +138,10 @@ class CapsuleTask(LightningModule):
             super().backward(loss, *args, **kwargs)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Shorten the gradient. Lightning itself refuses this for fused optimisers in mixed
-        precision, for the sake of float16, whose gradients are scaled.
+        """Shorten the gradient, and round learning rates as a GPU does.
+
+        Lightning itself shortens none for fused optimisers in mixed precision, for the sake of
+        float16, whose gradients are scaled.
         """
         clip_gradient(self.network, self.optim["clip_norm"])
         round_rates(optimizer, self.device)
@@ -144,8 +152,9 @@ class CapsuleTask(LightningModule):
         self.losses.clear()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The loss of one batch; of several devices, so that the mean over them is the loss of the
-        global batch.
+        """Return the loss of one batch.
+
+        The mean of the losses of several devices is the loss of the global batch.
         """
         if self.replayed is not None:
             self.losses.append(self.replayed)
@@ -160,7 +169,7 @@ class CapsuleTask(LightningModule):
         return loss
 
     def average_losses(self, step: int) -> float:
-        """The mean loss of the steps before `step` since the last call, over all ranks.
+        """Return the mean loss of the steps before `step` since the last call, over all ranks.
 
         Raises NonFiniteLossError naming the first bad step, on all ranks alike, so that none waits
         for another. Synchronises.
@@ -197,8 +206,9 @@ class CapsuleTask(LightningModule):
         self._collect_metrics(self.test_metrics, "test")
 
     def predictions(self) -> tuple[Tensor, Tensor]:
-        """Scores [M, N] and labels, [M] or [M, L], of the M test examples, in their order. All
-        ranks ask together, and all have them.
+        """Return scores [M, N] and labels, [M] or [M, L], of the M test examples, in order.
+
+        All ranks ask together, and all have them.
         """
         scores, labels, dealt = zip(*self.test_outputs, strict=True)
         return _in_order(scores, dealt), _in_order(labels, dealt)
@@ -225,6 +235,6 @@ class CapsuleTask(LightningModule):
 
 
 def _in_order(parts: Sequence[Tensor], dealt: Sequence[RankShare | None]) -> Tensor:
-    """The rows of all test batches, of all ranks, on the processor."""
+    """Return the rows of all test batches, of all ranks, on the processor."""
     shared = [(p, d, d.evaluation_rows) for p, d in zip(parts, dealt, strict=True) if d is not None]
     return (distributed.gather_rows(shared) if shared else torch.cat(list(parts))).cpu()

@@ -80,8 +80,9 @@ def clip_gradient(network: nn.Module, longest: float | None) -> None:
 
 
 def round_rates(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """Round the learning rates of a GPU's optimiser to float32, as its kernels read them off a
-    tensor: eager and captured steps have the same bits.
+    """Round the learning rates of a GPU's optimiser to float32.
+
+    Kernels read them so off a tensor; eager and captured steps have the same bits.
     """
     for group in optimizer.param_groups if device.type == "cuda" else ():
         if not isinstance(group["lr"], Tensor):

@@ -67,8 +67,9 @@ def route_by_kernels(
 
 
 class _KernelRouting(torch.autograd.Function):
-    """Gives the last v and its length, differentiable by poses, weights, prior and bias, and the
-    last couplings, which have no gradient.
+    """Gives the last v, its length, and the last couplings.
+
+    v and its length are differentiable by poses, weights, prior and bias, the couplings are not.
     """
 
     @staticmethod
@@ -172,8 +173,9 @@ class Kernels:
         return coupling_IJ.expand(self.num_images, -1, -1).contiguous()
 
     def sum_first(self, weight_IJDP: Tensor, coupling_IJ: Tensor) -> Tensor:
-        """Lay the weights out for all that follows, and return the first sums [B, J, D], by one
-        product of matrices.
+        """Lay the weights out for all that follows, and return the first sums [B, J, D].
+
+        They are one product of matrices.
         """
         shared_IPJD = torch.empty_like(self.weight_IPJD)
         tensors = weight_IJDP.contiguous(), coupling_IJ, self.weight_IPJD, shared_IPJD

@@ -2,33 +2,29 @@
 same code there, and cells must be those of ordinary steps to the last bit.
 """
 
-import copy
 import json
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from captures import Run, call, halve_the_gradient, lose_the_update, refuse, repeat_the_first
+from torch import Tensor
 from trained_cells import assert_equal, find_folder, read_outputs, train
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
-from capsweep.data.batches import Batch
 from capsweep.errors import LeftEarlyError, NonFiniteLossError
-from capsweep.model.capsules import NetworkOutput
 from capsweep.model.losses import cross_entropy
 from capsweep.model.routing import random
 from capsweep.training import build
-from capsweep.training.graphs import StepGraphs, move_counters
+from capsweep.training.graphs import StepGraphs
 from capsweep.training.module import CapsuleTask
-from capsweep.training.objective import Objective, SplitMetrics
+from capsweep.training.objective import Objective
 from capsweep.training.run_hooks import RunHooks
 from capsweep.training.step import TrainingStep
 
-Run = Any  # what is captured: a method of CapturedStep
 SMALL = ("logger=csv", "trainer.checkpoint_interval=0", "epochs=3", "batch_size=400")
 CAPSNET = ("model.conv.channels=4", "model.primary.types=2", "model.decoder.hidden=[8]")
 MATRIX = ("model=matrix_capsnet_tiny", "loss=spread", "batch_size=4", "limit_batches=4")
@@ -57,11 +53,6 @@ def make_cell(storage: Path, *overrides: str) -> Cell:
     chosen = {text.split("=", 1)[0] for text in overrides}
     small = [text for text in SMALL if text.split("=", 1)[0] not in chosen]
     return compose.cell([*overrides, *small, f"places.storage={storage}"])
-
-
-def call(run: Run) -> Run:
-    """A capture on a processor."""
-    return run
 
 
 def capture_by(
@@ -191,47 +182,6 @@ def test_a_cell_that_fails_leaves_the_memory_of_its_graphs_to_the_next(
     assert not graphs.captured
 
 
-def refuse(run: Run) -> Run:
-    """A capture that CUDA refuses."""
-    raise RuntimeError("operation not permitted when stream is capturing\nand more of CUDA's lines")
-
-
-def lose_the_update(run: Run) -> Run:
-    """A capture whose replay leaves the weights as they were."""
-
-    def replay() -> None:
-        network = run.__self__.step.network
-        before = copy.deepcopy(network.state_dict())
-        run()
-        network.load_state_dict(before)
-
-    return replay
-
-
-def halve_the_gradient(run: Run) -> Run:
-    """A capture whose gradients are wrong."""
-
-    def replay() -> None:
-        run()
-        for gradient in run.__self__.gradients:
-            gradient.mul_(0.5)
-
-    return replay
-
-
-def repeat_the_first(run: Run) -> Run:
-    """A capture that keeps what it should be told: it replays its first batch for ever."""
-    first: list[Tensor] = []
-
-    def replay() -> None:
-        images_BCHW = run.__self__.batch.images_BCHW
-        first.append(images_BCHW.clone())
-        images_BCHW.copy_(first[0])
-        run()
-
-    return replay
-
-
 @pytest.mark.parametrize(
     ("capture", "why"),
     [
@@ -275,192 +225,6 @@ def test_provenance_says_why_steps_are_not_captured(
     train(cell)
     provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
     assert provenance["graphs"] == f"off: {reason}"
-
-
-class Small(nn.Module):
-    """A linear network of images of any type, which counts its steps in a buffer that no
-    checkpoint has.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(12, 3)
-        self.register_buffer("steps", torch.ones(()), persistent=False)
-        self.steps: Tensor
-        self.kept: Any = None
-
-    def forward(self, images_BCHW: Tensor) -> NetworkOutput:
-        """Logits that depend on the step."""
-        logits_BN = self.linear(images_BCHW.flatten(1).float()) / self.steps.clone()
-        self.steps += 1
-        return NetworkOutput(logits_BN, logits_BN=logits_BN)
-
-
-class KeepsItsOutput(Small):
-    """It keeps what it gave last, which torch does not copy."""
-
-    def forward(self, images_BCHW: Tensor) -> NetworkOutput:
-        """As before."""
-        self.kept = super().forward(images_BCHW)
-        return self.kept
-
-
-def make_graphs(network: nn.Module, capture: Callable[[Run], Run] | None) -> StepGraphs:
-    """What trains a network; eagerly without a capture."""
-
-    def make_optimizer(trained: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.Adam(trained.parameters(), lr=0.01)
-
-    objective = Objective(cross_entropy, 0, 3, on_logits=True)
-    step = TrainingStep(network, objective, make_optimizer(network), make_optimizer, None, "32")
-    return StepGraphs(step, SplitMetrics(), None if capture else "a test", capture)
-
-
-def train_both(
-    kind: type[Small], batches: list[Batch], capture: Callable[[Run], Run] = call
-) -> StepGraphs:
-    """Train a network by captured steps, and check that it is the one of ordinary steps."""
-    ordinary = kind()
-    graphs = make_graphs(copy.deepcopy(ordinary), capture)
-    eagerly = make_graphs(ordinary, None)
-    for batch in batches:
-        assert torch.equal(graphs.train(batch), eagerly.train(batch))
-    for found, expected in zip(
-        graphs.step.network.parameters(), ordinary.parameters(), strict=True
-    ):
-        assert torch.equal(found, expected)
-    assert graphs.metrics.compute("train") == eagerly.metrics.compute("train")
-    return graphs
-
-
-def make_small_batches(count: int) -> list[Batch]:
-    """Of four images."""
-    noise = torch.Generator().manual_seed(0)
-    images_KBCHW = torch.rand(count, 4, 3, 2, 2, generator=noise)
-    return [Batch(images_BCHW, torch.tensor([0, 1, 2, 0])) for images_BCHW in images_KBCHW]
-
-
-def test_images_that_share_memory_are_captured() -> None:
-    batches = [
-        batch._replace(images_BCHW=batch.images_BCHW[:, :1].expand(-1, 3, -1, -1))
-        for batch in make_small_batches(5)
-    ]
-    graphs = train_both(Small, batches)
-    assert graphs.describe() == "captured, batches of 4"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda batch: batch._replace(images_BCHW=batch.images_BCHW.double() / 3),
-        lambda batch: batch._replace(images_BCHW=batch.images_BCHW.mT.contiguous().mT),
-        lambda batch: batch._replace(labels=batch.labels[:, None]),
-        lambda batch: batch._replace(targets_BLCHW=batch.images_BCHW[:, None]),
-    ],
-    ids=["type", "layout", "labels", "targets"],
-)
-def test_batches_of_a_size_may_change_all_else(change: Callable[[Batch], Batch]) -> None:
-    ordinary = [
-        batch._replace(images_BCHW=(255 * batch.images_BCHW).byte())
-        for batch in make_small_batches(8)
-    ]
-    train_both(Small, [*ordinary[:4], *map(change, ordinary[4:]), *ordinary[:2]])
-
-
-def test_a_cell_goes_on_with_buffers_that_no_checkpoint_has() -> None:
-    graphs = train_both(Small, make_small_batches(5), halve_the_gradient)
-    assert graphs.describe().startswith("off: its captured step is not its eager one")
-
-
-def test_a_network_that_cannot_be_copied_is_trained_eagerly() -> None:
-    graphs = train_both(KeepsItsOutput, make_small_batches(5))
-    assert graphs.describe().startswith(
-        "off: it has no copy with which it is checked: Only Tensors"
-    )
-
-
-class CountsItself(Small):
-    """It counts its steps in a number of Python, and changes so little in each that no comparison
-    of two steps shows it.
-    """
-
-    calls = 0
-
-    def forward(self, images_BCHW: Tensor) -> NetworkOutput:
-        """As before, and weaker."""
-        self.calls += 1
-        logits_BN = super().forward(images_BCHW).scores_BN / (1 + 1e-5 * self.calls)
-        return NetworkOutput(logits_BN, logits_BN=logits_BN)
-
-
-def repeat_python(run: Run) -> Run:
-    """A capture whose replays, as those of CUDA, have the numbers of Python of its first."""
-    first: list[int] = []
-
-    def replay() -> None:
-        network = run.__self__.step.network
-        first.append(network.calls)
-        network.calls = first[0]
-        run()
-
-    return replay
-
-
-def test_a_network_that_counts_in_python_is_trained_eagerly() -> None:
-    graphs = train_both(CountsItself, make_small_batches(8), repeat_python)
-    assert graphs.describe() == "off: each step changes numbers of Python: network.calls"
-
-
-class Graph:
-    """What CUDA would keep of a capture: no more than one thing refers to it."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = weakref.WeakMethod(run)
-
-    def __call__(self) -> None:
-        """Replay it."""
-        run = self.run()
-        assert run is not None
-        run()
-
-
-def test_a_check_without_memory_leaves_none_of_it_to_the_eager_step() -> None:
-    kept: list[weakref.ref[Any]] = []
-
-    def capture(run: Run) -> Run:
-        graph = Graph(run)
-        kept.append(weakref.ref(graph))
-        return graph
-
-    def refuse_copy(module: nn.Module, _: Any) -> None:
-        if module is not network:
-            kept.append(weakref.ref(module))
-            raise torch.OutOfMemoryError("of a copy")
-        assert [one() for one in kept] == [None] * len(kept)
-
-    network = Small()
-    network.register_forward_pre_hook(refuse_copy)
-    graphs = make_graphs(network, capture)
-    for batch in make_small_batches(3):
-        graphs.train(batch)
-    assert len(kept) == 2
-    assert graphs.describe().startswith("off: the GPU has no memory for a copy")
-
-
-def test_all_that_an_optimiser_counts_is_moved_before_a_capture() -> None:
-    network = nn.Linear(2, 2)
-    optimizer = torch.optim.NAdam(network.parameters())
-    network(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    move_counters(optimizer, torch.device("meta"))
-    for state in optimizer.state.values():
-        devices = {name: value.device.type for name, value in state.items()}
-        assert devices == {
-            "step": "meta",
-            "mu_product": "meta",
-            "exp_avg": "cpu",
-            "exp_avg_sq": "cpu",
-        }
 
 
 def test_on_a_gpu_an_optimiser_without_a_capturable_form_is_told_in_a_line(

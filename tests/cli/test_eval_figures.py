@@ -12,7 +12,7 @@ from trained_cells import TINY_MATRIX, finish
 from capsweep import cli
 from capsweep.config import compose
 from capsweep.config.cell import Cell
-from capsweep.evaluation import figures
+from capsweep.lab.evaluation import figures
 from capsweep.ledger.ledger import EVALUATION_KINDS, folder_of, kind_of_evaluation
 
 TWO = ["dataset=multimnist", "dataset.source=digits", "dataset.batches.test_examples=200"]

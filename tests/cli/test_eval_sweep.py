@@ -13,7 +13,7 @@ from PIL import Image
 from capsweep import cli
 from capsweep.cli.eval import SweepCells
 from capsweep.config import places
-from capsweep.evaluation.checkpoint import CellLoader
+from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.statistics.examples import find_wrong
 from capsweep.sweep import expand, spec

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from capsweep import cli, terminal
+from capsweep import cli
 from capsweep.cli import program
 from capsweep.ledger.ledger import folder_of
 from capsweep.report import grid
+from capsweep.runtime import terminal
 from capsweep.storage.files import write_json
 from capsweep.sweep import expand, spec
 

@@ -61,7 +61,7 @@ sys.exit(status)
 PRINTS_ITS_CODE = """
 import sys
 from pathlib import Path
-from capsweep import ray_start
+from capsweep.runtime import ray_start
 from capsweep.config import code_identity
 with ray_start.connected(sys.argv[1], package=Path(sys.argv[2])):
     ask = ray_start.ray.remote(lambda: code_identity.hash_package())

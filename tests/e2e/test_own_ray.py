@@ -18,9 +18,9 @@ import commands
 import processes
 import pytest
 
-from capsweep import ray_start
 from capsweep.errors import ConfigError
-from capsweep.ray_start import psutil
+from capsweep.runtime import ray_start
+from capsweep.runtime.ray_start import psutil
 
 CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
@@ -94,7 +94,7 @@ from types import SimpleNamespace
 
 from ray._private import node
 
-from capsweep import ray_start
+from capsweep.runtime import ray_start
 
 readings, get_node, asked = count(step=31), ray_start.services.get_node, []
 
@@ -120,7 +120,7 @@ def test_a_ray_that_is_slow_to_start_is_waited_for() -> None:
 
 # A Ray of which no word comes, as of one that a busy machine does not get to start.
 SILENT = """
-from capsweep import ray_start
+from capsweep.runtime import ray_start
 from capsweep.errors import ConfigError
 
 def find_node(*place):
@@ -200,7 +200,7 @@ def test_a_sweep_shows_no_credential_and_listens_on_loopback_alone(
 # processes may be. Nobody waits for the 600 seconds: they are what the test must end.
 WAITS = """
 import subprocess, sys, time
-from capsweep.ray_start import connected, ray
+from capsweep.runtime.ray_start import connected, ray
 
 @ray.remote
 def wait():

@@ -74,8 +74,8 @@ def test_the_same_command_runs_nothing_and_prints_the_same_table(
 # A worker that starts what speaks to W&B, and that Ray then ends at once, as Tune does at the end.
 STARTS_A_CHILD = """
 import sys, tempfile
-from capsweep import ray_start
-from capsweep.ray_start import ray
+from capsweep.runtime import ray_start
+from capsweep.runtime.ray_start import ray
 
 @ray.remote
 class Worker:

@@ -18,7 +18,7 @@ from job_queues import DeclaredCosts, RecordingListener
 from capsweep.config import compose
 from capsweep.config.cell import hash_shape
 from capsweep.ledger.ledger import Ledger
-from capsweep.ray_start import ray
+from capsweep.runtime.ray_start import ray
 from capsweep.sweep.executors import ray_tune
 from capsweep.sweep.job import Capacity
 from capsweep.sweep.job import Job, Outcome

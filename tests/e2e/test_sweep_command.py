@@ -10,7 +10,7 @@ import pytest
 
 from capsweep import cli
 from capsweep.ledger import stored_files
-from capsweep.terminal import format_command
+from capsweep.runtime.terminal import format_command
 
 Capture = pytest.CaptureFixture[str]
 

@@ -15,7 +15,7 @@ from trained_cells import find_folder, train
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
-from capsweep.evaluation.checkpoint import CellLoader, verify_predictions
+from capsweep.lab.evaluation.checkpoint import CellLoader, verify_predictions
 from capsweep.ledger.ledger import Ledger
 from capsweep.model import convolution, large_kernels
 from capsweep.model.convolution import (

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from capsweep import terminal
 from capsweep.config import compose
 from capsweep.errors import ConfigError, UserError
 from capsweep.report import render, table
 from capsweep.report.formatted_table import format_table
+from capsweep.runtime import terminal
 from capsweep.sweep import expand, more_seeds
 
 ROW = "capsnet · 3 · 0"

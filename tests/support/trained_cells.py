@@ -14,8 +14,8 @@ from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.data.batches import DeviceSplit
 from capsweep.data.module import prepare_splits
-from capsweep.evaluation.checkpoint import CellLoader, TrainedCell
-from capsweep.evaluation.traces import RoutedCell, find_routed
+from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
+from capsweep.lab.evaluation.traces import RoutedCell, find_routed
 from capsweep.ledger.ledger import Ledger, folder_of, load_predictions
 from capsweep.training import build
 from capsweep.training.run import run

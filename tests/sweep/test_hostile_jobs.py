@@ -104,7 +104,7 @@ def test_an_evaluation_of_a_strangers_ledger_calls_only_what_is_allowed(
 ) -> None:
     from capsweep.config.cell import signature
     from capsweep.errors import ConfigError
-    from capsweep.evaluation.checkpoint import CellLoader
+    from capsweep.lab.evaluation.checkpoint import CellLoader
 
     cell = compose.cell([*SMALL])
     science = {**cell.science, "model": {"_target_": "os.mkdir", "path": str(tmp_path / "called")}}

@@ -7,9 +7,9 @@ import pytest
 import wandb_server
 from wandb_server import WandbServer
 
-from capsweep import terminal
 from capsweep.config import places
 from capsweep.config.cell import Cell
+from capsweep.runtime import terminal
 from capsweep.tracking import tracker
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Child

@@ -15,7 +15,7 @@ from trained_cells import find_folder, read_outputs, train
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.errors import DataError, UserError
-from capsweep.evaluation.checkpoint import CellLoader, verify_predictions
+from capsweep.lab.evaluation.checkpoint import CellLoader, verify_predictions
 from capsweep.ledger.ledger import Ledger
 from capsweep.shards import manifest
 from capsweep.shards.manifest import Manifest, Origin, hash_declared

@@ -13,7 +13,7 @@ from capsweep import cli
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError
-from capsweep.evaluation.checkpoint import CellLoader, verify_predictions
+from capsweep.lab.evaluation.checkpoint import CellLoader, verify_predictions
 from capsweep.ledger.ledger import Ledger
 from capsweep.model.routing.vote_products import VoteMoments, VoteProducts, apply_to_votes
 from capsweep.training import devices

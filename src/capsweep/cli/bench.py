@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from capsweep import terminal
-from capsweep.bench import machine, results
-from capsweep.bench.comparison import ParityError
 from capsweep.cli.ledger import find_storage
 from capsweep.config.places import folder_of
 from capsweep.errors import UserError
+from capsweep.lab.bench import machine, results
+from capsweep.lab.bench.comparison import ParityError
 from capsweep.report import grid
+from capsweep.runtime import terminal
 from capsweep.storage.files import write_json
 
 NAMED = "parity"  # runs where it is named
@@ -50,7 +50,7 @@ def _measure(
     name: str, is_quick: bool, conditions: dict[str, Any], storage: Path, page: Path | None
 ) -> bool:
     """Measure, keep and print; whether all bars are kept."""
-    module = f"capsweep.bench.{BENCHES[name]}"
+    module = f"capsweep.lab.bench.{BENCHES[name]}"
     options = pkgutil.resolve_name(f"{module}:QUICK")[name] if is_quick else {}
     try:
         report = pkgutil.resolve_name(f"{module}:measure_{name}")(**options)

@@ -14,14 +14,15 @@ import numpy as np
 from rich.progress import Progress
 
 import data_prep
-from capsweep import terminal
 from capsweep.cluster import driver
 from capsweep.config import compose, places
 from capsweep.config.cell import flat
 from capsweep.config.overrides import render
 from capsweep.data.images import TestedElsewhere
 from capsweep.errors import ConfigError, DataError, UserError
-from capsweep.evaluation import pictures
+from capsweep.lab.evaluation import pictures
+from capsweep.runtime import terminal
+from capsweep.runtime.terminal import count_of
 from capsweep.shards import making, making_plan, verify
 from capsweep.shards.groups import read_range
 from capsweep.shards.layout import MULTIMNIST, ShardJob, read_number
@@ -31,7 +32,6 @@ from capsweep.shards.manifest import DataSetContent, Manifest, read_manifest
 from capsweep.shards.reader import StoredRanges, declare_data_set
 from capsweep.storage.files import write_atomically
 from capsweep.storage.stores import is_url
-from capsweep.terminal import count_of
 from capsweep.training import build
 
 EXAMPLES = 10  # of each split in a picture

@@ -8,13 +8,12 @@ from contextlib import redirect_stdout
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from capsweep import terminal
 from capsweep.cli.parser import PLACES, SWEEP
 from capsweep.cli.sweep_cells import Content, Group, SweepCells, load_cells, print_evaluation
 from capsweep.config import compose, package_files, places
 from capsweep.config.overrides import render
 from capsweep.errors import NotApplicableError, UserError
-from capsweep.evaluation import averaged_scores, figures
+from capsweep.lab.evaluation import averaged_scores, figures
 from capsweep.ledger.ledger import Ledger, load_predictions
 from capsweep.ledger.listing import find_signature
 from capsweep.report import routing_table
@@ -26,11 +25,12 @@ from capsweep.report.evaluation_tables import (
 )
 from capsweep.report.published import find_published
 from capsweep.report.routing_table import RoutingGroup
-from capsweep.terminal import count_of
+from capsweep.runtime import terminal
+from capsweep.runtime.terminal import count_of
 
 if TYPE_CHECKING:  # it imports torch, which an ensemble does not need
-    from capsweep.evaluation.attack import AttackOptions
-    from capsweep.evaluation.checkpoint import CellLoader
+    from capsweep.lab.evaluation.attack import AttackOptions
+    from capsweep.lab.evaluation.checkpoint import CellLoader
 
 SETTINGS = ("eps", "targeted", "steps", "restarts", "examples")  # of attacks
 CROPS_NOTE = (
@@ -73,7 +73,7 @@ def run_multicrop(parsed: argparse.Namespace) -> None:
 
 def run_attack(parsed: argparse.Namespace) -> None:
     """Attack every cell; files in each one's evals/, and a table."""
-    from capsweep.evaluation.attack import AttackOptions, attack_cell
+    from capsweep.lab.evaluation.attack import AttackOptions, attack_cell
 
     settings = {name: getattr(parsed, name) for name in SETTINGS}
     cells, options = load_cells(parsed), AttackOptions(methods=parsed.method, **settings)
@@ -152,7 +152,7 @@ def is_signature(target: str) -> bool:
 
 def _measure_cell(parsed: argparse.Namespace) -> None:
     """The measures of one cell, on the screen and in its evals/."""
-    from capsweep.evaluation import routing_measures
+    from capsweep.lab.evaluation import routing_measures
 
     names = [name for name, _ in SWEEP[1:] if name not in PLACES]
     given = [n for n in names if getattr(parsed, n.removeprefix("--"))]
@@ -182,7 +182,7 @@ def _measure_cell(parsed: argparse.Namespace) -> None:
 
 def _measure_sweep(parsed: argparse.Namespace) -> None:
     """The measures of every cell that routes; a file in each one's evals/, table, data, picture."""
-    from capsweep.evaluation.routing_picture import draw_routing
+    from capsweep.lab.evaluation.routing_picture import draw_routing
 
     cells, console = load_cells(parsed), terminal.make_console(stderr=parsed.json)
     with redirect_stdout(sys.stderr if parsed.json else sys.stdout):
@@ -204,8 +204,8 @@ def _measure_sweep(parsed: argparse.Namespace) -> None:
 
 
 def _measure_groups(cells: SweepCells, parsed: argparse.Namespace) -> list[RoutingGroup]:
-    from capsweep.evaluation.checkpoint import TrainedCell
-    from capsweep.evaluation.routing_measures import FILE, measure_routing
+    from capsweep.lab.evaluation.checkpoint import TrainedCell
+    from capsweep.lab.evaluation.routing_measures import FILE, measure_routing
     from capsweep.ledger.ledger import Predictions
 
     reasons: dict[str, str] = {}
@@ -233,7 +233,7 @@ def run_figure(parsed: argparse.Namespace) -> None:
 
 def _open_cell(parsed: argparse.Namespace, letters: str) -> "tuple[CellLoader, str]":
     """What loads cells, and the signature of the one that begins with these letters."""
-    from capsweep.evaluation.checkpoint import CellLoader, find_device
+    from capsweep.lab.evaluation.checkpoint import CellLoader, find_device
 
     given = {"storage": parsed.storage, "data": parsed.data_dir, "ledger": parsed.ledger}
     texts = [render(f"places.{key}", value) for key, value in given.items() if value is not None]

@@ -3,9 +3,9 @@
 import argparse
 from collections.abc import Sequence
 
-from capsweep import terminal
 from capsweep.config import compose
 from capsweep.report import grid
+from capsweep.runtime import terminal
 from capsweep.training.size import Layer, measure_layers
 
 COSTS = ("parameters", "flops", "votes")  # of a layer

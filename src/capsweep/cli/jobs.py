@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from capsweep import terminal
 from capsweep.cli import sweep_options
 from capsweep.cli.parser import parse_arguments
 from capsweep.cluster import job_server
 from capsweep.config import compose, package_files, places
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
+from capsweep.runtime import terminal
 
 if TYPE_CHECKING:  # they import Ray
     from capsweep.cluster.client import Jobs, SweepJob

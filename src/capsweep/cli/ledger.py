@@ -19,7 +19,7 @@ from capsweep.ledger import causes, lease, listing, stored_files, transfer, upke
 from capsweep.ledger.causes import find_nearest
 from capsweep.ledger.ledger import Entry, Ledger, folder_of, load_predictions
 from capsweep.ledger.listing import find_signature
-from capsweep.terminal import count_of
+from capsweep.runtime.terminal import count_of
 
 
 def find_storage(parsed: argparse.Namespace) -> str:

@@ -14,8 +14,8 @@ from typing import Any, NoReturn, TypeAlias, get_args
 from capsweep import __version__
 from capsweep.cluster import driver
 from capsweep.errors import UserError
-from capsweep.evaluation import figures
-from capsweep.evaluation.figures import whole_number
+from capsweep.lab.evaluation import figures
+from capsweep.lab.evaluation.figures import whole_number
 from capsweep.ledger.causes import Status
 
 Option: TypeAlias = tuple[str, dict[str, Any]]  # its name, and the settings of `add_argument`

@@ -3,10 +3,10 @@
 import argparse
 from dataclasses import replace
 
-from capsweep import terminal
 from capsweep.cli import sweep_options
 from capsweep.config import places
 from capsweep.ledger.ledger import Ledger
+from capsweep.runtime import terminal
 from capsweep.sweep import expand, plan, trials
 from capsweep.sweep.estimates import Costs, describe_costs
 

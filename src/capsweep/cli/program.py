@@ -7,9 +7,9 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 
-from capsweep import terminal
 from capsweep.cli.parser import parse_arguments
 from capsweep.errors import UserError
+from capsweep.runtime import terminal
 from capsweep.storage.scratch import own_prefix
 
 # Exit statuses: as argparse and shells have them (141: SIGPIPE), EX_SOFTWARE and EX_IOERR.

@@ -10,18 +10,18 @@ from typing import Any
 
 from rich.console import Console
 
-from capsweep import terminal
 from capsweep.cli import sweep_options
 from capsweep.config import places
 from capsweep.config.cell import get
 from capsweep.config.places import Places
 from capsweep.errors import DamageError, NotApplicableError, UserError
-from capsweep.evaluation import figures
+from capsweep.lab.evaluation import figures
 from capsweep.ledger.ledger import Ledger, kind_of_evaluation
 from capsweep.report import formatted_table, page, publish, render, table
 from capsweep.report.cells import PICTURES
 from capsweep.report.formatted_table import FormattedTable
 from capsweep.report.table import ResultTable
+from capsweep.runtime import terminal
 from capsweep.storage.files import write_text
 from capsweep.sweep import expand, more_seeds, trials
 from capsweep.sweep.expand import Point
@@ -163,7 +163,7 @@ def _draw_missing(report: SweepReport, names: str, console: Console) -> bool:
     names: such as `reconstructions,couplings`, or `all`. Raises UserError for one that is no
     figure.
     """
-    from capsweep.evaluation.checkpoint import CellLoader, find_device
+    from capsweep.lab.evaluation.checkpoint import CellLoader, find_device
 
     named = list(figures.FIGURES) if names == "all" else [n.strip() for n in names.split(",")]
     if unknown := [name for name in named if name not in figures.FIGURES]:

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from capsweep import terminal
 from capsweep.cli import jobs, sweep_options
 from capsweep.cluster import driver, job_server
 from capsweep.config import places
 from capsweep.errors import ConfigError, UserError
+from capsweep.runtime import terminal
+from capsweep.runtime.terminal import count_of
 from capsweep.sweep import drive, limits, more_seeds
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
-from capsweep.terminal import count_of
 
 
 def run_sweep(parsed: argparse.Namespace) -> int:

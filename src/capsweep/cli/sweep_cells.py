@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from capsweep import terminal
 from capsweep.cli import sweep_options
 from capsweep.config import places
 from capsweep.config.places import Places
@@ -16,6 +15,7 @@ from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.report import circumstances, table
 from capsweep.report.evaluation_tables import EvaluationTable
 from capsweep.report.trained import describe_trained, warn_of_cuts
+from capsweep.runtime import terminal
 from capsweep.storage.files import write_atomically
 from capsweep.sweep import more_seeds
 from capsweep.sweep.expand import Point
@@ -76,7 +76,7 @@ class SweepCells:
         of its cell. kept_file: the one that is read instead where a cell has no weights, as after
         the import of an archive.
         """
-        from capsweep.evaluation.checkpoint import CellLoader, find_device
+        from capsweep.lab.evaluation.checkpoint import CellLoader, find_device
 
         loader = CellLoader(self.ledger, self.places.data, find_device(device))
 

@@ -16,9 +16,9 @@ from capsweep.config import compose, package_files, places
 from capsweep.config.cell import Cell
 from capsweep.config.overrides import with_slashes
 from capsweep.errors import ConfigError, UserError
+from capsweep.runtime.terminal import count_of
 from capsweep.storage import disk_cache
 from capsweep.storage.stores import join
-from capsweep.terminal import count_of
 
 COMPLETION = {"-sc", "--shell-completion"}
 CONFIG, CONFIG_VALUES = {"--cfg", "-c"}, {"job", "hydra", "all"}  # print a configuration

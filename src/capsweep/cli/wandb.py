@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from capsweep import terminal
 from capsweep.cli.ledger import find_storage, open_ledger
 from capsweep.config import places
 from capsweep.config.cell import get
 from capsweep.errors import UserError
 from capsweep.ledger.listing import find_signature
-from capsweep.terminal import count_of
+from capsweep.runtime import terminal
+from capsweep.runtime.terminal import count_of
 from capsweep.tracking import dashboard, labels, mode, sync
 from capsweep.tracking.dashboard import SweepView
 from capsweep.tracking.sync import Sync, SyncResult

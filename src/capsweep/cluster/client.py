@@ -17,7 +17,7 @@ from typing import Any
 
 os.environ.setdefault("RAY_py_gcs_connect_timeout_s", "5")  # Ray's own 30 are long
 
-from capsweep import ray_start  # before Ray: it sets what Ray reads when it is imported
+from capsweep.runtime import ray_start  # before Ray: it sets what Ray reads when it is imported
 
 # isort: split
 from ray._private import ray_constants

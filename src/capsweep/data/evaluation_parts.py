@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import torch
 
-from capsweep import terminal
 from capsweep.data.batches import Batch
 from capsweep.errors import is_short_of_memory
+from capsweep.runtime import terminal
 
 TRAINING_BATCHES = 2  # that are evaluated at once
 

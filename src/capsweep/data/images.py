@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsweep import terminal
 from capsweep.errors import ConfigError
+from capsweep.runtime import terminal
 from capsweep.storage.files import (
     hash_bytes,
     hold_lock,

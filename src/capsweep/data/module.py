@@ -8,7 +8,7 @@ import torch
 from capsweep.data.batches import Batch, BatchLoader, EvaluatedSplit, EvaluationLoader, Presenter
 from capsweep.data.images import Reader, trained_and_validated
 from capsweep.errors import ConfigError, DataError
-from capsweep.lightning import LightningDataModule
+from capsweep.runtime.lightning import LightningDataModule
 
 EVALUATION_BATCH = 500
 

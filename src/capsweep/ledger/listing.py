@@ -16,8 +16,8 @@ from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import READERS, Entry, Ledger
 from capsweep.ledger.stored_files import FAILURE
+from capsweep.runtime.terminal import count_of, format_command
 from capsweep.storage.files import hash_bytes
-from capsweep.terminal import count_of, format_command
 
 COLUMNS = ("signature", "state", "error", "data", "epochs", "seed", "date", "sweep", "arm, place")
 KEYS = ("dataset", "epochs", "seed")

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from capsweep.config import code_identity
-from capsweep.palette import choose_style
+from capsweep.report.palette import choose_style
 from capsweep.statistics import metric_format
 from capsweep.storage import disk_cache
 

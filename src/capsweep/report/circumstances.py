@@ -17,8 +17,8 @@ from capsweep.ledger.ledger import READERS, Entry, Ledger
 from capsweep.ledger.listing import read_circumstances
 from capsweep.ledger.stored_files import DATA
 from capsweep.report.grid import describe_row, describe_seeds
+from capsweep.runtime.terminal import count_of
 from capsweep.sweep.expand import Point
-from capsweep.terminal import count_of
 
 NAMED, UNPROVEN = 3, 5  # cells of a digest, and cells without digests, that are named
 READ_BY = ("reader", "test", "shards")  # sections of a data set that decide what is read

@@ -11,11 +11,11 @@ from capsweep.report.grid import MISSING, describe_row, format_value
 from capsweep.report.published import DIFFERS, format_published, note_published
 from capsweep.report.table import CellGroup, ResultTable, TableRow
 from capsweep.report.trained import describe_trained, warn_of_cuts
+from capsweep.runtime.terminal import count_of
 from capsweep.statistics import metric_format
 from capsweep.statistics.metric_format import Measure
 from capsweep.statistics.seeds import LEAST_SEEDS, LEVEL, Summary, smallest_p, summarise_values
 from capsweep.sweep.expand import MATCHED_METRIC
-from capsweep.terminal import count_of
 
 PUBLISHED = "published"
 ACCURACY = "validation accuracy"

@@ -7,7 +7,7 @@ from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 
-from capsweep.terminal import count_of
+from capsweep.runtime.terminal import count_of
 
 MISSING = "–"
 STALE = "stale: "  # begins the notes on cells that other code made

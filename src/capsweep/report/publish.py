@@ -14,9 +14,9 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.ledger.listing import read_hardware
 from capsweep.report import costs, formatted_table, grid, render
 from capsweep.report.table import ResultTable
+from capsweep.runtime.terminal import count_of
 from capsweep.statistics.seeds import LEVEL
 from capsweep.storage.files import write_text
-from capsweep.terminal import count_of
 
 NAME = "report"
 ARCHIVES = "ledgers"  # the folder of the cells behind published tables, beside the sweeps

@@ -19,8 +19,8 @@ from capsweep.report.evaluation_tables import (
     make_seeds_table,
 )
 from capsweep.report.grid import MISSING, describe_row
+from capsweep.runtime.terminal import count_of
 from capsweep.sweep.spec import Sweep
-from capsweep.terminal import count_of
 
 Content: TypeAlias = Mapping[str, Any]
 MEASURES = ("entropy", "polarisation", "variety", "dead", "trees")  # of a layer

@@ -8,9 +8,9 @@ from collections.abc import Generator, Sequence
 from itertools import islice
 from typing import Any
 
-from capsweep import ray_start
 from capsweep.config import package_files
-from capsweep.ray_start import exceptions, ray
+from capsweep.runtime import ray_start
+from capsweep.runtime.ray_start import exceptions, ray
 from capsweep.shards.layout import ShardJob
 from capsweep.shards.making import AGAIN, ShardOutcome, ShardTask, describe_failure, run_task
 

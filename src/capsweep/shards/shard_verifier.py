@@ -15,8 +15,8 @@ from pathlib import Path
 
 import h5py
 
-from capsweep import terminal
 from capsweep.errors import DataError
+from capsweep.runtime import terminal
 from capsweep.shards.layout import DAMAGE_ERRORS, find_disagreements, open_shard
 from capsweep.shards.manifest import INDEX, Manifest, Shard
 from capsweep.storage import official_files

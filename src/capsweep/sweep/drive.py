@@ -8,11 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from capsweep import terminal
 from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
+from capsweep.runtime import terminal
+from capsweep.runtime.terminal import count_of
 from capsweep.storage import stores
 from capsweep.storage.stores import is_url
 from capsweep.sweep import executors, expand, more_seeds, plan
@@ -25,7 +26,6 @@ from capsweep.sweep.plan import Plan, PlannedCell
 from capsweep.sweep.progress import SweepProgress, estimate_works
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.spec import Sweep
-from capsweep.terminal import count_of
 from capsweep.tracking import mode as modes
 
 # Exit statuses; 2 is bad input. UNFINISHED: a bound of the command came first.

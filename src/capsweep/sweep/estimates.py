@@ -12,8 +12,8 @@ from capsweep.config.validation import count_validation_examples
 from capsweep.errors import DamageError
 from capsweep.ledger import records, stored_files
 from capsweep.ledger.ledger import Ledger
+from capsweep.runtime.terminal import count_of
 from capsweep.storage.stores import join
-from capsweep.terminal import count_of
 from capsweep.training import provenance
 from capsweep.training.size import Measurement, count_training_bytes
 

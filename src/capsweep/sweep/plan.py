@@ -16,10 +16,10 @@ from capsweep.config.places import Places
 from capsweep.errors import ConfigError
 from capsweep.ledger import ledger as ledgers
 from capsweep.ledger.ledger import Entry, Ledger
+from capsweep.runtime.terminal import count_of
 from capsweep.sweep.estimates import Costs, describe_origin
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
-from capsweep.terminal import count_of
 from capsweep.training.size import Size, count_training_bytes, network_size
 
 STATUSES = ("done", "stale", "running", "stopped", "missing", "failed")

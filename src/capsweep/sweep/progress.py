@@ -11,11 +11,11 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID
 from rich.spinner import Spinner
 
-from capsweep import terminal
 from capsweep.config.cell import Cell
 from capsweep.ledger import listing
 from capsweep.ledger.cell_directory import read_trained_epochs
 from capsweep.ledger.ledger import Ledger
+from capsweep.runtime import terminal
 from capsweep.statistics import metric_format
 from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.job import Outcome

@@ -12,7 +12,7 @@ from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.causes import find_differences
 from capsweep.ledger.ledger import Ledger
 from capsweep.ledger.listing import read_circumstances
-from capsweep.terminal import format_command
+from capsweep.runtime.terminal import format_command
 
 OVERRIDE = re.compile(r"(?!hydra\b)[A-Za-z_][A-Za-z0-9_./]*=.*")
 COMMIT = re.compile(r"[0-9a-f]{7,64}")

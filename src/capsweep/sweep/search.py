@@ -18,6 +18,7 @@ from capsweep.config import places
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger, folder_of
+from capsweep.runtime.terminal import count_of
 from capsweep.statistics import metric_format
 from capsweep.sweep import drive, expand, plan
 from capsweep.sweep.drive import RunOptions, SweepEnd
@@ -38,7 +39,6 @@ from capsweep.sweep.trials import (
     read_value,
     search_of,
 )
-from capsweep.terminal import count_of
 from capsweep.tracking import mode as modes
 
 ARM = "arm"

@@ -22,12 +22,12 @@ from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import READERS, Entry, Ledger
+from capsweep.runtime.terminal import count_of
 from capsweep.statistics import metric_format
 from capsweep.sweep import expand
 from capsweep.sweep.arms import Arm, Place
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Search, Sweep
-from capsweep.terminal import count_of
 
 ENDED = ("done", "stale", "stopped", "failed")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from capsweep.errors import DamageError, UserError
 from capsweep.ledger.ledger import READERS, Ledger
-from capsweep.terminal import count_of
+from capsweep.runtime.terminal import count_of
 from capsweep.tracking import mode
 from capsweep.tracking.content import RunContent, is_synced, read_content
 from capsweep.tracking.tracker import Child, TrackingError

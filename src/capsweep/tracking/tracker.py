@@ -32,12 +32,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from capsweep import terminal
 from capsweep.config import package_files
 from capsweep.config.cell import Cell
 from capsweep.errors import UserError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger
+from capsweep.runtime import terminal
 from capsweep.storage.scratch import own_prefix
 from capsweep.tracking import content, mode
 

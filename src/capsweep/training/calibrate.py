@@ -14,7 +14,7 @@ from capsweep.config.cell import Cell, hash_shape
 from capsweep.config.places import Places
 from capsweep.data.batches import Batch, BatchLoader, EvaluationLoader
 from capsweep.data.module import EVALUATION_BATCH
-from capsweep.lightning import isolate_rng
+from capsweep.runtime.lightning import isolate_rng
 from capsweep.training import build, devices, provenance
 from capsweep.training.devices import using_threads
 from capsweep.training.fit import make_task

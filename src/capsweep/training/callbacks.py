@@ -27,10 +27,10 @@ from capsweep.ledger import causes, records
 from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import POINT_LOSS
-from capsweep.lightning import Callback, Checkpoint, LightningModule, Trainer
 from capsweep.model.capsules import PrimaryCapsules
 from capsweep.model.routing import Routed
-from capsweep.terminal import count_of
+from capsweep.runtime.lightning import Callback, Checkpoint, LightningModule, Trainer
+from capsweep.runtime.terminal import count_of
 from capsweep.training import distributed
 from capsweep.training.module import CapsuleTask
 from capsweep.training.run_hooks import Row, RunHooks

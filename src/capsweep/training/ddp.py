@@ -224,7 +224,7 @@ def _join_group(number: int, shared: SharedCell) -> dict[str, Any]:
     import torch
     from torch import distributed
 
-    from capsweep.lightning import DDPStrategy, LightningEnvironment
+    from capsweep.runtime.lightning import DDPStrategy, LightningEnvironment
     from capsweep.training import devices
 
     # Lightning reads them; whatever a scheduler calls this node, all ranks of a cell are on it.

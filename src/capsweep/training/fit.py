@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 from torch.nn import functional as F
 
-from capsweep import torchvision_cure as torchvision_cure
+from capsweep.runtime import torchvision_cure as torchvision_cure
 
 # isort: split
 from torchvision.utils import save_image
@@ -31,11 +31,11 @@ from capsweep.errors import LeftEarlyError
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.ledger.stored_files import DATA
-from capsweep.lightning import Callback, LightningEnvironment, Trainer
 from capsweep.model.convolution import describe_methods
 from capsweep.model.routing import describe_routing
+from capsweep.runtime.lightning import Callback, LightningEnvironment, Trainer
+from capsweep.runtime.terminal import count_of
 from capsweep.statistics import examples
-from capsweep.terminal import count_of
 from capsweep.training import build, callbacks, devices, distributed, provenance
 from capsweep.training.callbacks import EpochRecorder, FirstActivations, ResumeCheckpoint
 from capsweep.training.module import CapsuleTask

@@ -16,7 +16,7 @@ from capsweep.data.batches import Batch, RankShare, seed_of
 from capsweep.data.evaluation_parts import EvaluationParts
 from capsweep.data.module import EVALUATION_BATCH
 from capsweep.errors import NonFiniteLossError
-from capsweep.lightning import LightningModule, OptimizerLRSchedulerConfig
+from capsweep.runtime.lightning import LightningModule, OptimizerLRSchedulerConfig
 from capsweep.training import build, distributed
 from capsweep.training.distributed import SharedDropout
 from capsweep.training.graphs import StepGraphs, print_reason

@@ -16,7 +16,7 @@ from capsweep.config import compose
 from capsweep.data.batches import to_unit
 from capsweep.data.official import DigitsReader
 from capsweep.errors import ConfigError
-from capsweep.evaluation.attack import find_logits
+from capsweep.lab.evaluation.attack import find_logits
 from capsweep.model.capsnet import CapsNet
 from capsweep.model.capsules import ClassCapsules, LinearHead
 from capsweep.model.matrix_capsnet import MatrixCapsNet

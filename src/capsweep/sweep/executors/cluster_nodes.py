@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from capsweep import terminal
 from capsweep.config import code_identity, places
 from capsweep.errors import ConfigError, NodeError, UserError
-from capsweep.ray_start import ray
+from capsweep.runtime import terminal
+from capsweep.runtime.ray_start import ray
 from capsweep.storage.stores import hide_query, open_store, prove_writable
 from capsweep.sweep.executors import Cluster
 from capsweep.sweep.job import Capacity, Node

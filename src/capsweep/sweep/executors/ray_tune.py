@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from capsweep import ray_start
+from capsweep.runtime import ray_start
 from capsweep.training import provenance
 
 # Read by Tune when it is imported or started.
@@ -31,7 +31,7 @@ from ray.tune.search import Searcher
 from capsweep.config import code_identity, package_files
 from capsweep.errors import NodeError
 from capsweep.ledger import causes
-from capsweep.ray_start import exceptions, ray
+from capsweep.runtime.ray_start import exceptions, ray
 from capsweep.statistics import metric_format
 from capsweep.storage.scratch import own_prefix
 from capsweep.sweep.executors import LOCAL, Cluster, cluster_nodes

@@ -1,3 +1,0 @@
-"""What `make bench` measures. Every number is printed with what it is compared to."""
-
-from capsweep import torchvision_cure as torchvision_cure

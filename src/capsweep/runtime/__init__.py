@@ -1,0 +1,1 @@
+"""The ground that every process stands on: terminal, Ray, Lightning, torchvision."""

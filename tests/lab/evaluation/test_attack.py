@@ -1,0 +1,222 @@
+"""Attacks where the optimum is known: a linear network, whose loss rises towards the corners; and
+what an attack may change of plain and of standardised images.
+"""
+
+import weakref
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from laws import at_most_examples
+from torch import Tensor, nn
+
+from capsweep.data.batches import Batch, EvaluatedSplit
+from capsweep.data.image_batches import CroppedImages, ShiftedImages
+from capsweep.data.images import LabelledImages
+from capsweep.errors import UserError
+from capsweep.lab.evaluation import attack
+from capsweep.lab.evaluation.attack import (
+    OWN,
+    UNIT,
+    Aim,
+    Attack,
+    AttackCount,
+    AttackOptions,
+    ThreatModel,
+    make_threat_model,
+)
+from capsweep.lab.evaluation.checkpoint import TrainedCell
+from capsweep.model.capsules import NetworkOutput
+
+CLASSES, SIDE, COUNT = 4, 5, 12
+METHODS = ("fgsm", "bim", "pgd")
+ALL = slice(0, 6)
+INFINITY = float("inf")
+
+
+class Linear(nn.Module):
+    """Logits that are a linear function of the pixels."""
+
+    def __init__(self, classes: int = CLASSES) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        weight_NE = torch.randn((classes, SIDE * SIDE), generator=generator)
+        self.weight_NE = nn.Parameter(weight_NE)
+
+    def forward(self, images_BCHW: Tensor) -> NetworkOutput:
+        return NetworkOutput(images_BCHW.flatten(1) @ self.weight_NE.T)
+
+
+def make_model(network: nn.Module, low: float = -INFINITY, high: float = INFINITY) -> ThreatModel:
+    """Images between 0 and 1, of the classes that the network sees in them."""
+    generator = torch.Generator().manual_seed(1)
+    images_BCHW = torch.rand((COUNT, 1, SIDE, SIDE), generator=generator)
+    labels_B = network(images_BCHW).scores_BN.argmax(dim=1)
+    low_B111, high_B111 = (torch.full((COUNT, 1, 1, 1), bound) for bound in (low, high))
+    return ThreatModel(images_BCHW, labels_B, low_B111, high_B111, "")
+
+
+def make_attack(
+    method: str = "fgsm",
+    eps: float = 0.1,
+    steps: int = 10,
+    restarts: int = 3,
+    targeted: bool = False,
+    seed: int = 0,
+) -> Attack:
+    options = AttackOptions((method,), (eps,), targeted, steps=steps, restarts=restarts)
+    return options.list_attacks(method, seed)[0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_two_linear_logits_move_by_eps_times_the_norm_of_their_difference(method: str) -> None:
+    network = Linear(classes=2)
+    model = make_model(network)
+    weight_NE = network.weight_NE.detach()
+    towards_BE = torch.sign(weight_NE[1 - model.labels_B] - weight_NE[model.labels_B])
+    for aim in (Aim(model.labels_B, False), Aim(1 - model.labels_B, True)):
+        one = make_attack(method, 0.05)
+        moved = attack.perturb_images(network, model, one, model.images_BCHW, aim)
+        moved_BE = (moved - model.images_BCHW).flatten(1)
+        torch.testing.assert_close(moved_BE, 0.05 * towards_BE, atol=1e-6, rtol=0)
+    logit_BN = network(model.images_BCHW).scores_BN.detach()
+    margin_B = (logit_BN[:, 0] - logit_BN[:, 1]).abs() / (weight_NE[0] - weight_NE[1]).abs().sum()
+    for eps in (0.01, 0.05, 0.1):
+        count = attack.count_successes(network, model, make_attack(method, eps), first=0)
+        assert count == AttackCount(int((margin_B < eps).sum()), COUNT, 0)
+    assert 0 < int((margin_B < 0.05).sum()) < COUNT
+
+
+@at_most_examples(30)
+@given(st.sampled_from(METHODS), st.floats(0.01, 0.6), st.integers(1, 12), st.booleans())
+def test_images_stay_in_the_ball_and_within_the_bounds(
+    method: str, eps: float, steps: int, is_target: bool
+) -> None:
+    network = Linear()
+    model = make_model(network, 0.0, 1.0)
+    one = make_attack(method, eps, steps=steps)
+    start = attack.draw_start(model, one, first=0, restart=0)
+    for images in (
+        start,
+        attack.perturb_images(network, model, one, start, Aim(model.labels_B, is_target)),
+    ):
+        assert float((images - model.images_BCHW).abs().max()) <= eps + 1e-6
+        assert float(images.min()) >= 0
+        assert float(images.max()) <= 1
+
+
+class Rugged(Linear):
+    """Logits that go up and down, so that starts differ."""
+
+    def forward(self, images_BCHW: Tensor) -> NetworkOutput:
+        return NetworkOutput(torch.sin(3 * super().forward(images_BCHW).scores_BN))
+
+
+@pytest.mark.parametrize(("targeted", "eps"), [(False, 0.004), (True, 0.03)])
+def test_more_restarts_never_succeed_less_often(targeted: bool, eps: float) -> None:
+    """The law of PGD: the starts of fewer restarts are among those of more. None orders PGD and
+    BIM, which starts at the image itself."""
+    network = Rugged()
+    model = make_model(network)
+    attacks = [
+        make_attack("pgd", eps, steps=1, restarts=n, targeted=targeted) for n in (1, 2, 4, 8)
+    ]
+    counts = [attack.count_successes(network, model, one, 0) for one in attacks]
+    successes = [count.successes for count in counts]
+    assert successes == sorted(successes)
+    assert successes[0] < successes[-1]
+
+
+def test_images_that_are_wrong_already_and_those_without_a_gradient_are_counted() -> None:
+    network = Linear()
+    model = make_model(network)
+    wrong = replace(model, labels_B=(model.labels_B + 1) % CLASSES)
+    assert attack.count_successes(network, wrong, make_attack(eps=1e-6), 0).successes == COUNT
+
+    def constant(images_BCHW: Tensor) -> NetworkOutput:
+        return NetworkOutput(0 * images_BCHW.flatten(1)[:, :CLASSES])
+
+    first = replace(model, labels_B=torch.zeros(COUNT, dtype=torch.int64))
+    assert attack.count_successes(constant, first, make_attack(), 0) == AttackCount(0, COUNT, COUNT)
+
+
+@pytest.fixture
+def examples() -> LabelledImages:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (6, 2, 9, 9), generator=generator, dtype=torch.uint8)
+    return LabelledImages(images, torch.arange(6))
+
+
+def threaten(test: EvaluatedSplit) -> ThreatModel:
+    return make_threat_model(TrainedCell("cell", {}, nn.Identity(), test), ALL)
+
+
+def test_one_batch_is_attacked_at_a_time(
+    examples: LabelledImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, most = Linear(), 0
+    alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
+
+    def make(cell: TrainedCell, part: slice) -> ThreatModel:
+        nonlocal most
+        model = make_model(network)
+        alive.add(model.images_BCHW)
+        most = max(most, len(alive))
+        return model
+
+    retest = SimpleNamespace(examples=3 * attack.BATCH, wrong=0, ties=0)
+    monkeypatch.setattr(attack, "verify_predictions", lambda *_: retest)
+    monkeypatch.setattr(attack, "make_threat_model", make)
+    config, test = {"seed": 0, "precision": "32"}, ShiftedImages(examples, "test", 1)
+    cell = TrainedCell("cell", config, network, test)
+    ((_, content),) = attack.attack_cell(cell, AttackOptions(("pgd",), (0.1,)), None)
+    assert (content["attacks"][0]["tries"], most) == (3 * COUNT, 1)
+
+
+def crop_images(examples: LabelledImages, standardise: bool) -> CroppedImages:
+    return CroppedImages(
+        examples,
+        "test",
+        crop=6,
+        flip=False,
+        brightness=0.0,
+        contrast=[1.0, 1.0],
+        mean_over="crop",
+        standardise=standardise,
+    )
+
+
+def test_plain_images_are_changed_within_0_and_1(examples: LabelledImages) -> None:
+    for test in (ShiftedImages(examples, "test", 1), crop_images(examples, standardise=False)):
+        model = threaten(test)
+        assert torch.equal(model.images_BCHW, test.evaluation_batch(ALL).images_BCHW)
+        far = model.clip_images(model.images_BCHW + 9, 5)
+        assert float(far.min()) == float(far.max()) == 1
+        assert model.bounds == UNIT
+
+
+def test_standardised_images_are_changed_within_their_own_range(examples: LabelledImages) -> None:
+    test = crop_images(examples, standardise=True)
+    model = threaten(test)
+    assert torch.equal(model.images_BCHW, test.evaluation_batch(ALL).images_BCHW)
+    assert model.bounds == OWN
+    pixels = test.crop_pixels(ALL).double().flatten(1)
+    white = (255 - pixels.mean(dim=1)) / pixels.std(dim=1, correction=0)
+    brightest = model.clip_images(model.images_BCHW + 99, 99).flatten(1)
+    torch.testing.assert_close(brightest.amax(dim=1).double(), white, atol=1e-5, rtol=0)
+    assert torch.equal(brightest.amax(dim=1), brightest.amin(dim=1))
+    some = model.select_images(torch.tensor([4, 1]))
+    assert some.labels_B.tolist() == [4, 1]
+    assert torch.equal(some.high, model.high[[4, 1]])
+
+
+def test_examples_of_several_classes_are_refused(examples: LabelledImages) -> None:
+    class Several(ShiftedImages):
+        def evaluation_batch(self, part: slice) -> Batch:
+            return super().evaluation_batch(part)._replace(labels=torch.zeros((6, 2)))
+
+    with pytest.raises(UserError, match="cell: attacks need one class per image"):
+        threaten(Several(examples, "test", 1))

@@ -1,0 +1,181 @@
+"""A finished cell is read as it was made, or is refused with its name and the cure."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reported_cells
+import torch
+import trained_cells
+import yaml
+
+from capsweep.config import places
+from capsweep.config.cell import Cell
+from capsweep.errors import UserError
+from capsweep.lab.evaluation.checkpoint import CellLoader, verify_predictions
+from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.training.run import run
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty storage, into which the first test trains the cell."""
+    return tmp_path_factory.mktemp("trained") / "outputs"
+
+
+@pytest.fixture
+def cell(small_cell: Callable[..., Cell], storage: Path, trained_once: Path) -> Cell:
+    """A finished cell, tested on 360 digits; each test has its own copy."""
+    cell = small_cell("epochs=1", "limit_batches=1")
+    if not trained_once.exists():
+        run(cell, places.resolve(cell.config["places"]))
+        shutil.copytree(storage, trained_once)
+    shutil.copytree(trained_once, storage, dirs_exist_ok=True)
+    return cell
+
+
+@pytest.fixture
+def loader(cell: Cell) -> CellLoader:
+    here = places.resolve(cell.config["places"])
+    return CellLoader(Ledger(here.ledger), here.data, CPU)
+
+
+@pytest.fixture
+def folder(cell: Cell) -> Path:
+    return Path(cell.config["places"]["ledger"]) / folder_of(cell.signature)
+
+
+def test_a_cell_says_again_what_it_said(cell: Cell, loader: CellLoader) -> None:
+    before = torch.get_rng_state()
+    trained, stored = loader.load_tested(cell.signature)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert loader.load(cell.signature, cell.config).test is trained.test  # it is read once
+    scores_MN, labels_M = trained.predict_scores(len(stored[1]))
+    np.testing.assert_allclose(scores_MN, stored[0], atol=1e-6)
+    assert np.array_equal(labels_M, stored[1])
+    retest, result = verify_predictions(trained, stored), loader.ledger.read_result(cell.signature)
+    assert (retest.examples, retest.ties) == (360, 0)
+    assert retest.wrong / 360 == pytest.approx(result["metrics"]["test/error"], abs=1e-12)
+    first = verify_predictions(trained, stored, 7)
+    assert first.examples == 7
+    assert first.wrong == (stored[0].argmax(axis=1) != stored[1])[:7].sum()
+    assert not trained.network.training
+    assert not any(weight.requires_grad for weight in trained.network.parameters())
+
+
+@pytest.mark.parametrize("override", ["precision=bf16-mixed", "model=cnn_small"])
+def test_cells_of_other_kinds_say_what_they_said(
+    small_cell: Callable[..., Cell], override: str
+) -> None:
+    trained, stored = trained_cells.trained(small_cell("epochs=1", "limit_batches=1", override))
+    assert verify_predictions(trained, stored).ties == 0
+
+
+def remove(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+
+
+def flip_weights(folder: Path) -> None:
+    content = bytearray((folder / "weights.ckpt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / "weights.ckpt").write_bytes(content)
+
+
+def replace_weights(folder: Path, weight: object) -> None:
+    torch.save({"conv.weight": weight}, folder / "weights.ckpt")
+    reported_cells.sign(folder)
+
+
+def change_settings(folder: Path) -> None:
+    science = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump({**science, "seed": 77}))
+
+
+def change_overrides(folder: Path) -> None:
+    (folder / "provenance.json").write_text(json.dumps({"overrides": ["no.such=1"]}))
+    reported_cells.sign(folder)
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda f: remove(f, "result.json"), "it is not finished; run the cell first"),
+        (lambda f: remove(f, "config.yaml"), r"it has no config\.yaml; .* run it again"),
+        (lambda f: remove(f, "weights.ckpt"), r"it has no weights\.ckpt; import an export"),
+        (lambda f: remove(f, "provenance.json"), r"its provenance\.json is absent"),
+        (flip_weights, r"weights\.ckpt is damaged \(it was altered.* run it again"),
+        (lambda f: replace_weights(f, Path("a pickle")), r"weights\.ckpt is damaged"),
+        (lambda f: replace_weights(f, torch.zeros(1)), "not of the network .* ledger reproduce"),
+        (change_settings, r"it was altered.* remove the cell \(capsweep ledger rm"),
+        (change_overrides, r"today's configuration refuses its settings \(no\.such"),
+    ],
+)
+def test_what_cannot_be_asked_names_the_cell_and_the_cure(
+    cell: Cell, loader: CellLoader, folder: Path, harm: Callable[[Path], object], message: str
+) -> None:
+    harm(folder)
+    with pytest.raises(UserError, match=f"{cell.signature}[:/].*{message}"):
+        loader.load(cell.signature)
+
+
+def test_a_cell_says_the_same_of_fewer_images_at_once_where_memory_is_short(
+    cell: Cell, loader: CellLoader, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded, stored = loader.load_tested(cell.signature)
+
+    def fail_above_10(network: torch.nn.Module, images: tuple[torch.Tensor]) -> None:
+        if len(images[0]) > 10:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    loaded.network.register_forward_pre_hook(fail_above_10)
+    assert verify_predictions(loaded, stored).examples == 360
+    scores_MN, _ = loaded.predict_scores(360)
+    np.testing.assert_allclose(scores_MN, stored[0], atol=1e-5)
+    assert loaded.parts.examples <= 10
+    assert "from now on 5 are" in capsys.readouterr().err
+
+
+def test_a_network_is_not_asked_of_other_data_than_it_was_trained_on(
+    cell: Cell, loader: CellLoader, folder: Path
+) -> None:
+    result = json.loads((folder / "result.json").read_text())
+    trained = result["data"]["train"]
+    result["data"]["train"] = "0" * 64
+    del result["sha256"]
+    (folder / "result.json").write_text(json.dumps(result))
+    said = f"its train data had sha256 {'0' * 64}, and what is read now has {trained}"
+    with pytest.raises(UserError, match=f"{cell.signature}: {said}"):
+        loader.load(cell.signature)
+
+
+def test_other_predictions_than_stored_are_refused_and_ties_are_counted(
+    cell: Cell, loader: CellLoader
+) -> None:
+    trained, (stored_MN, labels_M) = loader.load_tested(cell.signature)
+    said_M = stored_MN.argmax(axis=1)
+    right = int(np.flatnonzero(said_M == labels_M)[0])
+    other = (labels_M[right] + 1) % 10
+    tied_MN = stored_MN.copy()
+    tied_MN[right, other] = np.nextafter(stored_MN[right].max(), np.float32(9))
+    assert verify_predictions(trained, (tied_MN, labels_M)).ties == 1
+    tied_MN[right, other] = 2
+    with pytest.raises(UserError, match="classifies 1 of 360 test examples otherwise"):
+        verify_predictions(trained, (tied_MN, labels_M))
+    with pytest.raises(UserError, match="has other labels"):
+        verify_predictions(trained, (stored_MN, (labels_M + 1) % 10))
+
+
+def test_what_a_gpus_kernels_trained_is_routed_without_them_elsewhere_and_says_so(
+    loader: CellLoader, cell: Cell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = {**cell.config, "routing": {**cell.config["routing"], "impl": "triton"}}
+    elsewhere = loader.load(cell.signature, kernels)
+    assert "routing.impl=triton needs a GPU: routed by impl=auto" in capsys.readouterr().err
+    scores_MN, _ = elsewhere.predict_scores(10)
+    expected_MN, _ = loader.load(cell.signature).predict_scores(10)
+    np.testing.assert_array_equal(scores_MN, expected_MN)

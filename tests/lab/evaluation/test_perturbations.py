@@ -1,0 +1,71 @@
+"""Figure 4: one dimension of a pose at a time is tweaked, and nothing else."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from png_images import read_pixels
+from torch import Tensor, nn
+from trained_cells import trained
+
+from capsweep.config.cell import Cell
+from capsweep.lab.evaluation import decoded
+from capsweep.lab.evaluation.figures import perturbations
+from capsweep.lab.evaluation.figures.perturbations import TWEAKS, Perturbed
+
+CLASSES, POSE = 5, 4
+
+
+class ShowsPoses(nn.Module):
+    """Its picture is the masked poses themselves."""
+
+    def forward(self, pose_BJD: Tensor, mask_BJ: Tensor) -> Tensor:
+        return (pose_BJD * mask_BJ[..., None])[:, None]
+
+
+def test_one_dimension_of_one_capsule_changes_by_the_tweak() -> None:
+    pose_JD = torch.randn(CLASSES, POSE, generator=torch.Generator().manual_seed(0))
+    drawn_DTCHW = perturbations.draw_tweaked(ShowsPoses(), pose_JD, 3)
+    assert drawn_DTCHW.shape == (POSE, 11, 1, CLASSES, POSE)
+    for d in range(POSE):
+        for t, tweak in enumerate(TWEAKS):
+            expected_JD = torch.zeros(CLASSES, POSE)
+            expected_JD[3] = pose_JD[3]
+            expected_JD[3, d] += float(tweak)
+            torch.testing.assert_close(drawn_DTCHW[d, t, 0], expected_JD)
+
+
+def test_of_each_class_the_first_correct_example_is_taken_else_the_first() -> None:
+    labels_M = np.array([2, 0, 2, 1, 1])
+    stored = np.eye(3)[[1, 0, 2, 0, 2]], labels_M  # class 1 is never right
+    assert perturbations.find_first(stored, None) == [(0, 1), (1, 3), (2, 2)]
+    assert perturbations.find_first(stored, [2, 7]) == [(2, 2)]
+    assert perturbations.list_classes(stored, [0, 3]) == [(2, 0), (1, 3)]
+
+
+def test_examples_of_a_cell_are_drawn_from_the_capsule_of_their_own_class(
+    small_cell: Callable[..., Cell],
+) -> None:
+    network, stored = trained(small_cell("epochs=1", "limit_batches=1"))
+    (found,) = perturbations.measure(network, stored, perturbations.list_classes(stored, [7]))
+    assert (found.place, found.label) == (7, stored[1][7])
+    assert found.prediction == stored[0][7].argmax()
+    assert found.length == pytest.approx(float(stored[0][7, found.label]), abs=1e-5)
+    pose_KJD = decoded.ask_network(network, stored, [7]).pose_KJD
+    decoder = decoded.find_decoder(network)
+    plain = decoded.draw_from_class(decoder, pose_KJD, np.array([found.label]))
+    np.testing.assert_allclose(found.reconstructions[3, 5], plain[0].numpy(), atol=1e-6)
+    assert found.digit is None
+
+
+@pytest.mark.parametrize("digit", [None, np.full((1, 6, 6), 0.5)])
+def test_a_page_has_a_row_for_each_dimension(digit: np.ndarray | None) -> None:
+    drawn = np.arange(POSE * 11 * 36).reshape(POSE, 11, 1, 6, 6) % 240 / 255
+    page = Perturbed(12, 3, 8, 0.71, np.ones((1, 6, 6)), drawn, digit)
+    caption = perturbations.describe_page(page)
+    assert "test example 12, classified wrongly, as 8" in caption
+    assert ("the digit of that class alone" in caption) == (digit is not None)
+    picture = read_pixels(perturbations.draw(page, "cell", caption)).max(axis=2)
+    side = 6 * round(perturbations.SIDE / 6)
+    assert (picture < 250).sum() > 0.8 * POSE * 11 * side * side

@@ -1,0 +1,133 @@
+"""From traces to changes by iteration, and their figure."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from png_images import read_pixels
+from torch import Tensor
+from toy_routings import UniformRouting
+from trained_cells import make_routed
+
+from capsweep.errors import NotApplicableError
+from capsweep.lab.evaluation.figures.routing_change import (
+    LOGITS,
+    SHARES,
+    collect_answers,
+    draw,
+    measure,
+    measure_shares,
+    measure_trace,
+)
+from capsweep.lab.evaluation.routing_measures import RoutedAnew
+from capsweep.lab.evaluation.traces import find_routed
+from capsweep.model.routing import LayerSizes
+
+
+def make_iteration(**values: list) -> dict[str, Tensor]:
+    """An iteration of one image with two children below one position, of two parents."""
+    return {key: torch.tensor(value)[None, None] for key, value in values.items()}
+
+
+EQUAL = [[0.5, 0.5], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "changes"),
+    [
+        ("agreement", ([[0.1, -0.3], [0.0, 0.2]], [[-1.0, 1.0], [-1.0, 1.0]]), [0.15, 1.0]),
+        ("coupling", (EQUAL, [[0.7, 0.3], [0.5, 0.5]], [[1.0, 0.0], [0.1, 0.9]]), [0.1, 0.35]),
+    ],
+)
+def test_a_change_is_the_mean_size_of_what_is_added(
+    key: str, values: tuple[list, ...], changes: list[float]
+) -> None:
+    quantity, change_BT = measure_trace([make_iteration(**{key: value}) for value in values])
+    assert quantity == (LOGITS if key == "agreement" else "assignments")
+    np.testing.assert_allclose(change_BT.numpy(), [changes], rtol=1e-6)
+
+
+def test_the_share_of_a_change_is_of_all_that_was_added_so_far() -> None:
+    back = [[-0.1, -0.3], [0.4, 0.2]]  # what is taken back counts as a change
+    trace = [make_iteration(agreement=[[0.1, -0.3], [0.0, 0.2]]), make_iteration(agreement=back)]
+    np.testing.assert_allclose(measure_shares(trace).numpy(), [[1.0, 0.25 / 0.35]], rtol=1e-6)
+    nothing = [make_iteration(agreement=[[0.0, 0.0]])]
+    np.testing.assert_array_equal(measure_shares(nothing).numpy(), [[0.0]])
+
+
+def test_what_does_not_change_is_refused() -> None:
+    with pytest.raises(NotApplicableError, match=r"has one iteration; where it has"):
+        measure_trace([make_iteration(coupling=EQUAL)])
+    with pytest.raises(NotApplicableError, match="neither agreement nor couplings"):
+        measure_trace([make_iteration(pose=EQUAL)])
+
+
+def test_the_change_is_that_of_the_logits_of_the_network() -> None:
+    cell = make_routed(["model=capsnet_small", "routing.none_of_the_above=true"], 5, 3)
+    found = measure(cell)
+    assert found.quantity == LOGITS
+    (trace,) = [trace for by_layer in cell.trace_batches() for trace in by_layer.values()]
+    none = [1 - step["coupling"].sum(dim=3, keepdim=True) for step in trace]
+    # A logit, the logit of none-of-the-above being 0, is log (c_ij / c_i,none).
+    logits = [(step["coupling"] / n).log() for step, n in zip(trace, none, strict=True)]
+    for t in range(2):
+        change_B = (logits[t + 1] - logits[t]).abs().mean(dim=(1, 2, 3))
+        np.testing.assert_allclose(found.by_layer["classes"][:, t], change_B, rtol=1e-3)
+
+
+def test_every_layer_is_traced_with_the_iterations_that_are_asked_for() -> None:
+    overrides = ["model=matrix_capsnet_tiny", "routing=em"]
+    found = measure(make_routed(overrides, 2, 4))
+    assert found.quantity == "assignments"
+    assert {name: change_BT.shape for name, change_BT in found.by_layer.items()} == {
+        "capsules.0": (2, 3),
+        "capsules.1": (2, 3),
+        "classes": (2, 3),
+    }
+
+
+def test_changes_rise_and_their_shares_fall() -> None:
+    found = measure(make_routed(["model=capsnet_small"], 20, 10))
+    spreads = found.summarise_layers()
+    changes, shares = (spreads[name] for name in ("classes", "classes" + SHARES))
+    assert (np.diff(changes.mean) > 0).all()
+    assert (np.diff(shares.mean) < 0).all()
+    np.testing.assert_allclose(shares.mean[0], 1.0)
+    np.testing.assert_allclose(changes.std, found.by_layer["classes"].std(axis=0))
+    assert changes.quantiles.shape == (5, 10)
+    assert set(shares.collect_arrays("x")) == {"x.mean", "x.std", "x.quantiles"}
+
+
+def test_answers_by_iterations_have_a_panel_of_their_own() -> None:
+    found = measure(make_routed(["model=capsnet_small"], 3, 3))
+    answers = [RoutedAnew(1, 0.25, 0.5), RoutedAnew(3, 0.0, 0.5), RoutedAnew(10, None, None)]
+    arrays = collect_answers(answers)
+    assert arrays["answers.iterations"].tolist() == [1, 3, 10]
+    np.testing.assert_array_equal(arrays["answers.changed"], [0.25, 0.0, np.nan])
+    widths = [read_pixels(draw(found, "", "", each)).shape[1] for each in ((), answers)]
+    assert widths[1] == pytest.approx(4 / 3 * widths[0])
+
+
+def test_as_in_training_unless_asked_and_no_more_images_than_there_are() -> None:
+    overrides = ["model=capsnet_small", "routing.num_iters=2"]
+    usual = make_routed(overrides, 1000, None)
+    assert (usual.iterations, usual.examples) == (2, 360)
+    assert usual.describe_images() == "first 360 test images, 2 routing iterations as in training"
+    text = "first 3 test images, 10 routing iterations (trained with 2)"
+    assert make_routed(overrides, 3, 10).describe_images() == text
+    with pytest.raises(NotApplicableError, match="does not route"):
+        make_routed(["model=cnn_small"], 3, None)
+
+
+def test_a_routing_without_iterations_or_traces_is_told_apart() -> None:
+    cell = make_routed(["model=capsnet_small"], 3, None).cell
+    routing = {k: v for k, v in cell.config["routing"].items() if k != "num_iters"}
+    cell = replace(cell, config={**cell.config, "routing": routing})
+    alone = find_routed(cell, 3, None)
+    assert alone.describe_images() == "first 3 test images, 1 routing iteration as in training"
+    with pytest.raises(NotApplicableError, match=r"no num_iters; leave --iterations out"):
+        find_routed(cell, 3, 2)
+    cell.network.classes.routing = UniformRouting(sizes=LayerSizes(1, 1, 1, 1))
+    with pytest.raises(NotApplicableError, match="keeps no trace"):
+        measure(alone)

@@ -1,0 +1,116 @@
+"""Which cells of a ledger are compared, and their losses."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from png_images import find_colour, read_pixels
+
+from capsweep.config import compose
+from capsweep.config.cell import signature
+from capsweep.errors import DamageError, NotApplicableError, UserError
+from capsweep.lab.evaluation.figures.training_loss import draw, find_peers, measure
+from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.report.palette import COLOURS
+from capsweep.storage.files import write_json, write_text
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "ledger")
+
+
+def keep(
+    ledger: Ledger,
+    *overrides: str,
+    losses: Sequence[float] | None = (0.5, 0.25),
+    science: Mapping[str, Any] | None = None,
+) -> str:
+    """A finished cell with a loss for each epoch of ten steps; losses None: not finished."""
+    science = science or compose.cell(overrides).science
+    name = signature(science)
+    folder = Path(ledger.disk) / folder_of(name)
+    write_text(folder / "config.yaml", yaml.safe_dump(science, sort_keys=True))
+    rows = [
+        {"epoch": epoch, "step": 10 * (epoch + 1), "train/loss": loss}
+        for epoch, loss in enumerate(losses or ())
+    ]
+    write_text(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    if losses is not None:
+        write_json(folder / "result.json", {"metrics": {}})
+    return name
+
+
+def test_curves_are_means_over_seeds_of_cells_that_differ_in_iterations_and_seed(
+    ledger: Ledger,
+) -> None:
+    first = keep(ledger, "routing.num_iters=1", "seed=0", losses=(0.5, 0.3, 0.2))
+    keep(ledger, "routing.num_iters=1", "seed=7", losses=(0.7, 0.1))
+    keep(ledger, "routing.num_iters=3", "seed=0", losses=(0.4, 0.2))
+    keep(ledger, "routing.num_iters=3", "seed=1", losses=None)
+    keep(ledger, "routing.num_iters=3", "seed=2", losses=(float("nan"),))
+    for other in ("batch_size=17", "routing.bias=false", "routing=em", "model=cnn_small"):
+        keep(ledger, other, "seed=0")
+    curves = measure(ledger, first)
+    assert [(c.iterations, list(c.cells)) for c in curves] == [(1, [0, 7]), (3, [0])]
+    arrays = curves[0].collect_arrays()
+    np.testing.assert_array_equal(arrays["T1.step"], [10, 20])  # those that all seeds have
+    np.testing.assert_allclose(arrays["T1.loss"], [[0.5, 0.3], [0.7, 0.1]])
+    assert arrays["T1.cells"][0] == first
+    assert arrays["T1.seeds"].tolist() == [0, 7]
+    np.testing.assert_allclose(curves[1].loss_SE, [[0.4, 0.2]])
+    assert set(find_peers(ledger, curves[1].cells[0])) == set(find_peers(ledger, first))
+    pixels = read_pixels(draw(curves, first))
+    for colour in COLOURS[:2]:
+        assert find_colour(pixels, colour).sum() > 300
+
+
+def test_a_network_that_does_not_route_has_its_own_curve(ledger: Ledger) -> None:
+    cells = {seed: keep(ledger, "model=cnn_small", f"seed={seed}") for seed in (0, 1)}
+    keep(ledger, "seed=0")
+    (curve,) = measure(ledger, cells[0])
+    assert curve.cells == cells
+    assert set(curve.collect_arrays()) == {"T0.step", "T0.loss", "T0.seeds", "T0.cells"}
+
+
+def test_a_cell_without_losses_is_named(ledger: Ledger) -> None:
+    unfinished = keep(ledger, "seed=0", losses=None)
+    with pytest.raises(UserError, match=f"{unfinished}: it is not finished"):
+        measure(ledger, unfinished)
+    with pytest.raises(NotApplicableError, match="no train/loss"):
+        measure(ledger, keep(ledger, "seed=1", losses=()))
+    cell = keep(ledger, "seed=2", losses=(0.5, float("inf")))
+    with pytest.raises(DamageError, match=r"metrics\.jsonl, line 2, is damaged"):
+        measure(ledger, cell)
+    whole = keep(ledger, "routing.num_iters=1", "seed=2")
+    assert [curve.iterations for curve in measure(ledger, whole)] == [1]
+
+
+def test_a_cell_of_before_an_option_was_there_is_compared_too(ledger: Ledger) -> None:
+    new = keep(ledger, "routing.num_iters=1")
+    science = compose.cell(["routing.num_iters=3"]).science
+    routing = {key: value for key, value in science["routing"].items() if key != "gradient"}
+    assert routing != science["routing"]
+    old = keep(ledger, "routing.num_iters=3", science={**science, "routing": routing})
+    assert set(find_peers(ledger, new)) == {new, old}
+    assert set(find_peers(ledger, old)) == {new, old}
+
+
+def test_a_cell_without_iterations_is_compared_with_its_seeds(ledger: Ledger) -> None:
+    science = compose.cell(["routing.num_iters=1"]).science
+    routing = {key: value for key, value in science["routing"].items() if key != "num_iters"}
+    keep(ledger, "routing.num_iters=1")
+    names = [keep(ledger, science={**science, "seed": seed, "routing": routing}) for seed in (0, 1)]
+    assert find_peers(ledger, names[0]) == {names[0]: (None, 0), names[1]: (None, 1)}
+
+
+def test_damaged_settings_of_others_are_no_obstacle(ledger: Ledger) -> None:
+    cell = keep(ledger, "seed=0")
+    for number, content in enumerate(["{", "a list: [", "[1, 2]", "", "routing: 3\nseed: 1\n"]):
+        folder = Path(ledger.disk) / folder_of(f"ab{number:014d}")
+        write_text(folder / "config.yaml", content)
+    assert set(find_peers(ledger, cell)) == {cell}

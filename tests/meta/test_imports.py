@@ -64,7 +64,13 @@ def list_modules() -> dict[str, list[str]]:
 
 
 MODULES = list_modules()
-NEEDS = {"sweep": "ray", "model": "triton", "tracking": "wandb"}  # what not every machine has
+NEEDS = {
+    "sweep": "ray",
+    "runtime": "ray",
+    "lab": "ray",
+    "model": "triton",
+    "tracking": "wandb",
+}  # what not every machine has
 
 
 # Before anything else in their interpreter: on a CPU torch, `data` and `training` also show that

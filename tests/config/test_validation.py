@@ -46,6 +46,8 @@ REFUSED = {
     "~seed=1": r"^~seed=1: keys of conf/ cannot be deleted; leave it out, or write seed=VALUE",
     "epochs=${now:%S}": r"^epochs: Unsupported interpolation type now$",
     # what the grammars raise
+    "epochs=${seed}": r"^epochs: .*'seed' not found; nothing is drawn from the seed",
+    "seed=${epochs}": r"^seed: .*'epochs' not found; nothing is drawn from the seed",
     "seed=${..}": r"^seed=\$\{\.\.\}: extraneous input",
     "seed=${oc.create:[1,2}": r"^seed=\$\{oc\.create:\[1,2\}: missing",
     "places.storage=${.}": r"^places\.storage=\$\{\.\}: extraneous input",

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
 
+from capsweep.errors import ConfigError
+
 SIGNATURE_VERSION = 1
+NO_SEED = "\0"  # stands for the value of a seed: no text of a configuration has this character
 
 # Science decides the numbers and is hashed; everything else at the root is logistics.
 SCIENCE = (
@@ -132,12 +135,55 @@ class Cell:
     @cached_property
     def signature(self) -> str:
         """16 hexadecimal digits: equal for two cells if and only if their science is equal."""
-        return signature(self.science)
+        before, after = self._hashed_text
+        return _hash_text(f"{before}{json.dumps(self.config['seed'])}{after}")
+
+    @cached_property
+    def _hashed_text(self) -> tuple[str, str]:
+        """What the signature hashes, before and after the value of the seed."""
+        before, after = _write_hashed({**self.science, "seed": NO_SEED}).split(json.dumps(NO_SEED))
+        return before, after
+
+    @cached_property
+    def shape(self) -> str:
+        """8 hexadecimal digits, equal for cells of equal work per step and equal memory.
+
+        Sizes, routing iterations, batch, precision, implementation and threads count; loss weights
+        count only as far as they switch a part on.
+        """
+        work = reduce(without, WORKLESS, self.science)
+        loss = self.science["loss"]
+        work["loss"] = [loss["name"], loss["reconstruction"]["weight"] > 0]
+        impl = get(self.config, "routing.impl")
+        if impl == "auto":
+            impl = "reference" if get(self.config, "routing.name") in REFERENCE_ALONE else "fast"
+        trainer = self.config["trainer"]
+        work["logistics"] = [impl, trainer["threads"], trainer["accelerator"]]
+        work["logistics"] += [
+            [path, value]
+            for path, plain in PLAIN.items()
+            if (value := get(self.config, path)) not in (plain, None)  # older cells lack some
+        ]
+        return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:8]
 
     @property
     def command(self) -> str:
         """The command line that runs this cell."""
         return shlex.join(["capsweep", "train", *self.overrides])
+
+    def with_seed(self, seed: int) -> "Cell":
+        """Return the cell of another seed, as if it were composed, in microseconds.
+
+        No setting is drawn from the seed (see `interpolation`), so all others are shared with this
+        cell: they are read, never changed. Raises ConfigError for what is no seed.
+        """
+        if type(seed) is not int or not 0 <= seed < 2**63:
+            raise ConfigError(f"seed must be a whole number >= 0 and below 2**63, got {seed!r}")
+        texts = [t for t in self.overrides if t.partition("=")[0].strip() != "seed"]
+        cell = Cell({**self.config, "seed": seed}, (*texts, f"seed={seed}"))
+        shared = {"_hashed_text": self._hashed_text, "shape": self.shape}
+        vars(cell).update(shared, science={**self.science, "seed": seed})
+        return cell
 
     def to_json(self) -> str:
         """All of the cell as text, for a worker on another node."""
@@ -152,9 +198,16 @@ class Cell:
 
 def signature(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
     """Hash of a canonical science configuration, data fingerprint included, and the version."""
+    return _hash_text(_write_hashed(science, version))
+
+
+def _write_hashed(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
     absent = (path for path, neutral in NEUTRAL.items() if get(science, path) == neutral)
     hashed = reduce(without, absent, dict(science))
-    text = json.dumps({"version": version, "science": hashed}, sort_keys=True, allow_nan=False)
+    return json.dumps({"version": version, "science": hashed}, sort_keys=True, allow_nan=False)
+
+
+def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -174,25 +227,8 @@ def rename_targets(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def hash_shape(cell: Cell) -> str:
-    """Return 8 hexadecimal digits, equal for cells of equal work per step and equal memory.
-
-    Sizes, routing iterations, batch, precision, implementation and threads count; loss weights
-    count only as far as they switch a part on.
-    """
-    work = reduce(without, WORKLESS, cell.science)
-    loss = cell.science["loss"]
-    work["loss"] = [loss["name"], loss["reconstruction"]["weight"] > 0]
-    impl = get(cell.config, "routing.impl")
-    if impl == "auto":
-        impl = "reference" if get(cell.config, "routing.name") in REFERENCE_ALONE else "fast"
-    trainer = cell.config["trainer"]
-    work["logistics"] = [impl, trainer["threads"], trainer["accelerator"]]
-    work["logistics"] += [
-        [path, value]
-        for path, plain in PLAIN.items()
-        if (value := get(cell.config, path)) not in (plain, None)  # older cells lack some
-    ]
-    return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:8]
+    """Return the shape of a cell."""
+    return cell.shape
 
 
 def count_steps(cell: Cell, train_examples: int) -> int:

@@ -151,6 +151,21 @@ def test_all_kinds_run_together_and_other_cells_keep_their_code(checkout: Checko
     assert code == code_identity.hash_numerics(compose.cell([]).config)
 
 
+def test_a_new_sweep_plans_the_shipped_routings_and_ones_own(
+    checkout: Checkout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert checkout.write_new("sweep", "shipped") == 0
+    assert [checkout.write_new(kind) for kind in ("routing", "sweep")] == [0, 0]
+    assert capsys.readouterr().out.endswith(f"  make report SWEEP={NAME}\n")
+    for sweep, routings in [
+        ("shipped", ["uniform", "dynamic"]),
+        (NAME, ["uniform", "dynamic", NAME]),
+    ]:
+        planned = checkout.run("-m", "capsweep", "plan", sweep)
+        rows = [line.split("  ")[0] for line in planned.splitlines() if line.endswith("3 missing")]
+        assert rows == ["cnn", *(f"capsnet · routing={name}" for name in routings)]
+
+
 @pytest.mark.slow
 def test_the_files_of_all_kinds_pass_their_tests_and_every_check(checkout: Checkout) -> None:
     assert [checkout.write_new(kind) for kind in KINDS] == [0, 0, 0, 0]

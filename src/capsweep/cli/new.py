@@ -1,4 +1,4 @@
-"""`capsweep new`: the files of a routing, a loss, a model or a data set of one's own.
+"""`capsweep new`: the files of a routing, a loss, a model, a data set or a sweep of one's own.
 
 `docs/examples/new/KIND` has them where they stand in a checkout, under the name `mine`; a file of a
 data set has numbers in it too, which are read off the data.
@@ -31,6 +31,7 @@ COMMANDS = {
         'train ARGS="dataset=NAME debug=fast places.data=FOLDER"',
         "sweep DATASET=NAME DATA_DIR=FOLDER",
     ),
+    "sweep": ("plan SWEEP=NAME", "sweep SWEEP=NAME", "report SWEEP=NAME"),
 }
 
 
@@ -49,6 +50,8 @@ def run_new(parsed: argparse.Namespace) -> None:
         words |= described
     elif parsed.file is not None or parsed.axes is not None:
         raise UserError("--file and --axes are for a data set alone")
+    if kind == "sweep":
+        words["ROUTINGS"] = ", ".join(list_routings(checkout, parsed.name))
     texts = fill_examples(checkout, kind, words)
     for path, text in texts.items():
         write_text(path, text)
@@ -69,6 +72,15 @@ def name_words(name: str) -> dict[str, str]:
             f"neither a word of Python's nor of {', '.join(RESERVED)}"
         )
     return {"mine": name, "Mine": "".join(part.capitalize() for part in name.split("_"))}
+
+
+def list_routings(checkout: Path, sweep: str) -> list[str]:
+    """Return what a new sweep compares: two shipped routings, and one's own.
+
+    That is the routing of the sweep's name, or `mine`, where `conf/routing` has it.
+    """
+    own = (name for name in (sweep, "mine") if (checkout / f"conf/routing/{name}.yaml").is_file())
+    return list(dict.fromkeys(("uniform", "dynamic", *own)))
 
 
 def check_name(path: Path | None) -> Path:

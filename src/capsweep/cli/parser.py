@@ -191,9 +191,7 @@ AGAIN = _option(
 )
 PICTURE = _option("--picture", "a PNG; default: NAME-examples.png here", type=Path)
 NEW = (
-    _option(
-        "kind", "routing, loss, model or dataset", choices=["routing", "loss", "model", "dataset"]
-    ),
+    _option("kind", "what to write", choices=["routing", "loss", "model", "dataset", "sweep"]),
     _option("name", "small letters, digits and _, such as cosine_routing"),
     _option("--file", "of a data set: an .npz of images and labels", type=Path),
     _option("--axes", "of its images, where their shape does not tell", choices=["chw", "hwc"]),
@@ -204,7 +202,7 @@ COMMANDS = {
     "sweep": ("run what is missing of a sweep, then print its table", [*SWEEP, *RUN]),
     "plan": ("print what a sweep would run, and run nothing", [*SWEEP, *PLAN]),
     "report": ("print the table of a sweep, and write it in every form", [*SWEEP, *REPORT]),
-    "new": ("write the files of a routing, loss, model or data set of your own", NEW),
+    "new": ("write the files of a routing, loss, model, data set or sweep of your own", NEW),
     "info": ("print what a network costs, layer by layer", [OVERRIDES]),
     "attach": ("watch a sweep that runs as a job of a cluster; Ctrl-C detaches", JOB),
     "status": ("what a cluster has, and what its sweeps are doing", [ANY_JOB, *JOBS]),

@@ -107,7 +107,7 @@ def run_make(parsed: argparse.Namespace) -> int:
 
 
 def _choose_runner(parsed: argparse.Namespace) -> TaskRunner:
-    if parsed.executor == "local" and parsed.address is None:
+    if parsed.executor == "local" and parsed.ray_address is None:
         return making.run_locally
     if parsed.executor != "ray":
         raise ConfigError(f"EXECUTOR={parsed.executor}: have ray, local (without RAY_ADDRESS)")
@@ -115,7 +115,7 @@ def _choose_runner(parsed: argparse.Namespace) -> TaskRunner:
         from capsweep.shards.ray_tasks import run_on_ray
     except ImportError as error:
         raise ConfigError(f"EXECUTOR=ray: {error}; install ray or set EXECUTOR=local") from error
-    return partial(run_on_ray, address=parsed.address)
+    return partial(run_on_ray, address=parsed.ray_address)
 
 
 def _find_folder(parsed: argparse.Namespace) -> Path:

@@ -156,7 +156,7 @@ def describe_cells(job: "SweepJob", typed: str | None = None) -> str:
         return f"not counted: {' '.join(str(error).split())[:200]}"
     counts = Counter(entry.status for entry in entries.values())
     text = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-    text += f" of {', '.join(sweep.variation)}" if sweep.variation else ""
+    text += f" of {', '.join(sweep.words)}" if sweep.words else ""
     if set(counts) == {"missing"} and not places.is_url(ledger):  # it may be another machine's
         return f"{text}, as {ledger} is seen from here; make attach shows its lines"
     return text

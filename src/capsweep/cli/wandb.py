@@ -57,7 +57,7 @@ def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
         sweep=sweep.name,
         title=sweep.report_name,
         arms=list(dict.fromkeys(point.arm for point in points)),
-        tags=[] if waits else [word[: labels.LONGEST_TAG] for word in sweep.variation],
+        tags=[] if waits else [word[: labels.LONGEST_TAG] for word in sweep.words],
         cells=cells if is_known else (),
         axes=[f"{key}.name" if key in groups else key for key in differing],
         metric=sweep.metric,

@@ -67,11 +67,8 @@ def cell(overrides: Iterable[str | Override]) -> Cell:
     """
     overrides = [item for item in overrides if not is_cut(item)]
     parsed = grammar.parse_single(overrides)
-    choices = [override for override in parsed if grammar.is_group(override.key)]
-    for override in choices:
-        _check_option(override)
-    groups = tuple(override.text for override in choices)
-    plain = _set_values(groups, [override for override in parsed if override not in choices])
+    values = [override for override in parsed if not grammar.is_group(override.key)]
+    plain = _set_values(_compose_choices(parsed), values)
     validation.check_config(plain)
     # Relative places start where the command was typed; a worker's current folder is another.
     plain["places"] = places.make_absolute(plain["places"])
@@ -93,12 +90,11 @@ def _report_cut_key(key: str) -> None:
     print(f"{key} is ignored: {CUT_KEYS[key]}", file=sys.stderr, flush=True)
 
 
-def _set_values(groups: tuple[str, ...], values: Sequence[Override]) -> dict[str, Any]:
+def _set_values(composed: Composition, values: Sequence[Override]) -> dict[str, Any]:
     """Return the plain configuration of a choice of groups, with values set.
 
     They are set on the shared configuration and taken back: copying it takes longer than all else.
     """
-    composed = _compose_groups(groups)
     drawn = {override.key: str(override.value).count("${") for override in values}
     if sum(drawn.values()) > MOST_DRAWN:
         keys = ", ".join(key for key, count in drawn.items() if count)
@@ -116,6 +112,23 @@ def _set_values(groups: tuple[str, ...], values: Sequence[Override]) -> dict[str
     plain = {name: plain[name] for name in composed.written}
     bounds.fit_types(plain, keys, composed.schema)
     return plain
+
+
+def read_files(overrides: Iterable[Override]) -> Mapping[str, Any]:
+    """Return the configuration as the files have it that some overrides choose, unresolved."""
+    return _compose_choices(overrides).written
+
+
+def has_key(overrides: Iterable[Override], key: str) -> bool:
+    """Return whether the files have a key that some overrides choose."""
+    return key in _compose_choices(overrides).schema
+
+
+def _compose_choices(overrides: Iterable[Override]) -> Composition:
+    choices = [override for override in overrides if grammar.is_group(override.key)]
+    for override in choices:
+        _check_option(override)
+    return _compose_groups(tuple(override.text for override in choices))
 
 
 def read_options(overrides: Iterable[str]) -> tuple[str | None, dict[str, Any]]:

@@ -78,8 +78,8 @@ def table_notes(table: ResultTable, cause: Callable[[str], str] = str) -> list[s
     """
     sweep, points = table.sweep, table.points
     notes = [describe_trained(sweep, points)] if points else []  # a search may have no trial yet
-    if sweep.variation:
-        notes.append(f"{sweep.path.name} with {', '.join(sweep.variation)}.")
+    if sweep.words:
+        notes.append(f"{sweep.path.name} with {', '.join(sweep.words)}.")
     notes += [f"{note}." for note in sweep.notes]
     notes += [f"{name}: {footnote}." for name, footnote in table.footnotes.items()]
     notes += _notes_on_numbers(table)

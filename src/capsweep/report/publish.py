@@ -75,7 +75,7 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None
     new = f"# {table.sweep.name}\n\n{markers}\n\n## Verdict\n\n{VERDICT}\n"
     before = re.search(COMMAND, renew_section(path, NAME, None, new))
     instead = None if before is None or before[1] == command else before[1]
-    if instead and table.sweep.variation:
+    if instead and table.sweep.words:
         cure = "to replace it, remove what stands between the markers of that page"
         raise UserError(f"{refused}: {path} has the table of `{instead}`; {cure}")
     keep_cells(table, ledger, path.parent / ARCHIVES / f"{path.stem}.tar{archive.PACKED}")

@@ -78,8 +78,10 @@ def find_published(
 def _list_differences(
     sweep: Sweep, number: Mapping[str, Any], point: Point, members: int
 ) -> dict[str, str]:
-    """Return what a number is of and a cell is not; it is not of a typed key that it does not name. A cell that has no such setting does not differ, one that trains for longer neither.
-    First weights are no part of a network.
+    """Return what a number is of and a cell is not, in words; a typed key is of the cell alone.
+
+    A cell that has no such setting does not differ, one that trains for longer neither. First
+    weights are no part of a network.
     """
     keys = {text.partition("=")[0] for text in point.cell.overrides} - number.keys()
     changed = {

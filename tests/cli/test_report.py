@@ -19,7 +19,6 @@ seeds: [0]
 arms: {capsnet: {fixed: [routing=dynamic], space: {optim.optimizer.lr: [0.001, 0.01]}}}
 search: {metric: val/error, trials: 2}
 """
-CHOICES = choices.Choices()
 
 
 @pytest.fixture
@@ -153,7 +152,7 @@ def test_a_search_writes_what_a_sweep_writes(
     words = ["report", str(file), f"STORAGE={storage}"]
     assert cli.main(words) == 0
     assert "rates: no cell is finished\n" in capsys.readouterr().out
-    for number, point in enumerate(trials.check_search(choices.load_sweep(str(file), CHOICES))):
+    for number, point in enumerate(trials.check_search(choices.load_sweep(str(file)))):
         path = storage / "ledger" / folder_of(point.cell.signature)
         path.mkdir(parents=True)
         made = {"overrides": list(point.cell.overrides), "started": "2026-01-01T00:00:00+00:00"}

@@ -60,7 +60,7 @@ def test_numbers_of_the_larger_network_stand_in_its_rows_alone(
 def test_its_first_lines_and_the_index_of_questions_say_how_it_is_run(name: str) -> None:
     folder = package_files.find_folder("sweeps")
     command, expected, *_ = (folder / f"{name}.yaml").read_text().splitlines()
-    assert re.match(rf"# command:  make sweep( ROUTING=em)?( SWEEP={name}|  )", command), command
+    assert re.match(rf"# command:  make sweep( SWEEP={name}|  )", command), command
     assert expected.startswith("# expected: ")
     assert f"`{name}.yaml`" in (folder / "README.md").read_text()
 

@@ -12,7 +12,6 @@ from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, render, table
 from capsweep.sweep import choices, drive, expand, more_seeds
-from capsweep.sweep.choices import Choices
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
@@ -37,8 +36,7 @@ def load_matched(tmp_path: Path) -> Loaded:
     def load(*overrides: str, text: str = TEXT) -> tuple[Sweep, list[Point]]:
         path = tmp_path / "equal.yaml"
         path.write_text(text)
-        typed = Choices(overrides=[f"places.storage={tmp_path}", *overrides])
-        sweep = choices.load_sweep(str(path), typed)
+        sweep = choices.load_sweep(str(path), {"STORAGE": str(tmp_path)}, overrides)
         return sweep, expand.expand_sweep(sweep)
 
     return load
@@ -124,7 +122,7 @@ def test_one_command_runs_the_baseline_and_then_what_waits_for_it(
     assert by_model == {("cnn_tiny", None), ("capsnet_tiny", None), ("capsnet_tiny", accuracy)}
     output = capsys.readouterr().out
     assert output.index("cnn · seed 0:") < output.index("capsnet · seed 0:")
-    cli.main(["plan", *words[:1], *words[3:], *typed])
+    cli.main(["plan", *words[:1], *words[2:], *typed])
     assert "0 missing" in capsys.readouterr().out
 
 

@@ -1,7 +1,6 @@
 """A search: what it refuses, what it takes from the ledger, and trials whose workers are lost."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,12 +40,11 @@ arms:
 """
 
 
-def write_search(folder: Path, text: str = SEARCH, **typed: object) -> Sweep:
+def write_search(folder: Path, text: str = SEARCH, **typed: str) -> Sweep:
     """A search whose ledger is in the folder."""
     file = folder / "find.yaml"
     file.write_text(text)
-    chosen = choices.Choices(overrides=[f"places.storage={folder}"])
-    return choices.load_sweep(str(file), replace(chosen, **typed))
+    return choices.load_sweep(str(file), {"STORAGE": str(folder), **typed})
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def test_bounds_are_hours_and_parts_of_them(
 
 @pytest.mark.parametrize("text", ["0", "-1", "8h", "nan", "inf", "", "9" * 400])
 def test_what_is_no_number_of_hours_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match=r"^--max-hours .*must be a number of hours above 0"):
+    with pytest.raises(UserError, match=r"^MAX_HOURS=.*must be a number of hours above 0"):
         read_bounds(None, text, None)
 
 
@@ -67,22 +67,22 @@ def test_gpu_time_is_the_share_of_devices_times_the_time_that_cells_ran(clock: C
     assert limits.can_start(HOUR, 1)
     assert not limits.is_stopping
     clock.now += 6 * HOUR
-    assert limits.stop_reason == "--max-gpu-hours is reached"
+    assert limits.stop_reason == "MAX_GPU_HOURS=is reached"
     assert not limits.can_start(1.0, 0)
 
 
 def test_a_reached_bound_stays_reached_and_is_told(clock: Clock) -> None:
     limits = Limits(Bounds(wall=HOUR, gpu=2 * HOUR), clock)
     clock.now += 1.5 * HOUR
-    assert limits.stop_reason == "--max-hours is reached"
+    assert limits.stop_reason == "MAX_HOURS=is reached"
 
 
 @pytest.mark.parametrize(
     ("bounds", "why"),
     [
         (Bounds(budget=9), "nothing more fits into --budget"),
-        (Bounds(budget=9, gpu=HOUR), "nothing more fits into --budget and --max-gpu-hours"),
-        (Bounds(wall=0.0, gpu=HOUR), "--max-hours is reached"),
+        (Bounds(budget=9, gpu=HOUR), "nothing more fits into BUDGET=and --max-gpu-hours"),
+        (Bounds(wall=0.0, gpu=HOUR), "MAX_HOURS=is reached"),
     ],
 )
 def test_why_cells_were_left_names_the_bound(clock: Clock, bounds: Bounds, why: str) -> None:
@@ -91,4 +91,4 @@ def test_why_cells_were_left_names_the_bound(clock: Clock, bounds: Bounds, why: 
 
 def test_a_bound_that_interrupts_is_told_with_what_may_exceed_it() -> None:
     (line,) = Limits(Bounds(budget=9, gpu=8 * HOUR)).describe()
-    assert line.startswith("--max-gpu-hours 8: what runs then leaves at its next epoch end")
+    assert line.startswith("MAX_GPU_HOURS=8: what runs then leaves at its next epoch end")

@@ -107,7 +107,6 @@ def damages(file: Path) -> Iterator[Callable[[Path], object]]:
         yield lambda path, c=value: path.write_text(c)
     yield become_a_folder
     yield become_a_pipe
-    yield become_a_link_to_itself
 
 
 JSON = (".json", ".jsonl", ".000001")
@@ -141,12 +140,6 @@ def become_a_pipe(path: Path) -> None:
     """What is read once somebody writes to it."""
     path.unlink()
     os.mkfifo(path)
-
-
-def become_a_link_to_itself(path: Path) -> None:
-    """What leads nowhere, for ever."""
-    path.unlink()
-    path.symlink_to(path.name)
 
 
 Readers = dict[str, Callable[[Ledger], object]]
@@ -243,18 +236,8 @@ def test_no_damaged_file_blinds_a_reader(
     ("field", "value", "why"),
     [
         ("test/error", -4, "metrics: test/error is -4, no fraction of 0 to 1"),
-        ("test/loss", -0.5, "metrics: test/loss is -0.5, below 0"),
-        ("code", "x", "code: "),
-        ("sha256", [1], "sha256: "),
-        ("finished", 5, "finished: "),
         ("finished", "2026-01-02T03:04:05", "finished: it has no time zone"),
-        ("hardware", {"gpus": 1}, "hardware: "),
         ("seconds", {"fit": 10**400, "total": 1}, "seconds.fit: "),
-        ("epochs", 0, "epochs: "),
-        ("parameters", -1, "parameters: "),
-        ("images_per_second", 0, "images_per_second: "),
-        ("data", {"train": "ab"}, "data.train: "),
-        ("test/loss", True, "metrics.test/loss: Input should be a valid number"),
         ("signature", "0123456789abcdef", "it is of cell 0123456789abcdef"),
     ],
 )

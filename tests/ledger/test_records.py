@@ -51,7 +51,7 @@ WHOLE: dict[type[records.Record], dict[str, Any]] = {
         "code": CODE | {"capsweep": "1", "commit": "c", "dirty": False},
         "versions": {"torch": "2"},
         "hardware": {"processor": "p", "cores": 2, "memory_bytes": 5, "gpus": ["g"]},
-        "tracking": {"mode": "none", "images": True, "group": "g", "tags": ["t"], "name": "n"},
+        "tracking": {"mode": "none", "group": "g", "tags": ["t"], "name": "n"},
         "earlier": [{"code": CODE, "versions": {"torch": "2"}, "hardware": {"cores": 1}}],
     },
     records.Row: {"epoch": 1, "step": 3, "lr": 0.5, "margin": 0.5, "seconds": 1.0, "a/loss": 1.0},

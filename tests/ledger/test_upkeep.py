@@ -87,24 +87,6 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_stays(
     assert "0 leftovers" in capsys.readouterr().out
 
 
-def test_a_folder_that_a_child_of_a_dead_process_uses_stays(
-    owner: subprocess.Popen, tmp_path: Path
-) -> None:
-    (folder,) = (tmp_path / "temporary").glob("capsweep-wandb-*")
-    owner.kill()
-    owner.wait()
-    child = subprocess.Popen(["sleep", "600"], env={"TMPDIR": str(folder)})
-    try:
-        left = [item.name for item in upkeep.find_garbage(Ledger(tmp_path), tmp_path / "storage")]
-        assert str(folder) not in left
-        assert len(left) == 5
-    finally:
-        child.kill()
-        child.wait()
-    left = [item.name for item in upkeep.find_garbage(Ledger(tmp_path), tmp_path / "storage")]
-    assert str(folder) in left
-
-
 def test_scratch_of_earlier_code_and_of_other_machines_goes_when_nobody_touched_it_for_a_week(
     tmp_path: Path,
 ) -> None:

@@ -93,23 +93,6 @@ def test_what_changes_work_changes_the_shape(override: str) -> None:
     assert is_other == (override in OTHER)
 
 
-@pytest.mark.parametrize(
-    ("line", "shape"),  # of the commit before routing.impl=auto
-    [
-        ("experiment=paper/mnist", "58953564"),
-        ("routing=self_attention", "123ad654"),
-        ("routing.impl=reference", "cc29696a"),
-        ("routing.impl=fast", "83d4a7ac"),
-        ("", "83d4a7ac"),
-        ("model=cnn_small loss=cross_entropy loss.reconstruction.weight=0", "eae56062"),
-    ],
-)
-def test_what_was_measured_before_an_implementation_was_chosen_is_known(
-    line: str, shape: str
-) -> None:
-    assert hash_shape(compose.cell(line.split())) == shape
-
-
 def test_steps_and_estimate_are_those_of_a_real_run(small_cell: Callable[..., Cell]) -> None:
     long = ("batch_size=500", "limit_batches=null")
     cells = [small_cell(*long, f"epochs={n}") for n in (1, 2, 6)]  # the first one warms up

@@ -59,10 +59,6 @@ def test_the_cells_of_the_sweep_are_grouped_by_arm_and_axes(
     assert axes == {(axis, "mean", "minmax", 1000) for axis in ("epoch", "step")}
     (bars,) = panels(built, "Bar Chart")
     assert (bars["metrics"], bars["groupBy"]) == (["test/error"], "jobType")
-    (lines,) = panels(built, "Parallel Coordinates Plot")
-    axes = [column["accessor"] for column in lines["columns"]]
-    assert axes == [*(f"config:{key}.value" for key in AXES), "summary:test/error"]
-    assert panels(build(replace(VIEW, axes=[])), "Parallel Coordinates Plot") == []
 
 
 def test_cells_that_are_too_many_are_found_by_what_was_chosen() -> None:

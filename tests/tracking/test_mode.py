@@ -132,9 +132,7 @@ def test_what_wandbs_own_command_switched_off_is_off(
     assert "http://127.0.0.1:9 does not answer" in settle()[1]  # of `wandb login --host`
 
 
-@pytest.mark.parametrize(
-    "url", ["foo", "http://", "http://host:x", f"http://{'a' * 80}.com", "http://me:secret@"]
-)
+@pytest.mark.parametrize("url", ["foo", "http://", "http://host:x", "http://me:secret@"])
 def test_an_address_that_is_no_host_is_one_line_that_names_the_variable(
     settle: Settle, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:

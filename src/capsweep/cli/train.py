@@ -42,7 +42,6 @@ def _print_help(arguments: Sequence[str]) -> str:
 
 
 def _run_application(arguments: Sequence[str]) -> int:
-    arguments = [word for word in arguments if not compose.is_cut(word)]
     options = {word.partition("=")[0] for word in arguments if word.startswith("-")}
     _check_arguments(arguments, options)
     if not options & COMPLETION:

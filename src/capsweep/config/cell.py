@@ -107,16 +107,15 @@ WORKLESS = (
     "model.dropout",
 )
 
-# Variants that had no fast path when `routing.impl: auto` came. A shape counts `auto` as
-# `reference` for these and as `fast` for others, so that costs measured before still hold.
-REFERENCE_ALONE = ("inverted_attention", "self_attention", "self_routing")
-
-# Logistics that change the work; at these values they count as absent, as before they existed.
-PLAIN = {
-    "trainer.convolution": "auto",
-    "trainer.fused_optimizer": True,
-    "trainer.graphs": "auto",
-}
+# Logistics that change the work of a step.
+WORKING = (
+    "routing.impl",
+    "trainer.threads",
+    "trainer.accelerator",
+    "trainer.convolution",
+    "trainer.fused_optimizer",
+    "trainer.graphs",
+)
 
 
 @dataclass(frozen=True)
@@ -154,16 +153,7 @@ class Cell:
         work = reduce(without, WORKLESS, self.science)
         loss = self.science["loss"]
         work["loss"] = [loss["name"], loss["reconstruction"]["weight"] > 0]
-        impl = get(self.config, "routing.impl")
-        if impl == "auto":
-            impl = "reference" if get(self.config, "routing.name") in REFERENCE_ALONE else "fast"
-        trainer = self.config["trainer"]
-        work["logistics"] = [impl, trainer["threads"], trainer["accelerator"]]
-        work["logistics"] += [
-            [path, value]
-            for path, plain in PLAIN.items()
-            if (value := get(self.config, path)) not in (plain, None)  # older cells lack some
-        ]
+        work["logistics"] = [get(self.config, path) for path in WORKING]
         return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:8]
 
     @property

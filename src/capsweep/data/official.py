@@ -66,8 +66,7 @@ class OfficialReader:
         sha256_plain: Mapping[str, str] | None = None,
     ) -> None:
         self.sha256, self.sha256_plain = dict(sha256), dict(sha256_plain or {})
-        hashes = (*self.sha256.values(), *self.sha256_plain.values())
-        self.files = OfficialFiles(folders, self.publisher, hashes)
+        self.files = OfficialFiles(folders, self.publisher)
 
     @property
     def declared_hashes(self) -> Mapping[str, Mapping[str, str]]:
@@ -213,7 +212,7 @@ class AffnistTest:
 
     def __init__(self, sha256: Mapping[str, str], folders: Sequence[str]) -> None:
         self.sha256 = dict(sha256)
-        self.files = OfficialFiles(folders, AFFNIST_PUBLISHER, tuple(self.sha256.values()))
+        self.files = OfficialFiles(folders, AFFNIST_PUBLISHER)
         numbered = [join(folder, "test_batches") for folder in folders]
         self.batches = OfficialFiles(numbered, AFFNIST_PUBLISHER)
 

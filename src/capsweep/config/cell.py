@@ -134,6 +134,11 @@ class Cell:
         """16 hexadecimal digits: equal for two cells if and only if their science is equal."""
         return signature(self.science)
 
+    @cached_property
+    def shape(self) -> str:
+        """The hash of the work of a step: see `hash_shape`."""
+        return hash_shape(self)
+
     @property
     def command(self) -> str:
         """The command line that runs this cell."""

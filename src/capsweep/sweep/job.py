@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from capsweep.config import code_identity, places
-from capsweep.config.cell import Cell, hash_shape
+from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import CodeChangedError, ConfigError, LeftEarlyError
 from capsweep.ledger import causes
@@ -223,7 +223,7 @@ class GpuSharing:
 
     def prepare_job(self, job: Job, capacity: Capacity) -> Job | None:
         """The job with its resources, or a job that measures its shape; None: not yet."""
-        gpu, key = job.cell.config["resources"]["gpu"], hash_shape(job.cell)
+        gpu, key = job.cell.config["resources"]["gpu"], job.cell.shape
         if gpu != AUTO:
             return replace(job, gpu=max(job.gpu, gpu))
         if capacity.gpu < 1 or job.gpu > 0:
@@ -234,16 +234,16 @@ class GpuSharing:
 
     def begin_measuring(self, job: Job) -> None:
         """An executor has a job that measures; other cells of its shape wait."""
-        self._measuring.add(hash_shape(job.cell))
+        self._measuring.add(job.cell.shape)
 
     def retry_measuring(self, job: Job) -> None:
         """The measuring worker was lost: the next cell of its shape measures."""
-        self._measuring.discard(hash_shape(job.cell))
+        self._measuring.discard(job.cell.shape)
 
     def add_measurement(self, job: Job, result: Mapping[str, Any] | None) -> None:
         """A shape was measured; None: it cannot be, and its cells take whole GPUs."""
         share = 1.0 if result is None else choose_share(Measurement(**result))
-        self._shares[hash_shape(job.cell)] = share
+        self._shares[job.cell.shape] = share
 
     def enlarge_share(self, job: Job, largest_cpu: float) -> Job | None:
         """The job after an out-of-memory: with at least twice its share of a GPU, also for cells
@@ -256,7 +256,7 @@ class GpuSharing:
             return None if has_all else replace(job, cpu=cpu, facts=facts)
         if job.gpu >= 1:
             return None
-        share, key = share_equally(round(1 / job.gpu) // 2), hash_shape(job.cell)
+        share, key = share_equally(round(1 / job.gpu) // 2), job.cell.shape
         if key in self._shares:
             self._shares[key] = max(share, self._shares[key])
         return replace(job, gpu=share, facts=facts)

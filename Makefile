@@ -72,7 +72,7 @@ DETACHING = $(if $(strip $(value DETACH)),$(if \
 ATTACHED = $(call quoted,$(value SWEEP)) $(CLUSTERED) $(value ARGS)
 CLUSTERED = $(call flag,CLUSTER,--cluster) $(call flag,RAY_ADDRESS,--address)
 RUNNING = $(CLUSTERED) $(call flag,EXECUTOR,--executor) $(call flag,SHARD,--shard) $(call flag,BUDGET,--budget) \
-          $(call flag,MAX_HOURS,--max-hours) $(call flag,MAX_GPU_HOURS,--max-gpu-hours) \
+          $(call flag,MAX_HOURS,--max-hours) \
           $(call flag,RETRY,--retry) $(call flag,MORE_SEEDS,--more-seeds)
 SHARDING = $(if $(strip $(value DATASET)),$(call quoted,$(value DATASET)),multimnist) \
            $(call flag,PAIRS,--pairs) $(call flag,SHARDS,--shards) \
@@ -109,7 +109,6 @@ help: ## show this list
 #: sweep | SHARD=2/8 | with EXECUTOR=array: this job's part of the cells
 #: sweep | BUDGET=9m | start only cells that the estimate says will end in time (90s, 9m, 2h)
 #: sweep | MAX_HOURS=8 | then what runs leaves at its next epoch end, its checkpoint kept; the same command goes on
-#: sweep | MAX_GPU_HOURS=40 | the same, of the GPU time that the cells of this command have taken
 #: sweep | RETRY=failed | also cells that the same code failed before
 #: sweep | MORE_SEEDS=9 | up to so many seeds where the order of two rows is undecided
 #: sweep plan attach status stop | CLUSTER=slurm | a file of conf/cluster: local (default), address, slurm

@@ -122,7 +122,6 @@ RUN = (
     _option("--shard", "with --executor array: this job's part, such as 2/8"),
     _option("--budget", "start only cells that end within it: 90s, 9m, 2h"),
     _option("--max-hours", "of this command: then what runs leaves, 8 or 0.5"),
-    _option("--max-gpu-hours", "as --max-hours, of GPU time that cells have taken"),
     _option("--more-seeds", "up to so many, where an order is undecided"),
     _option("--retry", "failed: also cells that the same code failed before", choices=["failed"]),
     _switch("--detach", "submit to the cluster's job server and return; see attach, status, stop"),

@@ -132,7 +132,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
         return SweepEnd(FAILED if repeats else FINISHED, tuple(lines))
     mode, reason = modes.decide_mode(config)
     costs = read_estimates(ledger, ready.entries)
-    if limits.bounds.budget is not None:
+    if limits.budget is not None:
         cells_due = [cell.cell for cell in due]
         calibrate_cells(costs, cells_due, ledger, node, partial(terminal.print_line, console))
     jobs = _make_jobs(sweep, points, due, mode, costs)

@@ -36,7 +36,7 @@ def run_data(*arguments: object) -> int:
 
 
 def test_make_in_a_process_of_its_own(tmp_path: Path) -> None:
-    words = ["data", "make", "multimnist", "dataset.source=digits", "--pairs=1", "--executor=local"]
+    words = ["data", "make", "multimnist", "dataset.source=digits", "PAIRS=1", "EXECUTOR=local"]
     command = [sys.executable, "-m", "capsweep", *words]
     environment = {**os.environ, "DATA_DIR": str(tmp_path / "data")}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
@@ -88,7 +88,7 @@ def test_what_cannot_be_compared_with_its_source_is_not_called_whole(
     assert line.startswith(f"{folder}: {said}")
     assert f"{tmp_path / 'nothing'} does not exist; set DATA_DIR" in line
     assert "whole" not in line
-    assert run_data("verify", folder, "--data-dir", tmp_path / "nothing") == 2
+    assert run_data("verify", folder, f"DATA_DIR={tmp_path / 'nothing'}") == 2
 
 
 def change_content(folder: Path, content: DataSetContent) -> None:

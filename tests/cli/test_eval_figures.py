@@ -22,7 +22,7 @@ Output = pytest.CaptureFixture[str]
 
 
 def draw(name: str, signature: str, storage: Path, *options: str) -> int:
-    choices = [signature, "--storage", str(storage), "--device", "cpu", *options]
+    choices = [signature, f"STORAGE={storage}", "--device", "cpu", *options]
     return cli.main(["eval", name, *choices])
 
 

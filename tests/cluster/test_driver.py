@@ -10,8 +10,8 @@ from capsweep.cluster import driver
 from capsweep.sweep.expand import Point
 
 TYPED = (
-    "sweep ablation --seeds 2 --sto results batch_size=8,16 --routing=1,3 --retry failed "
-    "--exclude 'batch_size=8 epochs=12' --address 127.0.0.1:6379 --exclude 'batch_size=16 seed=1'"
+    "sweep ablation SEEDS=2 --sto results batch_size=8,16 ROUTING=1,3 RETRY=failed "
+    "--exclude 'batch_size=8 epochs=12' RAY_ADDRESS=127.0.0.1:6379 --exclude 'batch_size=16 seed=1'"
 )
 
 
@@ -43,10 +43,10 @@ def test_the_cells_and_their_places_are_those_that_were_typed(
 
 
 def test_one_choice_is_one_command_however_it_is_typed() -> None:
-    inner = make_inner("sweep ablation --seeds 2 --epochs=3 --cluster address")
-    assert inner == make_inner("sweep --epochs 3 ablation --cluster=address --seed 2")
-    assert inner == make_inner("sweep ablation --seeds 2 --epochs=3 --address head:6379")
-    assert inner != make_inner("sweep ablation --seeds 3 --epochs=3 --cluster address")
+    inner = make_inner("sweep ablation SEEDS=2 EPOCHS=3 CLUSTER=address")
+    assert inner == make_inner("sweep EPOCHS=3 ablation CLUSTER=address --seed 2")
+    assert inner == make_inner("sweep ablation SEEDS=2 EPOCHS=3 RAY_ADDRESS=head:6379")
+    assert inner != make_inner("sweep ablation SEEDS=3 EPOCHS=3 CLUSTER=address")
 
 
 def test_a_sweep_file_of_elsewhere_is_named_as_it_is_staged(tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ def test_an_array_runs_every_cell_of_a_sweep_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         batch, "submit_parts", lambda *arguments: jobs.extend(submit(*arguments)) or jobs
     )
-    words = ["sweep", "small.yaml", "--cluster=slurm", "--executor=array", "logger=csv"]
+    words = ["sweep", "small.yaml", "CLUSTER=slurm", "EXECUTOR=array", "logger=csv"]
     assert cli.main([*words, "cluster.array.parts=2", "cluster.array.through=local"]) == 0
     assert [job.result() for job in jobs] == [0, 0]
     ledger = Ledger("outputs/ledger")

@@ -85,7 +85,7 @@ def test_a_cell_is_shown_as_it_is_listed_also_by_its_first_letters(
     ledger: Ledger, finish, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def read(*words: str) -> tuple[str, str]:
-        assert cli.main(["ledger", *words, "--ledger", str(ledger.store.root)]) == 0
+        assert cli.main(["ledger", *words, f"LEDGER={ledger.store.root}"]) == 0
         return capsys.readouterr()
 
     assert read("ls") == ("", f"no cell in {ledger.store.root}\n")

@@ -87,7 +87,7 @@ def test_a_workspace_is_renewed_at_its_url(server: WandbServer) -> None:
 
 
 def save_dashboard(storage: Path, *more: str) -> int:
-    words = ["ablation", "--arms", "cnn,capsnet", "--seeds", "1", "--storage", str(storage)]
+    words = ["ablation", "ARMS=cnn,capsnet", "SEEDS=1", f"STORAGE={storage}"]
     return cli.main(["wandb", "dashboard", *words, *more])
 
 
@@ -109,7 +109,7 @@ def test_the_command_prints_what_it_would_send_and_where_it_is(
 def test_runs_of_a_matched_sweep_that_waits_are_found_without_tags(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["affnist", "--seeds", "1", "--storage", str(tmp_path), "--dry-run"]
+    words = ["affnist", "SEEDS=1", f"STORAGE={tmp_path}", "--dry-run"]
     assert cli.main(["wandb", "dashboard", *words]) == 0
     (_, chosen) = json.loads(capsys.readouterr().out)["runset_settings"]["filters"].split("Group")
     assert "JobType" in chosen

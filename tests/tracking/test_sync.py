@@ -25,7 +25,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def sync(storage: Path, *more: str) -> int:
-    return cli.main(["wandb", "sync", "--storage", str(storage), *more])
+    return cli.main(["wandb", "sync", f"STORAGE={storage}", *more])
 
 
 def steps(run: Run) -> list[int]:
@@ -129,7 +129,7 @@ def test_a_sync_that_was_killed_goes_on_with_every_row_once(
 ) -> None:
     signatures = [tracked_cells.write(storage, number, epochs=4) for number in range(3)]
     server.mode, server.delay = "slow", 0.05
-    command = [sys.executable, "-m", "capsweep", "wandb", "sync", "--storage", str(storage)]
+    command = [sys.executable, "-m", "capsweep", "wandb", "sync", f"STORAGE={storage}"]
     killed = subprocess.Popen([*command, "--jobs", "3"])
 
     assert server.wait_for(lambda cloud: any(run.rows for run in list(cloud.runs.values())))

@@ -247,10 +247,6 @@ def test_a_command_that_runs_already_is_named(
         ("sweep ablation --dry-run", "`capsweep plan` prints the cells"),
         ("sweep ablation CLUSTER=address --detach EXECUTOR=local", "is driven by a job"),
         (
-            "sweep ablation CLUSTER=slurm EXECUTOR=array MAX_GPU_HOURS=8",
-            "each of the 8 parts",
-        ),
-        (
             "status RAY_ADDRESS=https://me:secret@head:8265",
             "error: RAY_ADDRESS or cluster.jobs: credentials in the URL of head ",
         ),
@@ -323,7 +319,7 @@ def test_a_missing_sbatch_is_one_line_with_its_cure(
     assert list(own_folder.iterdir()) == [], "nothing was begun"
 
 
-BOUNDS = (["MAX_HOURS=8"], ["MAX_GPU_HOURS=8"], ["BUDGET=2h"], ["RERUN=always"])
+BOUNDS = (["MAX_HOURS=8"], ["BUDGET=2h"], ["RERUN=always"])
 
 
 @pytest.mark.parametrize("bound", BOUNDS, ids=" ".join)

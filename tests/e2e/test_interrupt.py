@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and --max-hours: checkpoints are kept, no failure is in the ledger, no process
+"""Ctrl-C, SIGTERM and MAX_HOURS: checkpoints are kept, no failure is in the ledger, no process
 is left, and the same command goes on.
 """
 
@@ -150,7 +150,7 @@ def test_a_bounded_sweep_ends_at_an_epoch_and_the_same_command_goes_on(
             output = ended.stdout + ended.stderr
             assert ended.returncode == 3, output
         assert "left at the end of an epoch, its checkpoint kept" in output
-        assert "MAX_HOURS=is reached: 0 of 2 cells are finished; the same command" in output
+        assert "MAX_HOURS is reached: 0 of 2 cells are finished; the same command" in output
         assert "Traceback" not in output
         check_unfinished(tmp_path)
         assert count_checkpoints(tmp_path) == 1

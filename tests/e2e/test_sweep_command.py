@@ -101,7 +101,7 @@ def test_a_budget_starts_only_what_ends_in_time_and_says_so(
     assert call_sweep(small_sweep, storage, "BUDGET=30s", *few, *long) == 3
     output = capsys.readouterr().out
     assert "calibrating: 20 steps" in output
-    assert "nothing more fits into --budget: 0 of 3 cells are finished" in output
+    assert "nothing more fits into BUDGET: 0 of 3 cells are finished" in output
     assert read_times(storage) == {}
     assert call_sweep(small_sweep, storage, "BUDGET=5m", *few) == 0
 

@@ -86,7 +86,7 @@ def test_sigkill_of_the_default_ray(
     command goes on.
     """
     note["fault"] = f"sigkill_to_{part}_of_the_default_ray"
-    process = disturbed.start("MAX_HOURS=1")  # with the actor that bounds are told by
+    process = disturbed.start("MAX_HOURS=1")
 
     def find_victims() -> list[int]:
         commands = {k: v for k, v in disturbed.find_processes().items() if k != process.pid}

@@ -93,21 +93,3 @@ def test_an_object_store_gives_the_checkpoint_to_the_next_run(tmp_path: Path) ->
     assert next_run.read_provenance() == ledger.read_provenance(cell.signature) == {"earlier": []}
     next_run.finish(SECOND)
     assert ledger.store.read(f"{folder_of(cell.signature)}/resume.ckpt") is None
-
-
-@pytest.mark.parametrize("is_repeated", [False, True])
-def test_whoever_sees_the_disk_reads_how_far_a_running_cell_is(
-    tmp_path: Path, finish, is_repeated: bool
-) -> None:
-    ledger, cell = Ledger(tmp_path / "ledger"), compose.cell(["seed=1"])
-    if is_repeated:
-        finish(ledger, "seed=1", error=0.5)
-    directory = cell_directory.open_directory(ledger, cell.signature, tmp_path)
-    directory.start(cell, {})
-    assert cell_directory.read_trained_epochs(ledger, cell.signature) is None
-    directory.write_rows("steps.jsonl", [{"step": 1, "epoch": 0.5}])
-    directory.append_row("steps.jsonl", {"step": 3, "epoch": 1.5})
-    assert cell_directory.read_trained_epochs(ledger, cell.signature) == 1.5
-    with (directory.path / "steps.jsonl").open("a") as file:
-        file.write('{"step": 4, "ep')
-    assert cell_directory.read_trained_epochs(ledger, cell.signature) is None  # for a moment

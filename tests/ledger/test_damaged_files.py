@@ -23,13 +23,12 @@ from json_paths import list_paths
 from stored_arrays import declare_shape
 
 from capsweep import cli
-from capsweep.config import places
 from capsweep.errors import DamageError, UserError
 from capsweep.ledger import lease, listing, stored_files, upkeep, verify
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of, load_predictions
 from capsweep.report import cells, publish, table
 from capsweep.sweep import plan
-from capsweep.sweep.estimates import Costs
+from capsweep.sweep.estimates import read_estimates
 from capsweep.sweep.expand import Point
 from capsweep.tracking import content, sync
 from capsweep.training.size import Measurement
@@ -149,7 +148,6 @@ Readers = dict[str, Callable[[Ledger], object]]
 def readers(whole: Path) -> Readers:
     """All readers of the ledger of that storage, below the command line."""
     sweep, points = reported_cells.small_sweep(whole)
-    here = places.resolve(points[0].cell.config["places"])
     entries = [point.cell.signature for point in points]
     planned = plan.make_plan(points, Ledger(whole / "ledger"))
 
@@ -176,7 +174,7 @@ def readers(whole: Path) -> Readers:
         "failures": lambda ledger: listing.group_failures(
             listing.list_cells(ledger, ledger.list_signatures())
         ),
-        "costs": lambda ledger: Costs(ledger, here, planned.cells),
+        "costs": lambda ledger: read_estimates(ledger, planned.entries),
         "garbage": upkeep.find_garbage,
         "ls": lambda ledger: listing.list_cells(ledger, ledger.list_signatures()),
         "verify": lambda ledger: [[*verify.find_faults(ledger, cell)] for cell in entries],

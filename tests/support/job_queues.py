@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from capsweep.config.cell import Cell, hash_shape
+from capsweep.config.cell import Cell
 from capsweep.ledger import causes
 from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.job import Job, Outcome
@@ -101,7 +101,7 @@ def end_measuring(
 ) -> None:
     """A job measured its shape on an 80 GiB GPU."""
     assert (job.measures, job.gpu) == (True, 1)
-    measurement = make_measurement(gibibytes, utilisation, name=hash_shape(job.cell))
+    measurement = make_measurement(gibibytes, utilisation, name=job.cell.shape)
     queue.on_end(job, Outcome(asdict(measurement)))
 
 

@@ -16,7 +16,8 @@ from job_queues import (
 )
 
 from capsweep.errors import ConfigError
-from capsweep.sweep.job import Capacity, Node, choose_share
+from capsweep.sweep.capacity import Capacity, Node
+from capsweep.sweep.gpu_sharing import choose_share
 
 FOUR, TWO = Node(cpu=16, gpu=4), Node(cpu=16, gpu=2)
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,18 +15,19 @@ from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger, folder_of
 from capsweep.sweep import choices, drive, expand, plan
 from capsweep.sweep.estimates import (
-    Costs,
     Estimate,
     Estimates,
-    describe_costs,
+    calibrate_cells,
     describe_origin,
+    read_estimates,
 )
 from capsweep.sweep.expand import Point
-from capsweep.training import calibrate, provenance, size
+from capsweep.training import calibrate, provenance
 from capsweep.training.run import run
 from capsweep.training.size import Measurement, Size
 
-GIB = 2**30
+ONE_STEP = ("epochs=1", "dataset.validation=0", "batch_size=1437")
+MISSING = Entry("missing")
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +94,23 @@ def test_what_changes_work_changes_the_shape(override: str) -> None:
     assert is_other == (override in OTHER)
 
 
+@pytest.mark.parametrize(
+    ("line", "shape"),  # of the commit before routing.impl=auto
+    [
+        ("experiment=paper/mnist", "58953564"),
+        ("routing=self_attention", "123ad654"),
+        ("routing.impl=reference", "cc29696a"),
+        ("routing.impl=fast", "83d4a7ac"),
+        ("", "83d4a7ac"),
+        ("model=cnn_small loss=cross_entropy loss.reconstruction.weight=0", "eae56062"),
+    ],
+)
+def test_what_was_measured_before_an_implementation_was_chosen_is_known(
+    line: str, shape: str
+) -> None:
+    assert hash_shape(compose.cell(line.split())) == shape
+
+
 def test_steps_and_estimate_are_those_of_a_real_run(small_cell: Callable[..., Cell]) -> None:
     long = ("batch_size=500", "limit_batches=null")
     cells = [small_cell(*long, f"epochs={n}") for n in (1, 2, 6)]  # the first one warms up
@@ -127,64 +145,37 @@ def test_a_calibration_leaves_nothing_behind(small_cell: Callable[..., Cell]) ->
 
 
 def test_results_count_before_calibrations_and_this_hardware_before_others() -> None:
-    cell = compose.cell(["epochs=1", "dataset.validation=0", "batch_size=1437"])
-    base = {"shape": hash_shape(cell), "steps": 10, "epochs": 10}
+    cell = compose.cell(ONE_STEP)
+    base = {"shape": cell.shape, "steps": 10, "epochs": 10}
     estimates = Estimates("node")
-    assert estimates.seconds(cell) is None
-    estimates.add_measurement(
-        Measurement(hash_shape(cell), "node", 100.0, 0.0, 0.0, {}, None, None, 20)
-    )
-    assert estimates.seconds(cell) == 100.0
+    assert estimates.estimate(cell) is None
+    estimates.add_measurement(Measurement(cell.shape, "node", 100.0, 0.0, 0.0, {}, None, None, 20))
+    measured = estimates.estimate(cell)
+    assert measured == Estimate(100.0, cells=0)
     estimates.add({**base, "hardware": "there", "seconds": {"fit": 500.0, "total": 501.0}})
     assert estimates.seconds(cell) == 51.0
-    estimates.add({**base, "hardware": "node", "seconds": {"fit": 20.0, "total": 23.0}})
-    assert estimates.seconds(cell) == 5.0
-    estimates.add({"seconds": {"fit": 1.0, "total": 1.0}, "steps": 1})  # of an older ledger
-    assert estimates.seconds(cell) == 5.0
-
-
-def test_an_estimate_is_a_range_and_says_what_it_comes_from() -> None:
-    cell = compose.cell(["epochs=1", "dataset.validation=0", "batch_size=1437"])
-    base = {"shape": hash_shape(cell), "steps": 10, "epochs": 10, "hardware": "node"}
-    estimates = Estimates("node")
-    estimates.add_measurement(
-        Measurement(hash_shape(cell), "node", 100.0, 0.0, 0.0, {}, None, None, 20)
-    )
-    measured = Estimate(100.0, 80.0, 120.0, steps=20, cells=0)
-    assert estimates.estimate(cell) == measured
     for fit in (10.0, 20.0, 20.0, 20.0, 90.0):  # one machine slept
-        estimates.add({**base, "seconds": {"fit": fit, "total": fit + 3}})
+        estimates.add({**base, "hardware": "node", "seconds": {"fit": fit, "total": fit + 3}})
     known = estimates.estimate(cell)
-    assert known == Estimate(5.0, 4.0, 6.0, steps=50, cells=5)
-    both = describe_origin([known, measured])
-    assert both == "70 steps of 5 finished cells and 1 calibration"
-
-
-def test_the_time_of_a_plan_is_a_range_with_its_origin(tmp_path: Path) -> None:
-    words = ["epochs=1", "dataset.validation=0", "batch_size=1437", f"places.storage={tmp_path}"]
-    cells = [compose.cell([*words, f"seed={seed}"]) for seed in range(3)]
-    ledger, where = Ledger(tmp_path), places.resolve(cells[0].config["places"])
-    planned = plan.Plan(tuple(_planned(cell, Entry("missing")) for cell in cells))
-    costs = Costs(ledger, where, planned.cells)
-    assert "3 cells of unknown shape; ARGS=--calibrate" in describe_costs(planned, costs)[0]
-    base = {"shape": hash_shape(cells[0]), "steps": 1, "hardware": provenance.name_hardware()}
-    for seconds, hours in ((3600.0, r" [\d.]+ to [\d.]+ [CG]PU-hours,"), (0.001, "")):
-        costs = Costs(ledger, where, planned.cells)
-        costs.add({**base, "seconds": {"fit": seconds, "total": seconds}})
-        (line,) = describe_costs(planned, costs)
-        time = r"time: ([\d.]+ to|about) [\d.]+ (s|min|h) on \d+ [CG]PU slots? here,"
-        assert re.fullmatch(f"{time}{hours} from 1 step of 1 finished cell", line)
+    assert known == Estimate(5.0, cells=5)
+    estimates.add({"seconds": {"fit": 1.0, "total": 1.0}, "steps": 1})  # of an older ledger
+    assert estimates.estimate(cell) == known
+    assert describe_origin([known, measured]) == "5 finished cells and 1 calibration"
 
 
 def test_a_plan_says_what_time_is_known_and_for_which_cells_it_is_not(tmp_path: Path) -> None:
-    words = ["epochs=1", "dataset.validation=0", "batch_size=1437", f"places.storage={tmp_path}"]
+    words = [*ONE_STEP, f"places.storage={tmp_path}"]
     known, other = (compose.cell([*words, f"routing.num_iters={n}"]) for n in (1, 2))
-    planned = plan.Plan(tuple(_planned(cell, Entry("missing")) for cell in (known, other)))
-    costs = Costs(Ledger(tmp_path), places.resolve(known.config["places"]), planned.cells)
-    ended = {"shape": hash_shape(known), "steps": 1, "hardware": provenance.name_hardware()}
+    planned = plan.Plan(tuple(_planned(cell, MISSING) for cell in (known, other)))
+    costs = read_estimates(Ledger(tmp_path), planned.entries)
+    assert "2 cells of unknown shape; ARGS=--calibrate" in plan.describe_costs(planned, costs)[0]
+    ended = {"shape": known.shape, "steps": 1, "hardware": provenance.name_hardware()}
     costs.add({**ended, "seconds": {"fit": 3600.0, "total": 3600.0}})
-    (line,) = describe_costs(planned, costs)
-    assert re.search(r"^time: .* from 1 step of 1 finished cell; unknown for 1 cell of unk", line)
+    (line,) = plan.describe_costs(planned, costs)
+    origin = r"from 1 finished cell; unknown for 1 cell of unknown shape"
+    assert re.match(
+        rf"time: about 60 min on \d+ [CG]PU slots? here, [\d.]+ [CG]PU-hours, {origin}", line
+    )
     sweep = choices.load_sweep("ablation", {})
     content = json.loads(plan.as_json(sweep, planned, costs))
     assert (content["estimated_seconds_due"], content["due_without_estimate"]) == (3600, 1)
@@ -193,61 +184,33 @@ def test_a_plan_says_what_time_is_known_and_for_which_cells_it_is_not(tmp_path: 
     assert (content["estimated_seconds_due"], content["due_without_estimate"]) == (None, 1)
 
 
-@pytest.mark.parametrize(("optimizer", "copies"), [("torch.optim.Adam", 4), ("torch.optim.SGD", 2)])
-def test_a_plan_warns_of_weights_that_no_known_device_holds(
-    optimizer: str, copies: int, tmp_path: Path
-) -> None:
-    cell = compose.cell([f"places.storage={tmp_path}", f"optim.optimizer._target_={optimizer}"])
-    where, memory = places.resolve(cell.config["places"]), provenance.list_memories()
-
-    def describe(parameters: int) -> list[str]:
-        planned = replace(_planned(cell, Entry("missing")), size=Size(parameters, 1))
-        costs = Costs(ledger, where, [planned])
-        return [line for line in describe_costs(plan.Plan((planned,)), costs) if "memory" in line]
-
-    ledger, most = Ledger(tmp_path), max(memory.values()) // (4 * copies)
-    assert describe(most - 1) == []
-    (line,) = describe(2 * most)
-    assert line.startswith("memory: 1 cell will not fit on any known device (this machine ")
-    gib = 2 * most * 4 * copies / GIB
-    assert line.endswith(f"and optimiser state alone take up to {gib:,.0f} GiB (title)")
-    big = Measurement("a shape", "a large GPU", 1.0, 0.0, 0.0, {}, None, 3 * most * 4 * copies, 20)
-    ledger.store.write(big.name, json.dumps(asdict(big)).encode())
-    assert describe(2 * most) == []
-    assert "a large GPU" in describe(4 * most)[0]
-
-
-def test_an_optimiser_keeps_as_many_numbers_as_the_plan_counts() -> None:
-    for name, count in size.STATES.items():
-        weight = torch.nn.Parameter(torch.ones(100))
-        optimizer = getattr(torch.optim, name)([weight])
-        weight.grad = torch.ones(100)
-        optimizer.step()
-        kept = optimizer.state[weight].values()
-        assert sum(torch.is_tensor(state) and state.numel() == 100 for state in kept) == count
-
-
 def test_cells_of_a_cluster_are_estimated_by_its_hardware_and_not_the_drivers(
     tmp_path: Path,
 ) -> None:
-    words = ["epochs=1", "dataset.validation=0", "batch_size=1437", f"places.storage={tmp_path}"]
+    words = [*ONE_STEP, f"places.storage={tmp_path}"]
     local, remote = (compose.cell([*words, f"cluster.address={at}"]) for at in ("null", "far:1"))
-    ledger, base = Ledger(tmp_path), {"shape": hash_shape(local), "steps": 10, "epochs": 10}
+    ledger, base = Ledger(tmp_path), {"shape": local.shape, "steps": 10, "epochs": 10}
     where = places.resolve(local.config["places"])
     mine = {**base, "hardware": provenance.name_hardware(), "seconds": {"fit": 20.0, "total": 23.0}}
     other = {**base, "hardware": "a fast GPU", "seconds": {"fit": 10.0, "total": 11.0}}
     lines: list[str] = []
-    unknown = Costs(ledger, where, [_planned(remote, Entry("missing"))])
-    unknown.calibrate_cells([remote], lines.append)
+    unknown = read_estimates(ledger, [(remote, MISSING)])
+    calibrate_cells(unknown, [remote], ledger, where, lines.append)
     assert "far:1" in lines[0]
     assert unknown.seconds(remote) is None
     for cell, expected in ((local, 5.0), (remote, 2.0)):
-        costs = Costs(ledger, where, [_planned(cell, Entry("done", mine))])
+        costs = read_estimates(ledger, [(cell, Entry("done", mine))])
         assert costs.seconds(cell) == 5.0  # nothing else is known
         costs.add(other)
         assert costs.seconds(cell) == expected
-        costs.calibrate_cells([cell], lines.append)
+        calibrate_cells(costs, [cell], ledger, where, lines.append)
     assert len(lines) == 1, "what has an estimate needs no calibration"
+
+
+def test_seeds_that_follow_each_other_are_a_range_in_the_table(points: list[Point]) -> None:
+    cells = [plan.PlannedCell((replace(points[0], seed=s),), Size(1, 1), MISSING) for s in range(9)]
+    table = plan.make_table(plan.Plan(tuple(cells)), Estimates(None))
+    assert [*table.columns[1].cells] == ["0-8"]
 
 
 def _planned(cell: Cell, entry: Entry) -> plan.PlannedCell:

@@ -9,7 +9,6 @@ from job_queues import LOST, NODE_MEMORY, DeclaredCosts, RecordingListener, star
 from optuna.trial import TrialState
 
 from capsweep import cli
-from capsweep.config.cell import hash_shape
 from capsweep.config.overrides import Interval
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger, folder_of
@@ -17,8 +16,9 @@ from capsweep.report import render, table
 from capsweep.report.table import ResultTable
 from capsweep.sweep import choices, expand, search, trials
 from capsweep.sweep import queue as queues
-from capsweep.sweep.job import Capacity, Job, Outcome
-from capsweep.sweep.limits import Bounds, Limits
+from capsweep.sweep.capacity import Capacity
+from capsweep.sweep.job import Job, Outcome
+from capsweep.sweep.limits import Limits
 from capsweep.sweep.search import TrialQueue
 from capsweep.sweep.spec import Sweep
 from capsweep.tracking.labels import labels_of
@@ -157,11 +157,11 @@ def test_a_trial_whose_worker_was_taken_is_tried_again(queue: TrialQueue, outcom
     assert queue.failed == {}
 
 
-def test_a_search_ends_whose_next_trial_would_not_fit_into_the_gpu_hours_left(
+def test_a_search_ends_whose_next_trial_would_not_fit_into_the_time_left(
     tmp_path: Path, ledger: Ledger
 ) -> None:
     sweep, clock = write_search(tmp_path, SEARCH.replace("digits", "digits, epochs=10")), Clock()
-    queue = open_queue(sweep, ledger, Limits(Bounds(gpu=15), clock))
+    queue = open_queue(sweep, ledger, Limits(wall=15, clock=clock))
     queue.costs = DeclaredCosts(1.0)
     queue.set_capacity(Capacity(cpu=16, gpu=1))
     job = start_job(queue)
@@ -305,7 +305,7 @@ def test_a_plan_names_candidates_arms_trials_left_and_what_they_take(
 ) -> None:
     sweep = write_search(tmp_path, SEARCH[: SEARCH.index("arms")] + TWO_ARMS)
     first = trials.check_search(sweep)[0]
-    timed = {"seconds": {"fit": 30, "total": 36}, "steps": 10, "shape": hash_shape(first.cell)}
+    timed = {"seconds": {"fit": 30, "total": 36}, "steps": 10, "shape": first.cell.shape}
     science = {"metrics": {"val/error": 0.5}, "parameters": 1, "epochs": 1, **timed}
     write_cell(ledger, Job(first.cell, labels_of(first.cell)), **{"result.json": science})
     words = ["plan", str(sweep.path), f"STORAGE={tmp_path}"]

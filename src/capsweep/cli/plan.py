@@ -8,7 +8,7 @@ from capsweep.config import places
 from capsweep.ledger.ledger import Ledger
 from capsweep.runtime import terminal
 from capsweep.sweep import expand, plan, trials
-from capsweep.sweep.estimates import Costs, describe_costs
+from capsweep.sweep.estimates import calibrate_cells, read_estimates
 
 
 def run_plan(parsed: argparse.Namespace) -> None:
@@ -25,13 +25,14 @@ def run_plan(parsed: argparse.Namespace) -> None:
         known = trials.read_trials(sweep, ledger)
         planned = replace(planned, trials=trials.count_left(sweep, known))
         described = trials.describe_search(sweep, known)
-    costs = Costs(ledger, node_places, planned.cells)
+    costs = read_estimates(ledger, planned.entries)
     console = terminal.make_console(stderr=parsed.json)
     if parsed.calibrate:
-        costs.calibrate_cells([cell.cell for cell in planned.cells], console.out)
+        cells = [cell.cell for cell in planned.cells]
+        calibrate_cells(costs, cells, ledger, node_places, console.out)
     if parsed.json:
         print(plan.as_json(sweep, planned, costs))
         return
     terminal.print_table(console, plan.make_table(planned, costs))
-    for line in (*sweep.notes, described, *describe_costs(planned, costs)):
+    for line in (*sweep.notes, described, *plan.describe_costs(planned, costs)):
         terminal.print_paragraph(console, line)

@@ -26,7 +26,7 @@ def run_sweep(parsed: argparse.Namespace) -> int:
     if parsed.here and (on_node := driver.with_node_places(parsed, config)) is not None:
         parsed, (sweep, points, config) = on_node, _load(on_node)
     # What is wrong with these is said here, and not in the log of a job.
-    limits.read_bounds(parsed.budget, parsed.max_hours, parsed.max_gpu_hours)
+    limits.read_limits(parsed.budget, parsed.max_hours)
     if parsed.more_seeds is not None:
         more_seeds.plan_looks(sweep, parsed.more_seeds)  # known before the first cell is trained
     exit_status = _submit_sweep(parsed, sweep, config)
@@ -71,7 +71,7 @@ def _read_options(parsed: argparse.Namespace) -> drive.RunOptions:
         raise UserError("--more-seeds looks at all cells; it cannot be one job of an array")
     return drive.RunOptions(
         parsed.executor,
-        limits.Limits(limits.read_bounds(parsed.budget, parsed.max_hours, parsed.max_gpu_hours)),
+        limits.read_limits(parsed.budget, parsed.max_hours),
         None if parsed.shard is None else drive.ArrayPart.parse(parsed.shard),
         parsed.retry == "failed",
     )
@@ -147,10 +147,6 @@ def _submit_array(
     from capsweep.cluster import slurm
 
     count = cluster["array"]["parts"]
-    if parsed.max_gpu_hours is not None:
-        raise ConfigError(
-            f"--max-gpu-hours: each of the {count} parts has as many; use --max-hours"
-        )
     name = driver.name_command(Path(parsed.sweep).stem, words)
     command = [sys.executable, "-m", "capsweep", *words]
     parts = [[*command, f"--shard={index}/{count}"] for index in range(1, count + 1)]
@@ -170,7 +166,7 @@ def _without_requeues(parsed: argparse.Namespace, config: Mapping[str, Any]) -> 
     """The cluster; a job whose next run would begin anew, with all of its hours or with finished
     cells, is not queued again.
     """
-    bounds = (parsed.budget, parsed.max_hours, parsed.max_gpu_hours)
+    bounds = (parsed.budget, parsed.max_hours)
     if config["rerun"] != "always" and all(bound is None for bound in bounds):
         return config["cluster"]
     print("# a bound, or --rerun=always: it is run once, and not again when its nodes are taken")

@@ -156,6 +156,11 @@ class Cell:
         work["logistics"] = [get(self.config, path) for path in WORKING]
         return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:8]
 
+    @cached_property
+    def shape(self) -> str:
+        """The hash of the work of a step: see `hash_shape`."""
+        return hash_shape(self)
+
     @property
     def command(self) -> str:
         """The command line that runs this cell."""

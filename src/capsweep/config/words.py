@@ -133,9 +133,6 @@ WORDS = (
         "8",
         "then what runs stops at its next epoch; the same command goes on",
     ),
-    Word(
-        "MAX_GPU_HOURS", "sweep", "40", "the same, of GPU time that the cells of this command took"
-    ),
     Word("RETRY", "sweep", "failed", "also cells that the same code failed before"),
     Word(
         "MORE_SEEDS", "sweep", "9", "up to so many seeds where the order of two rows is undecided"

@@ -14,14 +14,12 @@ from typing import IO, Any
 import yaml
 
 from capsweep.config.cell import Cell
-from capsweep.errors import DamageError
 from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import METRICS, POINTS, STOPPED, Ledger, folder_of
-from capsweep.ledger.records import Point, Provenance
+from capsweep.ledger.records import Provenance
 from capsweep.ledger.stored_files import AGAIN, FAILURE, RESULT
 from capsweep.storage.files import (
     hash_file,
-    read_plain_file,
     remove_path,
     write_atomically,
     write_json,
@@ -204,20 +202,6 @@ def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirecto
     if not replaces:
         return CellDirectory(ledger.disk / folder_of(signature))
     return RepeatedDirectory(ledger.disk, signature)
-
-
-def read_trained_epochs(ledger: Ledger, signature: str) -> float | None:
-    """Return the epochs of a running cell's newest point, with a fraction; None where it has none
-    yet, or is not made on a disk that this process sees.
-    """
-    if ledger.disk is None:
-        return None
-    repeated = RepeatedDirectory(ledger.disk, signature)
-    folder = repeated.path if (repeated.place / RESULT).exists() else repeated.place
-    with suppress(OSError, LookupError, DamageError):  # a line may be half written
-        last = read_plain_file(folder / POINTS).splitlines()[-1]
-        return float(stored_files.parse_json(last, POINTS, AGAIN, Point)["epoch"])
-    return None
 
 
 def recover_cell(ledger: Ledger, signature: str) -> None:

@@ -4,6 +4,7 @@ import importlib.util
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +18,7 @@ from capsweep.runtime.terminal import count_of
 from capsweep.storage import stores
 from capsweep.storage.stores import is_url
 from capsweep.sweep import executors, expand, more_seeds, plan
-from capsweep.sweep.estimates import Costs
+from capsweep.sweep.estimates import Estimates, calibrate_cells, read_estimates
 from capsweep.sweep.executors import Cluster, Executor
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job
@@ -130,10 +131,10 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
         lines = _describe_repeats(repeats, why) or ["nothing to run: every cell is finished"]
         return SweepEnd(FAILED if repeats else FINISHED, tuple(lines))
     mode, reason = modes.decide_mode(config)
-    costs = Costs(ledger, node, ready.cells)
-    if limits.bounds.budget is not None:
+    costs = read_estimates(ledger, ready.entries)
+    if limits.budget is not None:
         cells_due = [cell.cell for cell in due]
-        costs.calibrate_cells(cells_due, lambda text: terminal.print_line(console, text))
+        calibrate_cells(costs, cells_due, ledger, node, partial(terminal.print_line, console))
     jobs = _make_jobs(sweep, points, due, mode, costs)
     terminal.print_line(console, reason)
     names = {planned.cell.signature: planned.points[0].name for planned in due}
@@ -219,7 +220,7 @@ def prepare_storage(node: Places, ledger: Ledger) -> None:
 
 
 def _make_jobs(
-    sweep: Sweep, points: Sequence[Point], due: Sequence[PlannedCell], mode: str, costs: Costs
+    sweep: Sweep, points: Sequence[Point], due: Sequence[PlannedCell], mode: str, costs: Estimates
 ) -> list[Job]:
     """The largest first: of those whose length is unknown the queue keeps this order."""
     labels, jobs = expand.make_labels(sweep, points), []

@@ -1,33 +1,20 @@
-"""A job: one cell on its way to a worker, what it takes of a node, and how it ended.
-
-With `resources.gpu: auto` one cell of each shape is measured alone on a whole GPU. The others share
-GPUs, as many as the memory and the idle time of the device allow. Ray places them.
-"""
+"""A job: one cell on its way to a worker, which runs it, and how it ended."""
 
 import json
-import math
-import os
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from capsweep.config import code_identity, places
-from capsweep.config.cell import Cell, hash_shape
+from capsweep.config.cell import Cell
 from capsweep.config.places import Places
-from capsweep.errors import CodeChangedError, ConfigError, LeftEarlyError
+from capsweep.errors import CodeChangedError, LeftEarlyError
 from capsweep.ledger import causes
 from capsweep.ledger.lease import ClaimedElsewhereError, ClaimLostError
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking.labels import Labels
-from capsweep.training import provenance
 from capsweep.training.run_hooks import RunHooks
-from capsweep.training.size import Measurement
 
 AUTO = "auto"
-RESOLUTION = 10_000  # Ray counts shares in ten-thousandths
-ROUNDING = 1e-3
-HEADROOM = 0.1  # of the device's memory, for fragmentation
 
 
 @dataclass(frozen=True)
@@ -39,6 +26,7 @@ class Job:
     measures: train a few steps alone to see what the cell costs, and write nothing but that.
     facts: recorded in the result.
     code: what decides the cell's numbers in the driver; None: it runs in the driver itself.
+    leave_at: seconds of the epoch, after which the cell leaves at its next epoch end.
     """
 
     cell: Cell
@@ -49,14 +37,15 @@ class Job:
     measures: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
     code: str | None = None
+    leave_at: float | None = None
 
     def to_json(self) -> str:
-        """Plain text, for a worker on another node."""
+        """Return the job as text, for a worker on another node."""
         return json.dumps({**asdict(self), "cell": self.cell.to_json()})
 
     @classmethod
     def from_json(cls, text: str) -> "Job":
-        """The job that `to_json` wrote."""
+        """Return the job that `to_json` wrote."""
         plain = json.loads(text)
         cell, labels = Cell.from_json(plain.pop("cell")), Labels.from_plain(plain.pop("labels"))
         return cls(cell, labels, **plain)
@@ -124,139 +113,6 @@ def _run_cell(job: Job, hooks: RunHooks) -> dict[str, Any]:
 def _measure_cell(job: Job, node_places: Places) -> dict[str, Any]:
     from capsweep.training.calibrate import calibrate
 
-    measurement = calibrate(job.cell, node_places)
-    content = json.dumps(asdict(measurement))
-    Ledger(node_places.ledger).store.write(measurement.name, content.encode())
-    return asdict(measurement)
-
-
-@dataclass(frozen=True)
-class Node:
-    """The CPUs and GPUs of one node."""
-
-    cpu: float = 1
-    gpu: float = 0
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """What an executor can run at once, or may grow to. The default runs one cell at a time.
-
-    nodes: empty for an executor that is one process, which takes what it finds.
-    """
-
-    cpu: float = 1
-    gpu: float = 0
-    nodes: tuple[Node, ...] = ()
-
-    @classmethod
-    def of_nodes(cls, nodes: Sequence[Node]) -> "Capacity":
-        """The sum of some nodes."""
-        return cls(sum(node.cpu for node in nodes), sum(node.gpu for node in nodes), tuple(nodes))
-
-    @property
-    def largest_cpu(self) -> float:
-        """CPUs of the largest node."""
-        return max((node.cpu for node in self.nodes), default=self.cpu)
-
-    def has_room(self, job: Job, running: Sequence[Job]) -> bool:
-        """Whether the job would start at once, nodes taken together."""
-        cpu = job.cpu + sum(other.cpu for other in running)
-        gpu = job.gpu + sum(other.gpu for other in running)
-        return not running or (cpu <= self.cpu and gpu <= self.gpu + ROUNDING)
-
-    def check_fits(self, jobs: Iterable[Job]) -> None:
-        """Raise ConfigError, naming the key and what the nodes have, for a job that no node can
-        hold.
-        """
-        for job in jobs if self.nodes else ():
-            gpu = job.cell.config["resources"]["gpu"]
-            gpu = job.gpu if gpu == AUTO else max(job.gpu, gpu)
-            if not any(job.cpu <= node.cpu and gpu <= node.gpu for node in self.nodes):
-                kinds = Counter(f"{node.cpu:g} CPUs and {node.gpu:g} GPUs" for node in self.nodes)
-                have = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
-                raise ConfigError(
-                    f"resources.cpu={job.cpu:g} with resources.gpu={gpu:g}: no node has so many, "
-                    f"and a cell is on one node; the nodes have {have}"
-                )
-
-
-def count_slots(config: Mapping[str, Any]) -> tuple[int, str, float]:
-    """How many cells run at once on this machine, and the share that each takes of a GPU or CPU.
-
-    gpu=auto counts whole GPUs, although several cells may share one; on a cluster it is a GPU,
-    whatever this machine has.
-    """
-    resources, gpus = config["resources"], len(provenance.list_gpus())
-    has_gpus = gpus > 0 or config["cluster"]["name"] != "local"
-    share = float(has_gpus) if resources["gpu"] == AUTO else float(resources["gpu"])
-    by_cpu = max(1, int(len(os.sched_getaffinity(0)) // resources["cpu"]))
-    if share == 0:
-        return by_cpu, "CPU", float(resources["cpu"])
-    return max(1, min(by_cpu, int(gpus / share))), "GPU", share
-
-
-def choose_share(measurement: Measurement) -> float:
-    """The share of one device that a cell takes: 1/k, rounded down to what Ray counts, so that k
-    cells fit and none is on two devices.
-    """
-    peak, total = measurement.peak_memory_bytes.get("gpu"), measurement.device_memory_bytes
-    if not peak or total is None:
-        return 1.0
-    together = math.floor(total * (1 - HEADROOM) / peak)
-    if measurement.utilisation:
-        together = min(together, math.floor(1 / measurement.utilisation))
-    return share_equally(together)
-
-
-def share_equally(together: int) -> float:
-    """The share of each of some cells that have a device together."""
-    return 1.0 if together <= 1 else max(1, RESOLUTION // together) / RESOLUTION
-
-
-class GpuSharing:
-    """The share of a GPU that cells of each shape take, measured by one of them."""
-
-    def __init__(self) -> None:
-        self._shares: dict[str, float] = {}
-        self._measuring: set[str] = set()
-
-    def prepare_job(self, job: Job, capacity: Capacity) -> Job | None:
-        """The job with its resources, or a job that measures its shape; None: not yet."""
-        gpu, key = job.cell.config["resources"]["gpu"], hash_shape(job.cell)
-        if gpu != AUTO:
-            return replace(job, gpu=max(job.gpu, gpu))
-        if capacity.gpu < 1 or job.gpu > 0:
-            return job
-        if key in self._shares:
-            return replace(job, gpu=self._shares[key])
-        return None if key in self._measuring else replace(job, gpu=1, measures=True)
-
-    def begin_measuring(self, job: Job) -> None:
-        """An executor has a job that measures; other cells of its shape wait."""
-        self._measuring.add(hash_shape(job.cell))
-
-    def retry_measuring(self, job: Job) -> None:
-        """The measuring worker was lost: the next cell of its shape measures."""
-        self._measuring.discard(hash_shape(job.cell))
-
-    def add_measurement(self, job: Job, result: Mapping[str, Any] | None) -> None:
-        """A shape was measured; None: it cannot be, and its cells take whole GPUs."""
-        share = 1.0 if result is None else choose_share(Measurement(**result))
-        self._shares[hash_shape(job.cell)] = share
-
-    def enlarge_share(self, job: Job, largest_cpu: float) -> Job | None:
-        """The job after an out-of-memory: with at least twice its share of a GPU, also for cells
-        of its shape that come later; without a GPU, with twice the CPUs, once. None: it had all.
-        """
-        facts = {**job.facts, "larger_share": True}
-        if job.gpu == 0:
-            cpu = min(2 * job.cpu, largest_cpu)
-            has_all = cpu <= job.cpu or "larger_share" in job.facts
-            return None if has_all else replace(job, cpu=cpu, facts=facts)
-        if job.gpu >= 1:
-            return None
-        share, key = share_equally(round(1 / job.gpu) // 2), hash_shape(job.cell)
-        if key in self._shares:
-            self._shares[key] = max(share, self._shares[key])
-        return replace(job, gpu=share, facts=facts)
+    measurement = asdict(measured := calibrate(job.cell, node_places))
+    Ledger(node_places.ledger).store.write(measured.name, json.dumps(measurement).encode())
+    return measurement

@@ -17,15 +17,17 @@ from capsweep.errors import ConfigError
 from capsweep.ledger import ledger as ledgers
 from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.runtime.terminal import count_of
-from capsweep.sweep.estimates import Costs, describe_origin
+from capsweep.sweep.capacity import count_slots
+from capsweep.sweep.estimates import Estimate, Estimates, describe_origin
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
-from capsweep.training.size import Size, count_training_bytes, network_size
+from capsweep.training.size import Size, network_size
 
 STATUSES = ("done", "stale", "running", "stopped", "missing", "failed")
 COMMON = ("done", "missing", "failed")  # named also where there is none
 NAMES = {"stale": "stale (finished by other code; RERUN=stale runs these again)"}
 NUMBERS = ("parameters", "MFLOPs", "s/cell")
+MOST_SEEDS = 5  # in a row of the table, each by itself
 COLUMNS = ("cells", "seeds", *NUMBERS, "state")
 
 
@@ -64,6 +66,11 @@ class Plan:
 
     cells: tuple[PlannedCell, ...]
     trials: int | None = None
+
+    @property
+    def entries(self) -> list[tuple[Cell, Entry]]:
+        """Each cell with what the ledger knows of it."""
+        return [(planned.cell, planned.entry) for planned in self.cells]
 
     @property
     def due(self) -> list[PlannedCell]:
@@ -136,7 +143,7 @@ def describe_plan(sweep: Sweep, plan: Plan) -> str:
     return "\n".join([text, *damaged])
 
 
-def make_table(plan: Plan, costs: Costs) -> RichTable:
+def make_table(plan: Plan, costs: Estimates) -> RichTable:
     """A line per place of the grid, seeds together: parameters, forward FLOPs of an image,
     estimated seconds of a cell, and how many cells are in which state.
     """
@@ -158,13 +165,20 @@ def make_table(plan: Plan, costs: Costs) -> RichTable:
         estimate = costs.estimate(cell.cell)
         table.add_row(
             title,
-            ",".join(str(point.seed) for _, point in cells),
+            _format_seeds([point.seed for _, point in cells]),
             f"{cell.size.parameters:,}",
             f"{cell.size.flops / 1e6:,.1f}",
-            "?" if estimate is None else estimate.text,
+            "?" if estimate is None else str(estimate),
             ", ".join(f"{count} {state}" for state, count in states.items()),
         )
     return table
+
+
+def _format_seeds(seeds: list[int]) -> str:
+    """Return `0,1,7`, or `0-999` of many that follow each other."""
+    if len(seeds) > MOST_SEEDS and seeds == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]}-{seeds[-1]}"
+    return ",".join(map(str, seeds))
 
 
 def _name_state(plan: Plan, planned: PlannedCell) -> str:
@@ -173,7 +187,7 @@ def _name_state(plan: Plan, planned: PlannedCell) -> str:
     return "candidate" if is_candidate else planned.entry.status
 
 
-def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
+def as_json(sweep: Sweep, plan: Plan, costs: Estimates) -> str:
     """Every cell with its state, size, estimate and command."""
     cells = [
         {
@@ -183,10 +197,7 @@ def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
             "cause": planned.entry.cause,
             "due": plan.trials is None and planned.is_due(),
             **asdict(planned.size),
-            "least_training_bytes": count_training_bytes(
-                planned.cell.config, planned.size.parameters
-            ),
-            **{f"estimated_{n}": getattr(estimate, n, None) for n in ("seconds", "low", "high")},
+            "estimated_seconds": estimate and estimate.seconds,
             "estimated_from": estimate and describe_origin([estimate]),
             "command": planned.cell.command,
         }
@@ -206,3 +217,28 @@ def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
         "cells": cells,
     }
     return json.dumps(content, indent=1)
+
+
+def describe_costs(plan: Plan, costs: Estimates) -> list[str]:
+    """Return a line on the time that the due cells will take here; none where no cell is due."""
+    estimates = [(planned.cell, costs.estimate(planned.cell)) for planned in plan.due]
+    known = [(cell, estimate) for cell, estimate in estimates if estimate is not None]
+    times = [_describe_time(known)] if known else []
+    if unknown := len(estimates) - len(known):
+        cells = count_of(unknown, "cell")
+        times.append(
+            f"unknown for {cells} of unknown shape; ARGS=--calibrate times 20 steps of each"
+        )
+    return [f"time: {'; '.join(times)}"] if times else []
+
+
+def _describe_time(known: Sequence[tuple[Cell, Estimate]]) -> str:
+    """Return how long cells take on the slots of this machine, and what the estimates come from."""
+    count, kind, share = count_slots(known[0][0].config)
+    seconds = [estimate.seconds for _, estimate in known]
+    longest = max(max(seconds), sum(seconds) / count)
+    size, unit = (1, "s") if longest < 120 else (60, "min") if longest < 7200 else (3600, "h")
+    hours = f"{sum(seconds) * share / 3600:.2f} {kind}-hours"
+    origin = describe_origin({cell.shape: estimate for cell, estimate in known}.values())
+    time = f"about {longest / size:.{int(unit == 'h')}f} {unit}"
+    return f"{time} on {count_of(count, f'{kind} slot')} here, {hours}, from {origin}"

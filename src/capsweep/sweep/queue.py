@@ -1,22 +1,24 @@
 """The queue of a sweep: which job starts next, and what becomes of one that ended.
 
-Retries, bounds of time and GPU time, cells that other processes run, and measuring before packing
-are decided here, for every executor alike.
+Retries, bounds of time, cells that other processes run, and measuring before packing are decided
+here, for every executor alike.
 """
 
 import math
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from capsweep.ledger import causes, lease
 from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.lease import LeaseMonitor
 from capsweep.ledger.ledger import Ledger
+from capsweep.sweep.capacity import Capacity
 from capsweep.sweep.estimates import Estimates
-from capsweep.sweep.job import Capacity, GpuSharing, Job, Outcome
+from capsweep.sweep.gpu_sharing import GpuSharing
+from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
 
 LOOK_SECONDS = 2.0  # between two looks at cells that other processes run
@@ -35,38 +37,39 @@ class SweepListener(Protocol):
     def on_message(self, signature: str, text: str) -> None: ...
 
 
-class RestartPolicy:
-    """Whether a cell whose worker was lost is tried again: for as long as it advances.
-
-    It does if a worker begins at a later epoch than every one before: spot nodes may then take it
-    any number of times. Otherwise the cell may end its workers, or its epochs may be longer than
-    its nodes live.
+@dataclass
+class Attempts:
+    """The workers of a cell. While each begins at a later epoch than all before, it is tried again:
+    spot nodes may take it any number of times. Otherwise the cell may end its workers, or its
+    epochs may be longer than its nodes live.
     """
 
-    def __init__(self) -> None:
-        # Where each worker of a cell began: the first epoch that it finished; -1: none.
-        self._first_epochs: dict[str, list[int]] = defaultdict(lambda: [-1])
-        self.last_epochs: dict[str, int] = {}  # that a cell finished
+    lost: int = 0  # workers
+    fruitless: int = 0  # of them, since the checkpoint advanced last
+    furthest: int = 0  # epoch at which a worker began
+    first: int | None = None  # epoch that the present worker finished
+    last: int | None = None  # epoch that the cell finished
 
-    def add_epoch(self, key: str, row: dict[str, Any]) -> None:
-        """Note that a cell finished an epoch."""
-        self.last_epochs[key] = row["epoch"]
-        if self._first_epochs[key][-1] < 0:
-            self._first_epochs[key][-1] = row["epoch"]
+    def add_epoch(self, epoch: int) -> None:
+        """Note that the worker finished an epoch."""
+        self.last = epoch
+        self.first = epoch if self.first is None else self.first
 
-    def add_lost_worker(self, key: str, cause: str) -> str | None:
-        """A worker was lost: the cause of the cell's failure, or None to try the cell again."""
-        first_epochs, latest = self._first_epochs[key], max(self._first_epochs[key])
-        lost = len(first_epochs)
-        fruitless = lost - 1 - first_epochs.index(latest) if latest > 0 else lost
-        first_epochs.append(-1)  # of the next worker
-        if fruitless < FRUITLESS:
+    def add_loss(self, cause: str) -> str | None:
+        """Note that the worker is lost. Returns the cause of the cell's failure, or None to try
+        again.
+        """
+        began, self.first = self.first or 0, None
+        self.lost += 1
+        self.fruitless = 0 if began > self.furthest else self.fruitless + 1
+        self.furthest = max(began, self.furthest)
+        if self.fruitless < FRUITLESS:
             return None
         why = cause.removeprefix(causes.describe_lost_worker(""))
         return causes.describe_lost_worker(
-            f"{why}; {lost} workers were lost, the last {fruitless} without a newer checkpoint "
-            "than before: the cell may take its worker with it, or its epochs may be longer than "
-            "its nodes live"
+            f"{why}; {self.lost} workers were lost, the last {self.fruitless} without a newer "
+            "checkpoint than before: the cell may take its worker with it, or its epochs may be "
+            "longer than its nodes live"
         )
 
 
@@ -93,30 +96,31 @@ class JobQueue:
         self.failed: dict[str, str] = {}
         self._pending = sorted(jobs, key=lambda job: -(costs.seconds(job.cell) or math.inf))
         self._running: dict[str, Job] = {}
+        self._begun: set[str] = set()  # of these, what a worker has; others wait in the executor
         self._awaited: dict[str, Job] = {}  # whose cells other processes run
         self._last_look = float("-inf")  # at these
         self._monitor = LeaseMonitor()
-        self._restarts = RestartPolicy()
+        self._attempts: dict[str, Attempts] = defaultdict(Attempts)
 
     @property
     def count_left(self) -> int:
         """The number of cells that were not started."""
-        cells = [key for key, job in self._running.items() if not job.measures]
-        waiting = [key for key in cells if not self.limits.has_begun(key)]
-        return len(self._pending) + len(self._awaited) + len(waiting)
+        waiting = [job for key, job in self._running.items() if key not in self._begun]
+        cells = sum(not job.measures for job in waiting)
+        return len(self._pending) + len(self._awaited) + cells
 
     @property
     def is_exhausted(self) -> bool:
         """Whether no other job will ever start."""
         if self.limits.is_stopping:  # a node that is waited for may never come
-            return not any(map(self.limits.has_begun, self._running))
+            return not self._begun
         if self._running or self._awaited:
             return False
         jobs = (self.sharing.prepare_job(job, self.capacity) for job in self._pending)
         return not any(job is None or self._may_start(job) for job in jobs)
 
     def set_capacity(self, capacity: Capacity) -> None:
-        """The executor is ready, or its cluster has changed.
+        """Note what the executor has, when it is ready or its cluster has changed.
 
         Raises ConfigError at first, naming the key, for a cell that no node can hold; once the
         sweep runs, such a cell waits for the node that was lost.
@@ -126,37 +130,37 @@ class JobQueue:
         self.capacity = capacity
 
     def next_job(self) -> Job | None:
-        """The job to start now; None when there is none at the moment."""
+        """Return the job to start now; None when there is none at the moment."""
         self._collect_awaited()
-        needed = self._estimate_gpu_seconds()
         for waiting in self._pending:
             job = self.sharing.prepare_job(waiting, self.capacity)
-            if job is None or not self._may_start(job, needed):
+            if job is None or not self._may_start(job):
                 continue
             if job.measures:
                 self.sharing.begin_measuring(job)
             else:
                 self._pending.remove(waiting)
+            job = replace(job, leave_at=self.limits.leave_at)
             self._running[_key(job)] = job
             return job
         return None
 
     def on_start(self, job: Job) -> None:
-        """A worker has the job."""
-        self.limits.begin(_key(job), job.gpu)
+        """Note that a worker has the job."""
+        self._begun.add(_key(job))
         if not job.measures:
             self.listener.on_start(job.cell.signature)
 
     def on_epoch(self, job: Job, row: dict[str, Any]) -> None:
-        """A job finished an epoch."""
-        self._restarts.add_epoch(_key(job), row)
+        """Note that a job finished an epoch."""
+        self._attempts[_key(job)].add_epoch(row["epoch"])
         self.listener.on_epoch(job.cell.signature, row)
 
     def on_end(self, job: Job, outcome: Outcome) -> None:
-        """A job ended, well or not. It may be put back."""
+        """Note that a job ended, well or not. It may be put back."""
         if self._running.pop(_key(job), None) is None:
             return  # reported twice: a worker that was lost after its last report
-        self.limits.end(_key(job))
+        self._begun.discard(_key(job))
         if outcome.ends_sweep:
             self.limits.refuse_more(outcome.paused)
         if outcome.elsewhere is not None:
@@ -183,7 +187,7 @@ class JobQueue:
         self.listener.on_end(signature, outcome)
 
     def _restart(self, job: Job, cause: str) -> bool:
-        """Whether a failed job is tried again, or its failure is noted as that of a lost worker."""
+        """Return whether a failed job is tried again, or was settled as that of a lost worker."""
         signature = job.cell.signature
         if causes.kind_of_cause(cause) == CauseKind.OUT_OF_MEMORY:
             larger = self.sharing.enlarge_share(job, self.capacity.largest_cpu)
@@ -193,11 +197,11 @@ class JobQueue:
                 return True
         if not causes.is_lost_worker(cause):
             return False
-        if (why := self._restarts.add_lost_worker(signature, cause)) is not None:
+        attempts = self._attempts[signature]
+        if (why := attempts.add_loss(cause)) is not None:
             self._settle(signature, Outcome(cause=why))
         else:
-            last = self._restarts.last_epochs.get(signature)
-            after = "" if last is None else f" (epoch {last} was finished)"
+            after = "" if attempts.last is None else f" (epoch {attempts.last} was finished)"
             text = f"{cause}; goes on from its last checkpoint{after}"
             self.listener.on_message(signature, text)
             self._pending.insert(0, replace(job, dead=""))
@@ -205,14 +209,10 @@ class JobQueue:
 
     def _end_measuring(self, job: Job, outcome: Outcome) -> None:
         cause = outcome.cause
-        if outcome.paused:
-            self.sharing.retry_measuring(job)
-        elif cause is None:
+        is_lost = cause is not None and causes.is_lost_worker(cause)
+        if cause is None and not outcome.paused:
             self.sharing.add_measurement(job, outcome.result)
-        elif (
-            causes.is_lost_worker(cause)
-            and self._restarts.add_lost_worker(_key(job), cause) is None
-        ):
+        elif cause is None or (is_lost and self._attempts[_key(job)].add_loss(cause) is None):
             self.sharing.retry_measuring(job)
         else:
             text = f"could not be measured: {cause}; takes a whole GPU"
@@ -236,19 +236,14 @@ class JobQueue:
                 del self._awaited[signature]
                 self._pending.append(replace(job, dead="" if claim is None else claim.last_sign))
 
-    def _estimate_gpu_seconds(self) -> float:
-        """GPU-seconds that running cells take from start to end, as far as that is known."""
-        on_gpus = [job for job in self._running.values() if job.gpu and not job.measures]
-        return sum((self.costs.seconds(job.cell) or 0.0) * job.gpu for job in on_gpus)
-
-    def _may_start(self, job: Job, needed: float = 0.0) -> bool:
-        """Whether a job is handed to the executor: within limits none may wait there, since it
-        would start too late. needed: GPU-seconds of running cells.
+    def _may_start(self, job: Job) -> bool:
+        """Return whether a job is handed to the executor: within limits none may wait there, since
+        it would start too late.
         """
         running = list(self._running.values())
         if self.limits.has_bounds and not self.capacity.has_room(job, running):
             return False
-        return self.limits.can_start(self.costs.seconds(job.cell), job.gpu, needed)
+        return self.limits.can_start(self.costs.seconds(job.cell))
 
 
 def _key(job: Job) -> str:

@@ -21,11 +21,12 @@ from capsweep.ledger.ledger import Entry, Ledger, folder_of
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics import metric_format
 from capsweep.sweep import drive, expand, plan
+from capsweep.sweep.capacity import Capacity
 from capsweep.sweep.drive import RunOptions, SweepEnd
 from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.executors import Cluster, Executor
 from capsweep.sweep.expand import Point
-from capsweep.sweep.job import AUTO, Capacity, Job, Outcome
+from capsweep.sweep.job import AUTO, Job, Outcome
 from capsweep.sweep.limits import Limits
 from capsweep.sweep.progress import CellWork, SweepProgress
 from capsweep.sweep.queue import JobQueue, SweepListener
@@ -244,10 +245,9 @@ def describe_end(queue: TrialQueue) -> SweepEnd:
 
 def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor:
     search = search_of(sweep)
-    if options.limits.bounds.budget is not None or options.part is not None:
+    if options.limits.budget is not None or options.part is not None:
         raise ConfigError(
-            "--budget and --shard are for ablations; a search is bounded by trials, --max-hours "
-            "and --max-gpu-hours"
+            "BUDGET and --shard are for ablations; a search is bounded by trials and MAX_HOURS"
         )
     execute = drive.choose_executor(options.executor)
     if search.scheduler == "none":

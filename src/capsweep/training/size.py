@@ -13,12 +13,6 @@ from capsweep.errors import ConfigError
 from capsweep.storage import disk_cache
 
 LABELS = "labels_per_image"
-NUMBER_BYTES = 4  # of a parameter, in training with mixed precision too
-# Numbers that an optimiser keeps for each parameter; of one that is not here none is counted.
-STATES = {
-    **dict.fromkeys(("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta"), 2),
-    **dict.fromkeys(("RMSprop", "Adagrad"), 1),
-}
 # What a routing's `votes_kind` means.
 KINDS = {"Votes": "vector capsules", "ConvolutionalVotes": "matrix capsules"}
 
@@ -85,12 +79,6 @@ class Layer:
     flops: int
     votes: int
     children_without_parent: int
-
-
-def count_training_bytes(config: Mapping[str, Any], parameters: int) -> int:
-    """Return the bytes of weights, gradients and optimiser states, without which nothing trains."""
-    name = str(config["optim"]["optimizer"]["_target_"]).rpartition(".")[2]
-    return parameters * NUMBER_BYTES * (2 + STATES.get(name, 0))
 
 
 def network_size(config: Mapping[str, Any]) -> Size:

@@ -5,13 +5,13 @@ imported only where it is chosen, since it need not be installed.
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from capsweep.config import validation
-from capsweep.sweep.job import Capacity, Job, Node, run_job
+from capsweep.sweep.capacity import Capacity, Node
+from capsweep.sweep.job import Job, run_job
 from capsweep.sweep.queue import LOOK_SECONDS, JobQueue
 from capsweep.training.run_hooks import Row, RunHooks, StopFlag
 
@@ -33,7 +33,7 @@ class Cluster:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Cluster":
-        """The cluster that a cell's configuration names."""
+        """Return the cluster that a cell's configuration names."""
         grows = config["cluster"]["grows_to"]
         nodes = [Node(grows["cpu"], grows["gpu"])] * grows["nodes"]
         own = {name: config[name] for name in ("places", "cluster")}
@@ -60,17 +60,9 @@ def execute_locally(queue: JobQueue, scratch: Path, cluster: Cluster = LOCAL) ->
             if job is None:
                 time.sleep(LOOK_SECONDS)
                 continue
-            queue.on_start(replace(job, gpu=max(job.gpu, _count_gpus(job))))  # for the bill
+            queue.on_start(job)
             hooks = RunHooks(on_epoch=partial(_report_epoch, queue, job), stop_flag=stop_flag)
             queue.on_end(job, run_job(job, hooks))
-
-
-def _count_gpus(job: Job) -> float:
-    """The whole GPUs that a cell has, since nothing else runs here."""
-    from capsweep.training import devices  # it imports torch
-
-    config = job.cell.config
-    return validation.count_requested_devices(config) if devices.on_gpus(config) else 0
 
 
 def _report_epoch(queue: JobQueue, job: Job, row: Row) -> bool:

@@ -1,0 +1,83 @@
+"""Cells that share a GPU.
+
+With `resources.gpu: auto` one cell of each shape is measured alone on a whole GPU. The others share
+GPUs, as many as the memory and the idle time of the device allow. Ray places them.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from capsweep.sweep.capacity import Capacity
+from capsweep.sweep.job import AUTO, Job
+from capsweep.training.size import Measurement
+
+RESOLUTION = 10_000  # Ray counts shares in ten-thousandths
+HEADROOM = 0.1  # of the device's memory, for fragmentation
+
+
+def choose_share(measurement: Measurement) -> float:
+    """The share of one device that a cell takes: 1/k, rounded down to what Ray counts, so that k
+    cells fit and none is on two devices.
+    """
+    peak, total = measurement.peak_memory_bytes.get("gpu"), measurement.device_memory_bytes
+    if not peak or total is None:
+        return 1.0
+    together = math.floor(total * (1 - HEADROOM) / peak)
+    if measurement.utilisation:
+        together = min(together, math.floor(1 / measurement.utilisation))
+    return share_equally(together)
+
+
+def share_equally(together: int) -> float:
+    """The share of each of some cells that have a device together."""
+    return 1.0 if together <= 1 else max(1, RESOLUTION // together) / RESOLUTION
+
+
+class GpuSharing:
+    """The share of a GPU that cells of each shape take, measured by one of them."""
+
+    def __init__(self) -> None:
+        self._shares: dict[str, float] = {}
+        self._measuring: set[str] = set()
+
+    def prepare_job(self, job: Job, capacity: Capacity) -> Job | None:
+        """The job with its resources, or a job that measures its shape; None: not yet."""
+        gpu, key = job.cell.config["resources"]["gpu"], job.cell.shape
+        if gpu != AUTO:
+            return replace(job, gpu=max(job.gpu, gpu))
+        if capacity.gpu < 1 or job.gpu > 0:
+            return job
+        if key in self._shares:
+            return replace(job, gpu=self._shares[key])
+        return None if key in self._measuring else replace(job, gpu=1, measures=True)
+
+    def begin_measuring(self, job: Job) -> None:
+        """An executor has a job that measures; other cells of its shape wait."""
+        self._measuring.add(job.cell.shape)
+
+    def retry_measuring(self, job: Job) -> None:
+        """The measuring worker was lost: the next cell of its shape measures."""
+        self._measuring.discard(job.cell.shape)
+
+    def add_measurement(self, job: Job, result: Mapping[str, Any] | None) -> None:
+        """A shape was measured; None: it cannot be, and its cells take whole GPUs."""
+        share = 1.0 if result is None else choose_share(Measurement(**result))
+        self._shares[job.cell.shape] = share
+
+    def enlarge_share(self, job: Job, largest_cpu: float) -> Job | None:
+        """The job after an out-of-memory: with at least twice its share of a GPU, also for cells
+        of its shape that come later; without a GPU, with twice the CPUs, once. None: it had all.
+        """
+        facts = {**job.facts, "larger_share": True}
+        if job.gpu == 0:
+            cpu = min(2 * job.cpu, largest_cpu)
+            has_all = cpu <= job.cpu or "larger_share" in job.facts
+            return None if has_all else replace(job, cpu=cpu, facts=facts)
+        if job.gpu >= 1:
+            return None
+        share, key = share_equally(round(1 / job.gpu) // 2), job.cell.shape
+        if key in self._shares:
+            self._shares[key] = max(share, self._shares[key])
+        return replace(job, gpu=share, facts=facts)

@@ -54,7 +54,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("ledger")
     sweep, points = small_sweep(folder)
     for place, point in enumerate(points[:5]):
-        made = rows([0.4 / (1 + place), 0.2 / (1 + place), 0.1 / (1 + place)], margin=0.5)
+        made = rows([0.4 / (1 + place), 0.2 / (1 + place), 0.1 / (1 + place)])
         kept = finish(folder, point, 0.01 * (1 + place), made)
         evaluate(kept, "reconstructions", "Inputs above, drawn below.")
         if place == 4:
@@ -62,7 +62,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     ledger = Ledger(folder)
     ledger.note_failure(points[5].cell.signature, f"ValueError: {'unbroken' * 40}")
     answer = table.build_table(sweep, points, ledger)
-    return page.write_page(answer, ledger, folder / "report")[0].as_uri()
+    return page.write_page(answer, ledger, folder / "report").as_uri()
 
 
 def show(browser: Any, address: str, size: tuple[int, int] = WIDE) -> None:
@@ -77,7 +77,7 @@ def show(browser: Any, address: str, size: tuple[int, int] = WIDE) -> None:
 def test_every_picture_is_to_be_seen(browser: Any, address: str, size: tuple[int, int]) -> None:
     show(browser, address, size)
     pictures = browser.find_elements("css selector", "figure img")
-    assert len(pictures) == 7 + 4  # the figures, a picture of each row, and a wide one
+    assert len(pictures) == 5 + 4  # the figures, a picture of each row, and a wide one
     for picture in pictures:
         assert picture.is_displayed()
         assert picture.get_attribute("alt")

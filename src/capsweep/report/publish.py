@@ -4,7 +4,7 @@ are kept in `sweeps/ledgers/NAME.tar.xz`, from which it can be printed again.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -158,39 +158,31 @@ def _format(table: ResultTable, difference: float) -> str:
     return table.measure.format_number(difference, "+")
 
 
-def list_counted(table: ResultTable) -> list[str]:
-    """Signatures of the finished cells that count in the table."""
-    groups = table.groups
-    return list(dict.fromkeys(group.cells[seed] for group in groups for seed in group.by_seed))
-
-
 def describe_training(table: ResultTable, ledger: Ledger) -> str:
-    """`printed this, from 9 cells of 2 epochs, trained 2026-11-01 in 4 min 10 s of cells on ...`,
-    as far as the cells that count in the table wrote it down. The time is that of the cells one
-    after another; some may have run side by side.
+    """Return `printed this, from 9 cells of 2 epochs, trained 2026-11-01 in 4 min 10 s of cells on
+    ...`, of the cells that count in the table. The time is that of the cells one after another;
+    some may have run side by side.
 
     Raises DamageError for a cell whose file of that is damaged.
     """
-    cells = list_counted(table)
-    if not cells:
-        return "printed this; no cell was finished"
+    cells = list(dict.fromkeys(g.cells[seed] for g in table.groups for seed in g.by_seed))
     provenances = [ledger.read_provenance(signature) for signature in cells]
     by_cell = [ledger.read_rows(signature) for signature in cells]
-    days = sorted({each["started"][:10] for each in provenances if each.get("started")})
-    hardware = sorted({name for each in provenances if (name := read_hardware(each))})
+    days = _describe_span({str(each.get("started", "?"))[:10] for each in provenances})
+    epochs = _describe_span({len(rows) for rows in by_cell})
+    noun = "epoch" if epochs == "1" else "epochs"
+    hardware = sorted({read_hardware(each) or "unknown hardware" for each in provenances})
     seconds = sum(row.get("seconds", 0.0) for rows in by_cell for row in rows)
-    epochs = sorted({len(rows) for rows in by_cell if rows})
-    parts = [f"printed this, from {count_of(len(cells), 'cell')}"]
-    if epochs:
-        span = " to ".join(map(str, dict.fromkeys((epochs[0], epochs[-1]))))
-        parts[0] += f" of {span} epoch{'' if epochs[-1] == 1 else 's'}"
-    if days:
-        parts.append(f"trained {' to '.join(dict.fromkeys((days[0], days[-1])))}")
-    if seconds:
-        on = f" on {', '.join(hardware)}" if hardware else ""
-        parts[-1] += f" in {grid.format_duration(seconds)} of cells{on}"
-    commits = "; ".join(sorted(set(map(_describe_code, provenances))))
-    return ", ".join([*parts, f"by {commits}"])
+    return (
+        f"printed this, from {count_of(len(cells), 'cell')} of {epochs} {noun}, trained {days} in "
+        f"{grid.format_duration(seconds)} of cells on {', '.join(hardware)}, by "
+        f"{'; '.join(sorted(set(map(_describe_code, provenances))))}"
+    )
+
+
+def _describe_span(values: Set[Any]) -> str:
+    """Return `2`, or `2 to 5`."""
+    return " to ".join(map(str, dict.fromkeys((min(values), max(values)))))
 
 
 def _describe_code(provenance: Mapping[str, Any]) -> str:

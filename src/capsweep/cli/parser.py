@@ -28,7 +28,6 @@ REMOVED = {
     "--json": "plan, report, `ledger ls`, `ledger show`, `wandb sync` and `eval routing` have it; "
     "bench and eval write files into STORAGE",
     **dict.fromkeys(("--store", "--gzip"), "leave it out, shards hold pixels"),
-    **dict.fromkeys(("--deep", "--sample"), "use --again N"),
     "--eps-scale": "leave it out, eps counts in the network's input",
     "--starred": "use --correct and --failures",
     "gpu-proof": "use `make test-gpu`, `bench step` and `make sweep SWEEP=table1_mnist_gpu`",
@@ -186,9 +185,6 @@ PAIR = _option("signature", "two cells", nargs=2)
 REMOVABLE = _option("signature", "cells, by their first letters", nargs="+")
 RERUN = _switch("--run", "run it, and compare the numbers")
 LIGHT = _switch("--without-weights", "leave weights.ckpt out")
-AGAIN = _option(
-    "--again", "make N examples anew (1,000), and compare", type=whole_number(1), metavar="N"
-)
 PICTURE = _option("--picture", "a PNG; default: NAME-examples.png here", type=Path)
 NEW = (
     _option("kind", "what to write", choices=["routing", "loss", "model", "dataset", "sweep"]),
@@ -237,7 +233,7 @@ LEDGER = {
 }
 DATA = {
     "make": ("write the shards of a data set, or what is missing of them", MAKE),
-    "verify": ("name every missing, altered or surplus file", [FOLDER, OVERRIDES, DATA_DIR, AGAIN]),
+    "verify": ("name every missing, altered or surplus file", [FOLDER]),
     "info": (
         "print what a data set holds, and draw its first examples",
         [FOLDER, PICTURE, DATA_DIR],

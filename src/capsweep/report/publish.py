@@ -15,7 +15,7 @@ from capsweep.ledger.listing import read_hardware
 from capsweep.report import costs, formatted_table, grid, render
 from capsweep.report.table import ResultTable
 from capsweep.runtime.terminal import count_of
-from capsweep.statistics.seeds import LEVEL
+from capsweep.statistics.seeds import LEVEL, PairedDifference
 from capsweep.storage.files import write_text
 
 NAME = "report"
@@ -113,37 +113,31 @@ def describe_decisions(table: ResultTable) -> list[str]:
     """
     sentences = []
     for number, column in enumerate(table.columns):
-        where = f"{grid.describe_row(column)}: " if len(table.columns) > 1 else ""
-        tested = [
-            (grid.describe_row(row.coordinates), group.difference, group.p, interval)
-            for row in table.rows
-            if (group := row.values[number]) and group.difference and group.p is not None
-            if (interval := group.difference.interval) is not None
-        ]
-        decided = [f"{name} ({_format(table, d.mean)})" for name, d, p, _ in tested if p < LEVEL]
-        others = {name: interval for name, _, p, interval in tested if p >= LEVEL}
-        constant = [
-            f"{grid.describe_row(row.coordinates)} ({_format(table, difference.mean)})"
-            for row in table.rows
-            if (group := row.values[number]) and (difference := group.difference)
-            if difference.is_constant
-        ]
+        rows = [(grid.describe_row(r.coordinates), r.values[number]) for r in table.rows]
+        differences = {name: (g.difference, g.p) for name, g in rows if g and g.difference}
+        tested = {n: (d, p) for n, (d, p) in differences.items() if d.interval and p is not None}
+        decided = {name: d for name, (d, p) in tested.items() if p < LEVEL}
+        others = {name: d.interval for name, (d, p) in tested.items() if d.interval and p >= LEVEL}
+        constant = {name: d for name, (d, _) in differences.items() if d.is_constant}
         parts = []
         if tested:
-            baseline = table.sweep.baseline
-            parts.append(
-                f"told apart from {baseline} (p < {LEVEL:g}): {', '.join(decided) or 'none'}."
-            )
+            told = _list_differences(table, decided) or "none"
+            parts.append(f"told apart from {table.sweep.baseline} (p < {LEVEL:g}): {told}.")
         parts += [_describe_reach(table, others)] if others else []
         if constant:
-            parts.append(f"{NOT_TESTED}: {', '.join(constant)}.")
+            parts.append(f"{NOT_TESTED}: {_list_differences(table, constant)}.")
+        where = f"{grid.describe_row(column)}: " if len(table.columns) > 1 else ""
         sentences += [f"{where}{' '.join(parts)}"] if parts else []
     return sentences
 
 
+def _list_differences(table: ResultTable, differences: Mapping[str, PairedDifference]) -> str:
+    return ", ".join(f"{name} ({_format(table, d.mean)})" for name, d in differences.items())
+
+
 def _describe_reach(table: ResultTable, intervals: Mapping[str, tuple[float, float]]) -> str:
-    """How far the intervals of rows that no test tells apart reach; each is a 95 % interval by
-    itself.
+    """Return how far the intervals of rows that no test tells apart reach; each is a 95 % interval
+    by itself.
     """
     low = min(intervals, key=lambda name: intervals[name][0])
     high = max(intervals, key=lambda name: intervals[name][1])

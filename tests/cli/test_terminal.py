@@ -155,18 +155,14 @@ def test_every_command_prints_into_a_log_of_ascii(
         assert json.loads("\n".join(lines))
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
-def test_signs_that_a_log_lacks_have_stand_ins_and_tables_stay_straight(encoding: str) -> None:
+def test_signs_that_a_log_lacks_are_escapes_and_tables_stay_straight() -> None:
     rows = [["a · b", "1.5 ± 0.5", "x"], ["\u0142", "–", "≠ y"]]
-    table = grid.grid_terminal(None, ["one", "two", "three"], rows)
     lines: list[str] = []
-    with logged(encoding, lines):
+    with logged("latin-1", lines):
+        table = grid.grid_terminal(None, ["one", "two", "three"], rows)
         terminal.print_table(terminal.make_console(), table)
     assert len({len(line) for line in lines}) == 1
-    text = " ".join("".join(lines).split())
-    assert "| \\u0142 | " in text.replace("|\\", "| \\")
-    assert "| != y" in text
-    assert ("a / b | 1.5 +- 0.5 | x" in text) == (encoding == "ascii")
+    assert lines[-2].replace("|", " ").split() == ["\\u0142", "\\u2013", "\\u2260", "y"]
 
 
 def test_a_report_is_in_files_before_it_is_on_the_screen(

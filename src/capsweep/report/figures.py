@@ -67,7 +67,7 @@ def _choose_rows(
 
 def describe_rows(table: ResultTable) -> str:
     """Return how a row is named in figures, and which rows are left out."""
-    text = f"Rows are named {' · '.join(table.sweep.rows)}."
+    text = f"Rows are named {' · '.join(table.sweep.rows)}. Time includes validation."
     if len(table.rows) > MOST_ROWS:
         best = "the best" if table.baseline is None else "the baseline and the best"
         text += f" Drawn are {MOST_ROWS} of the {len(table.rows)} rows: {best} by "
@@ -112,7 +112,7 @@ def average_seeds(name: str, row: int, seeds: Sequence[Series]) -> list[Curve]:
         for numbers, low, high in zip(values.values(), lows, highs, strict=True)
     )
     epochs = tuple(epoch + 1 for epoch in values)
-    return [Curve(name, row, epochs, means, lows, highs, len(seeds))]
+    return [Curve(name, row, epochs, means, lows, highs)]
 
 
 def _make_curve_figures(fields: Sequence[FieldCells], where: str) -> Iterator[ReportFigure]:
@@ -121,7 +121,7 @@ def _make_curve_figures(fields: Sequence[FieldCells], where: str) -> Iterator[Re
     for stem, label, read_series in (
         ("loss", loss, partial(read_rows, key=loss)),
         ("error", f"{error} (%)", partial(read_rows, key=error, factor=100)),
-        ("throughput", "training images / s, validation included", read_throughput),
+        ("throughput", "training images / s", read_throughput),
     ):
         curves: list[Curve] = []
         for field in fields:
@@ -130,12 +130,9 @@ def _make_curve_figures(fields: Sequence[FieldCells], where: str) -> Iterator[Re
         if not curves:
             yield ReportFigure(f"{label}{where}: no finished cell has it by epoch.", stem)
             continue
-        seeds = " to ".join(
-            map(str, sorted({min(c.seeds for c in curves), max(c.seeds for c in curves)}))
-        )
         yield ReportFigure(
-            f"{label} by epoch{where}: mean over the seeds that have it ({seeds}), in the epochs "
-            "that all of them have; band from the lowest seed to the highest.",
+            f"{label} by epoch{where}: mean over the seeds that have it, in the epochs that all of "
+            "them have; band from the lowest seed to the highest.",
             stem,
             [curve.name for curve in curves],
             charts.draw_once(charts.draw_curves, label, curves),

@@ -87,6 +87,6 @@ def test_it_may_be_an_axis_of_a_sweep(sign: str, tmp_path: Path) -> None:
     typed = Choices(excludes=["dataset/pattern=plain"])
     points = expand.expand_sweep(choices.load_sweep(str(path), typed))
     assert [point.coordinate("dataset.pattern") for point in points] == ["striped"]
-    chosen = choices.load_sweep(str(path), Choices(overrides=["dataset/pattern=striped"]))
+    chosen = choices.load_sweep(str(path), {}, ["dataset/pattern=striped"])
     assert chosen.rows == ("dataset.pattern",)
     assert len(expand.expand_sweep(chosen)) == 1

@@ -10,7 +10,6 @@ import pytest
 from capsweep.config import compose
 from capsweep.errors import ConfigError
 from capsweep.sweep import choices, expand, variants
-from capsweep.sweep.choices import Choices
 from capsweep.sweep.spec import Sweep
 
 SWEEP = """\
@@ -51,7 +50,7 @@ def test_naming_a_variant_keeps_its_arms_or_adds_an_optional_one(
     (routing / "new.yaml").write_text(text.replace("name: dynamic", "name: new"))
     path = tmp_path / "small.yaml"
     path.write_text(SWEEP.replace("NEW", key))
-    points = expand.expand_sweep(choices.load_sweep(str(path), Choices(routing=typed)))
+    points = expand.expand_sweep(choices.load_sweep(str(path), {"ROUTING": typed}))
     arms = [point.arm for point in points]
     assert {arm: arms.count(arm) for arm in arms} == expected
     assert list(dict.fromkeys(arms)) == list(expected)
@@ -97,7 +96,7 @@ def load_unaware(conf_tree: Callable[[], Path], tmp_path: Path) -> Callable[...,
         (routing / "new.yaml").write_text(text)
         path = tmp_path / "unaware.yaml"
         path.write_text(file)
-        return choices.load_sweep(str(path), Choices(**typed))
+        return choices.load_sweep(str(path), {**typed})
 
     return load
 
@@ -261,7 +260,7 @@ def test_a_file_put_into_conf_loss_is_compared_in_the_arms_that_can_take_it(
         f"{line}\nname: new\nclassification: {{_target_: capsweep.model.new_loss.new_loss}}\n"
         "reconstruction: {weight: 0.0}\n"
     )
-    sweep = choices.load_sweep("overlap", Choices(overrides=["loss=margin,new"], seeds="1"))
+    sweep = choices.load_sweep("overlap", {"SEEDS": "1"}, ["loss=margin,new"])
     points = expand.expand_sweep(sweep)
     assert {(point.arm, point.coordinate("loss")) for point in points} == expected
 

@@ -34,7 +34,7 @@ def test_an_error_that_the_predictions_do_not_have_is_a_fault(
     _, points = reported_cells.small_sweep(tmp_path)
     ledger = tmp_path / "ledger"
     reported_cells.sign(write_cell(ledger, points[0], 0.4))
-    command = ["ledger", "verify", "--storage", str(tmp_path)]
+    command = ["ledger", "verify", f"STORAGE={tmp_path}"]
     assert cli.main(command) == 0
     assert "1 cell, 1 of them finished: 0 faults" in capsys.readouterr().out
     folder = write_cell(ledger, points[1], 0.01)

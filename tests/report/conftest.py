@@ -59,7 +59,7 @@ def choose(tmp_path: Path) -> Callable[..., FilledSweep]:
     """Chooses a sweep by name and options; its ledger is at tmp_path."""
 
     def load(name: str, **options: Any) -> FilledSweep:
-        sweep = choices.load_sweep(name, choices.Choices(**options))
+        sweep = choices.load_sweep(name, {**options})
         return FilledSweep(sweep, expand.expand_sweep(sweep), Ledger(tmp_path))
 
     return load

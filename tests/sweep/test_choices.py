@@ -48,7 +48,7 @@ def fixed(sweep: Sweep, arm: str) -> list[str]:
 def test_routing_pins_iterations_and_names_variants(
     routing: str, iterations: tuple[int, ...], variants: set[str], ablation: Sweep
 ) -> None:
-    chosen = choices.apply_choices(ablation, Choices(routing=routing))
+    chosen = choices.apply_words(ablation, {"ROUTING": routing})
     assert space(chosen, "capsnet") == {ITERATIONS: iterations, WEIGHT: (0, 0.0005)}
     assert space(chosen, "cnn") == {}  # a network that does not route gets no such axis
     assert chosen.variants == variants
@@ -58,18 +58,18 @@ def test_routing_pins_iterations_and_names_variants(
 def test_a_larger_count_of_seeds_keeps_the_earlier_ones(
     ablation: Sweep, count: int, more: int
 ) -> None:
-    few = choices.apply_choices(ablation, Choices(seeds=str(count)))
-    many = choices.apply_choices(ablation, Choices(seeds=str(count + more)))
+    few = choices.apply_words(ablation, {"SEEDS": str(count)})
+    many = choices.apply_words(ablation, {"SEEDS": str(count + more)})
     assert few.seeds == tuple(range(count))
     assert many.seeds[:count] == few.seeds
-    listed = choices.apply_choices(ablation, Choices(seeds=f"{count}, 0"))
+    listed = choices.apply_words(ablation, {"SEEDS": f"{count}, 0"})
     assert listed.seeds == (count, 0)
 
 
 def test_an_override_replaces_the_axis_of_an_arm_and_is_added_elsewhere(ablation: Sweep) -> None:
     typed = [f"{WEIGHT}=0", "batch_size=16,32", "model=capsnet", "experiment=digits"]
     for overrides in (typed, typed[::-1]):
-        chosen = choices.apply_choices(ablation, Choices(overrides=overrides))
+        chosen = choices.apply_words(ablation, {}, overrides)
         assert space(chosen, "capsnet") == {
             ITERATIONS: (1, 3), WEIGHT: (0,), "batch_size": (16, 32),
         }  # fmt: skip
@@ -114,17 +114,17 @@ def test_what_cannot_be_meant_is_refused_by_its_variable(
     typed: dict[str, Any], message: str, ablation: Sweep
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        expand.expand_sweep(choices.apply_choices(ablation, Choices(**typed)))
+        expand.expand_sweep(choices.apply_words(ablation, {**typed}))
 
 
 def test_differences_may_be_to_another_arm_but_where_arms_stop_at_the_baselines_accuracy(
     ablation: Sweep,
 ) -> None:
-    sweep = choices.apply_choices(ablation, Choices(baseline="capsnet"))
+    sweep = choices.apply_words(ablation, {"BASELINE": "capsnet"})
     assert sweep.baseline == "capsnet"
     assert {point.arm for point in expand.expand_sweep(sweep)} == {"cnn", "capsnet"}
     with pytest.raises(ConfigError, match=r"arms of em_viewpoint\.yaml stop where cnn is as good"):
-        choices.load_sweep("em_viewpoint", Choices(baseline="capsnet"))
+        choices.load_sweep("em_viewpoint", {"BASELINE": "capsnet"})
 
 
 @pytest.mark.parametrize("last", ["x", "3", "-1", "9999999999", ""])
@@ -144,7 +144,7 @@ def test_another_model_is_that_of_all_arms_but_a_baseline_of_another_network(
     name: str, networks: dict[str, str]
 ) -> None:
     """Else one of several equal networks would be compared to a network of another size."""
-    chosen = choices.load_sweep(name, Choices(model="capsnet_tiny", seeds="1"))
+    chosen = choices.load_sweep(name, {"MODEL": "capsnet_tiny", "SEEDS": "1"})
     found = {p.arm: p.cell.config["model"]["name"] for p in expand.expand_sweep(chosen)}
     assert found == networks
 
@@ -214,7 +214,7 @@ TAKEN: list[tuple[str, str, str, list[str]]] = [
 def test_a_typed_part_is_set_in_the_arms_that_can_take_it_and_the_others_are_named(
     name: str, typed: str, row: str, notes: list[str]
 ) -> None:
-    chosen = choices.load_sweep(name, Choices(overrides=[typed], seeds="1", routing="3"))
+    chosen = choices.load_sweep(name, {"SEEDS": "1", "ROUTING": "3"}, [typed])
     points = expand.expand_sweep(chosen)
     expand.check_distinct_fields(chosen, points)
     key, _, values = typed.partition("=")
@@ -229,7 +229,7 @@ def test_a_typed_part_is_set_in_the_arms_that_can_take_it_and_the_others_are_nam
 def test_typed_parts_may_need_one_another_in_any_order() -> None:
     typed = ["loss=spread", "model.pose=vector", "model=matrix_capsnet_tiny"]
     for overrides in (typed, typed[::-1]):
-        chosen = choices.load_sweep("ablation", Choices(overrides=overrides, recon="off"))
+        chosen = choices.load_sweep("ablation", {"RECON": "off"}, overrides)
         assert chosen.notes == ()
         assert {p.coordinate("loss") for p in expand.expand_sweep(chosen)} == {"spread"}
 
@@ -237,8 +237,8 @@ def test_typed_parts_may_need_one_another_in_any_order() -> None:
 def test_a_variant_takes_the_place_of_another_in_a_network_that_is_typed() -> None:
     typed = ["model.head=linear", "loss=cross_entropy"]
     with pytest.raises(ConfigError, match=r"no arm of ablation\.yaml can take it"):
-        choices.load_sweep("ablation", Choices(routing="inverted_attention"))
-    chosen = choices.load_sweep("ablation", Choices(routing="inverted_attention", overrides=typed))
+        choices.load_sweep("ablation", {"ROUTING": "inverted_attention"})
+    chosen = choices.load_sweep("ablation", {"ROUTING": "inverted_attention"}, typed)
     points = [p for p in expand.expand_sweep(chosen) if p.arm == "inverted_attention"]
     assert {p.cell.config["model"]["head"] for p in points} == {"linear"}
     assert {p.coordinate("routing.num_iters") for p in points} == {1, 3}
@@ -269,4 +269,4 @@ def test_what_no_arm_can_take_and_data_that_one_cannot_are_refused(
     name: str, typed: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        expand.expand_sweep(choices.load_sweep(name, Choices(overrides=[typed])))
+        expand.expand_sweep(choices.load_sweep(name, {}, [typed]))

@@ -11,7 +11,6 @@ from capsweep.config import compose
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import choices, expand, plan
-from capsweep.sweep.choices import Choices
 from capsweep.sweep.expand import Point
 
 TEXT = """\
@@ -52,7 +51,7 @@ def expand_file(tmp_path: Path) -> Expand:
 
 def expand_named(name: str, **typed: object) -> list[Point]:
     """The points of a sweep, with what is typed beside its name."""
-    return expand.expand_sweep(choices.load_sweep(name, Choices(**typed)))
+    return expand.expand_sweep(choices.load_sweep(name, {**typed}))
 
 
 def list_places(points: list[Point], arm: str = "") -> list[str]:

@@ -14,7 +14,6 @@ from capsweep.config.cell import Cell, count_steps, hash_shape
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger, folder_of
 from capsweep.sweep import choices, drive, expand, plan
-from capsweep.sweep.choices import Choices
 from capsweep.sweep.estimates import (
     Costs,
     Estimate,
@@ -32,7 +31,7 @@ GIB = 2**30
 
 @pytest.fixture(scope="module")
 def points() -> list[Point]:
-    return expand.expand_sweep(choices.load_sweep("ablation", Choices()))
+    return expand.expand_sweep(choices.load_sweep("ablation", {}))
 
 
 def finish(ledger: Path, signature: str, code: dict[str, str] | None = None) -> None:
@@ -203,7 +202,7 @@ def test_a_plan_says_what_time_is_known_and_for_which_cells_it_is_not(tmp_path: 
     costs.add({**ended, "seconds": {"fit": 3600.0, "total": 3600.0}})
     (line,) = describe_costs(planned, costs)
     assert re.search(r"^time: .* from 1 step of 1 finished cell; unknown for 1 cell of unk", line)
-    sweep = choices.load_sweep("ablation", Choices())
+    sweep = choices.load_sweep("ablation", {})
     content = json.loads(plan.as_json(sweep, planned, costs))
     assert (content["estimated_seconds_due"], content["due_without_estimate"]) == (3600, 1)
     both = plan.Plan((planned.cells[1],))
@@ -274,7 +273,7 @@ def _planned(cell: Cell, entry: Entry) -> plan.PlannedCell:
 
 
 def test_the_parts_of_an_array_are_the_whole_each_cell_once_and_even(tmp_path: Path) -> None:
-    sweep = choices.load_sweep("ablation", Choices(seeds="4"))
+    sweep = choices.load_sweep("ablation", {"SEEDS": "4"})
     cells = plan.make_plan(expand.expand_sweep(sweep), Ledger(tmp_path)).cells
     parts = [drive.ArrayPart.parse(f"{i}/3").select_cells(cells) for i in (1, 2, 3)]
     together = [cell.cell.signature for part in parts for cell in part]

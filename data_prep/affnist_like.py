@@ -16,9 +16,6 @@ from capsweep.shards.manifest import DataSetContent, Origin, hash_declared
 
 DATASET = "affnist_like"
 NAMES = ("rotation", "shear", "scale", "canvas", "seed")
-SETTINGS: Mapping[str, str] = {name: f"dataset.test.{name}" for name in NAMES} | {
-    "canvas": "dataset.batches.canvas"
-}
 OVERRIDES = ("dataset.validation=0",)  # test images alone: no training image is held out
 
 

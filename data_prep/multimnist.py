@@ -13,12 +13,6 @@ from capsweep.data.pairs import VERSION
 from capsweep.shards.layout import MULTIMNIST, Maker, compose_pairs, make_pair_source
 from capsweep.shards.manifest import DataSetContent, Origin, hash_declared
 
-SETTINGS: Mapping[str, str] = {
-    "seed": "dataset.batches.seed",
-    "margin": "dataset.batches.margin",
-    "shift": "dataset.batches.shift",
-    "validation": "dataset.validation",
-}
 OVERRIDES: Sequence[str] = ()
 
 

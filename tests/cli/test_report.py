@@ -165,7 +165,7 @@ def test_a_search_writes_what_a_sweep_writes(
     assert values == [("capsnet", 0.001, 0.0, True), ("capsnet", 0.01, 0.1, False)]
     folder = storage / "reports" / "rates"
     written = {path.name for path in folder.iterdir()}
-    assert written >= {"table.md", "table.tex", "table.csv", "index.html", "provenance.json"}
+    assert written >= {"table.md", "table.tex", "table.csv", "index.html"}
     for name in ("table.md", "table.tex", "index.html"):
         assert "this table supports no claim" in (folder / name).read_text()
     assert [row["arm"] for row in rows_of(folder)] == ["capsnet", "capsnet"]

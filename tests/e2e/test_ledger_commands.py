@@ -131,7 +131,7 @@ def test_numbers_of_another_machine_are_compared_with_what_differs_and_what_roun
     (folder / "provenance.json").write_text(json.dumps(made))
     (folder / "result.json").write_text(json.dumps(result))
     reported_cells.sign(folder)
-    typed = [f"places.storage={tmp_path}", f"places.ledger={tmp_path / 'theirs'}"]
+    typed = [f"STORAGE={tmp_path}", f"LEDGER={tmp_path / 'theirs'}"]
     words = ["ledger", "reproduce", first, "--run", *typed, f"places.data={tmp_path / 'data'}"]
     for _ in range(2):  # the second finds what the first left
         assert cli.main(words) == 1

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from io import StringIO
 from itertools import combinations
 
 import pytest
-from rich.console import Console
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell, flat
@@ -267,17 +265,3 @@ def test_the_number_of_an_ensemble_is_that_of_as_many_members(choose: Callable) 
     chosen = choose("cifar10_ensemble")
     (number,) = published.find_published(chosen.sweep, chosen.points[:1], members=7)
     assert not number.differs
-
-
-@pytest.mark.parametrize("width", [60, 200])
-def test_a_terminal_has_a_rule_before_every_line_of_published_numbers(ablation, width: int) -> None:
-    console = Console(file=StringIO(), width=width)
-    console.print(render.render_terminal(format_table(ablation.build()), console))
-    lines = [
-        line for line in console.file.getvalue().splitlines() if "seeds" in line or "│" in line
-    ]
-    parts = [line.partition("│ ")[2].strip() for line in lines if "│" in line]
-    assert parts[0] == "published"
-    last = "0.25 % ≠ capsnet, mnist, 640 epochs"
-    assert " ".join(parts).endswith(last)
-    assert "mnist" not in "".join(line.partition("│")[0] for line in lines)

@@ -2,7 +2,6 @@
 bytes, whatever happens to the command; impossible settings are refused before anything is written.
 """
 
-import json
 import shutil
 import signal
 from collections.abc import Callable
@@ -64,11 +63,6 @@ def test_every_example_is_in_one_shard(train: int, test: int, data: st.DataObjec
 def test_a_shard_that_does_not_fit_into_memory_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^SHARDS=1: must be \d+ or more, since a shard is made"):
         divide_into_parts(CountedJob({"train": 10**9}), 1)
-
-
-def test_more_shards_than_a_manifest_has_room_for_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^SHARDS=150000: 300,000 files in all, of at most"):
-        divide_into_parts(CountedJob({"train": 300_000, "test": 300_000}), 150_000)
 
 
 def test_a_folder_is_filled_and_its_manifest_says_with_what(
@@ -159,7 +153,7 @@ def test_the_data_set_of_the_paper_is_the_one_that_is_declared(
     assert make("--dry-run", *given) == 0
     text = capsys.readouterr().out
     declared = compose.cell(["dataset=multimnist_shards"]).config["dataset"]["shards"]
-    assert f"fingerprint {declared['fingerprint']}" in text
+    assert f"fingerprint: {declared['fingerprint']}" in text
     assert "60,000,000 examples in 600 shards" in text
     assert "10,000,000 examples in 100 shards" in text
     assert not folder.exists()
@@ -225,26 +219,11 @@ def test_a_folder_with_files_of_others_is_refused(
     assert hashes(folder) == before
 
 
-def test_a_folder_begun_by_an_earlier_version_is_filled(make: Make, folder: Path) -> None:
-    assert make() == 0
-    before, wanted = hashes(folder), folder / ".making" / "wanted.json"
-    (folder / "index.json").unlink()
-    (folder / "train-00002.h5").unlink()
-    identity = json.loads(wanted.read_text())["identity"]
-    wanted.write_text(json.dumps({**identity, "store": "pixels", "gzip": None}))
-    assert make("PAIRS=3") == 2
-    assert make() == 0
-    assert hashes(folder) == before
-
-
 @pytest.mark.parametrize(
     "text",
     [
         "",
         '{"identity": 5}',
-        '{"identity": {"version": 1e999}}',
-        f'{{"identity": {{"version": {"9" * 400}}}}}',
-        '{"identity": {"version": {"more": 1}}}',
         '{"a":' * 5000,
         '{"dataset": "\\u001b[2J"}',
     ],

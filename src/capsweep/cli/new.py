@@ -83,27 +83,19 @@ def list_routings(checkout: Path, sweep: str) -> list[str]:
     return list(dict.fromkeys(("uniform", "dynamic", *own)))
 
 
-def check_name(path: Path | None) -> Path:
-    """Return the file of a data set. Raises UserError for none, or for a name of other letters."""
-    if path is None:
-        raise UserError(
-            "--file X.npz: a data set is made of one; see docs/how-to/add-a-data-set.md"
-        )
-    if not re.fullmatch(r"[A-Za-z][\w-]*\.npz", path.name, re.ASCII):
-        raise UserError(
-            f"--file: {path.name} must be a letter, then letters, digits, _, -, and .npz"
-        )
-    return path
-
-
 def describe_file(path: Path | None, axes: str | None) -> tuple[dict[str, str], list[str]]:
     """Return what stands for the words of a data set, and lines on what is in its file.
 
-    Raises UserError for no file, or other arrays.
+    Raises UserError for no file, a name of other letters, or other arrays.
     """
     from capsweep.data.arrays import decode_arrays
 
-    path = check_name(path)
+    if path is None:
+        cure = "a data set is made of one; see docs/how-to/add-a-data-set.md"
+        raise UserError(f"--file X.npz: {cure}")
+    if not re.fullmatch(r"[A-Za-z][\w-]*\.npz", path.name, re.ASCII):
+        cure = "must be a letter, then letters, digits, _, -, and .npz"
+        raise UserError(f"--file: {path.name} {cure}")
     with open_plain_file(path) as file:
         sha256 = hash_open_file(file)
         arrays = decode_arrays(path, file, axes)

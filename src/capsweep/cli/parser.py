@@ -130,9 +130,6 @@ PAIR = _option("signature", "two cells", nargs=2)
 REMOVABLE = _option("signature", "cells, by their first letters", nargs="+")
 RERUN = _switch("--run", "run it, and compare the numbers")
 LIGHT = _switch("--without-weights", "leave weights.ckpt out")
-AGAIN = _option(
-    "--again", "make N examples anew (1,000), and compare", type=whole_number(1), metavar="N"
-)
 PICTURE = _option("--picture", "a PNG; default: NAME-examples.png here", type=Path)
 NEW = (
     _option("kind", "what to write", choices=["routing", "loss", "model", "dataset", "sweep"]),
@@ -181,7 +178,7 @@ LEDGER = {
 }
 DATA = {
     "make": ("write the shards of a data set, or what is missing of them", MAKE),
-    "verify": ("name every missing, altered or surplus file", [FOLDER, OVERRIDES, AGAIN]),
+    "verify": ("name every missing, altered or surplus file", [FOLDER]),
     "info": (
         "print what a data set holds, and draw its first examples",
         [FOLDER, PICTURE],

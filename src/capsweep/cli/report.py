@@ -110,7 +110,7 @@ def _print_report(report: SweepReport, console: Console) -> None:
         for line in _describe_finished(sweep.name, report.ledger, " ".join(words)):
             terminal.print_line(console, line)
         return
-    terminal.print_table(console, render.render_terminal(report.formatted, console))
+    terminal.print_table(console, render.render_terminal(report.formatted))
     for note in report.formatted.notes:
         terminal.print_paragraph(console, note)
 

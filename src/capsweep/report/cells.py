@@ -12,14 +12,7 @@ from typing import Any
 
 from capsweep.errors import DamageError
 from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import (
-    EVALUATION_KINDS,
-    EVALUATIONS,
-    READERS,
-    Entry,
-    Ledger,
-    kind_of_evaluation,
-)
+from capsweep.ledger.ledger import EVALUATIONS, READERS, Entry, Ledger, kind_of_evaluation
 from capsweep.ledger.listing import read_hardware
 from capsweep.report.grid import describe_row, format_value
 from capsweep.report.table import COUNTED, ResultTable
@@ -45,7 +38,7 @@ class KnownCell:
 
     @property
     def signature(self) -> str:
-        """As everywhere."""
+        """The cell's signature."""
         return self.point.cell.signature
 
     @property
@@ -146,8 +139,8 @@ class Picture:
 
 
 def read_pictures(fields: Sequence[FieldCells], ledger: Ledger) -> dict[str, list[Picture]]:
-    """By kind, of every row the first seed that has one; as many as a page has room for. Rows and
-    kinds take turns, so that each has some.
+    """Return by kind the pictures of the first seed of every field that has some, as many as a page
+    has room for: the first of each field and kind go before the second of any.
     """
     candidates = [candidate for field in fields for candidate in _list_candidates(field)]
     pictures, room = [], MOST_BYTES
@@ -159,28 +152,18 @@ def read_pictures(fields: Sequence[FieldCells], ledger: Ledger) -> dict[str, lis
     by_kind: dict[str, list[Picture]] = {}
     for picture in sorted(pictures, key=lambda picture: (picture.field.row, picture.field.column)):
         by_kind.setdefault(kind_of_evaluation(picture.name), []).append(picture)
-    return {kind: by_kind[kind] for kind in sorted(by_kind, key=_place_kind)}
+    return dict(sorted(by_kind.items()))
 
 
-def _list_candidates(field: FieldCells) -> Iterator[tuple[tuple[int, int], FieldCells, int, str]]:
-    """Turn, field, seed and name of the pictures of a field. Fields side by side begin with
-    different kinds.
-    """
+def _list_candidates(field: FieldCells) -> Iterator[tuple[int, FieldCells, int, str]]:
+    """Yield place within its kind, field, seed and name of the pictures of a field."""
     by_kind: dict[str, list[tuple[int, str]]] = {}
     for seed, cell in sorted(field.cells.items()):
         for name in filter(lambda name: name.endswith(PICTURES), cell.evaluations):
             by_kind.setdefault(kind_of_evaluation(name), []).append((seed, name))
-    for number, kind in enumerate(sorted(by_kind, key=_place_kind)):
-        turn = (number - field.row - field.column) % len(by_kind)
-        for place, (seed, name) in enumerate(by_kind[kind]):
-            if seed == by_kind[kind][0][0]:
-                yield (place, turn), field, seed, name
-
-
-def _place_kind(kind: str) -> tuple[int, str]:
-    """Where a page shows a kind: in the order of EVALUATION_KINDS, unknown ones last."""
-    is_known = kind in EVALUATION_KINDS
-    return EVALUATION_KINDS.index(kind) if is_known else len(EVALUATION_KINDS), kind
+    for shown in by_kind.values():
+        of_first = [name for seed, name in shown if seed == shown[0][0]]
+        yield from ((place, field, shown[0][0], name) for place, name in enumerate(of_first))
 
 
 def _read_picture(field: FieldCells, seed: int, name: str, ledger: Ledger) -> Picture | None:

@@ -61,7 +61,6 @@ class Curve:
     mean: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
-    seeds: int
 
 
 @dataclass(frozen=True)

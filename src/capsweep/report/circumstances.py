@@ -12,15 +12,13 @@ from typing import Any
 
 from capsweep.config.cell import Cell
 from capsweep.errors import UserError
-from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import READERS, Entry, Ledger
 from capsweep.ledger.listing import read_circumstances
 from capsweep.ledger.stored_files import DATA
 from capsweep.report.grid import describe_row, describe_seeds
-from capsweep.runtime.terminal import count_of
 from capsweep.sweep.expand import Point
 
-NAMED, UNPROVEN = 3, 5  # cells of a digest, and cells without digests, that are named
+NAMED = 3  # cells of a digest
 READ_BY = ("reader", "test", "shards")  # sections of a data set that decide what is read
 SHARDS_DIFFER = "; shards made with another SHARDS or ARGS are other files, and cannot be compared"
 Grid = Mapping[tuple[Any, ...], Mapping[tuple[Any, ...], Sequence[Point]]]
@@ -93,15 +91,6 @@ def _refuse_mixture(split: str, by_digest: Mapping[str, Sequence[Cell]]) -> User
         f"{', '.join(texts)}{layout}; restore the data that are meant, remove the cells that used "
         "others (capsweep ledger rm) and run them again"
     )
-
-
-def name_unproven(entries: Mapping[str, Entry]) -> dict[str, str]:
-    """Return a note, by "not proven", on finished cells without digests, as early code wrote."""
-    results = {name: entry.result for name, entry in entries.items() if entry.result}
-    unproven = [name for name, result in results.items() if not stored_files.is_signed(result)]
-    names = " ".join(unproven[:UNPROVEN]) + (" ..." if len(unproven) > UNPROVEN else "")
-    text = f"{count_of(len(unproven), 'result')} without digests: {names}"
-    return {"not proven": text} if unproven else {}
 
 
 def _read_cells(grid: Grid, entries: Mapping[str, Entry], ledger: Ledger) -> list[MadeCell]:

@@ -68,11 +68,11 @@ def format_table(table: ResultTable, cause: Callable[[str], str] = str) -> Forma
     """
     best = _best_means(table)
     rows = [_format_row(table, row, best) for row in table.rows]
-    notes = table_notes(table, cause)
+    notes = _list_notes(table, cause)
     return FormattedTable(_table_header(table), rows, notes, warn_of_cuts(table.points))
 
 
-def table_notes(table: ResultTable, cause: Callable[[str], str] = str) -> list[str]:
+def _list_notes(table: ResultTable, cause: Callable[[str], str]) -> list[str]:
     """Return what was trained, what the numbers are, why some are missing, and who published
     others.
     """

@@ -40,7 +40,7 @@ def grid_terminal(
     table = Table(title=question, box=box.SIMPLE_HEAD, pad_edge=False)
     table.title_style, table.title_justify = "none", "left"
     for name in header:
-        table.add_column(_fold_name(name), overflow="fold")
+        table.add_column(name.replace(".", ".\n"), overflow="fold")  # long keys
     for fields in rows:
         table.add_row(*fields)
     return table
@@ -81,18 +81,13 @@ def note_stale(stale: Mapping[tuple[Any, ...], int], finished: int) -> list[str]
     ]
 
 
-def format_duration(seconds: float | None) -> str | None:
-    """`19.5 s`, `4 min 10 s`, `2 h 03 min`."""
-    if seconds is None or seconds < 60:
-        return None if seconds is None else f"{seconds:.1f} s"
+def format_duration(seconds: float) -> str:
+    """Return `19.5 s`, `4 min 10 s` or `2 h 03 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, left = divmod(minutes, 60)
     return f"{hours} h {left:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
-def _fold_name(name: str) -> str:
-    """Long keys in narrow columns."""
-    return name.replace(".", ".\n").replace(" · ", " ·\n")
 
 
 def _pipe_line(fields: Sequence[str]) -> str:

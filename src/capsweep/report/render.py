@@ -4,14 +4,12 @@ import csv
 import io
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from rich.console import Console, RenderableType
-from rich.measure import Measurement
+from rich.console import RenderableType
 from rich.styled import Styled
 from rich.table import Table as RichTable
 
@@ -69,37 +67,16 @@ def _mark_field(field: FormattedField) -> str:
     return f"{mark}{field.text}{mark}"
 
 
-def render_terminal(formatted: FormattedTable, console: Console) -> RichTable:
-    """The same without question and notes, published numbers behind a rule. Where that is wider
-    than the console, the coordinates of a row are one column: keys are often wider than what stands
-    below them.
-    """
-    header = list(formatted.header)
+def render_terminal(formatted: FormattedTable) -> RichTable:
+    """Return the table without question and notes, the published numbers dim."""
     rows = [[_style_field(field) for field in row] for row in formatted.rows]
-    table = grid.grid_terminal(None, header, rows)
-    unbounded = console.options.update(max_width=sys.maxsize)
-    if Measurement.get(console, unbounded, table).maximum > console.width:
-        count = [field.kind for field in formatted.rows[0]].count("coordinate")
-        rows = [
-            [
-                " · ".join(field.text for field in fields[:count]),
-                *(_style_field(field, narrow=True) for field in fields[count:]),
-            ]
-            for fields in formatted.rows
-        ]
-        table = grid.grid_terminal(None, [" · ".join(header[:count]), *header[count:]], rows)
-    if formatted.has_published:
-        table.columns[-1].header = f"{RULE}{header[-1]}"
-        table.columns[-1].no_wrap = True
-    return table
+    return grid.grid_terminal(None, formatted.header, rows)
 
 
-def _style_field(field: FormattedField, narrow: bool = False) -> RenderableType:
-    """narrow: a published number has a line for each thing that it is of."""
-    if field.kind != "published":
-        return Styled(field.text, "bold") if field.best else field.text
-    lines = re.split(r"(?<=[,;]) | (?=[≠(])", field.text) if narrow else [field.text]
-    return Styled("\n".join(f"{RULE}{line}" for line in lines), "dim")
+def _style_field(field: FormattedField) -> RenderableType:
+    if field.kind == "published":
+        return Styled(field.text, "dim italic")
+    return Styled(field.text, "bold") if field.best else field.text
 
 
 def render_latex(table: ResultTable, formatted: FormattedTable) -> str:

@@ -137,7 +137,7 @@ def build_table(
     )
     notes = dataset_notes(points) | _composed_test_sets(points, entries)
     notes |= circumstances.list_differences(grid, entries, ledger)
-    notes |= circumstances.compare_data(points, entries) | circumstances.name_unproven(entries)
+    notes |= circumstances.compare_data(points, entries)
     return ResultTable(sweep, columns, rows, baseline, stopping, notes)
 
 

@@ -1,8 +1,7 @@
 """What is printed for a person: as wide as the terminal, and whole where there is none (a log).
 
 Causes, names and versions come from files and other machines. What of them a terminal would obey,
-or could not show, is printed as its escape (`\\x1b`), by print() and by rich alike; signs of ours
-that its encoding lacks have a stand-in.
+or could not show, is printed as its escape (`\\x1b`), by print() and by rich alike.
 """
 
 import io
@@ -25,7 +24,6 @@ WIDEST = 100_000  # no line is as long
 OBEYED = re.compile(
     "(?!\x1b\\[0m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-STAND_INS = {"±": "+-", "–": "-", "·": "/", "│": "|", "…": "...", "≠": "!="}
 
 
 def escape_text(text: str, stream: Any = None) -> str:
@@ -34,12 +32,7 @@ def escape_text(text: str, stream: Any = None) -> str:
     """
     escaped = OBEYED.sub(lambda match: ascii(match[0])[1:-1], text)
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    try:
-        escaped.encode(encoding)
-    except UnicodeEncodeError:
-        signs = (STAND_INS.get(sign, sign) for sign in escaped)
-        return "".join(signs).encode(encoding, "backslashreplace").decode(encoding)
-    return escaped
+    return escaped.encode(encoding, "backslashreplace").decode(encoding)
 
 
 @contextmanager

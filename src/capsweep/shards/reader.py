@@ -22,7 +22,7 @@ from capsweep.errors import DataError
 from capsweep.shards import manifest
 from capsweep.shards.layout import MULTIMNIST, compose_pairs, make_pair_source
 from capsweep.shards.manifest import INDEX, DataSetContent, Manifest, Shard
-from capsweep.shards.shard_verifier import Fault, ShardVerifier, check_sizes, damage_fault
+from capsweep.shards.verify import Fault, ShardVerifier, check_sizes, damage_fault
 from capsweep.storage import official_files
 from capsweep.storage.files import hash_bytes
 from capsweep.storage.stores import hide_query

@@ -2,11 +2,9 @@
 worst examples, and distributions of numbers that are too many to keep.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
 
 from capsweep.statistics.seeds import CONFIDENCE
 
@@ -35,16 +33,14 @@ def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def wilson_interval(wrong: int, total: int) -> tuple[float, float]:
-    """The score interval of an error rate; it stays in 0..1 and is not empty at 0 errors.
+    """Return the score interval of an error rate; it stays in 0..1 and is not empty at 0 errors.
 
     Source: Wilson 1927.
     """
-    z = float(special.ndtri((1 + CONFIDENCE) / 2))
-    rate = wrong / total
-    centre = (rate + z * z / (2 * total)) / (1 + z * z / total)
-    half = z * math.sqrt(rate * (1 - rate) / total + z * z / (4 * total * total))
-    half /= 1 + z * z / total
-    return 0.0 if wrong == 0 else centre - half, 1.0 if wrong == total else centre + half
+    from scipy.stats import binomtest  # which takes half a second to import
+
+    interval = binomtest(wrong, total).proportion_ci(CONFIDENCE, method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 @dataclass(frozen=True)
@@ -74,11 +70,10 @@ def mcnemar_p(counts: Disagreement) -> float:
 
     Source: McNemar 1947, exact form.
     """
+    from scipy.stats import binomtest
+
     differing = counts.first_only + counts.second_only
-    if differing == 0:
-        return 1.0
-    fewer = min(counts.first_only, counts.second_only)
-    return min(1.0, 2 * float(special.bdtr(fewer, differing, 0.5)))
+    return float(binomtest(counts.first_only, differing).pvalue) if differing else 1.0
 
 
 def bootstrap_interval(

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from capsweep.config import validation
 from capsweep.sweep.job import Capacity, Job, Node, run_job
 from capsweep.sweep.queue import LOOK_SECONDS, JobQueue
 from capsweep.training.run_hooks import Row, RunHooks, StopFlag
@@ -60,17 +59,16 @@ def execute_locally(queue: JobQueue, scratch: Path, cluster: Cluster = LOCAL) ->
             if job is None:
                 time.sleep(LOOK_SECONDS)
                 continue
-            queue.on_start(replace(job, gpu=max(job.gpu, _count_gpus(job))))  # for the bill
+            queue.on_start(replace(job, gpu=max(job.gpu, float(_has_gpu(job)))))  # for the bill
             hooks = RunHooks(on_epoch=partial(_report_epoch, queue, job), stop_flag=stop_flag)
             queue.on_end(job, run_job(job, hooks))
 
 
-def _count_gpus(job: Job) -> float:
-    """The whole GPUs that a cell has, since nothing else runs here."""
+def _has_gpu(job: Job) -> bool:
+    """Return whether a cell has a GPU, a whole one, since nothing else runs here."""
     from capsweep.training import devices  # it imports torch
 
-    config = job.cell.config
-    return validation.count_requested_devices(config) if devices.on_gpus(config) else 0
+    return devices.on_gpus(job.cell.config)
 
 
 def _report_epoch(queue: JobQueue, job: Job, row: Row) -> bool:

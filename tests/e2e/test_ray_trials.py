@@ -135,6 +135,6 @@ show([limits.stop_reason, *counts])
 
 def test_gpu_hours_of_all_running_cells_bound_a_sweep(tmp_path: Path) -> None:
     ((reached, begun, left, waiting, gpu_seconds),) = run_driver(BOUNDED, tmp_path)
-    assert (reached, waiting) == ("--max-gpu-hours is reached", 3)
+    assert (reached, waiting) == ("MAX_GPU_HOURS=is reached", 3)
     assert left == begun in (1, 2)  # the worker of the second may begin after the bound
     assert gpu_seconds >= 10

@@ -67,7 +67,7 @@ def list_all(folder: Path) -> set[str]:
 def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_stays(
     owner: subprocess.Popen, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before, command = list_all(tmp_path), ["ledger", "gc", "--storage", str(tmp_path / "storage")]
+    before, command = list_all(tmp_path), ["ledger", "gc", f"STORAGE={tmp_path / 'storage'}"]
     assert cli.main(command) == 0
     assert "0 leftovers" in capsys.readouterr().out
     assert list_all(tmp_path) == before

@@ -74,7 +74,6 @@ def test_words_logistics_and_other_networks_do_not_count(
         ("training/build.py", "lay_out_weights(network, torch.channels_last)", "set_method"),
         ("training/fit.py", 'config["limit_batches"] or 1.0', 'config["limit_batches"] or 0.5'),
         ("training/callbacks.py", "trainer.should_stop or", "not"),
-        ("training/ddp.py", "broadcast_buffers=False", "broadcast_buffers=True"),
     ],
 )
 def test_what_the_cell_runs_through_counts(package, file: str, old: str, new: str) -> None:

@@ -70,7 +70,7 @@ def test_every_science_leaf_is_hashed_and_no_logistics_leaf_is(base: str) -> Non
     [
         "trainer.accelerator=cpu trainer.threads=2 trainer.checkpoint_interval=1",
         "trainer.fused_optimizer=false trainer.graphs=off trainer.convolution=direct",
-        "trainer.devices=4 resources.gpu=4 resources.cpu=2",
+        "trainer.devices=1 resources.gpu=1 resources.cpu=2",
         "logger.every_n_steps=7",
         "logger.mode=offline logger.project=other logger.entity=other",
         "logger=csv",

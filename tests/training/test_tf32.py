@@ -84,11 +84,11 @@ def test_a_gpu_is_known_by_its_compute_capability(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "GPU")
     config = compose.cell(["precision=tf32"]).config
     if is_there:
-        devices.set_tf32(config)
+        devices.prepare_device(config)
         assert read_flags() == (True, True)
     else:
         with pytest.raises(ConfigError, match=r"would be trained on GPU \(7\.5\); set"):
-            devices.set_tf32(config)
+            devices.prepare_device(config)
 
 
 def test_its_evaluation_elsewhere_is_in_float32_and_says_so(

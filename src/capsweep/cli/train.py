@@ -91,7 +91,7 @@ def _run_cell(cell: Cell) -> int:
 
     node_places = places.resolve(cell.config["places"])
     parameters = network_size(cell.config).parameters
-    devices.set_tf32(cell.config)  # what no device here can do is refused before data is looked for
+    devices.prepare_device(cell.config)  # refuses before data is looked for
     places.prepare(node_places)
     prove_writable(open_store(node_places.ledger))
     mode, reason = modes.decide_mode(cell.config)

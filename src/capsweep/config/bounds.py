@@ -39,8 +39,8 @@ def _at_least(low: float) -> Rule:
     return f">= {low}", lambda value: _is_number(value) and value >= low
 
 
-def _is_gpu_count(value: Any) -> bool:
-    return value == "auto" or (is_real(value) and value >= 0 and (value < 1 or value == int(value)))
+def _is_gpu_share(value: Any) -> bool:
+    return value == "auto" or (is_real(value) and 0 <= value <= 1)
 
 
 def _in_interval(text: str) -> Rule:
@@ -85,6 +85,10 @@ FINITE: Rule = "a finite number", is_real
 AUTO_OR_COUNT: Rule = (
     "auto or a whole number >= 1",
     lambda value: value == "auto" or (type(value) is int and value >= 1),
+)
+ONE_DEVICE: Rule = (
+    "auto or 1, since a sweep spreads its cells over devices, not the batches of a cell",
+    lambda value: value == "auto" or (type(value) is int and value == 1),
 )
 SIZES: Rule = "whole numbers >= 1", _are_sizes
 TEXT = _or_null(("a text", bool), str)
@@ -180,11 +184,11 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
     },
     "resources": {
         "cpu": _in_interval("[1, 4096]"),
-        "gpu": ("auto, a fraction or a whole number", _is_gpu_count),
+        "gpu": ("auto or 0 to 1, a share of one GPU", _is_gpu_share),
     },
     "trainer": {
         "accelerator": _one_of("auto", "cpu", "gpu"),
-        "devices": AUTO_OR_COUNT,
+        "devices": ONE_DEVICE,
         "threads": _in_interval("[1, 1024]"),
         "convolution": _one_of("auto", "direct", "transformed"),
         "graphs": _one_of("auto", "off"),

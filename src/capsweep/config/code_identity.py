@@ -21,7 +21,7 @@ from capsweep.storage.files import hash_bytes
 
 # A cell runs through what these import; its network, routing, loss and reader are named by its
 # `_target_`s, and `hash_numerics` adds what other keys choose.
-ROOTS = ("capsweep.training.fit", "capsweep.training.ddp")
+ROOTS = ("capsweep.training.fit",)
 NUMERICS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "capsweep.training.")
 # They start a training, measure it, store it or report it, and decide none of its numbers.
 APART = frozenset(

@@ -1,5 +1,4 @@
-"""The rules across keys: allowed targets, impossible combinations, data and devices; the canonical
-form."""
+"""The rules across keys: allowed targets, impossible combinations, data; the canonical form."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -37,7 +36,7 @@ def check_config(config: Mapping[str, Any]) -> None:
         )
     check_targets(config)
     bounds.check_bounds(config)
-    for find_faults in (_find_faults_of_devices, _find_faults_of_data, _find_faults_of_choices):
+    for find_faults in (_find_faults_of_data, _find_faults_of_choices):
         for fault in find_faults(config):
             raise ConfigError(fault)
 
@@ -142,30 +141,6 @@ def _find_faults_of_images(dataset: Mapping[str, Any]) -> Iterator[str]:
         shift, side = get(dataset, key) or 0, min(shape[1:])
         if shift >= side:
             yield f"dataset.{key} must be below the {side} pixels of an image, got {shift}"
-
-
-def count_requested_devices(config: Mapping[str, Any]) -> int:
-    """The devices that a configuration asks for; auto: as many as whole GPUs, where those are
-    several.
-    """
-    devices, gpu = config["trainer"]["devices"], config["resources"]["gpu"]
-    if devices != "auto":
-        return devices
-    return int(gpu) if gpu != "auto" and gpu > 1 else 1
-
-
-def _find_faults_of_devices(config: Mapping[str, Any]) -> Iterator[str]:
-    gpu, batch = config["resources"]["gpu"], config["batch_size"]
-    accelerator = config["trainer"]["accelerator"]
-    count, gpus = count_requested_devices(config), 1 if gpu == "auto" else gpu
-    is_unknown = gpu == "auto" and accelerator != "gpu"
-    if count > 1 and accelerator != "cpu" and not is_unknown and 0 < gpus < count:
-        yield (
-            f"trainer.devices={count} needs as many GPUs, and resources.gpu={gpu}; set "
-            f"resources.gpu={count}, or trainer.accelerator=cpu"
-        )
-    if batch < count:
-        yield f"batch_size={batch} is too small for {count} devices; set trainer.devices={batch}"
 
 
 def find_targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

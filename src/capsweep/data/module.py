@@ -77,8 +77,7 @@ def _check_splits(
 class ImageDataModule(LightningDataModule):
     """Train, validation and test batches of one data set.
 
-    prepare: `prepare_splits` for a device, the rest of its arguments given. batch_size: over all
-    ranks.
+    prepare: `prepare_splits` for a device, the rest of its arguments given.
     """
 
     def __init__(
@@ -128,22 +127,13 @@ class ImageDataModule(LightningDataModule):
         return batch
 
     def train_dataloader(self) -> BatchLoader:
-        """Shuffled batches of this rank."""
-        assert self.trainer is not None
-        return self._splits["train"].make_loader(
-            self.batch_size, self.seed, self.trainer.global_rank, self.trainer.world_size
-        )
+        """Return the shuffled training batches."""
+        return self._splits["train"].make_loader(self.batch_size, self.seed)
 
     def val_dataloader(self) -> EvaluationLoader:
         """The held-out training examples, or those that the data set itself validates on."""
-        return self._evaluation_loader("validation")
+        return EvaluationLoader(self._splits["validation"], EVALUATION_BATCH)
 
     def test_dataloader(self) -> EvaluationLoader:
         """The test examples, in order."""
-        return self._evaluation_loader("test")
-
-    def _evaluation_loader(self, split: str) -> EvaluationLoader:
-        assert self.trainer is not None
-        return EvaluationLoader(
-            self._splits[split], EVALUATION_BATCH, self.trainer.global_rank, self.trainer.world_size
-        )
+        return EvaluationLoader(self._splits["test"], EVALUATION_BATCH)

@@ -6,7 +6,7 @@ A pass shows every example of a split once. Its blocks of BLOCK examples stand i
 this sequence is cut into groups of BUFFER examples, each of which is shuffled whole. So what is
 read is sequential within a block, any position is reached without those before it, and what is kept
 grows with the blocks alone. Neither the number of shards, nor how they are stored, nor who reads
-them, nor how many devices share a batch enters.
+them enters.
 
 How far examples travel: two blocks of a group come from anywhere in the split, and examples of one
 block stay within one group, on average BUFFER / 3 positions apart. A block is several chunks of a
@@ -76,7 +76,7 @@ class PassOrder:
         start = group * self.buffer
         stop = min(start + self.buffer, self.count)
         stretches = tuple(self._list_stretches(number, start, stop))
-        # The 0 stays: each rank had a number of its own once.
+        # 0 stays in the place so that old orders reproduce.
         return ExampleGroup(stretches, (self.seed, "group", number, 0, group))
 
     def _list_stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -107,14 +107,10 @@ class PassOrder:
         return self._blocks[1:]
 
 
-# A group, and which of its shuffled examples [K] are wanted.
-GroupRequest: TypeAlias = tuple[ExampleGroup, Tensor]
-
-
 class GroupDataset(Dataset[Fields | DataError]):
     """Groups of a split, read and shuffled by the process that asks for them, or by a worker.
 
-    Of a group that several ranks share each reads all, and keeps its own.
+    A request is a group, and which of its shuffled examples are wanted.
     What is wrong with a file is returned: a DataLoader wraps what is raised in a traceback.
     """
 
@@ -122,8 +118,8 @@ class GroupDataset(Dataset[Fields | DataError]):
         self.examples = examples
         self._room: dict[str, np.ndarray] = {}  # used again: new memory costs a fifth of reading
 
-    def __getitem__(self, request: GroupRequest) -> Fields | DataError:
-        group, rows_K = request
+    def __getitem__(self, request: tuple[ExampleGroup, slice]) -> Fields | DataError:
+        group, wanted = request
         count, filled = len(group), 0
         if not self._room or len(self._room["labels"]) < count:
             self._room = make_room(self.examples.fields, count)
@@ -137,7 +133,7 @@ class GroupDataset(Dataset[Fields | DataError]):
                 filled = part.stop
         except DataError as error:
             return error
-        places_K = group.draw_permutation()[rows_K]
+        places_K = group.draw_permutation()[wanted]
         return {n: torch.from_numpy(a).index_select(0, places_K) for n, a in arrays.items()}
 
 

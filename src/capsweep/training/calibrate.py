@@ -31,8 +31,6 @@ def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
     """Train the cell's own network on its own data for `steps` timed steps, after a warm-up; on a
     GPU for BUSY seconds at least.
 
-    Of a cell for several devices: what one has to do with its share of each batch, without what
-    they tell each other; its memory is that of one device.
     Random state and thread count are as before, memory is freed; nothing is written. Raises
     ConfigError, before all else, for a `_target_` that may not be called.
     """
@@ -47,13 +45,13 @@ def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
 def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     devices.start_memory_peak()
     started = time.perf_counter()
-    config, ranks = cell.config, devices.count_devices(cell.config)
+    config = cell.config
     device = torch.device("cuda" if devices.on_gpus(config) else "cpu")
     if device.type == "cpu":
         devices.keep_freed_memory()
     task = make_task(cell).to(device)
     parts = build.load_splits(config, str(places.data), device)
-    train = parts["train"].make_loader(config["batch_size"], config["seed"], 0, ranks)
+    train = parts["train"].make_loader(config["batch_size"], config["seed"])
     startup = time.perf_counter() - started
     captured = task.make_graphs(task.make_optimizer(task.network))
     seconds = _train(task, captured, train, steps)
@@ -66,7 +64,7 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
         total = torch.cuda.get_device_properties(device).total_memory
     return Measurement(
         shape=hash_shape(cell),
-        hardware=provenance.name_hardware(ranks),
+        hardware=provenance.name_hardware(),
         seconds_per_step=median(seconds),
         evaluation_seconds_per_image=evaluation_seconds,
         startup_seconds=startup,

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from capsweep.data.batches import RankShare
 from capsweep.errors import AccuracyNotReachedError
 from capsweep.ledger import causes, records
 from capsweep.ledger.causes import CauseKind
@@ -31,7 +30,6 @@ from capsweep.model.capsules import PrimaryCapsules
 from capsweep.model.routing import Routed
 from capsweep.runtime.lightning import Callback, Checkpoint, LightningModule, Trainer
 from capsweep.runtime.terminal import count_of
-from capsweep.training import distributed
 from capsweep.training.module import CapsuleTask
 from capsweep.training.run_hooks import Row, RunHooks
 
@@ -43,8 +41,7 @@ QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 class EpochRecorder(Checkpoint):
-    """One row per epoch, and points inside it. Every device keeps them; the first one's go to the
-    hooks.
+    """One row per epoch, and points inside it.
 
     They travel in the checkpoint, with the provenance of what trained them, so a resumed run
     continues the same files without doubles.
@@ -110,8 +107,7 @@ class EpochRecorder(Checkpoint):
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
         }
         self.points.append(point)
-        if trainer.is_global_zero:
-            self.hooks.record_point(point)
+        self.hooks.record_point(point)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # The margin that the loss has reached, where it grows with training.
@@ -126,8 +122,7 @@ class EpochRecorder(Checkpoint):
             "seconds": time.monotonic() - self.started,
         }
         self.rows.append(row)
-        if trainer.is_global_zero:
-            self.ends_early = self.hooks.record_epoch(row)
+        self.ends_early = self.hooks.record_epoch(row)
         trainer.should_stop |= is_reached(self.accuracy, row)
 
 
@@ -144,9 +139,8 @@ class ResumeCheckpoint(Checkpoint):
     """Keeps the newest full state for a run that is cut short, in resume.ckpt, at most every
     `interval` seconds.
 
-    All devices take part, when the first finds that it is due; that one alone writes. When a hook
-    or SIGTERM ends the run early, the state of that epoch is kept and training ends: `has_left`.
-    After the last epoch a cell is rather tested.
+    When a hook or SIGTERM ends the run early, the state of that epoch is kept and training ends:
+    `has_left`. After the last epoch a cell is rather tested.
     """
 
     def __init__(self, directory: CellDirectory, interval: float, recorder: EpochRecorder) -> None:
@@ -165,17 +159,13 @@ class ResumeCheckpoint(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         ends_early = self.recorder.ends_early or self.recorder.hooks.is_stopping
-        leaves = ends_early and trainer.current_epoch + 1 < (trainer.max_epochs or 0)
-        is_due = leaves or time.monotonic() - self.last >= self.interval
-        is_due, self.has_left = trainer.strategy.broadcast((is_due, leaves))
+        self.has_left = ends_early and trainer.current_epoch + 1 < (trainer.max_epochs or 0)
         trainer.should_stop = trainer.should_stop or self.has_left
-        if not is_due:
+        if not self.has_left and time.monotonic() - self.last < self.interval:
             return
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         try:
             trainer.save_checkpoint(temporary)
-            if not trainer.is_global_zero:
-                return
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             temporary.replace(self.path)
@@ -281,7 +271,7 @@ class FirstActivations(Callback):
         if trainer.global_step > 0:
             return
         for name, module in pl_module.get_submodule("network").named_modules():
-            note = partial(self._note_activations, name, batch.share)
+            note = partial(self._note_activations, name)
             self.hooks.append(module.register_forward_hook(note))
 
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
@@ -290,16 +280,10 @@ class FirstActivations(Callback):
 
     on_exception = on_train_batch_end
 
-    def _note_activations(
-        self, name: str, share: RankShare | None, module: nn.Module, _: Any, output: Any
-    ) -> None:
+    def _note_activations(self, name: str, module: nn.Module, _: Any, output: Any) -> None:
         active = find_activations(module, output)
-        if active is None:
-            return
-        active = active.detach().float()
-        if share is not None:
-            active = distributed.gather_rows([(active, share, share.training_rows)])
-        self.quantiles[name] = measure_quantiles(active)
+        if active is not None:
+            self.quantiles[name] = measure_quantiles(active.detach().float())
 
 
 def find_activations(module: nn.Module, output: Any) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""One cell trained and tested, by this process or by several that share it; writes its files.
+"""One cell trained and tested; writes its files.
 
 Shape letters: M test examples, N classes, L classes shown in one image, K worst, C H W image.
 """
@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributed import ReduceOp
 from torch.nn import functional as F
 
 from capsweep.runtime import torchvision_cure as torchvision_cure
@@ -36,14 +35,14 @@ from capsweep.model.routing import describe_routing
 from capsweep.runtime.lightning import Callback, LightningEnvironment, Trainer
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics import examples
-from capsweep.training import build, callbacks, devices, distributed, provenance
+from capsweep.training import build, callbacks, devices, provenance
 from capsweep.training.callbacks import EpochRecorder, FirstActivations, ResumeCheckpoint
 from capsweep.training.module import CapsuleTask
 from capsweep.training.run_hooks import RunHooks
 
 PRECISION: Mapping[str, Literal["32-true", "bf16-mixed"]] = {
     "32": "32-true",
-    "tf32": "32-true",  # its products: `devices.set_tf32`
+    "tf32": "32-true",  # its products: `devices.prepare_device`
     "bf16-mixed": "bf16-mixed",
 }
 WORST, WORST_COUNT = "worst-examples", 25
@@ -51,32 +50,27 @@ COLUMNS, SCALE = 5, 3  # of their sheet: pictures in a row, pixels of one of the
 # Lightning asks torch for what is deprecated, and looks for an srun that starts nothing here.
 IGNORED_WARNINGS = (
     ".*LeafSpec.*is deprecated",
-    "`broadcast_buffers` is deprecated",
     "The `srun` command is available",
 )
 
 
-def make_task(cell: Cell, num_devices: int = 1) -> CapsuleTask:
+def make_task(cell: Cell) -> CapsuleTask:
     """Return the network, its weights drawn from the seed, with its objective and optimiser.
 
-    num_devices: that share a batch. Raises ConfigError where this node has no device for the
-    precision, or the network cannot be shared.
+    Raises ConfigError where this node has no device for the cell.
     """
     config = cell.config
-    devices.set_tf32(config)
+    devices.prepare_device(config)
     torch.manual_seed(seed_of(config["seed"], "weights"))
     network = build.build_network(config, "cuda" if devices.on_gpus(config) else "cpu")
-    shared = distributed.share_modules(network) if num_devices > 1 else []
     objective, optimizer = build.build_objective(config), build.build_optimizer(config)
-    batch_size = -(-config["batch_size"] // num_devices)
     return CapsuleTask(
         network,
         objective,
         optimizer,
         config["optim"],
         config["seed"],
-        shared,
-        batch_size,
+        config["batch_size"],
         config["precision"],
         config["trainer"].get("graphs", "auto"),  # older cells lack it
     )
@@ -88,63 +82,55 @@ def fit(
     directory: CellDirectory,
     hooks: RunHooks,
     gpus: float | None,
-    count: int = 1,
-    strategy: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train and test a cell, on from its resume.ckpt, and write its files; the result so far.
 
-    gpus: the share that it was given, where that is known. count: the devices that train it; each
-    has a process that calls this with its own `strategy` for Lightning. The first one writes, and
-    the results of the others are without meaning. Raises LeftEarlyError where a hook ended it.
+    gpus: the share that it was given, where that is known. Raises LeftEarlyError where a hook ended
+    it.
     """
     started = time.monotonic()
     devices.start_memory_peak()
     if not devices.on_gpus(cell.config):
         devices.keep_freed_memory()
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    torch.set_num_threads(max(1, cell.config["trainer"]["threads"] // count))
-    task = make_task(cell, count)
+    torch.set_num_threads(cell.config["trainer"]["threads"])
+    task = make_task(cell)
     load = partial(build.load_splits, cell.config, str(places.data))
     data = ImageDataModule(load, cell.config["batch_size"], cell.config["seed"])
     accuracy, first = cell.config["stop_accuracy"], FirstActivations()
     every_n_steps = cell.config["logger"].get("every_n_steps", "auto")  # older cells lack it
     recorder = EpochRecorder(task, directory, hooks, accuracy, every_n_steps)
     keeper = ResumeCheckpoint(directory, cell.config["trainer"]["checkpoint_interval"], recorder)
-    trainer = _make_trainer(cell.config, [recorder, keeper, first], strategy)
+    trainer = _make_trainer(cell.config, [recorder, keeper, first])
     _fit_and_test(trainer, task, data, keeper)
-    if trainer.is_global_zero:
-        _record_methods(directory, task)
+    _record_methods(directory, task)
     callbacks.check_reached(accuracy, recorder.rows)
     # What an unbroken run would have taken: epochs count for the cost of a cell whoever ran them.
     seconds = recorder.earlier_seconds + time.monotonic() - started
-    given = (gpus or float(count)) if trainer.strategy.root_device.type == "cuda" else 0.0
-    result = _summarise_run(cell, task, data, recorder, count) | {
+    given = (gpus or 1.0) if trainer.strategy.root_device.type == "cuda" else 0.0
+    result = _summarise_run(cell, task, data, recorder) | {
         "gpu_hours": given * seconds / 3600,
         "first_activations": first.quantiles,
     }
     result["seconds"]["total"] = seconds
-    scores_MN, labels_M = task.predictions()  # of all ranks together
-    if trainer.is_global_zero:
-        scores, labels = scores_MN.float().numpy(), labels_M.numpy()
-        arrays: dict[str, Any] = {"scores": scores, "labels": labels}
-        directory.write("predictions.npz", lambda file: np.savez_compressed(file, **arrays))
-        write_worst_examples(directory, scores, labels, data.test_dataloader().examples)
-        directory.write("weights.ckpt", lambda file: torch.save(task.network.state_dict(), file))
-        if cell.config["logger"]["name"] == "csv":
-            directory.write_metrics_csv(recorder.rows)
+    scores_MN, labels_M = task.predictions()
+    scores, labels = scores_MN.float().numpy(), labels_M.numpy()
+    arrays: dict[str, Any] = {"scores": scores, "labels": labels}
+    directory.write("predictions.npz", lambda file: np.savez_compressed(file, **arrays))
+    write_worst_examples(directory, scores, labels, data.test_dataloader().examples)
+    directory.write("weights.ckpt", lambda file: torch.save(task.network.state_dict(), file))
+    if cell.config["logger"]["name"] == "csv":
+        directory.write_metrics_csv(recorder.rows)
     return result
 
 
-def _make_trainer(
-    config: Mapping[str, Any], called: list[Callback], strategy: Mapping[str, Any] | None
-) -> Trainer:
-    # Lightning would look for a cluster by itself, and find a Slurm that is none of its business.
-    alone = {"devices": 1, "plugins": [LightningEnvironment()]}
-    alone["accelerator"] = config["trainer"]["accelerator"]
+def _make_trainer(config: Mapping[str, Any], called: list[Callback]) -> Trainer:
     limit = config["limit_batches"] or 1.0
     return Trainer(
         max_epochs=config["epochs"],
-        **(alone if strategy is None else strategy),
+        accelerator=config["trainer"]["accelerator"],
+        devices=1,
+        plugins=[LightningEnvironment()],  # else Lightning would detect an unrelated Slurm job
         precision=PRECISION[config["precision"]],
         callbacks=called,
         limit_train_batches=limit,
@@ -155,7 +141,6 @@ def _make_trainer(
         enable_checkpointing=True,
         enable_progress_bar=False,
         enable_model_summary=False,
-        use_distributed_sampler=False,
     )
 
 
@@ -189,9 +174,9 @@ def _record_methods(directory: CellDirectory, task: CapsuleTask) -> None:
 
 
 def _summarise_run(
-    cell: Cell, task: CapsuleTask, data: ImageDataModule, recorder: EpochRecorder, count: int
+    cell: Cell, task: CapsuleTask, data: ImageDataModule, recorder: EpochRecorder
 ) -> dict[str, Any]:
-    """The result without its total duration. All ranks ask together."""
+    """The result without its total duration."""
     epochs, steps = len(recorder.rows), recorder.rows[-1]["step"]
     fit_seconds = sum(row["seconds"] for row in recorder.rows)
     images = min(data.num_train * epochs, steps * cell.config["batch_size"])
@@ -204,10 +189,9 @@ def _summarise_run(
         "parameters": sum(parameter.numel() for parameter in task.network.parameters()),
         "seconds": {"fit": fit_seconds},
         "shape": hash_shape(cell),
-        "devices": count,
-        "hardware": provenance.name_hardware(count),
+        "hardware": provenance.name_hardware(),
         "images_per_second": images / fit_seconds,
-        "peak_memory_bytes": _reduce_memory_peak(),
+        "peak_memory_bytes": devices.read_memory_peak(),
         DATA: data.digests,
         "test_sha256": data.test_fingerprint(),
         "code": {
@@ -215,16 +199,6 @@ def _summarise_run(
             "package": code_identity.hash_package(),
         },
     }
-
-
-def _reduce_memory_peak() -> dict[str, int | None]:
-    """As `devices.read_memory_peak`: of all processes together, and of the GPU that needed most."""
-    peak = devices.read_memory_peak()
-    for kind, operation in (("process", ReduceOp.SUM), ("gpu", ReduceOp.MAX)):
-        if (own := peak[kind]) is not None:
-            device = "cuda" if peak["gpu"] is not None else "cpu"
-            peak[kind] = int(distributed.all_reduce(torch.tensor(own, device=device), operation))
-    return peak
 
 
 def write_worst_examples(

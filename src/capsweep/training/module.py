@@ -4,7 +4,7 @@ Shape letters: B batch, N classes.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -12,19 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from capsweep.data.batches import Batch, RankShare, seed_of
+from capsweep.data.batches import Batch, seed_of
 from capsweep.data.evaluation_parts import EvaluationParts
 from capsweep.data.module import EVALUATION_BATCH
 from capsweep.errors import NonFiniteLossError
 from capsweep.runtime.lightning import LightningModule, OptimizerLRSchedulerConfig
-from capsweep.training import build, distributed
-from capsweep.training.distributed import SharedDropout
+from capsweep.training import build
 from capsweep.training.graphs import StepGraphs, print_reason
 from capsweep.training.objective import Objective, SplitMetrics
 from capsweep.training.step import TrainingStep, clip_gradient, round_rates
 
 OFF, NO_GPU = "trainer.graphs=off", "no GPU"  # reasons for eager steps that need no line
-ALIKE = 0  # once a rank: all draw the same numbers, and take their own share of them
 
 
 class CapsuleTask(LightningModule):
@@ -35,7 +33,6 @@ class CapsuleTask(LightningModule):
 
     Attributes:
         optim: its schedule, and clip_norm, the length of the longest gradient.
-        shared: the modules of the network that several devices share; see `distributed`.
         parts: evaluates batches in parts that fit where a training batch does.
         precision: as in a configuration.
         graphs: `trainer.graphs`, auto or off.
@@ -50,7 +47,6 @@ class CapsuleTask(LightningModule):
         optimizer: Callable[[nn.Module], torch.optim.Optimizer],
         optim: Mapping[str, Any],
         seed: int,
-        shared: Sequence[SharedDropout] = (),
         batch_size: int = EVALUATION_BATCH,
         precision: str = "32",
         graphs: str = "off",
@@ -61,7 +57,7 @@ class CapsuleTask(LightningModule):
         self.batch: Batch | None = None
         self.replayed: Tensor | None = None  # the loss of a step that is trained already
         self.network, self.objective, self.make_optimizer = network, objective, optimizer
-        self.optim, self.seed, self.shared = optim, seed, shared
+        self.optim, self.seed = optim, seed
         self.parts = EvaluationParts(batch_size)
         self.train_metrics = SplitMetrics()
         self.val_metrics = SplitMetrics()
@@ -69,7 +65,7 @@ class CapsuleTask(LightningModule):
         self.losses: list[Tensor] = []  # of the steps since the last point, on the device
         self.steps = 0  # of the whole training, once it has begun
         self.epoch_metrics: dict[str, float] = {}
-        self.test_outputs: list[tuple[Tensor, Tensor, RankShare | None]] = []
+        self.test_outputs: list[tuple[Tensor, Tensor]] = []
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Adam, say, whose learning rate decays with every step."""
@@ -98,8 +94,6 @@ class CapsuleTask(LightningModule):
             reason = OFF
         elif self.device.type != "cuda":
             reason = NO_GPU
-        elif self.shared or distributed.count_ranks() > 1:
-            reason = "several devices train it"
         elif "capturable" not in optimizer.defaults:
             reason = f"{type(optimizer).__name__} has no capturable form"
         return StepGraphs(step, self.train_metrics, reason)
@@ -110,7 +104,7 @@ class CapsuleTask(LightningModule):
         self.steps = int(self.trainer.estimated_stepping_batches)
         self.captured = self.make_graphs(self.trainer.optimizers[0])
         reason = self.captured.reason
-        if reason not in (None, OFF, NO_GPU) and self.trainer.is_global_zero:
+        if reason not in (None, OFF, NO_GPU):
             print_reason(reason)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
@@ -148,33 +142,27 @@ class CapsuleTask(LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Make the epoch's randomness a function of its place."""
-        torch.manual_seed(seed_of(self.seed, "epoch", self.current_epoch, ALIKE))
+        # 0 stays in the place so that old runs reproduce.
+        torch.manual_seed(seed_of(self.seed, "epoch", self.current_epoch, 0))
         self.losses.clear()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return the loss of one batch.
-
-        The mean of the losses of several devices is the loss of the global batch.
-        """
+        """Return the loss of one batch."""
         if self.replayed is not None:
             self.losses.append(self.replayed)
             return self.replayed
-        for module in self.shared:
-            module.dealt = batch.share
         margin = self.objective.margin_at(self.global_step, self.steps)
         losses = self.objective(self.network, batch, margin)
         self.train_metrics.update(losses, batch)
-        loss = losses.total if batch.share is None else batch.share.weight * losses.total
-        self.losses.append(loss.detach())
-        return loss
+        self.losses.append(losses.total.detach())
+        return losses.total
 
     def average_losses(self, step: int) -> float:
-        """Return the mean loss of the steps before `step` since the last call, over all ranks.
+        """Return the mean loss of the steps before `step` since the last call.
 
-        Raises NonFiniteLossError naming the first bad step, on all ranks alike, so that none waits
-        for another. Synchronises.
+        Raises NonFiniteLossError naming the first bad step. Synchronises.
         """
-        losses = distributed.all_reduce(torch.stack(self.losses)).tolist()
+        losses = torch.stack(self.losses).tolist()
         self.losses.clear()
         for number, loss in enumerate(losses, step - len(losses)):
             if not math.isfinite(loss):
@@ -182,7 +170,7 @@ class CapsuleTask(LightningModule):
                     f"the loss was not finite at step {number} (epoch {self.current_epoch}); lower "
                     "optim.optimizer.lr, or look at that step's data"
                 )
-        return fmean(losses) / distributed.count_ranks()
+        return fmean(losses)
 
     def on_train_epoch_end(self) -> None:
         """Collect the epoch's metrics."""
@@ -199,23 +187,20 @@ class CapsuleTask(LightningModule):
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Add one batch of test examples and keep what the network said."""
         scores_BN = self._evaluate(self.test_metrics, batch)
-        self.test_outputs.append((scores_BN, batch.labels, batch.share))
+        self.test_outputs.append((scores_BN, batch.labels))
 
     def on_test_epoch_end(self) -> None:
         """Collect the test metrics."""
         self._collect_metrics(self.test_metrics, "test")
 
     def predictions(self) -> tuple[Tensor, Tensor]:
-        """Return scores [M, N] and labels, [M] or [M, L], of the M test examples, in order.
-
-        All ranks ask together, and all have them.
-        """
-        scores, labels, dealt = zip(*self.test_outputs, strict=True)
-        return _in_order(scores, dealt), _in_order(labels, dealt)
+        """Return scores [M, N] and labels, [M] or [M, L], of the M test examples, on the CPU."""
+        scores, labels = zip(*self.test_outputs, strict=True)
+        return torch.cat(scores).cpu(), torch.cat(labels).cpu()
 
     def _collect_metrics(self, metrics: SplitMetrics, split: str) -> None:
-        """Raise NonFiniteLossError, on all ranks alike, for a mean that is no number."""
-        measured = metrics.compute(split, self.device)
+        """Raise NonFiniteLossError for a mean that is no number."""
+        measured = metrics.compute(split)
         for name, value in measured.items():
             if not math.isfinite(value):
                 raise NonFiniteLossError(
@@ -232,9 +217,3 @@ class CapsuleTask(LightningModule):
             # A copy: what a CUDA graph returned is overwritten by its next run.
             scores.append(losses.scores_BN.clone())
         return torch.cat(scores)
-
-
-def _in_order(parts: Sequence[Tensor], dealt: Sequence[RankShare | None]) -> Tensor:
-    """Return the rows of all test batches, of all ranks, on the processor."""
-    shared = [(p, d, d.evaluation_rows) for p, d in zip(parts, dealt, strict=True) if d is not None]
-    return (distributed.gather_rows(shared) if shared else torch.cat(list(parts))).cpu()

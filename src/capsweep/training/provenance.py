@@ -52,7 +52,7 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
             **({} if routing is None else {"routing": routing["impl"]}),
             "convolutions": f"{trainer.get('convolution', 'auto')}, channels {layout}",
             "optimizer": "fused" if trainer["fused_optimizer"] else "torch's default",
-            "tf32": config["precision"] == "tf32",  # else never: see `devices.set_tf32`
+            "tf32": config["precision"] == "tf32",  # else never: see `devices.prepare_device`
         },
         "logistics": {key: config[key] for key in ("trainer", "resources", "logger")},
         "tracking": content.describe_tracking(cell, labels),
@@ -106,11 +106,10 @@ def describe_hardware() -> dict[str, Any]:
     }
 
 
-def name_hardware(devices: int = 1) -> str:
-    """What decides the speed of a cell on so many devices, for people and for comparison."""
+def name_hardware() -> str:
+    """Return what decides the speed of a cell here, for people and for comparison."""
     gpus = list_gpus()
-    one = gpus[0] if gpus else _read_processor() or "unknown"
-    return one if devices == 1 else f"{devices} x {one}"
+    return gpus[0] if gpus else _read_processor() or "unknown"
 
 
 @cache

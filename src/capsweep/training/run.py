@@ -9,7 +9,7 @@ from typing import Any
 
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
-from capsweep.errors import CodeChangedError, LeftEarlyError, WorkerLostError
+from capsweep.errors import LeftEarlyError
 from capsweep.ledger import cell_directory
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.lease import ClaimLostError, hold_lease
@@ -17,7 +17,7 @@ from capsweep.ledger.ledger import METRICS, POINTS, Entry, Ledger
 from capsweep.tracking import content
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
-from capsweep.training import build, callbacks, ddp, devices, fit, provenance
+from capsweep.training import build, callbacks, fit, provenance
 from capsweep.training.run_hooks import RunHooks
 from capsweep.training.size import network_size
 
@@ -74,11 +74,7 @@ def run(
                     tracker=tracker,
                     lease=lease,
                 )
-                count = devices.count_devices(cell.config)
-                if count == 1:
-                    result = fit.fit(cell, places, directory, hooks, gpus)
-                else:
-                    result = ddp.fit(count, cell, places, directory, hooks, gpus)
+                result = fit.fit(cell, places, directory, hooks, gpus)
                 tracker.close(0, content.summarise_result(result), directory.path)
                 for name in ("fault", "seconds", "url"):
                     result[f"tracking_{name}"] = getattr(tracker, name)
@@ -106,7 +102,7 @@ def _recording_failures(directory: CellDirectory, hooks: RunHooks) -> Iterator[N
         yield
     except SystemExit as error:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from error
-    except (ClaimLostError, CodeChangedError, LeftEarlyError, WorkerLostError):
+    except (ClaimLostError, LeftEarlyError):
         raise  # the folder is another process's now; or it goes on later, and did not fail
     except Exception as error:  # whatever it is, it is written down and raised
         if hooks.is_stopping:

@@ -22,13 +22,10 @@ Row = dict[str, Any]  # of metrics.jsonl: one epoch; of steps.jsonl: a point ins
 class StopFlag:
     """Set by the first SIGTERM, such as Slurm's before it takes a node; a second one ends the
     process. It stays set between cells.
-
-    handler: what SIGTERM does instead, and the flag is never set.
     """
 
-    def __init__(self, handler: Any = None) -> None:
+    def __init__(self) -> None:
         self.is_set = False
-        self.handler = self._on_sigterm if handler is None else handler
 
     @contextmanager
     def handling_sigterm(self) -> Iterator[None]:
@@ -43,7 +40,7 @@ class StopFlag:
     def install_handler(self) -> None:
         """Take SIGTERM over, from Lightning too. Only a main thread can."""
         if not self.is_set:
-            _set_handler(self.handler)
+            _set_handler(self._on_sigterm)
 
     def _on_sigterm(self, *_: object) -> None:
         self.is_set = True
@@ -61,8 +58,7 @@ def _ignore(*_: object) -> None:
 
 @dataclass(frozen=True)
 class RunHooks:
-    """Takes each epoch's row, and points inside it, to the ledger, to W&B and to the caller, in the
-    process that holds the cell.
+    """Takes each epoch's row, and points inside it, to the ledger, to W&B and to the caller.
 
     on_epoch: the caller's; it returns True to end the run after that epoch, with a checkpoint.
     on_point: the caller's too.

@@ -29,6 +29,8 @@ from capsweep.model.capsules import NetworkOutput
 from capsweep.statistics.examples import find_wrong
 from capsweep.training import build, devices
 
+# Overrides of where a cell was trained; older cells may have had several devices.
+OF_TRAINING = ("places.", "resources.", "trainer.devices=")
 AMBIGUOUS = 1e-3  # of the highest score: the next lower one may win on another device
 
 
@@ -142,7 +144,7 @@ class CellLoader:
         if overrides is None:
             raise DamageError(f"{name}: its provenance.json is absent; {REMOVE}")
         try:
-            return compose.cell([o for o in overrides if not o.startswith("places.")]).config
+            return compose.cell([o for o in overrides if not o.startswith(OF_TRAINING)]).config
         except ConfigError as error:
             why = f"today's configuration refuses its settings ({error})"
             raise UserError(f"{name}: {why}; {_other_code(name)}") from error

@@ -79,7 +79,7 @@ SHARDING = $(if $(strip $(value DATASET)),$(call quoted,$(value DATASET)),multim
            $(call flag,STORAGE,--storage) $(call flag,DATA_DIR,--data-dir) \
            $(call flag,EXECUTOR,--executor) $(call flag,RAY_ADDRESS,--address)
 # Of a report PUBLISH is 1 or nothing; of bench it names a page.
-REPORTING = $(call flag,EVALS,--evals) $(if $(strip $(value PUBLISH)),$(if \
+REPORTING = $(if $(strip $(value PUBLISH)),$(if \
             $(filter-out 1,$(value PUBLISH)),$(error PUBLISH=1 renews sweeps/NAME.md; it takes no other value),--publish))
 
 help: ## show this list
@@ -115,7 +115,6 @@ help: ## show this list
 #: sweep plan attach status stop | CLUSTER=slurm | a file of conf/cluster: local (default), address, slurm
 #: sweep plan shards attach status stop | RAY_ADDRESS=head:6379 | a running Ray cluster, which is CLUSTER=address; of jobs also http://head:8265
 #: sweep | DETACH=1 | submit the sweep to the cluster and return; see attach, status, stop
-#: report | EVALS=all | first draw figures that finished cells lack: names (reconstructions,couplings), or all
 #: report | PUBLISH=1 | renew NAME.md beside the sweep's file, between its markers
 #: bench | PUBLISH=docs/performance.md | renew the sections of this page
 #: shards | PAIRS=1000 | examples for each digit of training and test

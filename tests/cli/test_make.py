@@ -200,7 +200,7 @@ def test_a_make_within_a_make_has_names_of_the_outer_one(tmp_path: Path) -> None
     outer = tmp_path / "Makefile"
     inner = f"--no-print-directory --assume-old=.venv/.ready -C {REPOSITORY} sweep ARMS=cnn"
     outer.write_text(f"all: ; @$(MAKE) {inner} $(MORE)")
-    words = ["-f", str(outer), "CAPSWEEP=echo", "FOO=1", "EVALS=all"]
+    words = ["-f", str(outer), "CAPSWEEP=echo", "FOO=1", "PAIRS=9"]
     assert make(*words) == "sweep ablation --arms cnn\n"
     ended = run_make(*words, "MORE=ROUTNG=3")
     assert ended.returncode == 2

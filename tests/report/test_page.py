@@ -114,9 +114,9 @@ def test_pictures_of_cells_are_shown_with_their_captions(
     evaluate(folder, "extra", "a kind that nobody knows")
     size = (folder / "evals" / "extra.png").stat().st_size
     for name, most, counts in (
-        ("MOST", 120, {"reconstructions": 2, "perturbations": 5, "extra": 1}),
-        ("MOST", 4, {"reconstructions": 2, "perturbations": 1, "extra": 1}),  # all in turn
-        ("MOST_BYTES", 5 * size - 1, {"reconstructions": 2, "perturbations": 1, "extra": 1}),
+        ("MOST", 120, {"extra": 1, "perturbations": 5, "reconstructions": 2}),
+        ("MOST", 4, {"extra": 1, "perturbations": 1, "reconstructions": 2}),  # all in turn
+        ("MOST_BYTES", 5 * size - 1, {"extra": 1, "perturbations": 1, "reconstructions": 2}),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(cells, name, most)
@@ -132,7 +132,7 @@ def test_each_of_many_rows_has_a_picture(finished: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(cells, "MOST", 3)
     pictures = cells.read_pictures(read_fields(finished)[1], Ledger(finished))
     rows = {kind: [picture.field.row for picture in shown] for kind, shown in pictures.items()}
-    assert rows == {"reconstructions": [0], "perturbations": [0, 1]}
+    assert rows == {"couplings": [0], "perturbations": [0, 1]}
 
 
 def test_figures_of_an_earlier_report_are_gone_and_files_of_others_stay(finished: Path) -> None:

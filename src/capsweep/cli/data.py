@@ -20,7 +20,7 @@ from capsweep.config.cell import flat
 from capsweep.config.overrides import render
 from capsweep.data.images import TestedElsewhere
 from capsweep.errors import ConfigError, DataError, UserError
-from capsweep.lab.evaluation import pictures
+from capsweep.report import pictures
 from capsweep.runtime import terminal
 from capsweep.runtime.terminal import count_of
 from capsweep.shards import making, making_plan, verify

@@ -2,6 +2,7 @@
 that evaluations left with them.
 """
 
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +14,10 @@ from typing import Any
 from capsweep.errors import DamageError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import (
-    EVALUATION_KINDS,
     EVALUATIONS,
     READERS,
     Entry,
     Ledger,
-    kind_of_evaluation,
 )
 from capsweep.ledger.listing import read_hardware
 from capsweep.report.grid import describe_row, format_value
@@ -26,6 +25,7 @@ from capsweep.report.table import COUNTED, ResultTable
 from capsweep.sweep.expand import Point
 
 PICTURES = ".png"
+KIND = re.compile("[a-z]+(-[a-z]+)*(?=-|$)")
 MOST, MOST_BYTES = 120, 6_000_000  # of a page: one of a thousand cells shall open
 
 
@@ -158,8 +158,8 @@ def read_pictures(fields: Sequence[FieldCells], ledger: Ledger) -> dict[str, lis
             room -= len(picture.content)
     by_kind: dict[str, list[Picture]] = {}
     for picture in sorted(pictures, key=lambda picture: (picture.field.row, picture.field.column)):
-        by_kind.setdefault(kind_of_evaluation(picture.name), []).append(picture)
-    return {kind: by_kind[kind] for kind in sorted(by_kind, key=_place_kind)}
+        by_kind.setdefault(name_kind(picture.name), []).append(picture)
+    return dict(sorted(by_kind.items()))
 
 
 def _list_candidates(field: FieldCells) -> Iterator[tuple[tuple[int, int], FieldCells, int, str]]:
@@ -169,18 +169,21 @@ def _list_candidates(field: FieldCells) -> Iterator[tuple[tuple[int, int], Field
     by_kind: dict[str, list[tuple[int, str]]] = {}
     for seed, cell in sorted(field.cells.items()):
         for name in filter(lambda name: name.endswith(PICTURES), cell.evaluations):
-            by_kind.setdefault(kind_of_evaluation(name), []).append((seed, name))
-    for number, kind in enumerate(sorted(by_kind, key=_place_kind)):
+            by_kind.setdefault(name_kind(name), []).append((seed, name))
+    for number, kind in enumerate(sorted(by_kind)):
         turn = (number - field.row - field.column) % len(by_kind)
         for place, (seed, name) in enumerate(by_kind[kind]):
             if seed == by_kind[kind][0][0]:
                 yield (place, turn), field, seed, name
 
 
-def _place_kind(kind: str) -> tuple[int, str]:
-    """Where a page shows a kind: in the order of EVALUATION_KINDS, unknown ones last."""
-    is_known = kind in EVALUATION_KINDS
-    return EVALUATION_KINDS.index(kind) if is_known else len(EVALUATION_KINDS), kind
+def name_kind(name: str) -> str:
+    """Return `perturbations` of `perturbations-class3.png`: the words before what tells it from its
+    like.
+    """
+    stem = PurePosixPath(name).stem
+    words = KIND.match(stem)
+    return words[0] if words else stem
 
 
 def _read_picture(field: FieldCells, seed: int, name: str, ledger: Ledger) -> Picture | None:

@@ -75,8 +75,8 @@ def test_make_alone_is_help_and_lists_every_target() -> None:
 def test_variables_become_flags() -> None:
     choices = ["ROUTING=3", "SEEDS=0", "DATASET=mnist", "DATA_DIR=../shared/data", "EPOCHS=2"]
     assert command_of("sweep", *choices) == [
-        *["sweep", "ablation", "--routing", "3", "--dataset", "mnist", "--seeds", "0"],
-        *["--epochs", "2", "--data-dir", "../shared/data"],
+        *["sweep", "ablation", "ROUTING=3", "DATASET=mnist", "SEEDS=0"],
+        *["EPOCHS=2", "DATA_DIR=../shared/data"],
     ]
 
 
@@ -97,8 +97,8 @@ def test_shards_are_told_what_to_make_and_where() -> None:
     places = [f"STORAGE={ODD[0]}", f"DATA_DIR={ODD[1]}", "RAY_ADDRESS=head:6379"]
     what = ["DATASET=multimnist", "PAIRS=1000", "SHARDS=600"]
     assert command_of("shards", *what, *places, "ARGS=--dry-run dataset.batches.seed=1") == [
-        *["data", "make", "multimnist", "--pairs", "1000", "--shards", "600"],
-        *["--storage", ODD[0], "--data-dir", ODD[1], "--address", "head:6379"],
+        *["data", "make", "multimnist", "PAIRS=1000", "SHARDS=600"],
+        *[f"STORAGE={ODD[0]}", f"DATA_DIR={ODD[1]}", "RAY_ADDRESS=head:6379"],
         *["--dry-run", "dataset.batches.seed=1"],
     ]
 
@@ -147,12 +147,12 @@ def test_tests_that_need_a_gpu_run_where_there_is_one(make_tests: Callable[..., 
 
 def test_a_sweep_on_a_cluster_is_detached_watched_and_stopped() -> None:
     assert command_of("sweep", "CLUSTER=aws", "DETACH=1") == [
-        *["sweep", "ablation", "--cluster", "aws", "--detach"]
+        *["sweep", "ablation", "CLUSTER=aws", "--detach"]
     ]
     assert run_make("--assume-old=.venv/.ready", "sweep", "DETACH=no").returncode == 2
     for target in ("attach", "status", "stop"):
         words = command_of(target, f"SWEEP={ODD[0]}", "CLUSTER=aws", "RAY_ADDRESS=http://head")
-        assert words == [target, ODD[0], "--cluster", "aws", "--address", "http://head"]
+        assert words == [target, ODD[0], "CLUSTER=aws", "RAY_ADDRESS=http://head"]
     assert command_of("status") == ["status"]
 
 
@@ -201,7 +201,7 @@ def test_a_make_within_a_make_has_names_of_the_outer_one(tmp_path: Path) -> None
     inner = f"--no-print-directory --assume-old=.venv/.ready -C {REPOSITORY} sweep ARMS=cnn"
     outer.write_text(f"all: ; @$(MAKE) {inner} $(MORE)")
     words = ["-f", str(outer), "CAPSWEEP=echo", "FOO=1", "PAIRS=9"]
-    assert make(*words) == "sweep ablation --arms cnn\n"
+    assert make(*words) == "sweep ablation ARMS=cnn\n"
     ended = run_make(*words, "MORE=ROUTNG=3")
     assert ended.returncode == 2
     assert "did you mean ROUTING?" in ended.stderr

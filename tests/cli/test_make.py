@@ -1,4 +1,4 @@
-"""The Makefile: its words reach the command as they were typed, and those that none takes do not."""
+"""The Makefile: its words reach the command as they were typed, and unknown ones are refused."""
 
 import os
 import re

@@ -182,27 +182,6 @@ def test_a_search_supports_no_claim(
     assert "error: rates is a search: " in printed.err
 
 
-def test_a_cell_that_cannot_be_drawn_is_told_of_and_the_report_is_made(
-    finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    named = "reconstructions,vote-distances"
-    assert report(finished, "--evals", named) == 1  # results without a network
-    lines = capsys.readouterr().err.splitlines()
-    cells = [line.split(": ")[2] for line in lines if line.startswith("error: reconstructions: ")]
-    assert cells
-    assert len(cells) == len(set(cells))
-    assert not any("vote-distances" in line for line in lines)  # its fault is the same
-    assert (finished / "reports" / "ablation-routing-3" / "index.html").is_file()
-
-
-def test_a_figure_that_nobody_knows_is_named_with_those_there_are(
-    finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert report(finished, "--evals", "reconstructions,portraits") == 2
-    error = capsys.readouterr().err
-    assert "EVALS: portraits: no such figure; have reconstructions, perturbations" in error
-
-
 def test_a_sweep_that_ran_does_not_fail_for_its_report(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,37 +191,3 @@ def test_a_sweep_that_ran_does_not_fail_for_its_report(
     assert "index.html could not be written (NotADirectoryError" in capsys.readouterr().out
     assert report(finished) == 1
     assert capsys.readouterr().out.endswith("; make report tries again\n")
-
-
-DECODERS = """\
-question: Does a decoder help?
-base: [epochs=1, limit_batches=2, batch_size=16, trainer.accelerator=cpu, logger=csv]
-seeds: [0, 1]
-baseline: cnn
-arms:
-  cnn: {fixed: [model=cnn_small, "model.hidden=8"]}
-  capsnet: {fixed: [model=capsnet_tiny, loss.reconstruction.weight=0.0005]}
-table: {rows: [arm], columns: [dataset], metric: test/error}
-"""
-
-
-@pytest.mark.slow
-def test_a_row_gets_the_figure_of_its_first_seed_once_and_the_page_shows_it(
-    storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "decoders.yaml"
-    file.write_text(DECODERS)
-    assert cli.main(["sweep", str(file), f"STORAGE={storage}", "EXECUTOR=local"]) == 0
-    capsys.readouterr()
-    words = ["report", str(file), f"STORAGE={storage}", "--evals"]
-    assert cli.main([*words, "reconstructions", "--json"]) == 0
-    printed = capsys.readouterr()
-    fields = json.loads(printed.out)["fields"]
-    cells = {field["arm"]: field["cells"] for field in fields}
-    (drawn,) = storage.glob("ledger/*/*/evals/reconstructions*.png")
-    assert drawn.parents[1].name == cells["capsnet"]["0"]
-    assert f"reconstructions: {cells['cnn']['0']}: its network has no decoder" in printed.err
-    assert "Reconstructions" in (storage / "reports/decoders/index.html").read_text().title()
-    before = drawn.stat().st_mtime_ns
-    assert cli.main([*words, "reconstructions"]) == 0
-    assert drawn.stat().st_mtime_ns == before

@@ -12,8 +12,7 @@ from capsweep.errors import DataError, UserError
 from capsweep.ledger import transfer
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, publish
-from capsweep.report.costs import list_costs
-from capsweep.report.routing_table import MEASURES
+from capsweep.report.costs import MEASURES, list_costs
 
 COMMAND = "make report SWEEP=ablation ROUTING=3"
 BEGIN, END = "<!-- report: begin -->", "<!-- report: end -->"

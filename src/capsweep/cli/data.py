@@ -17,7 +17,7 @@ from capsweep.config import compose, places
 from capsweep.config.overrides import render
 from capsweep.data.images import TestedElsewhere
 from capsweep.errors import ConfigError, UserError
-from capsweep.lab.evaluation import pictures
+from capsweep.report import pictures
 from capsweep.runtime import terminal
 from capsweep.runtime.terminal import count_of
 from capsweep.shards import making, making_plan, verify

@@ -101,11 +101,11 @@ def run_show(parsed: argparse.Namespace) -> None:
     if failure:
         print(f"\nfailure\n{failure}")
     if "predictions.npz" in ledger.list_files(signature):
-        from capsweep.report import evaluation_tables
+        from capsweep.report import comparison
 
         predictions = stored_files.read_if_sound(partial(load_predictions, ledger, signature))
         if predictions is not None:
-            print(f"\n{evaluation_tables.describe_error(*predictions)}")
+            print(f"\n{comparison.describe_error(*predictions)}")
 
 
 def run_why(parsed: argparse.Namespace) -> None:
@@ -136,15 +136,15 @@ def run_why(parsed: argparse.Namespace) -> None:
 
 def run_compare(parsed: argparse.Namespace) -> None:
     """Two cells on the same test examples."""
-    from capsweep.report import evaluation_tables
+    from capsweep.report import comparison
 
     ledger = open_ledger(parsed)
     first, second = (find_signature(ledger, prefix) for prefix in parsed.signature)
-    evaluation_tables.check_same_examples(ledger, first, second)
-    compared = evaluation_tables.compare_predictions(
+    comparison.check_same_examples(ledger, first, second)
+    compared = comparison.compare_predictions(
         *load_predictions(ledger, first), *load_predictions(ledger, second)
     )
-    print(evaluation_tables.describe_comparison(compared, first, second))
+    print(comparison.describe_comparison(compared, first, second))
 
 
 def run_failures(parsed: argparse.Namespace) -> None:

@@ -1,11 +1,14 @@
 """The command line of `capsweep`: every command and its options, without what carries them out.
 
 A command is carried out by `run_COMMAND` of a module of its name, that of its group, or `jobs`; the
-module is imported when the command is typed, so that `--help` is instant.
+module is imported when the command is typed, so that `--help` is instant. More commands are found
+by listing the folder FOUND, whose package says what a module there declares.
 """
 
 import argparse
-from collections.abc import Sequence
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,27 +17,21 @@ from typing import Any, NoReturn, TypeAlias, get_args
 from capsweep import __version__
 from capsweep.config.words import WordError, describe_words, list_words, split_words
 from capsweep.errors import UserError
-from capsweep.lab.evaluation import figures
-from capsweep.lab.evaluation.figures import whole_number
 from capsweep.ledger.causes import Status
 
 Option: TypeAlias = tuple[str, dict[str, Any]]  # its name, and the settings of `add_argument`
 Command: TypeAlias = tuple[str, Sequence[Option]]  # what it does in a line, and its options
 
 
-def _parse_positives(text: str) -> tuple[float, ...]:
-    with suppress(ValueError):
-        numbers = tuple(dict.fromkeys(float(word) for word in text.split(",")))
-        if all(0 < number < float("inf") for number in numbers):
-            return numbers
-    raise argparse.ArgumentTypeError(f"must be above 0, such as 0.1,0.2, got {text}")
+def whole_number(least: int) -> Callable[[str], int]:
+    """Return the type of an option that is a whole number from `least` on."""
 
+    def parse_number(text: str) -> int:
+        if not text.removeprefix("-").isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"must be a whole number >= {least}, got {text}")
+        return int(text)
 
-def _parse_methods(text: str) -> tuple[str, ...]:
-    methods = tuple(dict.fromkeys(text.split(",")))
-    if not {*methods} <= {"fgsm", "bim", "pgd"}:
-        raise argparse.ArgumentTypeError(f"must be of fgsm, bim, pgd, got {text}")
-    return methods
+    return parse_number
 
 
 def _parse_since(text: str) -> datetime:
@@ -76,26 +73,6 @@ RUN = (
     _switch("--detach", "submit to the cluster's job server and return; see attach, status, stop"),
     _switch("--here", "drive the cluster that this node is of"),
 )
-ATTACK = (
-    _option("--method", "of fgsm (default), bim, pgd", type=_parse_methods, default="fgsm"),
-    _option(
-        "--eps", "largest change of a value: 0.1,0.2,0.3", type=_parse_positives, default="0.1"
-    ),
-    _option("--steps", "of bim and pgd (default 10)", type=whole_number(1), default=10),
-    _option("--restarts", "of pgd (default 5)", type=whole_number(1), default=5),
-    _switch("--targeted", "at each of the other classes in turn; default: at any"),
-    _option("--examples", "the first so many test examples; all", type=whole_number(1)),
-)
-ROUTED = (
-    _option("sweep", "a sweep, as of eval attack, or the signature of a cell", metavar="target"),
-    *SWEEP[1:],
-    _option(
-        "--examples",
-        f"the first so many test images ({figures.TRACED_EXAMPLES})",
-        type=whole_number(1),
-        default=figures.TRACED_EXAMPLES,
-    ),
-)
 MAKE = (
     _option("name", "a file of data_prep: multimnist (default), affnist_like", nargs="?"),
     *(OVERRIDES, DRY_RUN),
@@ -105,19 +82,9 @@ SYNC = (
     _option("--jobs", "so many cells at once (default 4)", type=whole_number(1), default=4),
     _option("--timeout", "seconds for a cell (120)", type=whole_number(1), default=120),
 )
-BENCH = (
-    _option(
-        "names",
-        "start, sweep, routing, step, em, data, shards, ...; default: all but parity",
-        nargs="*",
-    ),
-    _switch("--quick", "tiny sizes, to see that it runs; it measures nothing"),
-    _option("--publish", "renew their sections of this page", metavar="PAGE"),
-)
 PLAN = (_switch("--calibrate", "time 20 steps of unknown shapes"), JSON)
 REPORT = (
     _switch("--publish", "renew NAME.md beside NAME.yaml"),
-    _option("--evals", "first draw missing figures: reconstructions,couplings, or all"),
     JSON,
 )
 STATUS = _option("--status", "only these cells", choices=get_args(Status))
@@ -148,17 +115,8 @@ COMMANDS = {
     "attach": ("watch a sweep that runs as a job of a cluster; Ctrl-C detaches", JOB),
     "status": ("what a cluster has, and what its sweeps are doing", JOB),
     "stop": ("end a sweep that runs as a job; finished cells and checkpoints stay", JOB),
-    "bench": ("measure, and print every number beside its bar", BENCH),
     "doctor": ("print versions and places, and what to do about each fault", []),
 }
-EVAL: dict[str, Command] = {
-    "ensemble": ("add the scores of each row's seeds, from stored predictions", SWEEP),
-    "attack": ("test networks on images that mislead them", [*SWEEP, *ATTACK, DEVICE]),
-    "multicrop": ("average the scores of 13 crops of each test image", [*SWEEP, DEVICE]),
-    "routing": ("measure couplings, and what they do for answers", [*ROUTED, DEVICE, JSON]),
-}
-for _name, _text in figures.FIGURES.items():
-    EVAL[_name] = (_text, [SIGNATURE, DEVICE])
 LEDGER = {
     "ls": ("a line per cell, the newest last", [FILTERS, STATUS, SINCE, JSON]),
     "show": ("all that is known of a cell", [SIGNATURE, JSON]),
@@ -188,8 +146,8 @@ WANDB = {
     "sync": ("upload what W&B does not have", [SIGNATURES, *SYNC, JSON]),
     "dashboard": ("save a workspace of a sweep in W&B", [*SWEEP, URL, DRY_RUN]),
 }
+FOUND = "capsweep.lab.commands"
 GROUPS = {
-    "eval": ("ask more of finished cells than their errors", EVAL),
     "ledger": ("look at finished and failed cells, and keep the ledger in order", LEDGER),
     "data": ("data sets of shards: make, verify, look at them", DATA),
     "wandb": ("copy what the ledger has to Weights & Biases", WANDB),
@@ -205,16 +163,11 @@ TARGETS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """That of a figure gets the figure's options when it is typed, since they take an import."""
+    """Tells what is wrong with a command line in a line of ours."""
 
     def error(self, message: str) -> NoReturn:
         """Raise UserError: one line, without the usage."""
         raise UserError(f"{self.prog}: {message}; `{self.prog} --help` lists what there is")
-
-    def parse_known_args(self, *args: Any, **settings: Any) -> Any:
-        if (name := self.get_default("figure")) is not None:
-            figures.load_figure(name).add_options(self)
-        return super().parse_known_args(*args, **settings)
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -268,24 +221,40 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     parser = _Parser("capsweep", description="Experiment sweeps for capsule networks.")
     parser.add_argument("--version", action="version", version=f"capsweep {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, prog="capsweep")
     commands.add_parser("train", help="run one cell: a Hydra application", add_help=False)
     for name, command in COMMANDS.items():
         module = "jobs" if name in ("attach", "status", "stop") else name
-        _add_command(commands, module, name, command)
+        _add_command(commands, f"capsweep.cli.{module}:run_{name}", name, command)
     for group, (text, members) in GROUPS.items():
-        below = commands.add_parser(group, help=text, description=text)
-        inner = below.add_subparsers(metavar="COMMAND", required=True)
+        inner = _add_group(commands, group, text)
         for name, command in members.items():
             module = name if name == "reproduce" else group
-            _add_command(inner, module, name, command)
+            _add_command(inner, f"capsweep.cli.{module}:run_{name}", name, command)
+    _add_found(commands, FOUND)
     return parser
 
 
-def _add_command(commands: Any, module: str, name: str, command: Command) -> None:
+def _add_found(commands: Any, package: str) -> None:
+    """Add what the modules of a package declare; a package below it is a group of commands."""
+    for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        module = importlib.import_module(f"{package}.{found.name}")
+        if found.ispkg:
+            _add_found(_add_group(commands, found.name, module.TEXT), module.__name__)
+            continue
+        for name, command in module.COMMANDS.items():
+            function = "run" if hasattr(module, "run") else f"run_{name}".replace("-", "_")
+            _add_command(commands, f"{module.__name__}:{function}", name, command)
+
+
+def _add_group(commands: Any, name: str, text: str) -> Any:
+    below = commands.add_parser(name, help=text, description=text)
+    return below.add_subparsers(metavar="COMMAND", required=True, prog=f"capsweep {name}")
+
+
+def _add_command(commands: Any, handler: str, name: str, command: Command) -> None:
     text, options = command
-    target = TARGETS.get(f"{module} {name}", module if module in GROUPS else name)
-    listed = describe_words(target)
+    listed = describe_words(_find_target(f"{commands.prog} {name}".split()[1:]))
     parser = commands.add_parser(
         name,
         help=text,
@@ -295,7 +264,4 @@ def _add_command(commands: Any, module: str, name: str, command: Command) -> Non
     )
     for option, settings in options:
         parser.add_argument(option, **settings)
-    if name in figures.FIGURES:
-        parser.set_defaults(handler="eval:run_figure", figure=name)
-    else:
-        parser.set_defaults(handler=f"{module}:run_{name}".replace("-", "_"))
+    parser.set_defaults(handler=handler, command=name)

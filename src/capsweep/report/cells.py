@@ -2,6 +2,7 @@
 that evaluations left with them.
 """
 
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +13,14 @@ from typing import Any
 
 from capsweep.errors import DamageError
 from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import EVALUATIONS, READERS, Entry, Ledger, kind_of_evaluation
+from capsweep.ledger.ledger import EVALUATIONS, READERS, Entry, Ledger
 from capsweep.ledger.listing import read_hardware
 from capsweep.report.grid import describe_row, format_value
 from capsweep.report.table import COUNTED, ResultTable
 from capsweep.sweep.expand import Point
 
 PICTURES = ".png"
+KIND = re.compile("[a-z]+(-[a-z]+)*(?=-|$)")
 MOST, MOST_BYTES = 120, 6_000_000  # of a page: one of a thousand cells shall open
 
 
@@ -151,7 +153,7 @@ def read_pictures(fields: Sequence[FieldCells], ledger: Ledger) -> dict[str, lis
             room -= len(picture.content)
     by_kind: dict[str, list[Picture]] = {}
     for picture in sorted(pictures, key=lambda picture: (picture.field.row, picture.field.column)):
-        by_kind.setdefault(kind_of_evaluation(picture.name), []).append(picture)
+        by_kind.setdefault(name_kind(picture.name), []).append(picture)
     return dict(sorted(by_kind.items()))
 
 
@@ -160,10 +162,19 @@ def _list_candidates(field: FieldCells) -> Iterator[tuple[int, FieldCells, int, 
     by_kind: dict[str, list[tuple[int, str]]] = {}
     for seed, cell in sorted(field.cells.items()):
         for name in filter(lambda name: name.endswith(PICTURES), cell.evaluations):
-            by_kind.setdefault(kind_of_evaluation(name), []).append((seed, name))
+            by_kind.setdefault(name_kind(name), []).append((seed, name))
     for shown in by_kind.values():
         of_first = [name for seed, name in shown if seed == shown[0][0]]
         yield from ((place, field, shown[0][0], name) for place, name in enumerate(of_first))
+
+
+def name_kind(name: str) -> str:
+    """Return `perturbations` of `perturbations-class3.png`: the words before what tells it from its
+    like.
+    """
+    stem = PurePosixPath(name).stem
+    words = KIND.match(stem)
+    return words[0] if words else stem
 
 
 def _read_picture(field: FieldCells, seed: int, name: str, ledger: Ledger) -> Picture | None:

@@ -187,7 +187,7 @@ def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
 def _fetch_shard(origin: str, folder: Path, shard: Shard, is_current: IsCurrent) -> None:
     """Have a shard of an object store in its folder of the cache, whole. Raises DataError."""
     try:
-        is_there = official_files.fetch_file(origin, shard.name, [shard.sha256], is_current)
+        is_there = official_files.fetch_file(origin, shard.name, is_current)
     except StoreError as error:  # workers that read ahead hand on what is wrong with data
         raise DataError(str(error)) from error
     if not is_there:

@@ -1,4 +1,4 @@
-"""`capsweep eval ensemble | attack | multicrop | routing`: what is computed from cells."""
+"""`capsweep eval ensemble | attack | multicrop | routing | routing-cell`."""
 
 import json
 from contextlib import suppress
@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 from capsweep import cli
-from capsweep.cli.eval import SweepCells
 from capsweep.config import places
 from capsweep.lab.evaluation.checkpoint import CellLoader
+from capsweep.lab.evaluation.sweep_cells import SweepCells
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.statistics.examples import find_wrong
 from capsweep.sweep import expand, spec
@@ -46,13 +46,13 @@ def sweep(tmp_path: Path) -> Path:
 
 def evaluate(name: str, sweep: Path, storage: Path, *options: str) -> int:
     device = () if name == "ensemble" else ("--device", "cpu")
-    return cli.main(["eval", name, str(sweep), f"STORAGE={storage}", *device, *options])
+    return cli.main(["eval", name, str(sweep), "--storage", str(storage), *device, *options])
 
 
 def train_cells(sweep: Path, storage: Path, *options: str) -> None:
     """Run cells of the sweep for real."""
-    choices = [str(sweep), f"STORAGE={storage}", *options]
-    assert cli.main(["sweep", *choices, "EXECUTOR=local"]) == 0
+    choices = [str(sweep), "--storage", str(storage), *options]
+    assert cli.main(["sweep", *choices, "--executor", "local"]) == 0
 
 
 def read_rows(path: Path) -> list[list[str]]:
@@ -132,16 +132,16 @@ def test_a_cell_of_two_arms_counts_once_in_a_field(sweep: Path, storage: Path) -
         store_cell(storage, list_points(sweep)["cnn", seed], RIGHT)
     resolved = places.resolve(points[0].cell.config["places"])
     cells = SweepCells(loaded, points, Ledger(str(storage / "ledger")), resolved)
-    values = [seeds for _, seeds, _ in cells.evaluate_points(lambda point: point.seed)]
+    values = [seeds for _, seeds in cells.evaluate_points(lambda point: point.seed)]
     assert values == [[0, 1], []]
 
 
 def test_accuracy_falls_under_attack_and_every_cell_has_a_file(
     sweep: Path, storage: Path, capsys: Output
 ) -> None:
-    train_cells(sweep, storage, "limit_batches=20", "batch_size=32", "SEEDS=2")
+    train_cells(sweep, storage, "limit_batches=20", "batch_size=32", "--seeds", "2")
     capsys.readouterr()
-    options = ["limit_batches=20", "batch_size=32", "SEEDS=2", "--method", "fgsm,pgd"]
+    options = ["limit_batches=20", "batch_size=32", "--seeds", "2", "--method", "fgsm,pgd"]
     options += ["--eps", "0.1,0.4", "--steps", "2", "--restarts", "2", "--examples", "30"]
     assert evaluate("attack", sweep, storage, *options) == 0
     printed = capsys.readouterr().out
@@ -178,9 +178,9 @@ def test_accuracy_falls_under_attack_and_every_cell_has_a_file(
 def test_both_errors_of_crops_are_printed_and_written(sweep: Path, storage: Path) -> None:
     data = storage.parent / "data"
     written = official_files.write_cifar10(data, train=40, test=30, form="plain")
-    options = ["dataset=cifar10", *written, f"DATA_DIR={data}", "ARMS=cnn"]
-    train_cells(sweep, storage, *options, "SEEDS=1")
-    assert evaluate("multicrop", sweep, storage, *options, "SEEDS=1") == 0
+    options = ["dataset=cifar10", *written, "--data-dir", str(data), "--arms", "cnn"]
+    train_cells(sweep, storage, *options, "--seeds", "1")
+    assert evaluate("multicrop", sweep, storage, *options, "--seeds", "1") == 0
     (path,) = storage.glob("ledger/*/*/evals/multicrop.json")
     content = json.loads(path.read_text())
     assert (content["crops"], content["examples"], content["ties"]) == (13, 30, 0)
@@ -228,9 +228,7 @@ def test_routing_is_measured_into_a_table_data_and_a_picture(
         assert note in printed
     with Image.open(report / "routing.png") as picture:
         assert picture.width == 3 * 630
-    assert evaluate("routing", sweep, storage, "--examples", "30", "--json") == 0
-    written = json.loads(capsys.readouterr().out)
-    assert written == json.loads((report / "routing.json").read_text())
+    written = json.loads((report / "routing.json").read_text())
     records = {record["arm"]: record for record in written["fields"]}
     assert list(records) == ["dynamic", "uniform", "attention"]
     assert len(records["dynamic"]["values"]["entropy"]) == 2
@@ -249,14 +247,11 @@ def test_routing_is_measured_into_a_table_data_and_a_picture(
 def test_the_routing_of_one_cell_is_measured_by_its_first_letters(
     sweep: Path, storage: Path, capsys: Output
 ) -> None:
-    train_cells(sweep, storage, "SEEDS=1")
+    train_cells(sweep, storage, "--seeds", "1")
     signature = list_points(sweep)["capsnet", 0].cell.signature
     capsys.readouterr()
-    where = [f"STORAGE={storage}", "--device", "cpu", "--examples", "20"]
-    assert cli.main(["eval", "routing", signature[:8], *where]) == 0
-    printed = capsys.readouterr().out
-    assert all(word in printed for word in ("classes", "frozen couplings", "T'=10", "routing.json"))
-    assert cli.main(["eval", "routing", signature[:8], *where, "--json"]) == 0
+    where = ["--storage", str(storage), "--device", "cpu", "--examples", "20"]
+    assert cli.main(["eval", "routing-cell", signature[:8], *where]) == 0
     written = json.loads(capsys.readouterr().out)
     (path,) = storage.glob("ledger/*/*/evals/routing.json")
     assert written == {"cell": signature, **json.loads(path.read_text())}
@@ -267,13 +262,12 @@ def test_the_routing_of_one_cell_is_measured_by_its_first_letters(
     assert cell.train is not None
     assert (len(cell.train), len(cell.test)) == (1257, 360)
     cnn = list_points(sweep)["cnn", 0].cell.signature
-    for target, options, message in (
-        (cnn, [], f"{cnn}: its network does not route"),
-        (signature, ["ARMS=cnn"], "--arms: chooses cells of a sweep"),
-        ("nosuch", [], "SWEEP=nosuch: no file nosuch.yaml"),
-        (str(sweep), ["ARMS=cnn", "SEEDS=1"], "three: no cell of it routes"),
+    for name, target, options, message in (
+        ("routing-cell", cnn, [], f"{cnn}: its network does not route"),
+        ("routing", "nosuch", [], "SWEEP=nosuch: no file nosuch.yaml"),
+        ("routing", str(sweep), ["--arms", "cnn", "--seeds", "1"], "three: no cell of it routes"),
     ):
-        assert cli.main(["eval", "routing", target, *where, *options]) == 2
+        assert cli.main(["eval", name, target, *where, *options]) == 2
         assert message in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -283,9 +277,8 @@ def test_the_routing_of_one_cell_is_measured_by_its_first_letters(
         ("attack", ["--method", "cw"], "--method: must be of fgsm, bim, pgd, got cw"),
         ("attack", ["--eps", "0.1,x"], "--eps: must be above 0, such as 0.1,0.2, got 0.1,x"),
         ("attack", ["--eps", "0"], "--eps: must be above 0, such as 0.1,0.2, got 0"),
-        ("attack", ["--eps-scale", "pixels"], "--eps-scale is no more: leave it out"),
         ("attack", ["--device", "nosuch"], "--device nosuch: "),
-        ("ensemble", ["METRIC=test/loss"], "METRIC: evaluations have metrics of their own"),
+        ("ensemble", ["--metric", "test/loss"], "METRIC: evaluations have metrics of their own"),
         ("ensemble", [], "no cell of three is finished; run the sweep first"),
     ],
 )

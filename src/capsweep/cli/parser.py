@@ -221,7 +221,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     parser = _Parser("capsweep", description="Experiment sweeps for capsule networks.")
     parser.add_argument("--version", action="version", version=f"capsweep {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, prog="capsweep")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
     commands.add_parser("train", help="run one cell: a Hydra application", add_help=False)
     for name, command in COMMANDS.items():
         module = "jobs" if name in ("attach", "status", "stop") else name
@@ -230,31 +230,32 @@ def make_parser() -> argparse.ArgumentParser:
         inner = _add_group(commands, group, text)
         for name, command in members.items():
             module = name if name == "reproduce" else group
-            _add_command(inner, f"capsweep.cli.{module}:run_{name}", name, command)
+            _add_command(inner, f"capsweep.cli.{module}:run_{name}", name, command, group)
     _add_found(commands, FOUND)
     return parser
 
 
-def _add_found(commands: Any, package: str) -> None:
+def _add_found(commands: Any, package: str, group: str = "") -> None:
     """Add what the modules of a package declare; a package below it is a group of commands."""
     for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
         module = importlib.import_module(f"{package}.{found.name}")
         if found.ispkg:
-            _add_found(_add_group(commands, found.name, module.TEXT), module.__name__)
+            inner = _add_group(commands, found.name, module.TEXT)
+            _add_found(inner, module.__name__, found.name)
             continue
         for name, command in module.COMMANDS.items():
             function = "run" if hasattr(module, "run") else f"run_{name}".replace("-", "_")
-            _add_command(commands, f"{module.__name__}:{function}", name, command)
+            _add_command(commands, f"{module.__name__}:{function}", name, command, group)
 
 
 def _add_group(commands: Any, name: str, text: str) -> Any:
     below = commands.add_parser(name, help=text, description=text)
-    return below.add_subparsers(metavar="COMMAND", required=True, prog=f"capsweep {name}")
+    return below.add_subparsers(metavar="COMMAND", required=True)
 
 
-def _add_command(commands: Any, handler: str, name: str, command: Command) -> None:
+def _add_command(commands: Any, handler: str, name: str, command: Command, group: str = "") -> None:
     text, options = command
-    listed = describe_words(_find_target(f"{commands.prog} {name}".split()[1:]))
+    listed = describe_words(_find_target([*group.split(), name]))
     parser = commands.add_parser(
         name,
         help=text,

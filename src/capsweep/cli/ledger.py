@@ -23,12 +23,12 @@ from capsweep.runtime.terminal import count_of
 
 
 def find_storage(parsed: argparse.Namespace) -> str:
-    """Where results are: --storage, else the environment's STORAGE."""
+    """Where results are: STORAGE as typed, else the environment's STORAGE."""
     return parsed.storage or os.environ.get("STORAGE", "outputs")
 
 
 def open_ledger(parsed: argparse.Namespace) -> Ledger:
-    """The ledger of --ledger, else of --storage, else of the environment's STORAGE."""
+    """The ledger of LEDGER, else of STORAGE, else of the environment's STORAGE."""
     return Ledger(places.ledger_of(find_storage(parsed), parsed.ledger))
 
 
@@ -251,7 +251,7 @@ def run_export(parsed: argparse.Namespace) -> None:
     if not ended:
         raise UserError(
             f"{ledger.store.root}: no finished cell to export, and no failed one; name another "
-            "ledger with --storage or --ledger"
+            "ledger with STORAGE=... or LEDGER=..."
         )
     for signature in entries.keys() - set(ended):
         cause = entries[signature].cause or entries[signature].status

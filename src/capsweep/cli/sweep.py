@@ -66,9 +66,9 @@ def _run_here(sweep: Sweep, points: list[Point], parsed: argparse.Namespace) -> 
 
 def _read_options(parsed: argparse.Namespace) -> drive.RunOptions:
     if (parsed.executor == "array") != (parsed.shard is not None):
-        raise UserError("--executor array and --shard i/n belong together")
+        raise UserError("EXECUTOR=array and SHARD=i/n belong together")
     if parsed.shard is not None and parsed.more_seeds is not None:
-        raise UserError("--more-seeds looks at all cells; it cannot be one job of an array")
+        raise UserError("MORE_SEEDS looks at all cells; it cannot be one job of an array")
     return drive.RunOptions(
         parsed.executor,
         limits.read_limits(parsed.budget, parsed.max_hours),
@@ -94,7 +94,7 @@ def _submit_sweep(
         return _submit_job(parsed, sweep, config)
     if job_server.is_url(cluster["address"]):
         raise ConfigError(
-            f"RAY_ADDRESS={cluster['address']}: jobs are taken there; add DETACH=1 (--detach), or "
+            f"RAY_ADDRESS={cluster['address']}: jobs are taken there; add --detach, or "
             "give the address of Ray itself, such as head:6379"
         )
     return None
@@ -122,7 +122,7 @@ def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, A
 def _check_executor(parsed: argparse.Namespace, config: Mapping[str, Any]) -> None:
     if parsed.executor != "ray":
         cluster = f"cluster={config['cluster']['name']}"
-        raise ConfigError(f"--executor {parsed.executor}: {cluster} is driven by a job of Ray")
+        raise ConfigError(f"EXECUTOR={parsed.executor}: {cluster} is driven by a job of Ray")
 
 
 def _submit_to_slurm(parsed: argparse.Namespace, config: Mapping[str, Any]) -> int:
@@ -149,7 +149,7 @@ def _submit_array(
     count = cluster["array"]["parts"]
     name = driver.name_command(Path(parsed.sweep).stem, words)
     command = [sys.executable, "-m", "capsweep", *words]
-    parts = [[*command, f"--shard={index}/{count}"] for index in range(1, count + 1)]
+    parts = [[*command, f"SHARD={index}/{count}"] for index in range(1, count + 1)]
     if parsed.dry_run:
         for key, value in slurm.make_parameters(cluster, name).items():
             print(f"# {key}: {value}")
@@ -169,5 +169,5 @@ def _without_requeues(parsed: argparse.Namespace, config: Mapping[str, Any]) -> 
     bounds = (parsed.budget, parsed.max_hours)
     if config["rerun"] != "always" and all(bound is None for bound in bounds):
         return config["cluster"]
-    print("# a bound, or --rerun=always: it is run once, and not again when its nodes are taken")
+    print("# a bound, or RERUN=always: it is run once, and not again when its nodes are taken")
     return {**config["cluster"], "requeues": 0, "retries": 0}

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import replace
 
 from capsweep.config import words
-from capsweep.config.overrides import parse, render
+from capsweep.config.overrides import expand_word, parse, render
 from capsweep.errors import ConfigError
 from capsweep.sweep import choices, expand, trials
 from capsweep.sweep.choices import is_logistics
@@ -57,8 +57,7 @@ def choose_cluster(parsed: argparse.Namespace) -> list[str]:
 
 def choose_places(parsed: argparse.Namespace) -> list[str]:
     """Return the words of places as overrides of a run."""
-    places = (words.BY_NAME[name] for name in parsed.words if words.BY_NAME[name].is_place)
-    return [render(word.key, parsed.words[word.name]) for word in places]
+    return [expand_word(n, v) for n, v in parsed.words.items() if words.BY_NAME[n].is_place]
 
 
 def _format_make_command(parsed: argparse.Namespace, sweep: Sweep) -> str:
@@ -66,8 +65,7 @@ def _format_make_command(parsed: argparse.Namespace, sweep: Sweep) -> str:
     sweep file elsewhere is named as from its own folder.
     """
     file = sweep.path.name if parsed.sweep.endswith(".yaml") else parsed.sweep
-    table = {name: words.BY_NAME[name] for name in parsed.words}
-    named = [n for n, w in table.items() if w.is_grid or (w.key and not is_logistics(w.key))]
-    typed = [f"{name}={parsed.words[name]}" for name in named]
+    shown = (w for w in words.WORDS if w.is_grid or (w.key and not is_logistics(w.key)))
+    typed = [f"{w.name}={parsed.words[w.name]}" for w in shown if w.name in parsed.words]
     keys = [text for text in parsed.overrides if not is_logistics(parse(text).key)]
     return shlex.join(["make", "report", f"SWEEP={file}", *typed, *keys])

@@ -14,7 +14,8 @@ from omegaconf import DictConfig
 
 from capsweep.config import compose, package_files, places
 from capsweep.config.cell import Cell
-from capsweep.config.overrides import with_slashes
+from capsweep.config.overrides import expand_word, with_slashes
+from capsweep.config.words import split_words
 from capsweep.errors import ConfigError, UserError
 from capsweep.runtime.terminal import count_of
 from capsweep.storage import disk_cache
@@ -27,7 +28,9 @@ OPTIONS = COMPLETION | CONFIG | {"--help", "-h", "--resolve"}
 
 def main(arguments: Sequence[str]) -> int:
     """Run the application; returns 0, or 1 when the cell failed. Raises UserError."""
-    if list(arguments) in (["--help"], ["-h"]):
+    typed, arguments = split_words("train", list(arguments))
+    arguments += [expand_word(name, value) for name, value in typed.items()]
+    if arguments in (["--help"], ["-h"]):
         key = compose.hash_composer()
         print(disk_cache.compute_once("help", key, lambda: _print_help(arguments)), end="")
         return 0

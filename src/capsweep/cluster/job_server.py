@@ -17,7 +17,7 @@ KEY = "RAY_ADDRESS or cluster.jobs"
 NO_SERVER = (
     "no job server of Ray answers at {address}; start the head with ray[default] and its "
     "dashboard, open the tunnel (ssh -L 8265:127.0.0.1:8265 HEAD), or name another place: "
-    "RAY_ADDRESS=http://HOST:PORT of make, --address, RAY_API_SERVER_ADDRESS or cluster.jobs"
+    "RAY_ADDRESS=http://HOST:PORT, RAY_API_SERVER_ADDRESS or cluster.jobs"
 )
 NO_HEAD = (
     "RAY_ADDRESS={address}: no head of Ray answers there ({error}); correct it, or give where it "

@@ -172,7 +172,7 @@ def submit_parts(
     try:
         import submitit
     except ImportError as error:
-        raise ConfigError(f"--executor array: {error}; pip install 'capsweep[slurm]'") from error
+        raise ConfigError(f"EXECUTOR=array: {error}; pip install 'capsweep[slurm]'") from error
     through, requeues = cluster["array"]["through"], cluster["requeues"]
     try:
         executor = submitit.AutoExecutor(folder, cluster=through, slurm_max_num_timeout=requeues)

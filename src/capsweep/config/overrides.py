@@ -35,6 +35,7 @@ from hydra.core.override_parser.types import Override as HydraOverride
 from capsweep.config import package_files
 from capsweep.config.bounds import is_real
 from capsweep.config.cell import flat
+from capsweep.config.words import BY_NAME
 from capsweep.errors import ConfigError
 
 PLAIN = re.compile(r"([A-Za-z_/]|\.{1,2}/)[A-Za-z0-9_/.\-]*")
@@ -195,6 +196,12 @@ def parse_single(overrides: Iterable[str | Override]) -> list[Override]:
             raise ConfigError(f"{override.key} is overridden twice; keep one of them")
         choices[override.key] = override
     return list(choices.values())
+
+
+def expand_word(name: str, value: str) -> str:
+    """Return the override that a short name with a key stands for; a path is quoted as it must."""
+    word = BY_NAME[name]
+    return render(word.key, value) if word.is_place else f"{word.key}={value}"
 
 
 def render(key: str, value: Any) -> str:

@@ -188,7 +188,7 @@ def read_failure(ledger: Ledger, signature: str) -> str:
 
 def format_show(ledger: Ledger, signature: str) -> str:
     """Return the command that prints all that is known of a cell, why it failed included."""
-    return format_command("ledger", "show", signature, "--ledger", ledger.store.root)
+    return format_command("ledger", "show", signature, f"LEDGER={ledger.store.root}")
 
 
 def find_signature(ledger: Ledger, prefix: str) -> str:

@@ -123,10 +123,7 @@ def is_logistics(key: str) -> bool:
 
 def _read_typed(words: Mapping[str, str], overrides: Sequence[str]) -> list[Override]:
     """Return the keys that words set, each once. Raises ConfigError naming the word."""
-    texts = []
-    for name, value in words.items():
-        if key := BY_NAME[name].key:
-            texts.append(render(key, value) if BY_NAME[name].is_place else f"{key}={value}")
+    texts = [grammar.expand_word(n, value) for n, value in words.items() if BY_NAME[n].key]
     typed = [check_axis(text, grammar.parse(text)) for text in (*texts, *overrides)]
     keys = [override.key for override in typed]
     if "seed" in keys:

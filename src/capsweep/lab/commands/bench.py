@@ -18,7 +18,6 @@ OPTIONS = (
     ("names", {"help": f"of {', '.join(BENCHES)}; default: all but {NAMED}", "nargs": "*"}),
     ("--quick", {"help": "tiny sizes, to see that it runs", "action": "store_true"}),
     ("--publish", {"help": "renew their sections of this page", "metavar": "PAGE"}),
-    ("--storage", {"help": "results go to STORAGE/bench; default: outputs"}),
 )
 COMMANDS = {"bench": ("measure, and print every number beside its bar", OPTIONS)}
 

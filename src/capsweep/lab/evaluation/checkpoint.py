@@ -121,7 +121,7 @@ class CellLoader:
             if digests.get(split, digest) != digest:
                 raise UserError(
                     f"{name}: its {split} data had sha256 {digest}, and what is read now has "
-                    f"{digests[split]}; set --data-dir to the data that it was trained on"
+                    f"{digests[split]}; set DATA_DIR to the data that it was trained on"
                 )
 
     def load_tested(

@@ -109,7 +109,7 @@ def test_a_bad_sweep_file_is_refused(
         is_text = path[0] == "question" or path[-1] == "source"
         is_free = is_text or (path[0], len(path)) == ("arms", 2)
     (own_folder / "bad.yaml").write_bytes(content)
-    exit_status = cli.main([chance.choice(["plan", "report"]), "bad.yaml", "--storage=out"])
+    exit_status = cli.main([chance.choice(["plan", "report"]), "bad.yaml", "STORAGE=out"])
     captured = capsys.readouterr()
     printed = f"{captured.out}\n{captured.err}"
     assert exit_status in ((0, 1, 2) if is_free else (2,)), printed[-1000:]
@@ -187,8 +187,8 @@ def test_a_text_of_the_grammar_is_refused_or_means_what_it_says(
 ) -> None:
     chance = Random(f"grammar/{number}")
     text = "".join(chance.choices(PIECES, k=chance.randint(1, 8)))
-    key = chance.choice(["epochs", "seed", "dataset", "places.storage", "--storage", "model.name"])
-    words = [f"{key}={text}" if key != "--storage" else f"--storage={text}"]
+    key = chance.choice(["epochs", "seed", "dataset", "places.storage", "STORAGE=model.name"])
+    words = [f"{key}={text}" if key != "--storage" else f"STORAGE={text}"]
     words = chance.choice([words, [text], [f"{text}=1"], [f"epochs=[{text}"]])
     status = cli.main(["plan", "ablation", *words])
     captured = capsys.readouterr()

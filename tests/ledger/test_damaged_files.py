@@ -220,6 +220,6 @@ def test_a_damaged_claim_is_somebodys_until_it_is_released(
     with pytest.raises(lease.ClaimedElsewhereError, match="is damaged"):
         lease.take_lease(storage / "ledger", signature)
     become_a_folder(file)
-    assert cli.main(["ledger", "release", signature, "--storage", str(storage)]) == 0
+    assert cli.main(["ledger", "release", signature, f"STORAGE={storage}"]) == 0
     assert ledger.entry(signature).status == "missing"
     assert "released" in capsys.readouterr().out

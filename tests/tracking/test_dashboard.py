@@ -83,7 +83,7 @@ def test_a_workspace_is_renewed_at_its_url(server: WandbServer) -> None:
 
 
 def save_dashboard(storage: Path, *more: str) -> int:
-    words = ["ablation", "--arms", "cnn,capsnet", "--seeds", "1", "--storage", str(storage)]
+    words = ["ablation", "ARMS=cnn,capsnet", "SEEDS=1", f"STORAGE={storage}"]
     return cli.main(["wandb", "dashboard", *words, *more])
 
 

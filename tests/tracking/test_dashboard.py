@@ -102,16 +102,6 @@ def test_the_command_prints_what_it_would_send_and_where_it_is(
     assert view.removeprefix("nw-").partition("-")[0] in capsys.readouterr().out
 
 
-def test_runs_of_a_matched_sweep_that_waits_are_found_without_tags(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["affnist", "SEEDS=1", f"STORAGE={tmp_path}", "--dry-run"]
-    assert cli.main(["wandb", "dashboard", *words]) == 0
-    (_, chosen) = json.loads(capsys.readouterr().out)["runset_settings"]["filters"].split("Group")
-    assert "JobType" in chosen
-    assert "Tags" not in chosen
-
-
 def test_the_command_tells_why_there_is_no_dashboard(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

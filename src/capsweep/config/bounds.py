@@ -58,21 +58,17 @@ def _one_of(*names: str) -> Rule:
     return f"one of {', '.join(names)}", lambda value: value in names
 
 
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(is_real, value))
+def _two_numbers(text: str, holds: Callable[[float, float], bool]) -> Rule:
+    def is_pair(value: Any) -> bool:
+        is_list = isinstance(value, list) and len(value) == 2 and all(map(is_real, value))
+        return is_list and holds(*value)
 
-
-def _is_range(value: Any, low: float = 0.0) -> bool:
-    return _is_pair(value) and low <= value[0] <= value[1]
+    return f"two numbers {text}", is_pair
 
 
 def _are_sizes(value: Any) -> bool:
     sizes = value if isinstance(value, list) else [value]
     return bool(sizes) and all(type(size) is int and size >= 1 for size in sizes)
-
-
-def _is_sha256(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 
 def _or_null(rule: Rule, kind: type) -> Rule:
@@ -92,14 +88,12 @@ ONE_DEVICE: Rule = (
 )
 SIZES: Rule = "whole numbers >= 1", _are_sizes
 TEXT = _or_null(("a text", bool), str)
-BETAS: Rule = (
-    "two numbers in [0, 1)",
-    lambda value: _is_pair(value) and all(0 <= number < 1 for number in value),
-)
-RANGE: Rule = "two numbers >= 0, the lower first", _is_range
-SCALES: Rule = (
-    "two numbers > 0, the lower first",
-    lambda value: _is_range(value) and value[0] > 0,
+BETAS = _two_numbers("in [0, 1)", lambda one, other: 0 <= one < 1 and 0 <= other < 1)
+RANGE = _two_numbers(">= 0, the lower first", lambda low, high: 0 <= low <= high)
+SCALES = _two_numbers("> 0, the lower first", lambda low, high: 0 < low <= high)
+SHA256: Rule = (
+    "a sha256, 64 hexadecimal digits",
+    lambda value: re.fullmatch("[0-9a-f]{64}", str(value)) is not None,
 )
 
 # By section, the keys that keep a rule; the keys of a section that a cell lacks are no error.
@@ -126,7 +120,7 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
         "test.scale": SCALES,
         "reader.viewpoint": _one_of(*VIEWPOINTS),
         "reader.axes": _one_of("chw", "hwc"),
-        "shards.fingerprint": ("a sha256, 64 hexadecimal digits", _is_sha256),
+        "shards.fingerprint": SHA256,
     },
     "model": {
         "initial.conv initial.pose initial.activation initial.votes initial.class_votes": (

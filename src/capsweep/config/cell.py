@@ -83,6 +83,7 @@ MOVED_TARGETS: Mapping[str, str] = {
     "capsweep.shards.batches.StretchImages": "capsweep.data.shards.presented.StretchImages",
 }
 
+CURRENT_TARGETS = {first: current for current, first in MOVED_TARGETS.items()}
 
 # Of the science, what changes numbers but not the work of a step.
 WORKLESS = (
@@ -203,7 +204,7 @@ def _hash_text(text: str) -> str:
 
 def with_current_targets(config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration, stored by any version, with the `_target_` paths of today's modules."""
-    return rename_targets(config, {first: current for current, first in MOVED_TARGETS.items()})
+    return rename_targets(config, CURRENT_TARGETS)
 
 
 def rename_targets(value: Any, names: Mapping[str, str]) -> Any:

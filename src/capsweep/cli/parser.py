@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, get_args
 
 from capsweep import __version__
-from capsweep.cluster import driver
 from capsweep.errors import UserError
 from capsweep.lab.evaluation import figures
 from capsweep.lab.evaluation.figures import whole_number
@@ -124,6 +123,7 @@ RUN = (
     _option("--max-hours", "of this command: then what runs leaves, 8 or 0.5"),
     _option("--more-seeds", "up to so many, where an order is undecided"),
     _option("--retry", "failed: also cells that the same code failed before", choices=["failed"]),
+    _switch("--here", "drive the cluster that this node is of"),
     _switch("--detach", "submit to the cluster's job server and return; see attach, status, stop"),
 )
 ATTACK = (
@@ -302,7 +302,6 @@ def make_parser() -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         module = "jobs" if name in ("attach", "status", "stop") else name
         _add_command(commands, module, name, command)
-    driver.add_here_option(commands.choices["sweep"])
     for group, (text, members) in GROUPS.items():
         below = commands.add_parser(group, help=text, description=text)
         inner = below.add_subparsers(metavar="COMMAND", required=True)

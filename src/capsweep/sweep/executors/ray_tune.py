@@ -236,6 +236,13 @@ class QueueReports(tune.Callback, tune.Stopper):
     def __init__(self, searcher: QueueSearcher) -> None:
         self.searcher, self.queue = searcher, searcher.queue
 
+    # Tune copies a stopper, and stores it for a restore, which we never do.
+    def __deepcopy__(self, memo: dict[int, Any]) -> "QueueReports":
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.queue.on_start(self.searcher.jobs[trial.trial_id])
 

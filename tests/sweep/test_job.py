@@ -16,8 +16,7 @@ from job_queues import (
 )
 
 from capsweep.errors import ConfigError
-from capsweep.sweep.capacity import Capacity, Node
-from capsweep.sweep.gpu_sharing import choose_share
+from capsweep.sweep.resources import Capacity, Node, choose_share
 
 FOUR, TWO = Node(cpu=16, gpu=4), Node(cpu=16, gpu=2)
 

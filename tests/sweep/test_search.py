@@ -310,7 +310,7 @@ def test_a_plan_names_candidates_arms_trials_left_and_what_they_take(
     timed = {"seconds": {"fit": 30, "total": 36}, "steps": 10, "shape": first.cell.shape}
     science = {"metrics": {"val/error": 0.5}, "parameters": 1, "epochs": 1, **timed}
     write_cell(ledger, Job(first.cell, labels_of(first.cell)), **{"result.json": science})
-    words = ["plan", str(sweep.path), "--storage", str(tmp_path)]
+    words = ["plan", str(sweep.path), f"STORAGE={tmp_path}"]
     assert cli.main(words) == 0
     printed = capsys.readouterr().out
     assert "capsnet · routing.num_iters=3 · optim.optimizer.lr=0.001" in printed
@@ -328,7 +328,7 @@ def test_a_plan_names_the_fault_of_a_search(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep = write_search(tmp_path, write_space("{batch_size: [8, 0]}"))
-    assert cli.main(["plan", str(sweep.path), "--storage", str(tmp_path)]) == 2
+    assert cli.main(["plan", str(sweep.path), f"STORAGE={tmp_path}"]) == 2
     printed = capsys.readouterr().err
     assert "find.yaml: arm capsnet: batch_size must be in [1, 1000000], got 0" in printed
 

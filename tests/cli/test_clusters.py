@@ -1,93 +1,22 @@
 """Sweeps that run as jobs of a cluster, or are submitted to Slurm."""
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 from fake_programs import Programs
-from s3_server import S3Server
 
 pytest.importorskip("ray")
 
 from capsweep import cli
 from capsweep.cli import jobs as commands
-from capsweep.cluster import job_server, submit
-from capsweep.cluster.client import Jobs, SweepJob, _Client
-from capsweep.errors import ConfigError
+from capsweep.cluster import submit
+from capsweep.cluster.client import Jobs, SweepJob
 
-SWEEP = """\
-question: How?
-base: [experiment=digits, model=cnn_small]
-seeds: [0]
-baseline: cnn
-arms: {cnn: {}}
-table: {rows: [arm], columns: [dataset], metric: test/error}
-"""
 NAME = "capsweep-ablation-01234567"
 COMMAND = "exec python -m capsweep sweep ablation"
 JOB = SweepJob(f"{NAME}-1", NAME, "ablation", 1, "RUNNING", COMMAND, "", 0.0, None, None)
-
-
-@pytest.fixture
-def sweep_file(tmp_path: Path) -> str:
-    file = tmp_path / "how.yaml"
-    file.write_text(SWEEP)
-    return str(file)
-
-
-def make_job(*words: str) -> SweepJob:
-    command = ["python", "-m", "capsweep", "sweep", "how", "--here", *words]
-    return replace(JOB, sweep="how", command=f"exec {shlex.join(command)}")
-
-
-def test_cells_are_counted_where_the_ledger_can_be_read(sweep_file: str, store: S3Server) -> None:
-    job = make_job(f"STORAGE={store.url('bucket/x')}")
-    assert commands.describe_cells(job, sweep_file) == "1 missing"
-    store.refuses = 403  # a laptop may watch what only the machines of the cluster may read
-    assert commands.describe_cells(job, sweep_file).startswith("not counted: ")
-
-
-def test_why_cells_are_not_counted_is_said(sweep_file: str, tmp_path: Path) -> None:
-    job = make_job(f"STORAGE={tmp_path}")
-    text = commands.describe_cells(job)
-    assert text.startswith("not counted: sweeps/ has no how.yaml here; name it: SWEEP=")
-    text = f"1 missing, as {tmp_path}/ledger is seen from here; make attach shows its lines"
-    assert commands.describe_cells(job, sweep_file) == text
-    assert not (tmp_path / "ledger").exists()
-
-
-@pytest.mark.parametrize(
-    ("status", "message", "lines"),
-    [
-        (
-            2,
-            "logs:\nplan\nerror: no such key\n",
-            ["; cells: not counted: ", "  error: no such key"],
-        ),
-        (1, "logs:\nplan\nNameError: x\n", ["; cells: not counted: ", "  NameError: x"]),
-        (
-            127,
-            "logs:",
-            ["failed (exit status 127), submitted", "  the head has no program python; set "],
-        ),
-        (
-            None,
-            "no node",
-            ["; cells: not counted: ", "  it ended without an exit status: no node; "],
-        ),
-    ],
-)
-def test_status_has_the_cause_of_a_failure(
-    status: int | None, message: str, lines: list[str]
-) -> None:
-    job = replace(make_job(), state="FAILED", status=status, message=message)
-    described = commands._describe_job(job, None)
-    assert len(described) == len(lines)
-    for line, text in zip(described, lines, strict=True):
-        assert text in line
 
 
 class Head:
@@ -99,40 +28,16 @@ class Head:
         self.answers = answers
 
     def read_json(self, endpoint: str) -> Any:
-        return self.answers["nodes" if "nodes" in endpoint else "cluster_status"]
+        return self.answers["nodes"]
 
     def list_jobs(self) -> list[SweepJob]:
         return [JOB]
-
-    def read_nodes(self) -> None:
-        raise ConfigError("500: the state API timed out")
 
     def read_job(self, job_id: str) -> SweepJob:
         return replace(JOB, state="FAILED", status=self.answers["status"])
 
     def read_log(self, job_id: str) -> str:
         return "plan\n"
-
-
-@pytest.mark.parametrize(
-    ("usage", "text"),
-    [
-        (
-            {"CPU": [10.0, 64.0], "GPU": [2.5, 4.0]},
-            "2 nodes, 0.5 GPUs, 2.5 in use, 64 CPUs, 10 in use",
-        ),
-        ({}, "2 nodes, 0.5 GPUs, 64 CPUs"),
-    ],
-)
-def test_status_has_what_the_living_nodes_have(usage: dict[str, Any], text: str) -> None:
-    head = {"state": "ALIVE", "resources_total": {"CPU": 4.0, "memory": 1e9}}
-    worker = {"state": "ALIVE", "resources_total": {"CPU": 60.0, "GPU": 0.5}}
-    nodes = {"data": {"result": {"result": [head, worker, {**worker, "state": "DEAD"}]}}}
-    report = {"data": {"clusterStatus": {"loadMetricsReport": {"usage": usage}}}}
-    server = Jobs.__new__(Jobs)
-    answers: Any = Head(nodes=nodes, cluster_status=report)
-    server.address, server._client = "", answers
-    assert commands._describe_nodes(server.read_nodes()) == text
 
 
 @pytest.mark.parametrize(
@@ -169,41 +74,31 @@ def test_a_typed_address_comes_before_that_of_the_environment(
 
 
 @pytest.mark.parametrize(
-    ("command", "text"),
+    ("state", "status", "log", "line"),
     [
-        ("exec '/a capsweep /python' -m capsweep sweep ablation SEEDS=1", "missing"),
-        ("capsweep sweep ablation SEEDS=1", "missing"),
-        ("capsweep sweep 'ablation", "not counted: No closing quotation"),
+        ("RUNNING", None, "plan\n[1 done, 2 running]\n\n", "[1 done, 2 running]"),
+        ("RUNNING", None, "", "it has printed nothing"),
+        ("FAILED", 2, "plan\nerror: no such key\n", "error: no such key"),
+        ("FAILED", 127, "", "the head has no program python; set "),
+        ("FAILED", None, "", "it ended without an exit status: no node; "),
     ],
 )
-def test_cells_are_counted_by_the_words_of_a_jobs_command(command: str, text: str) -> None:
-    assert text in commands.describe_cells(replace(JOB, command=command))
-
-
-def test_status_lists_jobs_of_a_head_that_does_not_tell_its_nodes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_status_has_the_last_line_of_a_job_or_why_it_did_not_begin(
+    state: str,
+    status: int | None,
+    log: str,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(job_server, "open_jobs", lambda cluster: Head())
+    job, head = replace(JOB, state=state, status=status, message="no node"), Head()
+    monkeypatch.setattr(head, "list_jobs", lambda: [job])
+    monkeypatch.setattr(head, "read_log", lambda job_id: log)
+    monkeypatch.setattr(commands, "open_jobs", lambda cluster: head)
     assert cli.main(["status", f"RAY_ADDRESS={Head.address}"]) == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first == "cluster: it does not tell its nodes (500: the state API timed out)"
-    assert second.startswith(f"{JOB.id}: running, submitted ")
-
-
-@pytest.mark.parametrize(
-    ("status", "content", "text"),
-    [(500, b"-", "code 500: -"), (200, b"<", "Expecting"), (200, b"{}", "KeyError")],
-)
-def test_a_head_that_answers_is_not_said_to_be_absent(
-    status: int, content: bytes, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer = requests.Response()
-    answer.status_code, answer._content = status, content
-    server, client = Jobs.__new__(Jobs), _Client.__new__(_Client)
-    monkeypatch.setattr(client, "_do_request", lambda *words: answer)
-    server.address, server._client = Head.address, client
-    with pytest.raises(ConfigError, match=f"^{Head.address}: .*{text}"):
-        server.read_nodes()
+    assert first.startswith(f"{JOB.id}: {state.lower()}")
+    assert second.startswith(f"  {line}")
 
 
 @pytest.mark.parametrize(
@@ -218,19 +113,12 @@ def test_a_driver_that_was_killed_is_reported(
     printed = capsys.readouterr().out
     assert text in printed
     assert ("killed" in printed) == (status < 0)
-    assert "other code" not in printed
-
-
-def test_a_job_that_runs_other_code_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    server: Any = Head(status=0)
-    commands.watch_job(server, replace(JOB, code="another"))
-    assert "it runs other code than that here" in capsys.readouterr().out
 
 
 def test_a_command_that_runs_already_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(job_server, "open_jobs", lambda cluster: Head())
+    monkeypatch.setattr(commands, "open_jobs", lambda cluster: Head())
     job = replace(JOB, code="another")
     monkeypatch.setattr(submit, "submit_sweep", lambda *arguments: (job, False))
     assert cli.main(["sweep", "ablation", "SEEDS=1", "CLUSTER=address", "--detach"]) == 0
@@ -248,7 +136,7 @@ def test_a_command_that_runs_already_is_named(
         ("sweep ablation CLUSTER=address --detach EXECUTOR=local", "is driven by a job"),
         (
             "status RAY_ADDRESS=https://me:secret@head:8265",
-            "error: RAY_ADDRESS or cluster.jobs: credentials in the URL of head ",
+            "error: RAY_ADDRESS or cluster.jobs: credentials in the URL of head:8265 ",
         ),
         ("status RAY_ADDRESS=127.0.0.1", "must be auto, HOST:PORT such as 127.0.0.1:6379, or"),
         ("sweep ablation RAY_ADDRESS=ray://head:10001", "must be auto, HOST:PORT such as"),
@@ -304,7 +192,7 @@ def test_a_sweep_on_slurm_is_a_script_that_is_submitted(
     assert f"places.ledger={own_folder}/outputs/ledger" in text
     printed = capsys.readouterr().out
     assert "job 4711" in printed
-    assert script.removesuffix(".sh") + "-4711.log" in printed
+    assert script.removesuffix(".sh") + "-4711*.log" in printed
     programs.add("sbatch", "echo 'invalid partition' >&2; exit 1")
     assert cli.main(command) == 2
     assert "sbatch refused" in capsys.readouterr().err

@@ -7,51 +7,64 @@ import pytest
 
 from capsweep.cli import parser, sweep_options
 from capsweep.cluster import driver
-from capsweep.sweep.expand import Point
+from capsweep.config import compose
 
 TYPED = (
-    "sweep ablation SEEDS=2 --sto results batch_size=8,16 ROUTING=1,3 RETRY=failed "
-    "--exclude 'batch_size=8 epochs=12' RAY_ADDRESS=127.0.0.1:6379 --exclude 'batch_size=16 seed=1'"
+    "SEEDS=2 STORAGE=results batch_size=8,16 ROUTING=1,3 RETRY=failed --detach "
+    "'EXCLUDE=batch_size=8 epochs=12' RAY_ADDRESS=127.0.0.1:6379 cluster.grows_to.cpu=4"
 )
 
 
-def load_points(words: list[str]) -> list[Point]:
-    return sweep_options.load_points(parser.parse_arguments(words))[1]
-
-
-def make_inner(text: str, staged: bool = True) -> list[str]:
-    parsed = parser.parse_arguments(shlex.split(text))
-    config = sweep_options.load_points(parsed)[1][0].cell.config
-    return driver.make_inner_command(parsed, config, staged)
+def make_inner(text: str, sweep: str = "ablation", staged: bool = True) -> list[str]:
+    words = shlex.split(text)
+    config = sweep_options.load_points(parser.parse_arguments(["sweep", sweep, *words]))[1]
+    return driver.make_inner_command(sweep, words, config[0].cell.config, staged)
 
 
 def test_the_cells_and_their_places_are_those_that_were_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    typed = load_points(shlex.split(TYPED))
+    parsed = parser.parse_arguments(["sweep", "ablation", *shlex.split(TYPED)])
+    typed = sweep_options.load_points(parsed)[1]
     inner = make_inner(TYPED)
     monkeypatch.chdir("/")
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # as Ray tells its jobs
     parsed = parser.parse_arguments(inner)
     again = sweep_options.load_points(parsed)[1]
     assert [p.cell.signature for p in again] == [p.cell.signature for p in typed]
-    assert again[0].cell.config["places"] == typed[0].cell.config["places"]
-    assert again[0].cell.config["places"]["storage"] == str(tmp_path / "results")
-    assert (parsed.here, parsed.retry, parsed.address) == (True, "failed", None)
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # as Ray tells its jobs
-    assert load_points(inner)[0].cell.config["cluster"]["address"] == "10.0.0.1:6379"
+    config = again[0].cell.config
+    assert config["places"] == typed[0].cell.config["places"]
+    assert config["places"]["storage"] == str(tmp_path / "results")
+    assert config["cluster"]["address"] == "10.0.0.1:6379"
+    assert (config["cluster"]["name"], config["cluster"]["grows_to"]["cpu"]) == ("address", 4)
+    assert (parsed.here, parsed.retry, parsed.detach) == (True, "failed", False)
 
 
-def test_one_choice_is_one_command_however_it_is_typed() -> None:
-    inner = make_inner("sweep ablation SEEDS=2 EPOCHS=3 CLUSTER=address")
-    assert inner == make_inner("sweep EPOCHS=3 ablation CLUSTER=address --seed 2")
-    assert inner == make_inner("sweep ablation SEEDS=2 EPOCHS=3 RAY_ADDRESS=head:6379")
-    assert inner != make_inner("sweep ablation SEEDS=3 EPOCHS=3 CLUSTER=address")
+def test_one_choice_is_one_command_in_whatever_order_it_is_typed() -> None:
+    names = {
+        driver.name_command("ablation", make_inner(text))
+        for text in (
+            "SEEDS=2 EPOCHS=3 CLUSTER=address",
+            "CLUSTER=address EPOCHS=3 SEEDS=2",
+            "SEEDS=2 EPOCHS=3 RAY_ADDRESS=head:6379",
+        )
+    }
+    assert len(names) == 1
+    assert driver.name_command("ablation", make_inner("SEEDS=3 EPOCHS=3")) not in names
+
+
+def test_words_and_options_are_left_out_alike() -> None:
+    config = compose.cell([]).config
+    words = ["ROUTING=3", "CLUSTER=address", "RAY_ADDRESS=h:1", "STORAGE=s", "places.data=d"]
+    inner = driver.make_inner_command("ablation", words, config)
+    assert inner[:5] == ["sweep", "ablation", "--here", "ROUTING=3", "cluster=local"]
+    assert len(inner) == 8
 
 
 def test_a_sweep_file_of_elsewhere_is_named_as_it_is_staged(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("question: q\nbase: []\nseeds: [0]\nbaseline: a\narms: {a: {}}\n")
     file.write_text(file.read_text() + "table: {rows: [arm], columns: [], metric: test/error}\n")
-    assert make_inner(f"sweep {file}")[:3] == ["sweep", "mine", "--here"]
-    assert make_inner(f"sweep {file}", staged=False)[1] == str(file)
+    assert make_inner("", str(file))[:3] == ["sweep", "mine", "--here"]
+    assert make_inner("", str(file), staged=False)[1] == str(file)

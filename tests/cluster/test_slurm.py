@@ -1,5 +1,5 @@
 """Slurm: the batch script is clean to shellcheck, and run for real with Slurm's programs stood in
-for; the parts of an array are real processes of this machine, by submitit.
+for.
 """
 
 import os
@@ -54,12 +54,12 @@ def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def render(*words: str, **keys: Any) -> str:
+def render(*words: str, is_array: bool = False, **keys: Any) -> str:
     section = cluster("slurm", **keys)
-    return batch.render_script(section, "ablation", words or ["WORDS"], Path("/logs"))[1]
+    return batch.render_script(section, "ablation", words or ["WORDS"], Path("/logs"), is_array)[1]
 
 
-@pytest.mark.parametrize("keys", [{}, KEYS, {"gpus": 0}], ids=["defaults", "all", "no GPU"])
+@pytest.mark.parametrize("keys", [{}, KEYS, {"gpus": 0}, {"is_array": True}], ids=str)
 def test_bash_and_shellcheck_find_nothing(keys: dict[str, Any], tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     # Of a backslash before a quote shellcheck asks whether it is meant.
@@ -94,23 +94,23 @@ class Slurm:
         self.token.write_text("x")
 
     def start(
-        self, words: list[str], job: int = 7, before_end: str = ""
+        self, words: list[str], job: int = 7, before_end: str = "", is_array: bool = False
     ) -> "subprocess.Popen[str]":
         """A job that drives `words`; before_end: shell in front of what ends the driver."""
-        text = render(token=str(self.token), requeues=3)
+        text = render(token=str(self.token), requeues=3, is_array=is_array)
         # The environment's own ray stands before the one that is stood in for.
         text = re.sub(r"(?m)^export PATH=.*\n", "", text)
         assert DRIVER in text
         text = text.replace(DRIVER, shlex.join(words))
         self.script.write_text(text.replace("end_driver() {", f"{before_end}end_driver() {{"))
         variables = {"SLURM_JOB_NODELIST": "here", "SLURM_JOB_NUM_NODES": "1"}
-        variables |= {"SLURM_JOB_ID": str(job)}
+        variables |= {"SLURM_JOB_ID": str(job), "SLURM_ARRAY_TASK_ID": "2"}
         command, environment = ["bash", str(self.script)], variables | os.environ
         return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
-    def run(self, words: list[str], job: int = 7) -> tuple[int, str]:
+    def run(self, words: list[str], job: int = 7, is_array: bool = False) -> tuple[int, str]:
         """The exit status, and what was printed."""
-        started = self.start(words, job)
+        started = self.start(words, job, is_array=is_array)
         printed, _ = started.communicate(timeout=60)
         return started.returncode, printed
 
@@ -125,6 +125,9 @@ def test_the_driver_gets_its_words_the_token_and_the_address(slurm: Slurm, tmp_p
     show = f"import os, sys; print(sys.argv[1:], *map(os.environ.get, [{names}]))"
     text = f"{list(HOSTILE)} token {slurm.token} 127.0.0.1:10070\n"
     assert slurm.run([sys.executable, "-c", show, *HOSTILE]) == (0, text)
+    part = "import sys; print(sys.argv[1:])"
+    text = f"{[*HOSTILE, 'SHARD=2/8']}\n"
+    assert slurm.run([sys.executable, "-c", part, *HOSTILE], is_array=True) == (0, text)
     assert not (tmp_path / "broken").exists()
 
 
@@ -145,6 +148,7 @@ def test_two_jobs_of_one_node_share_no_port(slurm: Slurm) -> None:
     [(signal.SIGUSR1, 2, True), (signal.SIGUSR1, 3, False), (signal.SIGTERM, 0, False)],
 )
 @pytest.mark.parametrize("is_slow", [False, True])
+@pytest.mark.parametrize("is_array", [False, True])
 def test_a_warning_ends_the_driver_alone_and_queues_the_job_again(
     slurm: Slurm,
     monkeypatch: pytest.MonkeyPatch,
@@ -152,12 +156,13 @@ def test_a_warning_ends_the_driver_alone_and_queues_the_job_again(
     restarts: int,
     queued: bool,
     is_slow: bool,
+    is_array: bool,
 ) -> None:
     """is_slow: the driver has ended before the shell looks again."""
     monkeypatch.setenv("SLURM_RESTART_COUNT", str(restarts))
     wait = 'kill() { builtin kill "$@" && until ! builtin kill -0 "$1"; do sleep 0.1; done; }\n'
     os.mkfifo("begun")
-    job = slurm.start([sys.executable, "-c", WAITING], before_end=wait if is_slow else "")
+    job = slurm.start([sys.executable, "-c", WAITING], 7, wait if is_slow else "", is_array)
     Path("begun").read_text()  # waits until it runs
     job.send_signal(number)
     job.communicate(timeout=60)
@@ -222,64 +227,12 @@ def test_a_job_starts_its_ray_drives_and_leaves_nothing(programs: Programs, tmp_
     assert ran.stdout.endswith("\n0\n"), "no process of Ray, no folder of its own"
 
 
-def submit_here(folder: Path, *commands: list[str]) -> list[Any]:
-    """The parts of an array, as processes of this machine."""
-    return batch.submit_parts(cluster("slurm", array__through="local"), "job", commands, folder)
-
-
-def test_each_part_is_a_process_with_its_words_in_the_folder_of_the_command(tmp_path: Path) -> None:
-    show = (
-        "import os, sys; print(sys.argv[1:], os.getcwd(), flush=True); sys.exit(len(sys.argv) < 3)"
-    )
-    part = [sys.executable, "-c", show]
-    good, bad = submit_here(tmp_path / "jobs", [*part, *HOSTILE, "1/2"], part)
-    assert good.result() == 0
-    assert f"{[*HOSTILE, '1/2']} {os.getcwd()}" in str(good.stdout())
-    assert "exit status 1" in str(bad.exception())
-    assert not (tmp_path / "broken").exists()
-
-
-@pytest.mark.slow
-def test_a_part_that_is_warned_ends_as_by_ctrl_c_and_is_run_again(tmp_path: Path) -> None:
-    os.mkfifo("begun")
-    (job,) = submit_here(tmp_path / "jobs", [sys.executable, "-c", WAITING])
-    os.kill(int(Path("begun").read_text()), signal.SIGUSR2)
-    assert job.result() == 0
-    assert Path("ended").exists()
-
-
-@pytest.mark.parametrize(
-    ("text", "minutes"),
-    [("90", 90), ("90:30", 90), ("04:00:00", 240), ("2-12", 3600), ("1-0:30:0", 1470)],
-)
-def test_a_time_of_slurm_is_read_as_slurm_reads_it(text: str, minutes: int) -> None:
-    assert batch.parse_minutes(text) == minutes
-    with pytest.raises(ConfigError, match=r"cluster\.time="):
-        batch.parse_minutes(f"{text}h")
-
-
-def test_slurm_is_given_an_array_with_every_option(programs: Programs, tmp_path: Path) -> None:
-    programs.add("srun")
-    programs.add("sbatch", 'cp "${@: -1}" "$(dirname "$0")/../given"; echo "Submitted batch job 1"')
-    section = cluster("slurm", **KEYS, array__parallel=2)
-    jobs = batch.submit_parts(section, "job", [["true"]] * 3, tmp_path / "jobs")
-    assert [job.job_id for job in jobs] == ["1_0", "1_1", "1_2"]
-    script = (tmp_path / "given").read_text()
-    for option in (
-        *("partition=big", "account=lab", "qos=high", "constraint='a100|h100'", "mem=64G"),
-        *("gres=gpu:4", "array=0-2%2", "time=1440", "signal=USR2@99", "cpus-per-task=9"),
-        *("job-name=job", "requeue"),
-    ):
-        assert f"#SBATCH --{option}\n" in script, option
-    assert f"source {os.getcwd()}/modules.sh" in script
-
-
-def test_an_array_without_slurm_is_one_line(
-    programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(programs.folder))
-    with pytest.raises(ConfigError, match=r"cluster=slurm: the array is refused: .*srun"):
-        batch.submit_parts(cluster("slurm"), "job", [["true"]], tmp_path / "jobs")
+def test_an_array_has_a_job_for_each_part_that_may_run_beside_others() -> None:
+    script = render(is_array=True, **KEYS, array__parts=3, array__parallel=2)
+    assert "#SBATCH --array=1-3%2\n" in script
+    assert "%A_%a.log\n" in script
+    assert "#SBATCH --nodes=1\n" in script
+    assert "singleton" not in script
 
 
 SMALL = """\
@@ -293,16 +246,12 @@ table: {rows: [arm], columns: [dataset], metric: test/error}
 
 
 @pytest.mark.slow
-def test_an_array_runs_every_cell_of_a_sweep_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_array_runs_every_cell_of_a_sweep_once(programs: Programs) -> None:
     Path("small.yaml").write_text(SMALL)
-    jobs: list[Any] = []
-    submit = batch.submit_parts
-    monkeypatch.setattr(
-        batch, "submit_parts", lambda *arguments: jobs.extend(submit(*arguments)) or jobs
-    )
+    run_parts = 'for i in 1 2; do SLURM_ARRAY_TASK_ID=$i bash "${@: -1}" || exit; done; echo 4711'
+    programs.add("sbatch", f"exec 3>&1; ({run_parts}) | tail -n 1")
     words = ["sweep", "small.yaml", "CLUSTER=slurm", "EXECUTOR=array", "logger=csv"]
-    assert cli.main([*words, "cluster.array.parts=2", "cluster.array.through=local"]) == 0
-    assert [job.result() for job in jobs] == [0, 0]
+    assert cli.main([*words, "cluster.array.parts=2", "cluster.token=token"]) == 0
     ledger = Ledger("outputs/ledger")
     statuses = [ledger.read_result(each)["status"] for each in ledger.list_signatures()]
     assert statuses == ["finished"] * 2

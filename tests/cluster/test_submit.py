@@ -1,7 +1,6 @@
 """Jobs of a cluster: their ids, their log over connections that come and go, why none began."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -91,20 +90,15 @@ def test_of_two_submitters_at_one_moment_the_second_attaches(tmp_path: Path) -> 
     assert submit.submit_sweep(server, file, WORDS) == (JOB, False)
 
 
-def test_another_sweep_file_or_another_configuration_is_other_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_sweep_file_is_other_code(tmp_path: Path) -> None:
     server, file = JobServer([], [""]), tmp_path / "mine.yaml"
     file.touch()
     submit.submit_sweep(server, file, WORDS)
     job = replace(JOB, code=server.code)
-    assert not submit.has_other_code(server, job, file)
+    assert not submit.runs_other_code(job, file)
     file.write_text("question: Another?")
-    assert submit.has_other_code(server, job, file)
-    assert not submit.has_other_code(server, job), "its file is not known here"
-    without = shutil.ignore_patterns("__pycache__", "digits.yaml")
-    monkeypatch.setattr(submit.package_files, "SKIPPED", without)
-    assert submit.has_other_code(server, job)
+    assert submit.runs_other_code(job, file)
+    assert not submit.runs_other_code(JOB, file), "it came with an image, whose code nobody knows"
 
 
 def test_stopping_a_job_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

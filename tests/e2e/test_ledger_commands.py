@@ -115,9 +115,8 @@ def test_reproduce_prints_the_command_and_run_gives_the_same_numbers(
     assert result.read_bytes() == before
 
 
-@pytest.mark.parametrize("code", [None, "0123456789ab"])
-def test_numbers_of_another_machine_are_compared_with_what_differs_and_what_rounding_moved(
-    code: str | None, swept: Path, tmp_path: Path, capsys: Capture
+def test_numbers_of_another_machine_are_compared_with_what_differs(
+    swept: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     first = list_signatures(swept)[0]
     folder = tmp_path / "theirs" / folder_of(first)
@@ -127,22 +126,17 @@ def test_numbers_of_another_machine_are_compared_with_what_differs_and_what_roun
     result = json.loads((folder / "result.json").read_text())
     ours = result["metrics"]["test/error"]
     result["metrics"]["test/error"] = theirs = ours - 0.25
-    result["code"]["numerics"] = code or result["code"]["numerics"]
     (folder / "provenance.json").write_text(json.dumps(made))
     (folder / "result.json").write_text(json.dumps(result))
     reported_cells.sign(folder)
     typed = [f"STORAGE={tmp_path}", f"LEDGER={tmp_path / 'theirs'}"]
     words = ["ledger", "reproduce", first, "--run", *typed, f"places.data={tmp_path / 'data'}"]
-    for _ in range(2):  # the second finds what the first left
-        assert cli.main(words) == 1
-        text = capsys.readouterr().out
-        assert f"test/error {theirs:.6g}: now {ours} (+0.25)\n" in text
-        assert "\nhardware differs: Theirs (AVX2) then, " in text
-        assert "torch differs" not in text
-        known = f"\ntest/error: rounding moved it by 0.25 on the machines known: {theirs:.6g} on "
-        assert (known in text) == (code is None)
-        assert ("\nother code: the difference need not be rounding\n" in text) == bool(code)
-    assert len(list((tmp_path / "reproduced").iterdir())) == 2
+    assert cli.main(words) == 1
+    text = capsys.readouterr().out
+    assert f"test/error {theirs:.6g}: now {ours} (+0.25)\n" in text
+    assert "\nhardware differs: Theirs (AVX2) then, " in text
+    assert "torch differs" not in text
+    assert len(list((tmp_path / "reproduced").iterdir())) == 1
     assert cli.main([*words, "epochs=3"]) == 2
     assert "epochs decides what the cell is" in capsys.readouterr().err
 

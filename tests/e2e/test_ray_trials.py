@@ -19,7 +19,7 @@ from capsweep.config import compose
 from capsweep.ledger.ledger import Ledger
 from capsweep.runtime.ray_start import ray
 from capsweep.sweep.executors import ray_tune
-from capsweep.sweep.capacity import Capacity
+from capsweep.sweep.resources import Capacity
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
 from capsweep.sweep.queue import JobQueue

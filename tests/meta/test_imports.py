@@ -144,7 +144,7 @@ def test_a_command_imports_what_it_uses(
 # What docs/how-to/use-an-air-gapped-gpu-host.md does not ask for.
 BARE = """
 import sys, pytest
-absent = ("ray", "wandb", "wandb_workspaces", "sklearn", "pandas", "optuna", "submitit", "pyarrow")
+absent = ("ray", "wandb", "wandb_workspaces", "sklearn", "pandas", "optuna", "pyarrow")
 sys.modules.update(dict.fromkeys(absent))
 sys.exit(pytest.main(["--collect-only", "-qq", "-m", "gpu", *sys.argv[1:]]))
 """

@@ -12,9 +12,9 @@ pytest.importorskip("ray")
 
 from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError, NodeError
-from capsweep.sweep.capacity import Capacity, Node
 from capsweep.sweep.executors import Cluster, cluster_nodes
 from capsweep.sweep.executors.cluster_nodes import ClusterNodes, check_node, node_requirements
+from capsweep.sweep.resources import Capacity, Node
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,7 @@ from job_queues import (
 )
 
 from capsweep.errors import ConfigError
-from capsweep.sweep.capacity import Capacity, Node
-from capsweep.sweep.gpu_sharing import choose_share
+from capsweep.sweep.resources import Capacity, Node, choose_share
 
 
 def test_a_cell_that_no_node_can_hold_is_refused_with_what_the_nodes_have(

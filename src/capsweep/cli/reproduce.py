@@ -9,7 +9,6 @@ from capsweep.config.overrides import parse, render
 from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.ledger.listing import find_signature
-from capsweep.storage import stores
 from capsweep.storage.stores import join
 from capsweep.sweep import reproduce
 from capsweep.sweep.choices import is_logistics
@@ -33,9 +32,8 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
             f"{signature}: it has no result to compare with; the line above runs it, and "
             "`capsweep ledger show` says how it ended"
         )
-    kept = join(places.absolute(storage), "reproduced")
-    earlier = stores.open_store(kept).list_names("")
-    apart = join(kept, f"{signature}-{secrets.token_hex(3)}")
+    name = f"{signature}-{secrets.token_hex(3)}"
+    apart = join(places.absolute(storage), f"reproduced/{name}")
     reproduce.run_apart(recipe.cell.overrides, storage, apart, settings)
     print(f"# made again in {apart}")
     again = reproduce.read_making(Ledger(apart), signature)
@@ -44,9 +42,7 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
         print(line)
     if recorded.metrics == again.metrics:
         return 0
-    ledgers = (Ledger(join(kept, name)) for name in earlier if name.startswith(f"{signature}-"))
-    others = [one for each in ledgers if (one := reproduce.read_making(each, signature))]
-    for line in reproduce.explain_difference(recorded, again, others):
+    for line in reproduce.explain_difference(recorded, again):
         print(line)
     return 1
 

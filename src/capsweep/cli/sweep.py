@@ -1,18 +1,15 @@
 """`capsweep sweep`: run what is missing of a sweep, here or on a cluster, then print its table."""
 
 import argparse
-import shlex
-import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from capsweep.cli import jobs, sweep_options
-from capsweep.cluster import driver, job_server
+from capsweep.cluster import driver
 from capsweep.config import places
+from capsweep.config.words import split_words
 from capsweep.errors import ConfigError, UserError
 from capsweep.runtime import terminal
-from capsweep.runtime.terminal import count_of
 from capsweep.sweep import drive, limits, more_seeds
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -23,8 +20,10 @@ def run_sweep(parsed: argparse.Namespace) -> int:
     sweep, points, config = _load(parsed)
     for note in () if parsed.here else sweep.notes:  # once: where it was typed
         print(note, flush=True)
-    if parsed.here and (on_node := driver.with_node_places(parsed, config)) is not None:
-        parsed, (sweep, points, config) = on_node, _load(on_node)
+    if parsed.here and (words := driver.with_node_places(_list_words(parsed), config)) is not None:
+        values, overrides = split_words("sweep", words)
+        parsed = argparse.Namespace(**{**vars(parsed), "words": values, "overrides": overrides})
+        sweep, points, config = _load(parsed)
     # What is wrong with these is said here, and not in the log of a job.
     limits.read_limits(parsed.budget, parsed.max_hours)
     if parsed.more_seeds is not None:
@@ -92,7 +91,7 @@ def _submit_sweep(
         raise ConfigError("--dry-run: nothing is submitted; `capsweep plan` prints the cells")
     if not parsed.here and (parsed.detach or cluster["submit"]):
         return _submit_job(parsed, sweep, config)
-    if job_server.is_url(cluster["address"]):
+    if str(cluster["address"]).startswith("http"):
         raise ConfigError(
             f"RAY_ADDRESS={cluster['address']}: jobs are taken there; add --detach, or "
             "give the address of Ray itself, such as head:6379"
@@ -104,16 +103,16 @@ def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, A
     """Submit the sweep, or find the job that runs it; attach unless --detach is given."""
     _check_executor(parsed, config)  # another would train, or lose results, on the head
     _read_options(parsed)  # a bad one is refused here, not in the log of the job
-    server = job_server.open_jobs(config["cluster"])
+    server = jobs.open_jobs(config["cluster"])
     from capsweep.cluster import submit  # it imports Ray
 
-    words = driver.make_inner_command(parsed, config)
+    words = driver.make_inner_command(parsed.sweep, _list_words(parsed), config)
     job, is_new = submit.submit_sweep(server, sweep.path, words, config["cluster"]["python"])
     print(f"{'submitted' if is_new else 'this command runs already'}: {job.id}", flush=True)
+    if not is_new and submit.runs_other_code(job, sweep.path):
+        print(f"  it runs other code than that here; to run this: capsweep stop {job.id}")
     if not parsed.detach:
-        return jobs.watch_job(server, job, sweep.path)
-    if not is_new:
-        jobs.print_other_code(server, job, sweep.path)
+        return jobs.watch_job(server, job)
     place = f"SWEEP={job.id} RAY_ADDRESS={server.address}"
     print(f"make attach {place}  (its lines; status and stop likewise)")
     return 0
@@ -128,38 +127,20 @@ def _check_executor(parsed: argparse.Namespace, config: Mapping[str, Any]) -> No
 def _submit_to_slurm(parsed: argparse.Namespace, config: Mapping[str, Any]) -> int:
     from capsweep.cluster import slurm
 
-    cluster = _without_requeues(parsed, config)
-    words = driver.make_inner_command(parsed, config, staged=False)
+    cluster, is_array = _without_requeues(parsed, config), parsed.executor == "array"
+    if not is_array:
+        _check_executor(parsed, config)
+    words = driver.make_inner_command(parsed.sweep, _list_words(parsed), config, staged=False)
     folder = places.resolve(config["places"]).storage / "clusters" / cluster["name"]
-    if parsed.executor == "array":
-        return _submit_array(parsed, cluster, words, folder)
-    _check_executor(parsed, config)
-    name, text = slurm.render_script(cluster, parsed.sweep, words, folder)
+    name, text = slurm.render_script(cluster, parsed.sweep, words, folder, is_array)
     if parsed.dry_run:
         print(f"# ---- {folder / name}, for sbatch --parsable\n{text}")
         return 0
     return slurm.submit_script(cluster, name, text, folder, print)
 
 
-def _submit_array(
-    parsed: argparse.Namespace, cluster: Mapping[str, Any], words: Sequence[str], folder: Path
-) -> int:
-    from capsweep.cluster import slurm
-
-    count = cluster["array"]["parts"]
-    name = driver.name_command(Path(parsed.sweep).stem, words)
-    command = [sys.executable, "-m", "capsweep", *words]
-    parts = [[*command, f"SHARD={index}/{count}"] for index in range(1, count + 1)]
-    if parsed.dry_run:
-        for key, value in slurm.make_parameters(cluster, name).items():
-            print(f"# {key}: {value}")
-        for part in parts:
-            print(f"# would run: {shlex.join(part)}")
-        return 0
-    submitted = slurm.submit_parts(cluster, name, parts, folder / name)
-    print(f"submitted {count_of(count, 'part')}: {', '.join(job.job_id for job in submitted)}")
-    print(f"  their logs: {folder / name}; the table, when they have ended: capsweep report")
-    return 0
+def _list_words(parsed: argparse.Namespace) -> list[str]:
+    return [*(f"{name}={value}" for name, value in parsed.words.items()), *parsed.overrides]
 
 
 def _without_requeues(parsed: argparse.Namespace, config: Mapping[str, Any]) -> Mapping[str, Any]:

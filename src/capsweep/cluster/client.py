@@ -9,11 +9,11 @@ import logging
 import os
 import re
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 os.environ.setdefault("RAY_py_gcs_connect_timeout_s", "5")  # Ray's own 30 are long
 
@@ -25,18 +25,23 @@ from ray._private.authentication.authentication_token_setup import ensure_token_
 from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 from ray.job_submission import JobSubmissionClient
 
-from capsweep.cluster.job_server import NO_HEAD, NO_SERVER
 from capsweep.errors import ConfigError
 
 for _name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # the second sets its own
     logging.getLogger(_name).setLevel(logging.WARNING)
 
 ANSWER_SECONDS = 5.0, 60.0  # to connect, and between two pieces of an answer
-MOST_NODES = 10_000  # lost ones included; Ray lists no more, and a hundred unless it is asked
+LOCAL_SERVER = "http://127.0.0.1:8265"  # Ray's own choice; a tunnel ends there too
+KEY = "RAY_ADDRESS or cluster.jobs"
 WORKER_COMMAND = "--python_worker_command="  # of a raylet
 CODE = "capsweep_code"  # in a job's metadata
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 JOB_ID = re.compile(r"(?P<name>capsweep-(?P<sweep>.+)-[0-9a-f]{8})-(?P<number>[0-9]+)")
+
+
+def is_url(address: str | None) -> bool:
+    """Whether an address is where jobs are taken, and not that of Ray itself."""
+    return address is not None and address.startswith(("http://", "https://"))
 
 
 class UnreachableError(ConfigError):
@@ -118,19 +123,6 @@ class Jobs:
         except ConfigError:
             return ""
 
-    def read_nodes(self) -> dict[str, Any]:
-        """The count of nodes, and of GPUs and CPUs the total and, where the head tells it, what is
-        in use, some seconds old at most.
-        """
-        with _named_faults(self.address):
-            answer = self._client.read_json(f"/api/v0/nodes?detail=1&limit={MOST_NODES}")
-            status = self._client.read_json("/api/cluster_status")
-        try:
-            return _count_nodes(answer, status)
-        except (LookupError, TypeError, AttributeError) as error:
-            text = f"{self.address}: its nodes cannot be read ({type(error).__name__}: {error})"
-            raise ConfigError(f"{text}; use the cluster's Ray here") from error
-
     def find_python(self) -> str:
         """The program that Ray runs its workers with on the head; `python` where it is not told."""
         with _named_faults(self.address):
@@ -144,12 +136,38 @@ class Jobs:
             return "python"
 
 
-def find_server(address: str) -> str:
-    """Where the cluster of a head takes jobs, as the head says. address: host:port.
+def open_jobs(cluster: Mapping[str, Any]) -> Jobs:
+    """Return the jobs of a cluster: at `cluster.jobs`, else where its head says that it takes them.
+
+    Raises ConfigError where there is no job server, or the URL has a password.
+    """
+    url, head = cluster["jobs"], cluster["address"]
+    if cluster.get("launcher") is not None or url is head is None:
+        raise ConfigError(
+            f"cluster={cluster['name']} has no job server; set CLUSTER=address, or RAY_ADDRESS to "
+            "that of a cluster"
+        )
+    if is_url(head):
+        url = head
+    elif url is None:
+        url = LOCAL_SERVER if head == "auto" else _find_server(head)
+    if not is_url(url):
+        raise ConfigError(f"{KEY}={url}: must be a URL, such as http://127.0.0.1:8265")
+    if "@" in (place := urlsplit(url).netloc):
+        raise ConfigError(
+            f"{KEY}: credentials in the URL of {place.rpartition('@')[2]} would be printed and "
+            "recorded; leave them out, and set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+        )
+    return Jobs(url)
+
+
+def _find_server(address: str) -> str:
+    """Return where the cluster of a head takes jobs, as the head says. address: host:port.
 
     Raises ConfigError where it takes none.
     """
     try:
+        ray_start.check_listening(address)  # Ray itself would try again for long
         with _named_faults(address):
             ensure_token_if_auth_enabled(create_token_if_missing=False)  # Ray's core would abort
             place = GcsClient(address=address).internal_kv_get(
@@ -157,8 +175,11 @@ def find_server(address: str) -> str:
                 ray_constants.KV_NAMESPACE_DASHBOARD,
                 timeout=ANSWER_SECONDS[0],
             )
-    except ray_start.exceptions.RpcError as error:
-        raise ConfigError(NO_HEAD.format(address=address, error=error)) from error
+    except (OSError, ray_start.exceptions.RpcError) as error:
+        raise ConfigError(
+            f"RAY_ADDRESS={address}: no head of Ray answers there ({error}); correct it, or give "
+            f"where it takes jobs, such as RAY_ADDRESS={LOCAL_SERVER}"
+        ) from error
     if place is None:
         raise ConfigError(
             f"RAY_ADDRESS={address}: this cluster takes no jobs; start its head with ray[default] "
@@ -175,7 +196,11 @@ def _named_faults(address: str) -> Iterator[None]:
     except ray_start.exceptions.AuthenticationError as error:
         raise ConfigError(f"{address}: {ray_start.REFUSED_TOKEN}") from error
     except OSError as error:  # of sockets and `requests` alike
-        raise UnreachableError(NO_SERVER.format(address=address)) from error
+        raise UnreachableError(
+            f"no job server of Ray answers at {address}; start the head with ray[default] and its "
+            "dashboard, open the tunnel (ssh -L 8265:127.0.0.1:8265 HEAD), or name another place: "
+            "RAY_ADDRESS=http://HOST:PORT, RAY_API_SERVER_ADDRESS or cluster.jobs"
+        ) from error
     except (RuntimeError, ValueError) as error:
         raise ConfigError(f"{address}: {_choose_line(error)}") from error
 
@@ -192,20 +217,6 @@ class _Client(JobSubmissionClient):
         if not answer.ok:
             self._raise_error(answer)
         return json.loads(answer.text)  # answer.json() would raise an OSError
-
-
-def _count_nodes(answer: Any, status: Any) -> dict[str, Any]:
-    total: Counter[str] = Counter()
-    nodes = [n for n in answer["data"]["result"]["result"] if n["state"] == "ALIVE"]
-    for node in nodes:
-        total.update(node["resources_total"])
-    # Ray's first autoscaler leaves a report; its second, where that is chosen, does not.
-    report = (status["data"]["clusterStatus"] or {}).get("loadMetricsReport") or {}
-    used = {name: amounts[0] for name, amounts in report.get("usage", {}).items()}
-    return {"nodes": len(nodes)} | {
-        key: {"total": total[name], "in_use": used.get(name, 0.0) if used else None}
-        for key, name in (("gpus", "GPU"), ("cpus", "CPU"))
-    }
 
 
 def _read_job(details: Any) -> SweepJob | None:

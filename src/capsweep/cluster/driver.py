@@ -1,6 +1,5 @@
 """A sweep that is driven by a process inside a cluster: its command line, its name, its end."""
 
-import argparse
 import hashlib
 import json
 import os
@@ -12,24 +11,27 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from capsweep.config import places, words
+from capsweep.config import places
 
-PLACES = {"STORAGE": "storage", "DATA_DIR": "data", "LEDGER": "ledger"}
-OMITTED = ("SWEEP", "RAY_ADDRESS", *PLACES)  # --here says where to drive, places become absolute
-REPLACED = ("cluster.address", "cluster.jobs", "cluster.submit", "places")
+PLACES = ("STORAGE", "DATA_DIR", "LEDGER")
+# Words that say where to drive, which `--here` does inside.
+OF_HERE = (
+    *("CLUSTER", "RAY_ADDRESS"),
+    *("cluster", "cluster.address", "cluster.jobs", "cluster.submit"),
+)
 
 
 def name_command(sweep: str, words: Sequence[str]) -> str:
-    """`capsweep-SWEEP-CHOICES`, the same for the same words after `capsweep`.
+    """Return `capsweep-SWEEP-CHOICES`, the same for the same words after `capsweep` in any order.
 
     With the number of the run, `-1` and so on, it is the id of a job, which Ray gives once.
     """
-    choices = hashlib.sha256(json.dumps(list(words)).encode()).hexdigest()[:8]
+    choices = hashlib.sha256(json.dumps(sorted(words)).encode()).hexdigest()[:8]
     return f"capsweep-{quote_sweep(sweep)}-{choices}"
 
 
 def quote_sweep(sweep: str) -> str:
-    """The name of a sweep as it stands in an id: a part of a URL and of file names."""
+    """Return the name of a sweep as it stands in an id: a part of a URL and of file names."""
     return re.sub(r"[^A-Za-z0-9_.-]", "-", sweep)
 
 
@@ -53,40 +55,37 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def make_inner_command(
-    parsed: argparse.Namespace, config: Mapping[str, Any], staged: bool = True
+    sweep: str, words: Sequence[str], config: Mapping[str, Any], staged: bool = True
 ) -> list[str]:
-    """Return the words after `capsweep` of the same sweep, driven by a process on a cluster.
+    """Return the words after `capsweep` of the same sweep, driven by a process on a cluster: as
+    typed, less what is of this machine, with its cluster and with absolute places.
 
-    They are those that were typed, in the order of the table of words, so that one choice is one
-    command, with absolute places. config: of the first cell. staged: a sweep file of elsewhere is
+    words: typed behind the sweep. config: of the first cell. staged: a sweep file of elsewhere is
     in the package that travels, by its name; otherwise it is named by its absolute path.
     """
-    sweep, typed = parsed.sweep, dict(parsed.words)
     if sweep.endswith(".yaml"):
         sweep = Path(sweep).stem if staged else os.path.abspath(sweep)
-    if "RAY_ADDRESS" in typed:
-        typed.setdefault("CLUSTER", "address")
-    typed = {name: text for name, text in typed.items() if name not in OMITTED}
-    typed |= {name: config["places"][key] for name, key in PLACES.items()}
-    named = [f"{word.name}={typed[word.name]}" for word in words.WORDS if word.name in typed]
-    keys = [text for text in parsed.overrides if not _is_replaced(text)]
-    return ["sweep", sweep, "--here", *named, *keys]
+    typed = _without(words, (*OF_HERE, *PLACES))
+    there = (config["places"][name] for name in ("storage", "data", "ledger"))
+    cluster = f"CLUSTER={config['cluster']['name']}"
+    return ["sweep", sweep, "--here", *typed, cluster, *_name_places(*there)]
 
 
-def with_node_places(
-    parsed: argparse.Namespace, config: Mapping[str, Any]
-) -> argparse.Namespace | None:
-    """Return what a driver on a node was given, with places as that node sees them
-    (`cluster.node`); None where they are the same.
+def with_node_places(words: Sequence[str], config: Mapping[str, Any]) -> list[str] | None:
+    """Return the words of a driver on a node, with places as that node sees them (`cluster.node`);
+    None where they are the same.
     """
     if not any(config["cluster"]["node"].values()):
         return None
     node = places.on_node(config)
-    there = {"STORAGE": node.kept, "DATA_DIR": node.data, "LEDGER": node.ledger}
-    keys = [text for text in parsed.overrides if not text.startswith("places.")]
-    changed = {"words": parsed.words | there, "overrides": keys}
-    return argparse.Namespace(**{**vars(parsed), **changed})
+    return [*_without(words, PLACES), *_name_places(node.kept, node.data, node.ledger)]
 
 
-def _is_replaced(text: str) -> bool:
-    return any(f"{text}.".startswith((f"{key}.", f"{key}=")) for key in REPLACED)
+def _name_places(*places_there: str) -> list[str]:
+    return [f"{name}={place}" for name, place in zip(PLACES, places_there, strict=True)]
+
+
+def _without(words: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the words that set none of these names, and no key of `places`."""
+    named = [(word.partition("=")[0], word) for word in words]
+    return [word for name, word in named if name not in names and not name.startswith("places")]

@@ -112,32 +112,23 @@ def find_obstacle(job: SweepJob) -> str | None:
     return f"the head has no program {program}; set cluster.python to that of its Ray, a path there"
 
 
-def has_other_code(jobs: Jobs, job: SweepJob, sweep: Path | None = None) -> bool:
-    """Whether a job that runs was sent with other code, configuration or sweeps than those here.
-
-    sweep: its file; None: not compared, since it may be a file of elsewhere.
-    """
-    if job.has_ended or job.code is None:
-        return False
-    with package_files.staged_packages_for(jobs.address) as package:
-        assert package is not None
-        return not job.code.startswith(_hash_code(package, sweep))
+def runs_other_code(job: SweepJob, sweep: Path) -> bool:
+    """Whether a job was sent with other code, configuration or sweep file than those here."""
+    return job.code not in (None, _hash_code(sweep))
 
 
-def _hash_code(package: Path, sweep: Path | None) -> str:
-    """Of a staged copy and a sweep file: what decides how cells run."""
-    folders = [Path(folder) for folder in package_files.list_modules(package)]
+def _hash_code(sweep: Path) -> str:
+    """Return a hash of what decides how the cells of a sweep file run."""
+    folders = (package_files.PACKAGE, package_files.find_folder("conf"))
     files = [path for folder in folders for path in sorted(folder.rglob("*"))]
     decisive = [path for path in files if path.suffix in (".py", ".yaml")]
-    hashes = [(str(p.relative_to(package.parent)), hash_bytes(p.read_bytes())) for p in decisive]
-    own = "" if sweep is None else hash_bytes(sweep.read_bytes())[:12]
-    return f"{hash_bytes(repr(hashes).encode())[:12]}-{own}"
+    hashes = [(path.name, hash_bytes(path.read_bytes())) for path in (*decisive, sweep)]
+    return hash_bytes(repr(hashes).encode())[:12]
 
 
 def _send_job(jobs: Jobs, job_id: str, command: str, sweep: Path) -> None:
     with package_files.staged_packages_for(jobs.address) as package:
         assert package is not None
-        code = _hash_code(package, sweep)
         staged = package / "sweeps" / sweep.name  # a sweep file of elsewhere travels along
         if staged.exists() and staged.read_bytes() != sweep.read_bytes():
             raise ConfigError(f"{sweep}: sweeps/ has another file of this name; rename one of them")
@@ -147,4 +138,4 @@ def _send_job(jobs: Jobs, job_id: str, command: str, sweep: Path) -> None:
             "py_modules": package_files.list_modules(package),
             "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
         }
-        jobs.submit_job(job_id, command, runtime_env, code)
+        jobs.submit_job(job_id, command, runtime_env, _hash_code(sweep))

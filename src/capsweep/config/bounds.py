@@ -205,7 +205,6 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
         "jobs partition account qos constraint memory setup": TEXT,
         "launcher": _one_of("sbatch"),
         "token": ("a file's path", bool),
-        "array.through": _one_of("slurm", "local", "debug"),
         "nodes cpus array.parts array.parallel": _at_least(1),
         "gpus requeues grows_to.nodes grows_to.cpu grows_to.gpu": _at_least(0),
         "warn_seconds": _at_least(10),

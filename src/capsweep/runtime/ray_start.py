@@ -192,7 +192,7 @@ def _start_or_join(
         runtime_env = {"py_modules": [str(package), str(package.with_name("data_prep"))]}
     try:
         if address is not None:
-            _check_listening(address)
+            check_listening(address)
         return ray.init(
             # Without an address Ray would join whatever cluster this machine, or RAY_ADDRESS, last
             # had, and wait for it when it is gone; the caller decides.
@@ -252,7 +252,7 @@ def _has_raylet() -> bool:
     return True  # some process ended meanwhile: it is looked for again
 
 
-def _check_listening(address: str) -> None:
+def check_listening(address: str) -> None:
     """Raise OSError where nobody listens, which Ray would try again for many minutes."""
     host, colon, port = address.rpartition(":")
     if colon and "://" not in address and port.isdecimal():

@@ -17,9 +17,9 @@ from capsweep.errors import ConfigError
 from capsweep.ledger import ledger as ledgers
 from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.runtime.terminal import count_of
-from capsweep.sweep.capacity import count_slots
 from capsweep.sweep.estimates import Estimate, Estimates, describe_origin
 from capsweep.sweep.expand import Point
+from capsweep.sweep.resources import count_slots
 from capsweep.sweep.spec import Sweep
 from capsweep.training.size import Size, network_size
 

@@ -15,11 +15,10 @@ from capsweep.ledger import causes, lease
 from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.lease import LeaseMonitor
 from capsweep.ledger.ledger import Ledger
-from capsweep.sweep.capacity import Capacity
 from capsweep.sweep.estimates import Estimates
-from capsweep.sweep.gpu_sharing import GpuSharing
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
+from capsweep.sweep.resources import Capacity, GpuSharing
 
 LOOK_SECONDS = 2.0  # between two looks at cells that other processes run
 FRUITLESS = 3  # losses in a row without an advanced checkpoint, after which a cell has failed

@@ -120,32 +120,11 @@ def run_apart(overrides: Sequence[str], storage: str, ledger: str, settings: Seq
     run(cell, places.resolve(cell.config["places"]))
 
 
-def explain_difference(recorded: Making, again: Making, others: Sequence[Making]) -> Iterator[str]:
-    """Yield which circumstances of two makings of a cell differ, and how far its metrics lie apart
-    over all that is known of the same code and data: that is what rounding moves.
-
-    others: earlier makings of the same cell.
-    """
+def explain_difference(recorded: Making, again: Making) -> Iterator[str]:
+    """Yield which circumstances of two makings of a cell differ."""
     changed = [kind for kind, then in recorded.made_by.items() if again.made_by[kind] != then]
     for kind in changed:
         yield f"{kind} differs: {recorded.made_by[kind]} then, {again.made_by[kind]} now"
     if not changed:
         kinds = ", ".join(recorded.made_by)
         yield f"{kinds} are the same: rounding of another machine does not explain it"
-    if changed_ways := [kind for kind in ("code", "fingerprint") if kind in changed]:
-        yield f"other {' and '.join(changed_ways)}: the difference need not be rounding"
-    equal = [m for m in (recorded, *others, again) if _is_same_work(m, recorded)]
-    machines = {f"{m.made_by['hardware']}, torch {m.made_by['torch']}": m.metrics for m in equal}
-    for name in recorded.metrics if len(machines) > 1 else ():
-        values = {
-            machine: metrics[name] for machine, metrics in machines.items() if name in metrics
-        }
-        if (span := max(values.values()) - min(values.values())) == 0:
-            continue
-        text = "; ".join(f"{value:.6g} on {machine}" for machine, value in values.items())
-        yield f"{name}: rounding moved it by {span:.3g} on the machines known: {text}"
-
-
-def _is_same_work(making: Making, recorded: Making) -> bool:
-    """Return whether the same code made it of the same data."""
-    return all(making.made_by[k] == recorded.made_by[k] for k in ("code", "fingerprint"))

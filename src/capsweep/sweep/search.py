@@ -21,7 +21,6 @@ from capsweep.ledger.ledger import Entry, Ledger, folder_of
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics import metric_format
 from capsweep.sweep import drive, expand, plan
-from capsweep.sweep.capacity import Capacity
 from capsweep.sweep.drive import RunOptions, SweepEnd
 from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.executors import Cluster, Executor
@@ -30,6 +29,7 @@ from capsweep.sweep.job import AUTO, Job, Outcome
 from capsweep.sweep.limits import Limits
 from capsweep.sweep.progress import CellWork, SweepProgress
 from capsweep.sweep.queue import JobQueue, SweepListener
+from capsweep.sweep.resources import Capacity
 from capsweep.sweep.spec import Sweep
 from capsweep.sweep.trials import (
     Trial,

@@ -16,10 +16,10 @@ from capsweep.lab.bench.machine import time_call
 from capsweep.lab.bench.results import BenchReport, Measured
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import choices, executors, expand, plan
-from capsweep.sweep.capacity import Capacity
 from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.queue import JobQueue
+from capsweep.sweep.resources import Capacity
 from capsweep.tracking.labels import Labels
 
 CELLS, SLOTS = 40, 2

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from capsweep.sweep.capacity import Capacity, Node
 from capsweep.sweep.job import Job, run_job
 from capsweep.sweep.queue import LOOK_SECONDS, JobQueue
+from capsweep.sweep.resources import Capacity, Node
 from capsweep.training.run_hooks import Row, RunHooks, StopFlag
 
 NAMES = ("ray", "local", "array")

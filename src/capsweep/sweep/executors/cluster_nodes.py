@@ -13,8 +13,8 @@ from capsweep.errors import ConfigError, NodeError, UserError
 from capsweep.runtime import terminal
 from capsweep.runtime.ray_start import ray
 from capsweep.storage.stores import hide_query, open_store, prove_writable
-from capsweep.sweep.capacity import Capacity, Node
 from capsweep.sweep.executors import Cluster
+from capsweep.sweep.resources import Capacity, Node
 
 LOOK_SECONDS = 10.0  # between two looks at what a cluster has
 CODE = "capsweep's code"

@@ -34,11 +34,11 @@ from capsweep.ledger import causes
 from capsweep.runtime.ray_start import ray
 from capsweep.statistics import metric_format
 from capsweep.storage.scratch import own_prefix
-from capsweep.sweep.capacity import Capacity
 from capsweep.sweep.executors import LOCAL, Cluster, cluster_nodes
 from capsweep.sweep.executors.cluster_nodes import ClusterNodes
 from capsweep.sweep.job import Job, Outcome, run_job
 from capsweep.sweep.queue import JobQueue
+from capsweep.sweep.resources import Capacity
 from capsweep.training.run_hooks import Row, RunHooks
 
 logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the queue says why trials end
@@ -235,6 +235,13 @@ class QueueReports(tune.Callback, tune.Stopper):
 
     def __init__(self, searcher: QueueSearcher) -> None:
         self.searcher, self.queue = searcher, searcher.queue
+
+    # Tune copies a stopper, and stores it for a restore, which we never do.
+    def __deepcopy__(self, memo: dict[int, Any]) -> "QueueReports":
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.queue.on_start(self.searcher.jobs[trial.trial_id])

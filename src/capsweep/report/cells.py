@@ -70,8 +70,8 @@ class FieldCells:
 
 
 def read_fields(table: ResultTable, ledger: Ledger) -> list[FieldCells]:
-    """The cells behind every field that has any, in the order of the table; places that mean the
-    same run share a cell.
+    """Return the cells behind every field that has any, in the order of the table; places that mean
+    the same run share a cell.
     """
     firsts = {point.cell.signature: point for point in reversed(table.points)}
     entries = ledger.entries_of(point.cell for point in firsts.values())
@@ -100,12 +100,12 @@ def read_fields(table: ResultTable, ledger: Ledger) -> list[FieldCells]:
 
 
 def distinct_cells(fields: Sequence[FieldCells]) -> list[KnownCell]:
-    """Every cell of some fields once."""
+    """Return every cell of some fields once."""
     return list({c.signature: c for field in fields for c in field.cells.values()}.values())
 
 
 def column_name(table: ResultTable, column: int) -> str:
-    """A column as the table's header has it."""
+    """Return a column as the table's header has it."""
     return ", ".join(map(format_value, table.columns[column]))
 
 
@@ -156,7 +156,9 @@ def _list_candidates(field: FieldCells) -> Iterator[tuple[int, FieldCells, int, 
 
 
 def _read_picture(field: FieldCells, seed: int, name: str, ledger: Ledger) -> Picture | None:
-    """With the caption beside its numbers, if that can be read; None where it is gone."""
+    """Read a picture, with the caption beside its numbers if that can be read; None where it is
+    gone.
+    """
     signature = field.cells[seed].signature
     content = ledger.read(signature, f"{EVALUATIONS}/{name}")
     if content is None:

@@ -32,7 +32,9 @@ class PublishedNumber:
 
 
 def format_published(sweep: Sweep, numbers: Sequence[PublishedNumber]) -> str:
-    """`0.25 % ≠ capsnet, 640 epochs (mnist)`: after the sign, of what it is that the row is not."""
+    """Return `0.25 % ≠ capsnet, 640 epochs (mnist)`: after the sign, of what it is that the row is
+    not.
+    """
     measure = metric_format.measure_of(sweep.metric)
     texts = []
     for number in numbers:
@@ -55,7 +57,7 @@ def note_published(sweep: Sweep, numbers: Sequence[PublishedNumber]) -> list[str
 def find_published(
     sweep: Sweep, points: Sequence[Point], members: int = 1
 ) -> tuple[PublishedNumber, ...]:
-    """The numbers that do not contradict a row's coordinates, network and epochs aside.
+    """Return the numbers that do not contradict a row's coordinates, network and epochs aside.
 
     points: one of each of its columns; members: of an ensemble.
     """
@@ -77,9 +79,9 @@ def find_published(
 def _list_differences(
     sweep: Sweep, number: Mapping[str, Any], point: Point, members: int
 ) -> dict[str, str]:
-    """What a number is of and a cell is not; of a typed key that it does not name it is as the file
-    has it. A cell that has no such setting does not differ, one that trains for longer neither.
-    First weights are no part of a network.
+    """Return what a number is of and a cell is not; of a typed key that it does not name it is as
+    the file has it. A cell that has no such setting does not differ, one that trains for longer
+    neither. First weights are no part of a network.
     """
     keys = {text.partition("=")[0] for text in point.cell.overrides} - number.keys()
     changed = {

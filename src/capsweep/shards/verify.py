@@ -51,12 +51,12 @@ class Fault:
         return f"{self.file}: {self.kind}: {self.text}"
 
     def as_error(self, folder: Path) -> DataError:
-        """The error of a file that was to be read, with the cure."""
+        """Return the error of a file that was to be read, with the cure."""
         return DataError(f"{folder / self.file}: {self.kind}: {self.text}; {CURES[self.kind]}")
 
 
 def list_faults(folder: Path, manifest: Manifest, shard: Shard) -> list[Fault]:
-    """What is wrong with a shard, which is read now."""
+    """Return what is wrong with a shard, which is read now."""
     try:
         if (fault := find_size_fault(folder, shard)) is not None:
             return [fault]
@@ -71,7 +71,7 @@ def list_faults(folder: Path, manifest: Manifest, shard: Shard) -> list[Fault]:
 
 
 def find_size_fault(folder: Path, shard: Shard) -> Fault | None:
-    """Why a shard is no plain file of as many bytes as it should have; None where it is one."""
+    """Return why a shard is no plain file of its number of bytes; None where it is one."""
     try:
         size = stat_regular_file(folder, shard.name).st_size
     except FileNotFoundError:
@@ -87,7 +87,7 @@ def find_size_fault(folder: Path, shard: Shard) -> Fault | None:
 
 
 def damage_fault(shard: Shard, error: BaseException) -> Fault:
-    """What the system or HDF5 says, on one line."""
+    """Return what the system or HDF5 says, on one line."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return Fault(shard.name, "unreadable", f"cannot be read ({' '.join(reason.split())})")
 
@@ -123,7 +123,9 @@ class ShardVerifier:
             self._cache = Path(os.devnull, "shards")
 
     def open_shard(self, shard: Shard) -> h5py.File:
-        """A shard that is what the manifest says. Raises DataError naming the file and the cure."""
+        """Return a shard that is what the manifest says. Raises DataError naming the file and the
+        cure.
+        """
         if self.origin is not None:
             # A copy in the cache may be of a data set that was there before.
             _fetch_shard(self.origin, self.folder, shard, lambda _: not self._find_faults(shard))
@@ -145,9 +147,9 @@ class ShardVerifier:
         return faults
 
     def _find_stamp(self, shard: Shard) -> Path | None:
-        """The empty file that says that a shard is verified; the ctime of a shard moves even where
-        its mtime is set back. None for a shard of the last moments, since a change within the same
-        tick would not show.
+        """Return the empty file that says that a shard is verified; the ctime of a shard moves even
+        where its mtime is set back. None for a shard of the last moments, since a change within the
+        same tick would not show.
         """
         try:
             state = (self.folder / shard.name).lstat()
@@ -195,7 +197,9 @@ def _fetch_shard(origin: str, folder: Path, shard: Shard, is_current: IsCurrent)
 
 
 def _refuse_object(origin: str, folder: Path, shard: Shard, reason: str) -> DataError:
-    """The manifest is forgotten: it may be that of shards which were there before."""
+    """Forget the manifest, which may be that of shards that were there before, and return the
+    error.
+    """
     official_files.forget_copy(folder / INDEX)
     return DataError(
         f"{official_files.KEY}: {hide_query(origin)}/{shard.name}: {reason}, {shard.bytes:,} "

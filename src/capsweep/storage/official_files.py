@@ -8,7 +8,7 @@ What lies there is verified again when it is read. All of it may be deleted.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,8 +34,6 @@ KEY = "places.data"
 ORIGIN = ".origin"
 UNKNOWN = "unknown"  # a declared hash that we do not know; such a file is never read
 LARGEST = 2**31  # bytes; no official file has as many, and what has is not brought into memory
-
-IsCurrent = Callable[[Path], bool]  # of a file that was fetched before
 
 
 def resolve_folders(data: str, folders: Sequence[str]) -> list[str]:
@@ -93,26 +91,6 @@ def find_file(places: Sequence[str], names: Sequence[str], sha256: Sequence[str]
     return None
 
 
-def find_current(places: Sequence[str], name: str, is_current: IsCurrent) -> Iterator[Path]:
-    """The folders that have a file which may change at its place: fetched again unless what was
-    fetched before is the current one; then that comes first.
-    """
-    kept = [place for place in places if is_url(place) and _has_current(place, name, is_current)]
-    yield from map(local_folder, kept)
-    for place in places:
-        if place not in kept and (
-            fetch_file(place, name, is_current=is_current)
-            if is_url(place)
-            else _has_file(Path(place), name)
-        ):
-            yield local_folder(place)
-
-
-def _has_current(place: str, name: str, is_current: IsCurrent) -> bool:
-    folder = local_folder(place)
-    return _has_file(folder, name) and is_current(folder / name)
-
-
 def _has_file(folder: Path, name: str) -> bool:
     """Whether a plain file is there. In the cache nothing else may have its name."""
     if read_origin(folder) is None:
@@ -124,22 +102,17 @@ def _has_file(folder: Path, name: str) -> bool:
     return True
 
 
-def fetch_file(
-    place: str,
-    name: str,
-    sha256: Collection[str] = (),
-    is_current: IsCurrent = lambda path: True,
-) -> bool:
+def fetch_file(place: str, name: str, sha256: Collection[str] = ()) -> bool:
     """Whether a file is there now, whole and of one of these sha256; False where the store has
-    none. is_current: whether what was fetched before will do.
+    none.
 
     Raises StoreError for a store that does not answer; DataError for what was refused, and where
     there is no room for it. Nothing of that stays.
     """
     check_inside(name, f"{KEY}={hide_query(place)}")
-    if _has_current(place, name, is_current):
-        return True
     folder = local_folder(place)
+    if _has_file(folder, name):
+        return True
 
     def fill(file: IO[bytes]) -> None:
         _open_bucket(place, os.getpid()).copy_to(name, file)
@@ -150,7 +123,7 @@ def fetch_file(
         with hold_lock(folder / f".{name}.lock") as is_held:
             if is_held:
                 remove_temporaries(folder / name)
-            if not _has_current(place, name, is_current):  # another process may have fetched it
+            if not _has_file(folder, name):  # another process may have fetched it
                 write_text(folder / ORIGIN, place)
                 write_atomically(folder / name, fill)
     except StoreError:
@@ -186,11 +159,6 @@ def forget_copy(path: Path) -> bool:
         return False
     remove_path(path)
     return True
-
-
-def list_sizes(place: str) -> dict[str, int]:
-    """Names and bytes of all files directly in a place of a store. Raises StoreError."""
-    return dict(_open_bucket(place, os.getpid()).list_files("", is_deep=False))
 
 
 @lru_cache(maxsize=16)

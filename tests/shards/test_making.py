@@ -148,7 +148,7 @@ def test_the_data_set_of_the_paper_is_the_one_that_is_declared(
     """The disk has room for it."""
     usage = making_plan.shutil.disk_usage(data_folder)
     monkeypatch.setattr(making_plan.shutil, "disk_usage", lambda path: usage._replace(free=2**50))
-    given = ["dataset.source=mnist", f"--data-dir={data_folder}", "--pairs=1000", "--shards=600"]
+    given = ["dataset.source=mnist", f"DATA_DIR={data_folder}", "PAIRS=1000", "SHARDS=600"]
     assert make("--dry-run", *given) == 0
     text = capsys.readouterr().out
     declared = compose.cell(["dataset=multimnist_shards"]).config["dataset"]["shards"]
@@ -161,10 +161,10 @@ def test_the_data_set_of_the_paper_is_the_one_that_is_declared(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--shards=0"], "SHARDS=0: must be 1 to 2,874, the train examples"),
-        (["--executor=slurm"], "EXECUTOR=slurm: have ray, local"),
-        (["--storage=s3://bucket/pairs"], "STORAGE=s3://bucket/pairs: must be a folder of a file"),
-        (["dataset.source=mnist", "--data-dir=/nowhere"], "places.data: /nowhere does not exist"),
+        (["SHARDS=0"], "SHARDS=0: must be 1 to 2,874, the train examples"),
+        (["EXECUTOR=slurm"], "EXECUTOR=slurm: have ray, local"),
+        (["STORAGE=s3://bucket/pairs"], "STORAGE=s3://bucket/pairs: must be a folder of a file"),
+        (["dataset.source=mnist", "DATA_DIR=/nowhere"], "places.data: /nowhere does not exist"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -180,8 +180,8 @@ def test_what_cannot_be_meant_is_refused(
     ("arguments", "message"),
     [
         (["dataset.batches.seed=1"], "settings.seed: 0 there, 1 asked for"),
-        (["--pairs=3"], "splits.train: 2874 there, 4311 asked for"),
-        (["--shards=5"], "shards.train: 4 there, 5 asked for"),
+        (["PAIRS=3"], "splits.train: 2874 there, 4311 asked for"),
+        (["SHARDS=5"], "shards.train: 4 there, 5 asked for"),
         (["--with-sources"], "fields: images, labels, indices, shifts there, images,"),
     ],
     ids=lambda value: str(value)[:40],
@@ -212,7 +212,7 @@ def test_a_folder_with_files_of_others_is_refused(
     assert make() == 2
     assert f"STORAGE={folder}: holds other files (thesis.tex, train" in capsys.readouterr().err
     for place in (folder / "thesis.tex", folder / "thesis.tex" / "below"):
-        assert make(f"--storage={place}") == 2
+        assert make(f"STORAGE={place}") == 2
         message = f"error: STORAGE={place}: {folder / 'thesis.tex'} is no folder; name another one"
         assert message in capsys.readouterr().err
     assert hashes(folder) == before
@@ -246,7 +246,7 @@ def test_shards_and_manifest_of_another_seed_copied_into_a_begun_folder_are_made
 ) -> None:
     """Their hashes are right; only what they say of themselves tells that they are wrong."""
     other = tmp_path / "other"
-    assert make("dataset.batches.seed=1", f"--storage={other}") == 0
+    assert make("dataset.batches.seed=1", f"STORAGE={other}") == 0
     assert make() == 0
     before = hashes(folder)
     for path in other.glob("[!.]*"):

@@ -53,7 +53,7 @@ class MultiMnist:
 def prepare_job(
     dataset: Mapping[str, Any], digits: Splits, pairs: int | None, with_sources: bool
 ) -> MultiMnist:
-    """The job of a composed `dataset=multimnist`.
+    """Return the job of a composed `dataset=multimnist`.
 
     digits: those of its source. pairs: for each digit of training and test, one for each that is
     held out; None: as configured.

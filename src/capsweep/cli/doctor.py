@@ -54,7 +54,7 @@ def _version_of(package: str) -> str | None:
 
 
 def check_packages() -> Iterator[Finding]:
-    """Python, and the packages that training needs."""
+    """Check Python, and the packages that training needs."""
     yield Finding("python", platform.python_version())
     for name, cure in PACKAGES.items():
         version = _version_of(name)
@@ -95,7 +95,7 @@ def check_places(parsed: argparse.Namespace) -> Iterator[Finding]:
 
 
 def check_devices() -> Iterator[Finding]:
-    """GPUs, and one that torch does not see."""
+    """Check GPUs, and one that torch does not see."""
     if _version_of("torch") is None:
         return
     import torch

@@ -23,17 +23,17 @@ from capsweep.runtime.terminal import count_of
 
 
 def find_storage(parsed: argparse.Namespace) -> str:
-    """Where results are: STORAGE as typed, else the environment's STORAGE."""
+    """Return where results are: STORAGE as typed, else the environment's STORAGE."""
     return parsed.storage or os.environ.get("STORAGE", "outputs")
 
 
 def open_ledger(parsed: argparse.Namespace) -> Ledger:
-    """The ledger of LEDGER, else of STORAGE, else of the environment's STORAGE."""
+    """Return the ledger of LEDGER, else of STORAGE, else of the environment's STORAGE."""
     return Ledger(places.ledger_of(find_storage(parsed), parsed.ledger))
 
 
 def _select_cells(ledger: Ledger, prefixes: list[str]) -> list[str]:
-    """The signatures that begin so; all where none is given."""
+    """Return the signatures that begin so; all where none is given."""
     return [find_signature(ledger, prefix) for prefix in prefixes] or ledger.list_signatures()
 
 
@@ -109,7 +109,7 @@ def run_show(parsed: argparse.Namespace) -> None:
 
 
 def run_why(parsed: argparse.Namespace) -> None:
-    """The keys in which a cell differs from the nearest finished one."""
+    """Print the keys in which a cell differs from the nearest finished one."""
     from capsweep.config import compose
 
     ledger = open_ledger(parsed)

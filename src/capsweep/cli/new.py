@@ -64,7 +64,7 @@ def run_new(parsed: argparse.Namespace) -> None:
 
 
 def name_words(name: str) -> dict[str, str]:
-    """What stands for `mine` in the examples. Raises UserError for what can be no name."""
+    """Return what stands for `mine` in the examples. Raises UserError for what can be no name."""
     is_name = re.fullmatch(r"[a-z][a-z0-9_]*", name) and len(name) <= LONGEST
     if not is_name or name in RESERVED or keyword.iskeyword(name):
         raise UserError(
@@ -123,7 +123,9 @@ def describe_file(path: Path | None, axes: str | None) -> tuple[dict[str, str], 
 
 
 def fill_examples(checkout: Path, kind: str, words: dict[str, str]) -> dict[Path, str]:
-    """What is to be written into which files. Raises UserError naming one that is there already."""
+    """Return what is to be written into which files. Raises UserError naming one that is there
+    already.
+    """
     examples = checkout / EXAMPLES / kind
     texts = {}
     for example in sorted(path for path in examples.rglob("*.*") if path.is_file()):
@@ -143,6 +145,8 @@ def fill_examples(checkout: Path, kind: str, words: dict[str, str]) -> dict[Path
 
 
 def replace_words(text: str, words: dict[str, str]) -> str:
-    """The text, with what stands for each word in its place; `mine` also within test_mine.py."""
+    """Return the text, with what stands for each word in its place; `mine` also within
+    test_mine.py.
+    """
     pattern = "|".join(rf"(?<![A-Za-z]){word}(?![a-z])" for word in words)
     return re.sub(pattern, lambda match: words[match[0]], text)

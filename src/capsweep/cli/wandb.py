@@ -45,7 +45,9 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
 
 
 def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
-    """What is shown of a sweep: all its cells, and the keys of its table that differ in them."""
+    """Return what is shown of a sweep: all its cells, and the keys of its table that differ in
+    them.
+    """
     configs = [point.cell.config for point in points]
     cells = list(dict.fromkeys(point.cell.signature for point in points))
     waits = any(point.waits for point in points)

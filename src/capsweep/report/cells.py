@@ -7,11 +7,11 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from pathlib import PurePosixPath
 from typing import Any
 
-from capsweep.errors import DamageError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, READERS, Entry, Ledger
 from capsweep.ledger.listing import read_hardware
@@ -72,18 +72,22 @@ class FieldCells:
 
 
 def read_fields(table: ResultTable, ledger: Ledger) -> list[FieldCells]:
-    """The cells behind every field that has any, in the order of the table; places that mean the
-    same run share a cell.
+    """Return the cells behind every field that has any, in the order of the table; places that mean
+    the same run share a cell.
     """
     firsts = {point.cell.signature: point for point in reversed(table.points)}
     entries = ledger.entries_of(point.cell for point in firsts.values())
 
     def read_cell(signature: str) -> KnownCell:
-        provenance, rows = _read_known(ledger, signature)
-        evaluations, where = ledger.list_evaluations(signature), ledger.locate_files(signature)
-        entry = entries[signature]
-        result = entry.result or {}
-        return KnownCell(firsts[signature], entry, provenance, rows, evaluations, where, result)
+        return KnownCell(
+            firsts[signature],
+            entries[signature],
+            stored_files.read_if_sound(partial(ledger.read_provenance, signature)) or {},
+            stored_files.read_if_sound(partial(ledger.read_rows, signature)) or (),
+            ledger.list_evaluations(signature),
+            ledger.locate_files(signature),
+            entries[signature].result or {},
+        )
 
     with ThreadPoolExecutor(READERS) as pool:  # an object store answers slowly, but many at once
         known_cells = dict(zip(firsts, pool.map(read_cell, firsts), strict=True))
@@ -97,28 +101,13 @@ def read_fields(table: ResultTable, ledger: Ledger) -> list[FieldCells]:
     ]
 
 
-def _read_known(
-    ledger: Ledger, signature: str
-) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
-    """Provenance and rows; a damaged file is named in the provenance: the page must not fail."""
-    files: list[Any] = [{}, ()]
-    damages: list[str] = []
-    for number, read in enumerate((ledger.read_provenance, ledger.read_rows)):
-        try:
-            files[number] = read(signature)
-        except DamageError as error:
-            damages.append(str(error))
-    provenance, rows = files
-    return {**provenance, **({"damaged": "; ".join(damages)} if damages else {})}, rows
-
-
 def distinct_cells(fields: Sequence[FieldCells]) -> list[KnownCell]:
-    """Every cell of some fields once."""
+    """Return every cell of some fields once."""
     return list({c.signature: c for field in fields for c in field.cells.values()}.values())
 
 
 def column_name(table: ResultTable, column: int) -> str:
-    """A column as the table's header has it."""
+    """Return a column as the table's header has it."""
     return ", ".join(map(format_value, table.columns[column]))
 
 
@@ -178,16 +167,15 @@ def name_kind(name: str) -> str:
 
 
 def _read_picture(field: FieldCells, seed: int, name: str, ledger: Ledger) -> Picture | None:
-    """With the caption beside its numbers, if that can be read; None where it is gone."""
+    """Read a picture, with the caption beside its numbers if that can be read; None where it is
+    gone.
+    """
     signature = field.cells[seed].signature
     content = ledger.read(signature, f"{EVALUATIONS}/{name}")
     if content is None:
         return None
     numbers = f"{EVALUATIONS}/{PurePosixPath(name).stem}.npz"
     stored = ledger.read(signature, numbers)
-    try:
-        arrays = stored_files.read_arrays(stored, numbers, "draw it again") if stored else {}
-        caption = str(arrays.get("caption", ""))
-    except DamageError as error:
-        caption = str(error)
-    return Picture(name, field, seed, content, caption)
+    read = partial(stored_files.read_arrays, stored or b"", numbers, "draw it again")
+    arrays = (stored and stored_files.read_if_sound(read)) or {}
+    return Picture(name, field, seed, content, str(arrays.get("caption", "")))

@@ -1,6 +1,6 @@
-"""By what the cells of a table were made: hardware, torch, code and data. Rounding follows the
-first two, and numbers follow all of them; so a note names what is not the same for cells that stand
-together. Cells of one data set that saw other data are refused.
+"""By what the cells of a table were made: hardware, torch and code. Rounding follows the first two,
+and numbers follow all of them; so a note names what is not the same for cells that stand together.
+Cells of one data set that saw other data are refused.
 """
 
 import json
@@ -26,34 +26,29 @@ Grid = Mapping[tuple[Any, ...], Mapping[tuple[Any, ...], Sequence[Point]]]
 
 @dataclass(frozen=True)
 class MadeCell:
-    """A finished cell of a table: its field, in words, its seed and data set, and what its files
-    say of its making, by kind.
+    """A finished cell of a table.
+
+    field: in words; made_by: what its files say of its making, by kind.
     """
 
     field: str
     seed: int
-    dataset: str
     made_by: Mapping[str, str]
 
 
 def list_differences(grid: Grid, entries: Mapping[str, Entry], ledger: Ledger) -> dict[str, str]:
     """Return which cells of a table were made by what, by the name of each kind that differs.
 
-    grid: points by row and column. Hardware and torch are compared over the table, fingerprints
-    over the cells of a data set, code over the seeds of a field: other networks run other code.
+    grid: points by row and column. Hardware and torch are compared over the table, code over the
+    seeds of a field: other networks run other code.
     """
     cells = _read_cells(grid, entries, ledger)
-    differences: dict[str, str] = {}
-    for kind in ("hardware", "torch"):
-        differences |= _name_difference(kind, kind, cells)
-    for dataset in dict.fromkeys(cell.dataset for cell in cells):
-        of_data = [cell for cell in cells if cell.dataset == dataset]
-        differences |= _name_difference(f"fingerprint of {dataset}", "fingerprint", of_data)
     codes: dict[str, set[str]] = {}
     for cell in cells:
         codes.setdefault(cell.field, set()).add(cell.made_by["code"])
     mixed = [cell for cell in cells if len(codes[cell.field]) > 1]
-    return differences | _name_difference("code", "code", mixed)
+    differences = _name_difference("hardware", cells) | _name_difference("torch", cells)
+    return differences | _name_difference("code", mixed)
 
 
 def compare_data(points: Sequence[Point], entries: Mapping[str, Entry]) -> dict[str, str]:
@@ -106,14 +101,13 @@ def _read_cells(grid: Grid, entries: Mapping[str, Entry], ledger: Ledger) -> lis
 
     def read_cell(key: tuple[str, int]) -> MadeCell:
         point, result = fields[key]
-        made_by = read_circumstances(ledger, point.cell.signature, result)
-        return MadeCell(*key, str(point.coordinate("dataset")), made_by)
+        return MadeCell(*key, read_circumstances(ledger, point.cell.signature, result))
 
     with ThreadPoolExecutor(1 if ledger.disk is not None else READERS) as pool:
         return list(pool.map(read_cell, fields))
 
 
-def _name_difference(name: str, kind: str, cells: Sequence[MadeCell]) -> dict[str, str]:
+def _name_difference(kind: str, cells: Sequence[MadeCell]) -> dict[str, str]:
     """Return `{"torch differs": "2.12.0 in seed 0 of cnn; 2.13.0 in seed 1 of cnn, capsnet"}`;
     empty where all is the same.
     """
@@ -121,7 +115,7 @@ def _name_difference(name: str, kind: str, cells: Sequence[MadeCell]) -> dict[st
     if len(values) < 2:
         return {}
     texts = (f"{value} in {', and '.join(_name_cells(kind, value, cells))}" for value in values)
-    return {f"{name} differs": "; ".join(texts)}
+    return {f"{kind} differs": "; ".join(texts)}
 
 
 def _name_cells(kind: str, value: str, cells: Sequence[MadeCell]) -> Iterator[str]:

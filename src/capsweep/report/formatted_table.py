@@ -62,7 +62,8 @@ class FormattedTable:
 
 
 def format_table(table: ResultTable, cause: Callable[[str], str] = str) -> FormattedTable:
-    """The table in words: coordinates, values, differences to the baseline, published numbers.
+    """Return the table in words: coordinates, values, differences to the baseline, published
+    numbers.
 
     cause: writes a cause of failure for the notes.
     """
@@ -164,7 +165,7 @@ def _describe_families(table: ResultTable) -> str:
 
 
 def shorten_cause(cause: str) -> str:
-    """A cause of failure in a word or two: its kind, or the name of the error."""
+    """Return a cause of failure in a word or two: its kind, or the name of the error."""
     kind = causes.kind_of_cause(cause)
     name = cause.partition(":")[0]
     is_named = kind in (CauseKind.CODE, CauseKind.UNKNOWN) and name.isidentifier()
@@ -204,7 +205,7 @@ def _format_row(
 
 
 def _best_means(table: ResultTable) -> list[float | None]:
-    """The best mean of each column among complete fields; None where none is worse."""
+    """Return the best mean of each column among complete fields; None where none is worse."""
     choose = max if table.measure.higher_is_better else min
     means_by_column = (
         [group.full_summary.mean for group in column if group and group.full_summary]
@@ -214,8 +215,8 @@ def _best_means(table: ResultTable) -> list[float | None]:
 
 
 def _format_mean(group: CellGroup | None, measure: Measure) -> str:
-    """`1.23 ± 0.10 % (3) [0.98, 1.48]`; a partial field says how many of its seeds are there, and
-    `failed: out of memory`.
+    """Return `1.23 ± 0.10 % (3) [0.98, 1.48]`; a partial field says how many of its seeds are
+    there, and `failed: out of memory`.
     """
     if group is None or group.unmeasured:
         return MISSING
@@ -228,7 +229,7 @@ def _format_mean(group: CellGroup | None, measure: Measure) -> str:
 
 
 def _format_accuracy(group: CellGroup | None) -> str:
-    """`99.25 ± 0.02 % (3)`: of the finished cells, on their validation examples."""
+    """Return `99.25 ± 0.02 % (3)`: of the finished cells, on their validation examples."""
     if group is None or not group.accuracies:
         return MISSING
     percent = metric_format.measure_of(MATCHED_METRIC)

@@ -20,12 +20,12 @@ def grid_markdown(
     rows: Iterable[Sequence[str]],
     notes: Iterable[str],
 ) -> str:
-    """Title, what stands above the table, table, and a paragraph for each note."""
+    """Return title, what stands above the table, table, and a paragraph for each note."""
     return "\n\n".join([f"# {title}", question, pipe_table(header, rows), *notes]) + "\n"
 
 
 def pipe_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """The table alone, without an end of line after it."""
+    """Return the table alone, without an end of line after it."""
     return "\n".join(
         [_pipe_line(header), _pipe_line(["---"] * len(header)), *map(_pipe_line, rows)]
     )
@@ -47,14 +47,14 @@ def grid_terminal(
 
 
 def format_value(value: Any) -> str:
-    """A coordinate or setting, floats with six digits."""
+    """Return a coordinate or setting, floats with six digits."""
     if value is None:
         return MISSING
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def describe_row(coordinates: Iterable[Any]) -> str:
-    """Which row, in a note."""
+    """Return the name of a row, for a note."""
     return " · ".join(map(format_value, coordinates))
 
 
@@ -66,7 +66,8 @@ def describe_seeds(seeds: Iterable[int]) -> str:
 
 
 def note_stale(stale: Mapping[tuple[Any, ...], int], finished: int) -> list[str]:
-    """A note for each row that has cells which other code made; one where all are such cells.
+    """Return a note for each row that has cells which other code made; one where all are such
+    cells.
 
     stale: by the coordinates of a row; finished: the cells of all rows.
     """

@@ -26,7 +26,7 @@ VERDICT = "Not written yet. All that is outside the two markers is written by ha
 
 
 def section_markers(name: str) -> tuple[str, str]:
-    """The lines between which a command writes; comments, which no reader sees."""
+    """Return the lines between which a command writes; comments, which no reader sees."""
     return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
 

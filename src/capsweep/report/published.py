@@ -33,7 +33,9 @@ class PublishedNumber:
 
 
 def format_published(sweep: Sweep, numbers: Sequence[PublishedNumber]) -> str:
-    """`0.25 % ≠ capsnet, 640 epochs (mnist)`: after the sign, of what it is that the row is not."""
+    """Return `0.25 % ≠ capsnet, 640 epochs (mnist)`: after the sign, of what it is that the row is
+    not.
+    """
     measure = metric_format.measure_of(sweep.metric)
     texts = []
     for number in numbers:
@@ -56,7 +58,7 @@ def note_published(sweep: Sweep, numbers: Sequence[PublishedNumber]) -> list[str
 def find_published(
     sweep: Sweep, points: Sequence[Point], members: int = 1
 ) -> tuple[PublishedNumber, ...]:
-    """The numbers that do not contradict a row's coordinates, network and epochs aside.
+    """Return the numbers that do not contradict a row's coordinates, network and epochs aside.
 
     points: one of each of its columns; members: of an ensemble.
     """

@@ -41,7 +41,7 @@ MINUS = re.compile(r"(?<![\w.)-])-(?=\.?\d)")  # before a number; a hyphen is be
 
 
 def render_markdown(table: ResultTable, formatted: FormattedTable | None = None) -> str:
-    """A Markdown table, best mean of a column in bold, the question above, notes below.
+    """Return a Markdown table, best mean of a column in bold, the question above, notes below.
 
     One table, however wide: who reads Markdown can scroll, and a row stays one line of a diff.
     """
@@ -80,7 +80,7 @@ def _style_field(field: FormattedField) -> RenderableType:
 
 
 def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
-    """A table environment: the question as its caption, notes below in small print.
+    """Return a table environment: the question as its caption, notes below in small print.
 
     Best means are bold, ± and minus signs are set as mathematics.
     """
@@ -102,7 +102,7 @@ def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Text that LaTeX sets as it stands, on one line."""
+    """Return a text as LaTeX sets it, on one line."""
     line = " ".join(text.split()).replace("<=", "≤").replace(">=", "≥")
     line = MINUS.sub("$-$", line.translate(SPECIAL))
     return DASH.sub("-{}", line).replace("–", "{--}")
@@ -113,16 +113,16 @@ def _latex_line(fields: Iterable[str]) -> str:
 
 
 def _latex_field(field: FormattedField) -> str:
-    """The number, and its interval in small print."""
+    """Return the number, and its interval in small print."""
     number, beside = map(escape_latex, field.halves)
     number = rf"\textbf{{{number}}}" if field.best else number
     return rf"{number} {{\scriptsize {beside}}}" if beside else number
 
 
 def table_records(table: ResultTable, formatted: FormattedTable) -> list[Record]:
-    """A record for each row and column that has cells, numbers in full precision: its coordinates
-    by key, then its numbers. Fractions are fractions, not percent. What a table does not show as a
-    number (a mean of some of the seeds) is none here; `values` has what is there.
+    """Return a record for each row and column that has cells, numbers in full precision: its
+    coordinates by key, then its numbers. Fractions are fractions, not percent. What a table does
+    not show as a number (a mean of some of the seeds) is none here; `values` has what is there.
     """
     return [
         {
@@ -168,8 +168,8 @@ def _group_record(group: CellGroup, best: bool, published: Sequence[PublishedNum
 
 
 def render_csv(table: ResultTable, formatted: FormattedTable) -> str:
-    """The records with a header. Nothing is an empty field; several words are joined by a space,
-    `seed=value` where they belong to seeds, causes by "; ".
+    """Return the records with a header. Nothing is an empty field; several words are joined by a
+    space, `seed=value` where they belong to seeds, causes by "; ".
     """
     records = table_records(table, formatted)
     file = io.StringIO()
@@ -181,7 +181,9 @@ def render_csv(table: ResultTable, formatted: FormattedTable) -> str:
 
 
 def _csv_word(key: str, value: Any) -> Any:
-    """A value of a record as a field of the CSV, which writes floats by repr and loses nothing."""
+    """Return a value of a record as a field of the CSV, which writes floats by repr and loses
+    nothing.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if key == "cells":
@@ -196,7 +198,7 @@ def _csv_word(key: str, value: Any) -> Any:
 
 
 def render_json(table: ResultTable, formatted: FormattedTable) -> str:
-    """What the table is about, and its records; notes: as below the table."""
+    """Return what the table is about, and its records; notes: as below the table."""
     sweep = table.sweep
     baseline = None if table.baseline is None else table.rows[table.baseline].coordinates
     content = {

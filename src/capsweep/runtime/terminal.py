@@ -37,7 +37,7 @@ def escape_text(text: str, stream: Any = None) -> str:
 
 @contextmanager
 def escaped_streams() -> Iterator[None]:
-    """What print() writes within the block is escaped, to the standard output and the error."""
+    """Escape what print() writes within the block, to the standard output and the error."""
     with redirect_stdout(_escape_stream(sys.stdout)), redirect_stderr(_escape_stream(sys.stderr)):
         yield
 
@@ -75,7 +75,7 @@ class _Unbroken(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """From now on, what is printed is dropped where its reader is gone, and the program goes on."""
+    """Drop what is printed from now on where its reader is gone; the program goes on."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError):  # no stream, or one without a descriptor
             old = stream.rich_proxied_file  # pyright: ignore
@@ -86,7 +86,8 @@ def outlive_readers() -> None:
 
 
 def make_console(stderr: bool = False) -> "Console":
-    """A console that prints text as it stands: no markup, no names of emoji, no colours of its own.
+    """Return a console that prints text as it stands: no markup, no names of emoji, no colours of
+    its own.
 
     Without a terminal it is plain text, and no line is wrapped or cut unless COLUMNS says at which
     width; rich knows NO_COLOR.
@@ -101,7 +102,7 @@ def make_console(stderr: bool = False) -> "Console":
 
 @cache
 def _console_class() -> "type[Console]":
-    """rich's console, made here because importing it takes longer than `--help` may."""
+    """Return rich's console, made here because importing it takes longer than `--help` may."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -126,15 +127,15 @@ def _console_class() -> "type[Console]":
             return getattr(self.file, "encoding", None) or "utf-8"
 
         def on_broken_pipe(self) -> None:
-            """As print() does; rich itself would end the program."""
+            """Raise as print() does; rich itself would end the program."""
             raise BrokenPipeError
 
         def render_str(self, text: str, **how: Any) -> Any:
-            """Before it is measured."""
+            """Escape a text before it is measured."""
             return super().render_str(escape_text(text, self.file), **how)
 
         def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
-            """Also what was no string."""
+            """Escape also what was no string."""
             for part in super().render(renderable, options):
                 yield (
                     part if part.control else Segment(escape_text(part.text, self.file), part.style)
@@ -144,7 +145,7 @@ def _console_class() -> "type[Console]":
 
 
 def count_of(count: float, noun: str) -> str:
-    """`1 cell`, `2,000 cells`, `0.5 GPUs`."""
+    """Return `1 cell`, `2,000 cells`, `0.5 GPUs`."""
     return f"{count:,.15g} {noun}{'' if count == 1 else 's'}"
 
 
@@ -171,7 +172,7 @@ def print_aside(text: str) -> None:
 
 @cache
 def print_once(text: str) -> None:
-    """As `print_aside`, but the same line once in a process."""
+    """Print as `print_aside`, but the same line once in a process."""
     print_aside(text)
 
 

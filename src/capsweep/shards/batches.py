@@ -74,7 +74,7 @@ class ShardLoader(BatchLoader):
             yield to_batch(batch)
 
     def _move_to_device(self, fields: Fields | DataError) -> Fields:
-        """One copy for all batches of a group."""
+        """Move a group with one copy for all its batches."""
         if isinstance(fields, DataError):
             raise fields
         return {name: t.to(self.device, non_blocking=True) for name, t in fields.items()}
@@ -85,20 +85,20 @@ def _count_examples(fields: Fields) -> int:
 
 
 def _split_fields(fields: Fields, count: int) -> tuple[Fields, Fields]:
-    """The first so many examples, and the others; both are views."""
+    """Return the first so many examples, and the others; both are views."""
     first = {name: tensor[:count] for name, tensor in fields.items()}
     return first, {name: tensor[count:] for name, tensor in fields.items()}
 
 
 def _join_fields(batch: Fields, more: Fields) -> Fields:
-    """What was left of one group, and the beginning of the next."""
+    """Return what was left of one group, and the beginning of the next."""
     if not _count_examples(batch):
         return more
     return {name: torch.cat([batch[name], more[name]]) for name in more}
 
 
 def to_batch(fields: Mapping[str, Tensor]) -> Batch:
-    """uint8 images, labels and, where they were read, the digits alone, as a network has them."""
+    """Make a batch of uint8 images, labels and, where they were read, the digits alone."""
     digits_BLCHW = fields.get("digits")
     targets_BLCHW = None if digits_BLCHW is None else to_unit(digits_BLCHW)
     return Batch(to_unit(fields["images"]), fields["labels"].long(), targets_BLCHW)
@@ -139,13 +139,13 @@ class StretchImages(EvaluatedSplit):
         return ShardLoader(self.examples, self.device, batch_size, len(self), seed, self.workers)
 
     def evaluation_batch(self, part: slice) -> Batch:
-        """Examples in order."""
+        """Return examples in order."""
         start, stop, _ = part.indices(len(self))
         arrays = read_range(self.examples, start, max(start, stop))
         return to_batch({n: torch.from_numpy(array).to(self.device) for n, array in arrays.items()})
 
     def fingerprint(self) -> str:
-        """sha256 of all evaluated images and labels; as of pairs composed on the fly."""
+        """Return the sha256 of all evaluated images and labels; as of pairs composed on the fly."""
         digest = hashlib.sha256()
         for start in range(0, len(self), AT_ONCE):
             arrays = read_range(self.examples, start, min(start + AT_ONCE, len(self)))

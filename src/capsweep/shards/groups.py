@@ -43,7 +43,7 @@ class ExampleGroup(NamedTuple):
         return sum(stop - start for start, stop in self.stretches)
 
     def draw_permutation(self) -> Tensor:
-        """The permutation of its examples."""
+        """Return the permutation of its examples."""
         return torch.randperm(len(self), generator=generator_of(*self.place))
 
 
@@ -59,8 +59,8 @@ class PassOrder:
         self._blocks: tuple[int, Tensor, int] | None = None
 
     def groups_from(self, position: int, examples: int) -> Iterator[tuple[ExampleGroup, slice]]:
-        """The groups that so many examples from a position on are part of, and which part of each
-        shuffled group they are.
+        """Return the groups that so many examples from a position on are part of, and which part of
+        each shuffled group they are.
         """
         end = position + examples if self.count else position
         while position < end:
@@ -72,7 +72,7 @@ class PassOrder:
             position += taken
 
     def _make_group(self, number: int, group: int) -> ExampleGroup:
-        """A group of pass `number`."""
+        """Return a group of pass `number`."""
         start = group * self.buffer
         stop = min(start + self.buffer, self.count)
         stretches = tuple(self._list_stretches(number, start, stop))
@@ -80,7 +80,7 @@ class PassOrder:
         return ExampleGroup(stretches, (self.seed, "group", number, 0, group))
 
     def _list_stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Positions start .. stop - 1 of the permuted sequence, as stretches of the split."""
+        """Yield positions start .. stop - 1 of the permuted sequence, as stretches of the split."""
         blocks, short = self._permute_blocks(number)
         place, offset = self._find_place(start, short)
         while start < stop:
@@ -91,14 +91,14 @@ class PassOrder:
             start, place, offset = start + taken, place + 1, 0
 
     def _find_place(self, position: int, short: int) -> tuple[int, int]:
-        """Which block of the permuted order a position lies in, and how far inside."""
+        """Return which block of the permuted order a position lies in, and how far inside."""
         missing = -self.count % self.block  # in the block at place `short`, of all the shortest
         if position < short * self.block + self.block - missing:
             return divmod(position, self.block)
         return divmod(position + missing, self.block)
 
     def _permute_blocks(self, number: int) -> tuple[Tensor, int]:
-        """The blocks of a pass in their order, and the place of the split's last one."""
+        """Return the blocks of a pass in their order, and the place of the split's last one."""
         if self._blocks is None or self._blocks[0] != number:
             count = -(-self.count // self.block)
             generator = generator_of(self.seed, "blocks", number)
@@ -138,12 +138,14 @@ class GroupDataset(Dataset[Fields | DataError]):
 
 
 def make_room(fields: Sequence[Field], count: int) -> dict[str, np.ndarray]:
-    """Room for so many examples."""
+    """Allocate arrays for so many examples."""
     return {field.name: np.empty((count, *field.shape), field.dtype) for field in fields}
 
 
 def read_range(examples: ExampleRanges, start: int, stop: int) -> dict[str, np.ndarray]:
-    """The examples start .. stop - 1, by field. Raises DataError, IndexError beyond the split."""
+    """Return the examples start .. stop - 1, by field. Raises DataError, IndexError beyond the
+    split.
+    """
     arrays = make_room(examples.fields, stop - start)
     examples.read_into(start, arrays)
     return arrays

@@ -85,7 +85,7 @@ class MakingResult:
 
 
 def run_locally(job: ShardJob, tasks: Sequence[ShardTask]) -> Generator[ShardOutcome]:
-    """One shard after the other in this process, without Ray."""
+    """Make one shard after the other in this process, without Ray."""
     for task in tasks:
         try:
             yield run_task(job, task)
@@ -123,13 +123,15 @@ def _find_whole(job: ShardJob, task: ShardTask) -> Shard | None:
 
 
 def build_manifest(job: ShardJob, shards: Sequence[Shard]) -> Manifest:
-    """The manifest of these shards."""
+    """Return the manifest of these shards."""
     fields = {field.name: (field.dtype, field.shape) for field in job.list_fields()}
     return Manifest(job.content, "pixels", fields, tuple(shards))
 
 
 def describe_failure(task: ShardTask, error: BaseException) -> ShardOutcome:
-    """The outcome of a task that raised: an error of the disk would meet other shards as well."""
+    """Return the outcome of a task that raised: an error of the disk would meet other shards as
+    well.
+    """
     if isinstance(error, OSError):
         cause = (
             f"{task.folder}: {error.strerror or error}; free space there, correct its permissions, "
@@ -174,7 +176,7 @@ def run_plan(
 
 
 def _read_known(plan: MakingPlan) -> dict[ShardPart, Shard]:
-    """The shards of an `index.json` of this data set."""
+    """Return the shards of an `index.json` of this data set."""
     try:
         stored = manifest.read_manifest(plan.folder)
     except DataError:  # none yet, or altered: it is written anew at the end

@@ -86,7 +86,7 @@ def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
 
 
 def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...]:
-    """The shards of all splits; their sizes within a split differ by one example at most.
+    """Return the shards of all splits; their sizes within a split differ by one example at most.
 
     shards: those of "train", or of the first split where there is no such; None: of USUAL examples.
     Other splits have as many examples in each. Raises ConfigError for too few or too many.

@@ -110,7 +110,7 @@ class Manifest:
     shards: tuple[Shard, ...] = ()
 
     def shards_of(self, split: str) -> tuple[Shard, ...]:
-        """The shards of a split, in the order of its examples."""
+        """Return the shards of a split, in the order of its examples."""
         return tuple(shard for shard in self.shards if shard.split == split)
 
 

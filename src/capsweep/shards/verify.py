@@ -21,10 +21,7 @@ from capsweep.errors import DataError
 from capsweep.runtime import terminal
 from capsweep.shards.layout import DAMAGE_ERRORS, find_disagreements, open_shard
 from capsweep.shards.manifest import INDEX, STATE, Manifest, Shard
-from capsweep.storage import official_files
 from capsweep.storage.files import hash_bytes, hash_file, stat_regular_file, user_cache_folder
-from capsweep.storage.official_files import IsCurrent
-from capsweep.storage.stores import StoreError, hide_query
 
 TICK = 2 * 10**9  # ns: what FAT counts time in; others take less
 
@@ -51,12 +48,12 @@ class Fault:
         return f"{self.file}: {self.kind}: {self.text}"
 
     def as_error(self, folder: Path) -> DataError:
-        """The error of a file that was to be read, with the cure."""
+        """Return the error of a file that was to be read, with the cure."""
         return DataError(f"{folder / self.file}: {self.kind}: {self.text}; {CURES[self.kind]}")
 
 
 def list_faults(folder: Path, manifest: Manifest, shard: Shard) -> list[Fault]:
-    """What is wrong with a shard, which is read now."""
+    """Return what is wrong with a shard, which is read now."""
     try:
         if (fault := find_size_fault(folder, shard)) is not None:
             return [fault]
@@ -71,7 +68,7 @@ def list_faults(folder: Path, manifest: Manifest, shard: Shard) -> list[Fault]:
 
 
 def find_size_fault(folder: Path, shard: Shard) -> Fault | None:
-    """Why a shard is no plain file of as many bytes as it should have; None where it is one."""
+    """Return why a shard is no plain file of its number of bytes; None where it is one."""
     try:
         size = stat_regular_file(folder, shard.name).st_size
     except FileNotFoundError:
@@ -87,7 +84,7 @@ def find_size_fault(folder: Path, shard: Shard) -> Fault | None:
 
 
 def damage_fault(shard: Shard, error: BaseException) -> Fault:
-    """What the system or HDF5 says, on one line."""
+    """Return what the system or HDF5 says, on one line."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return Fault(shard.name, "unreadable", f"cannot be read ({' '.join(reason.split())})")
 
@@ -111,11 +108,10 @@ def verify_folder(folder: Path, manifest: Manifest) -> list[Fault]:
 
 
 class ShardVerifier:
-    """Opens the shards of a folder, fetched where it is one of an object store."""
+    """Opens the shards of a folder."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
-        self.origin = official_files.read_origin(folder)
         self._stamps: set[Path] = set()
         try:
             self._cache = user_cache_folder() / "shards"
@@ -123,10 +119,9 @@ class ShardVerifier:
             self._cache = Path(os.devnull, "shards")
 
     def open_shard(self, shard: Shard) -> h5py.File:
-        """A shard that is what the manifest says. Raises DataError naming the file and the cure."""
-        if self.origin is not None:
-            # A copy in the cache may be of a data set that was there before.
-            _fetch_shard(self.origin, self.folder, shard, lambda _: not self._find_faults(shard))
+        """Return a shard that is what the manifest says. Raises DataError naming the file and the
+        cure.
+        """
         for fault in self._find_faults(shard):
             raise fault.as_error(self.folder)
         try:
@@ -145,9 +140,9 @@ class ShardVerifier:
         return faults
 
     def _find_stamp(self, shard: Shard) -> Path | None:
-        """The empty file that says that a shard is verified; the ctime of a shard moves even where
-        its mtime is set back. None for a shard of the last moments, since a change within the same
-        tick would not show.
+        """Return the empty file that says that a shard is verified; the ctime of a shard moves even
+        where its mtime is set back. None for a shard of the last moments, since a change within the
+        same tick would not show.
         """
         try:
             state = (self.folder / shard.name).lstat()
@@ -170,15 +165,7 @@ class ShardVerifier:
 
 
 def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
-    """Raise DataError unless all shards are there, plain files of as many bytes as they should
-    have. Nothing is fetched from an object store.
-    """
-    if (origin := official_files.read_origin(folder)) is not None:
-        sizes = official_files.list_sizes(origin)
-        for shard in shards:
-            if (size := sizes.get(shard.name)) != shard.bytes:
-                raise _refuse_object(origin, folder, shard, f"{size or 'no'} bytes")
-        return
+    """Raise DataError unless all shards are plain files of as many bytes as they should have."""
     for shard in shards:
         if (fault := find_size_fault(folder, shard)) is not None:
             raise fault.as_error(folder)

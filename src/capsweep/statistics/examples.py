@@ -13,7 +13,7 @@ BINS = 2**18  # of equal width: quantiles are exact to one, where couplings are 
 
 
 def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Which of M examples are classified wrongly [M].
+    """Return which of M examples are classified wrongly [M].
 
     labels [M]: the highest of the N scores is not the class. labels [M, K], K classes in one image:
     the K highest scores are not exactly those classes. Of equal scores the first counts as higher.
@@ -66,7 +66,7 @@ def count_disagreement(first_wrong: np.ndarray, second_wrong: np.ndarray) -> Dis
 
 
 def mcnemar_p(counts: Disagreement) -> float:
-    """Two-sided exact p of "equally many errors": binomial in the examples that differ.
+    """Return the two-sided exact p of "equally many errors": binomial in the examples that differ.
 
     Source: McNemar 1947, exact form.
     """
@@ -79,7 +79,7 @@ def mcnemar_p(counts: Disagreement) -> float:
 def bootstrap_interval(
     counts: Disagreement, seed: int = 0, resamples: int = RESAMPLES
 ) -> tuple[float, float]:
-    """Percentile interval of the difference of error rates, first minus second, paired.
+    """Return the percentile interval of the difference of error rates, first minus second, paired.
 
     Resampling examples is a multinomial draw over the four kinds, so it costs the same for any
     number of examples. Source: Efron 1979.
@@ -93,14 +93,15 @@ def bootstrap_interval(
 
 
 def predict_classes(scores_MN: np.ndarray, classes: int) -> np.ndarray:
-    """The `classes` classes of the highest scores [M, classes]; of equal scores the first."""
+    """Return the classes of the highest scores [M, classes]; of equal scores the first."""
     return np.argsort(-scores_MN, axis=1, kind="stable")[:, :classes]
 
 
 def find_worst(
     scores_MN: np.ndarray, labels: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The wrongly classified examples of which a wrong class was the surest, at most `count`.
+    """Return the wrongly classified examples of which a wrong class was the surest, at most
+    `count`.
 
     Their indices [K] and the margins [K] by which the highest score of a class that is not shown
     exceeds the lowest of one that is, the largest first. labels: [M], or [M, L] of L classes in one
@@ -150,7 +151,7 @@ class Distribution:
         return max(self.squares / self.count - self.mean**2, 0.0) ** 0.5
 
     def quantiles(self, levels: tuple[float, ...]) -> np.ndarray:
-        """Of at least one number; numbers of a bin count as spread evenly over it."""
+        """Return quantiles of at least one number; those of a bin count as spread over it."""
         below = np.concatenate([[0.0], np.cumsum(self.counts)]) / self.count
         values = np.interp(levels, below, np.linspace(0, self.top, BINS + 1))
         return np.clip(values, self.least, self.most)

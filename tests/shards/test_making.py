@@ -2,6 +2,7 @@
 bytes, whatever happens to the command; impossible settings are refused before anything is written.
 """
 
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -239,6 +240,16 @@ def test_damaged_knowledge_of_what_a_folder_is_to_hold_is_one_line_with_its_file
     assert line.startswith(f"error: {wanted}: cannot be read (")
     assert line.endswith("delete it, and it is written anew")
     assert line.isprintable()
+
+
+def test_a_damaged_manifest_where_nothing_else_says_what_is_there_has_a_cure(
+    make: Make, folder: Path, capsys: Capture
+) -> None:
+    assert make() == 0
+    (folder / "index.json").write_text("{")
+    shutil.rmtree(folder / ".making")
+    assert make() == 2
+    assert "copy it there again, or make the data set in an empty" in capsys.readouterr().err
 
 
 def test_shards_and_manifest_of_another_seed_copied_into_a_begun_folder_are_made_again(

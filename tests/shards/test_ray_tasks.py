@@ -87,6 +87,15 @@ def undisturbed(job: ShardJob, tmp_path_factory: pytest.TempPathFactory) -> dict
     return read_files(folder)
 
 
+def test_the_shards_are_those_of_the_local_engine_to_the_byte(
+    run_tasks: TaskRunner, job: ShardJob, folder: Path, undisturbed: dict[str, bytes]
+) -> None:
+    outcomes = list(run_tasks(job, list_tasks(folder)))
+    assert sorted(outcome.part.name for outcome in outcomes) == sorted(undisturbed)
+    assert all(outcome.is_made and outcome.shard for outcome in outcomes)
+    assert read_files(folder) == undisturbed
+
+
 def test_a_shard_whose_worker_is_killed_is_made_by_another(
     run_tasks: TaskRunner, job: ShardJob, folder: Path, notes: Path, undisturbed: dict[str, bytes]
 ) -> None:

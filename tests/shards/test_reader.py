@@ -1,4 +1,6 @@
-"""Ranges of a split: the examples that are composed on the fly, and never a wrong byte."""
+"""Ranges of a split: the examples that are composed on the fly, and never a wrong byte; of an
+object store each shard is fetched on its first use.
+"""
 
 import multiprocessing
 import os
@@ -14,6 +16,7 @@ import shard_folders
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
+from s3_server import S3Server
 
 from capsweep.data.images import Reader
 from capsweep.errors import DataError
@@ -22,6 +25,7 @@ from capsweep.shards.groups import read_range
 from capsweep.shards.manifest import INDEX, Manifest
 from capsweep.shards.reader import ShardReader, StoredRanges
 from capsweep.shards.verify import ShardVerifier, check_sizes
+from capsweep.storage import official_files
 from capsweep.storage.files import user_cache_folder
 
 Folder = tuple[Path, Manifest]
@@ -159,10 +163,75 @@ def test_a_shard_that_the_system_does_not_show_is_a_fault(spoiled: Folder) -> No
         check_sizes(folder / INDEX, whole.shards)
 
 
-def test_shards_of_an_object_store_are_refused_with_a_cure(pixels: Folder) -> None:
+PLACE = "bucket/pairs"
+
+
+@pytest.fixture
+def uploaded(pixels: tuple[Path, Manifest], store: S3Server) -> Manifest:
+    """A folder of shards in the store."""
+    store.upload(pixels[0], PLACE)
+    return pixels[1]
+
+
+def make_reader(whole: Manifest, *folders: str) -> ShardReader:
+    """Of the data set of a manifest."""
     digits = cast(Reader, None)  # never asked: all that is wanted is stored
-    content = pixels[1].content
-    reader = ShardReader(content.fingerprint, ["."], digits, content.origin.sha256, targets=True)
-    reader.check(str(pixels[0]))
-    with pytest.raises(DataError, match=r"^s3://bucket/pairs: shards are read from a file system"):
-        reader.check("s3://bucket/pairs?region=x")
+    origin = whole.content.origin.sha256
+    return ShardReader(whole.content.fingerprint, folders or (".",), digits, origin, targets=True)
+
+
+def read_images(examples: Any, count: int) -> np.ndarray:
+    """The first examples."""
+    return read_range(examples, 0, count)["images"]
+
+
+def test_index_first_then_shards_on_their_first_use(
+    pixels: tuple[Path, Manifest], uploaded: Manifest, store: S3Server
+) -> None:
+    url = store.url(PLACE)
+    make_reader(uploaded).check(url)
+    assert store.count("GET") == store.count("GET", INDEX) == 1
+    splits = make_reader(uploaded).read(url)
+    here = make_reader(uploaded).read(str(pixels[0]))
+    assert np.array_equal(read_images(splits.train, 10), read_images(here.train, 10))
+    assert store.count("GET", ".h5") == 1
+    count = len(splits.train)
+    assert np.array_equal(read_images(splits.train, count), read_images(here.train, count))
+    assert store.count("GET", ".h5") == len(uploaded.shards_of("train"))
+    store.forget()
+    read_images(make_reader(uploaded).read(url).train, count)
+    assert store.total == 0
+
+
+def test_a_shard_that_is_absent_or_of_another_size_is_told_before_anything_runs(
+    uploaded: Manifest, store: S3Server
+) -> None:
+    shard = uploaded.shards_of("train")[0]
+    content = store.objects.pop(f"{PLACE}/{shard.name}")
+    with pytest.raises(
+        DataError, match=rf"^places\.data: .*{shard.name}: no bytes.*copy the whole"
+    ):
+        make_reader(uploaded).check(store.url(PLACE))
+    store.put(f"{PLACE}/{shard.name}", content[:-1])
+    with pytest.raises(DataError, match=rf"{shard.name}: {len(content) - 1} bytes"):
+        make_reader(uploaded).check(store.url(PLACE))
+
+
+def test_folders_below_that_of_the_shards_are_not_listed(
+    uploaded: Manifest, store: S3Server
+) -> None:
+    store.put(f"{PLACE}/runs/other.h5", b"of many")
+    names = {INDEX, *(shard.name for shard in uploaded.shards)}
+    assert official_files.list_sizes(store.url(PLACE)).keys() == names
+
+
+def test_a_copy_that_is_not_the_shard_of_the_manifest_is_fetched_again(
+    uploaded: Manifest, store: S3Server
+) -> None:
+    read_images(make_reader(uploaded).read(store.url(PLACE)).train, 1)
+    folder, shard = official_files.local_folder(store.url(PLACE)), uploaded.shards_of("train")[0]
+    content = (folder / shard.name).read_bytes()
+    (folder / shard.name).write_bytes(content[:-1] + b"!")
+    verifier = ShardVerifier(folder, uploaded)
+    verifier.open_shard(shard).close()
+    assert (folder / shard.name).read_bytes() == content

@@ -1,5 +1,6 @@
 """Every fault of a folder is named, in its shards and in `index.json`: real files, real damage."""
 
+import contextlib
 import copy
 import json
 import os
@@ -12,6 +13,9 @@ import h5py
 import numpy as np
 import pytest
 import shard_folders
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+from laws import at_most_examples
 
 from capsweep.errors import DataError
 from capsweep.shards import manifest
@@ -211,3 +215,42 @@ def test_a_value_that_is_never_written_is_refused(
 @pytest.mark.parametrize("text", ["", "null", b"\xff\xfe", "[" * 100_000, "9" * 5000])
 def test_what_is_no_manifest_at_all_is_refused(tmp_path: Path, text: str | bytes) -> None:
     read_refusal(tmp_path, text)
+
+
+JUNK = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from([2**63, "../x.h5", "/dev/zero", "train-00000.h5"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+def list_ways(value: Any, above: Way = ()) -> list[Way]:
+    """All places of a JSON value."""
+    ways = []
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        ways.append((*above, key))
+        if isinstance(inner, dict | list):
+            ways += list_ways(inner, (*above, key))
+    return ways
+
+
+@at_most_examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_manifest_with_anything_in_it_is_read_or_refused(
+    tmp_path: Path, values: dict[str, Any], data: st.DataObject
+) -> None:
+    text = with_value(values, data.draw(st.sampled_from(list_ways(values))), data.draw(JUNK))
+    (tmp_path / INDEX).write_text(text[: data.draw(st.none() | st.integers(0, len(text)))])
+    with contextlib.suppress(DataError):
+        stored = manifest.read_manifest(tmp_path)
+        for split, count in stored.content.splits.items():
+            assert sum(shard.examples for shard in stored.shards_of(split)) == count
+        manifest.write_manifest(tmp_path, stored)
+        assert manifest.read_manifest(tmp_path) == stored

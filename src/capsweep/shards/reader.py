@@ -23,9 +23,9 @@ from capsweep.shards import manifest
 from capsweep.shards.layout import MULTIMNIST, compose_pairs, make_pair_source
 from capsweep.shards.manifest import INDEX, DataSetContent, Manifest, Shard
 from capsweep.shards.verify import Fault, ShardVerifier, check_sizes, damage_fault
+from capsweep.storage import official_files
 from capsweep.storage.files import hash_bytes
-from capsweep.storage.official_files import resolve_folders
-from capsweep.storage.stores import hide_query, is_url
+from capsweep.storage.stores import hide_query
 
 IMAGES = ("images", "labels")
 DIGITS = "digits"
@@ -106,17 +106,10 @@ class ShardReader:
             ) from error
 
     def _find_data_set(self, folder: str) -> tuple[Path, Manifest]:
-        """Return the folder that has the declared data set, and its manifest."""
-        places = resolve_folders(folder, self.folders)
-        if urls := [hide_query(place) for place in places if is_url(place)]:
-            raise DataError(
-                f"{urls[0]}: shards are read from a file system; copy the folder to one that all "
-                "nodes see, and set dataset.shards.folders=[FOLDER]"
-            )
+        """Return the folder that has the declared data set."""
+        places = official_files.resolve_folders(folder, self.folders)
         others: list[str] = []
-        for place in map(Path, places):
-            if not (place / INDEX).is_file():
-                continue
+        for place in official_files.find_current(places, INDEX, self._is_declared):
             whole = manifest.read_manifest(place)
             if whole.content.fingerprint == self.fingerprint:
                 self._check_origin(place, whole.content)
@@ -127,11 +120,18 @@ class ShardReader:
                 f"dataset.shards.fingerprint is {self.fingerprint}, which no folder has. Declared "
                 f"are {'; '.join(others)}; declare what is there, or make the other (make shards)"
             )
-        looked = ", ".join(f"{place}/{INDEX}" for place in places)
+        looked = ", ".join(f"{hide_query(place)}/{INDEX}" for place in places)
         raise DataError(
             f"{looked}: no such file; make the data set (make shards DATASET=multimnist), or "
             "say where it is: dataset.shards.folders=[FOLDER]"
         )
+
+    def _is_declared(self, path: Path) -> bool:
+        """Return whether a manifest that was fetched before will do."""
+        try:
+            return manifest.read_manifest(path.parent).content.fingerprint == self.fingerprint
+        except DataError:
+            return False
 
     def _check_origin(self, place: Path, content: DataSetContent) -> None:
         if content.dataset != MULTIMNIST or content.origin.sha256 != self.origin:

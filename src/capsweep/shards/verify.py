@@ -21,7 +21,10 @@ from capsweep.errors import DataError
 from capsweep.runtime import terminal
 from capsweep.shards.layout import DAMAGE_ERRORS, find_disagreements, open_shard
 from capsweep.shards.manifest import INDEX, STATE, Manifest, Shard
+from capsweep.storage import official_files
 from capsweep.storage.files import hash_bytes, hash_file, stat_regular_file, user_cache_folder
+from capsweep.storage.official_files import IsCurrent
+from capsweep.storage.stores import StoreError, hide_query
 
 TICK = 2 * 10**9  # ns: what FAT counts time in; others take less
 
@@ -108,10 +111,11 @@ def verify_folder(folder: Path, manifest: Manifest) -> list[Fault]:
 
 
 class ShardVerifier:
-    """Opens the shards of a folder."""
+    """Opens the shards of a folder, fetched where it is one of an object store."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
+        self.origin = official_files.read_origin(folder)
         self._stamps: set[Path] = set()
         try:
             self._cache = user_cache_folder() / "shards"
@@ -122,6 +126,9 @@ class ShardVerifier:
         """Return a shard that is what the manifest says. Raises DataError naming the file and the
         cure.
         """
+        if self.origin is not None:
+            # A copy in the cache may be of a data set that was there before.
+            _fetch_shard(self.origin, self.folder, shard, lambda _: not self._find_faults(shard))
         for fault in self._find_faults(shard):
             raise fault.as_error(self.folder)
         try:
@@ -165,7 +172,15 @@ class ShardVerifier:
 
 
 def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
-    """Raise DataError unless all shards are plain files of as many bytes as they should have."""
+    """Raise DataError unless all shards are there, plain files of as many bytes as they should
+    have. Nothing is fetched from an object store.
+    """
+    if (origin := official_files.read_origin(folder)) is not None:
+        sizes = official_files.list_sizes(origin)
+        for shard in shards:
+            if (size := sizes.get(shard.name)) != shard.bytes:
+                raise _refuse_object(origin, folder, shard, f"{size or 'no'} bytes")
+        return
     for shard in shards:
         if (fault := find_size_fault(folder, shard)) is not None:
             raise fault.as_error(folder)
@@ -182,7 +197,9 @@ def _fetch_shard(origin: str, folder: Path, shard: Shard, is_current: IsCurrent)
 
 
 def _refuse_object(origin: str, folder: Path, shard: Shard, reason: str) -> DataError:
-    """The manifest is forgotten: it may be that of shards which were there before."""
+    """Forget the manifest, which may be that of shards that were there before, and return the
+    error.
+    """
     official_files.forget_copy(folder / INDEX)
     return DataError(
         f"{official_files.KEY}: {hide_query(origin)}/{shard.name}: {reason}, {shard.bytes:,} "

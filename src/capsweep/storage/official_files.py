@@ -35,6 +35,8 @@ ORIGIN = ".origin"
 UNKNOWN = "unknown"  # a declared hash that we do not know; such a file is never read
 LARGEST = 2**31  # bytes; no official file has as many, and what has is not brought into memory
 
+IsCurrent = Callable[[Path], bool]  # of a file that was fetched before
+
 
 def resolve_folders(data: str, folders: Sequence[str]) -> list[str]:
     """Folders below the data folder, as paths or URLs; an absolute one, or a URL, is itself."""
@@ -122,13 +124,15 @@ def fetch_file(place: str, name: str, is_current: IsCurrent = lambda path: True)
     Raises StoreError for a store that does not answer; DataError where there is no room for it.
     """
     check_inside(name, f"{KEY}={hide_query(place)}")
+    if _has_current(place, name, is_current):
+        return True
     folder = local_folder(place)
     fill = partial(_open_bucket(place, os.getpid()).copy_to, name)
     try:
         with hold_lock(folder / f".{name}.lock") as is_held:
             if is_held:
                 remove_temporaries(folder / name)
-            if not _has_file(folder, name):  # another process may have fetched it
+            if not _has_current(place, name, is_current):  # another process may have fetched it
                 write_text(folder / ORIGIN, place)
                 write_atomically(folder / name, fill)
     except StoreError:
@@ -151,6 +155,11 @@ def forget_copy(path: Path) -> bool:
         return False
     remove_path(path)
     return True
+
+
+def list_sizes(place: str) -> dict[str, int]:
+    """Names and bytes of all files directly in a place of a store. Raises StoreError."""
+    return dict(_open_bucket(place, os.getpid()).list_files("", is_deep=False))
 
 
 @lru_cache(maxsize=16)

@@ -86,6 +86,7 @@ REFUSED = {
     "dataset.validation=1437": r"dataset\.validation must be below the 1437 training exam",
     "dataset=cifar10 dataset.image_shape=[3,28,28]": r"dataset\.batches\.crop=24 are differ",
     "dataset=affnist_like dataset.footnote=0": r"footnote is drawn from dataset\.source; set that",
+    "dataset=affnist_like dataset.test.scale=[1.2,0.8]": r"scale must be two numbers > 0",
     "dataset=affnist_like dataset.test.canvas=44": r"is drawn from dataset\.batches\.canvas;",
     "routing.none_of_the_above=true routing.normaliser=entmax": r"set routing\.normaliser=softmax",
     "experiment=overlap dataset=cifar10": r"^conf/: In 'experiment/overlap': no chosen file has",

@@ -153,17 +153,3 @@ def test_labels_of_others_with_right_hashes_are_other_data_in_the_result(
     assert first["signature"] == second["signature"]
     assert first["data"]["test"] == second["data"]["test"]
     assert first["data"]["train"] != second["data"]["train"]
-
-
-def test_a_label_beyond_the_classes_ends_a_cell_with_the_name_of_its_file(
-    declared: Declared, tmp_path: Path
-) -> None:
-    shard_folders.make(tmp_path / "shards")
-    with h5py.File(tmp_path / "shards" / "test-00000.h5", "r+") as file:
-        file["labels"][0] = [3, 12]
-    whole = shard_folders.rehash(tmp_path / "shards", "test-00000.h5")
-    cell = declared(whole, tmp_path / "shards", NO_DECODER, "epochs=1")
-    with pytest.raises(
-        DataError, match=r"test-00000\.h5: different: example 0 of test is of class"
-    ):
-        train(cell)

@@ -15,7 +15,6 @@ from capsweep.data.batches import (
     DeviceSplit,
     Split,
     compute_margins,
-    draw_offsets,
     generator_of,
     shift_windows,
     to_unit,
@@ -77,8 +76,9 @@ class ShiftedImages(DeviceSplit):
         """The place of a drawn window of every example [N]."""
         # Drawn on the CPU, moved once per epoch: the same numbers on every device, no copy per
         # step.
-        offsets_N2 = draw_offsets(len(self), self.shift, generator).to(self.device)
-        return window_places(windows, torch.arange(len(self), device=self.device), offsets_N2)
+        offsets_N2 = torch.randint(2 * self.shift + 1, (len(self), 2), generator=generator)
+        everyone_N = torch.arange(len(self), device=self.device)
+        return window_places(windows, everyone_N, offsets_N2.to(self.device))
 
 
 def centre_images(examples: LabelledImages, canvas: int) -> Tensor:

@@ -67,13 +67,7 @@ def run(
                 directory.write_rows(POINTS, points)
                 for row in content.merge_rows(rows, points):  # again: W&B may have lost them
                     tracker.log(row)
-                hooks = replace(
-                    hooks,
-                    on_checkpoint=directory.store_checkpoint,
-                    directory=directory,
-                    tracker=tracker,
-                    lease=lease,
-                )
+                hooks = replace(hooks, directory=directory, tracker=tracker, lease=lease)
                 result = fit.fit(cell, places, directory, hooks, gpus)
                 tracker.close(0, content.summarise_result(result), directory.path)
                 for name in ("fault", "seconds", "url"):

@@ -61,15 +61,11 @@ class RunHooks:
     """Takes each epoch's row, and points inside it, to the ledger, to W&B and to the caller.
 
     on_epoch: the caller's; it returns True to end the run after that epoch, with a checkpoint.
-    on_point: the caller's too.
-    stop_flag: SIGTERM ends the run as on_epoch can. The others are the cell's, once it runs;
-    on_checkpoint: stores a renewed checkpoint where the ledger is.
+    stop_flag: SIGTERM ends the run as on_epoch can. The others are the cell's, once it runs.
     """
 
     on_epoch: Callable[[Row], object] = _ignore
     stop_flag: StopFlag | None = None
-    on_checkpoint: Callable[[], object] = _ignore
-    on_point: Callable[[Row], object] = _ignore
     directory: "CellDirectory | None" = None
     tracker: "Tracker | None" = None
     lease: "Lease | None" = None
@@ -94,7 +90,6 @@ class RunHooks:
     def record_point(self, point: Row) -> None:
         """As `record_epoch`; a point ends no run."""
         self._record_row(POINTS, point)
-        self.on_point(point)
 
     def _record_row(self, name: str, row: Row) -> None:
         self.check_lease()

@@ -68,7 +68,7 @@ def _has_gpu(job: Job) -> bool:
     """Return whether a cell has a GPU, a whole one, since nothing else runs here."""
     from capsweep.training import devices  # it imports torch
 
-    return devices.on_gpus(job.cell.config)
+    return devices.choose_device(job.cell.config).type == "cuda"
 
 
 def _report_epoch(queue: JobQueue, job: Job, row: Row) -> bool:

@@ -155,16 +155,6 @@ def test_an_image_of_one_colour_is_standardised_to_zero(value: int) -> None:
     assert torch.equal(standardise_images(image_1CHW), torch.zeros(1, 3, 4, 4))
 
 
-def test_a_crop_larger_than_the_images_is_refused(photographs: LabelledImages) -> None:
-    with pytest.raises(ConfigError, match=r"dataset\.batches\.crop .* got 10 for images of 9x9"):
-        cropped(photographs, crop=10)
-
-
-def test_images_that_are_not_square_are_refused(noise: Noise) -> None:
-    with pytest.raises(ConfigError, match="crops squares, and images are 9x8"):
-        cropped(noise(3, height=9, width=8))
-
-
 def test_13_crops_are_the_middle_and_three_steps_along_both_diagonals() -> None:
     side, crop = 14, 7
     rows_HW = torch.arange(side)[:, None].expand(side, side)
@@ -182,3 +172,11 @@ def test_13_crops_are_the_middle_and_three_steps_along_both_diagonals() -> None:
 def test_13_crops_need_room(photographs: LabelledImages) -> None:
     with pytest.raises(ConfigError, match=r"dataset\.batches\.crop leaves 3 pixels .* need 6"):
         next(cropped(photographs, "test").iterate_crops(slice(0, 1)))
+
+
+@pytest.mark.parametrize(("size", "crop"), [((9, 9), 10), ((9, 8), 6)])
+def test_images_that_have_no_such_square_are_refused(
+    noise: Noise, size: tuple[int, int], crop: int
+) -> None:
+    with pytest.raises(ConfigError, match=rf"crop={crop} cuts squares .* are 9x{size[1]}"):
+        cropped(noise(3, height=size[0], width=size[1]), crop=crop)

@@ -64,18 +64,6 @@ def trial(store: S3Server) -> subprocess.Popen[str]:
     )
 
 
-def test_files_are_fetched_once_and_then_no_store_is_asked(store: S3Server, idx: list[str]) -> None:
-    store.put(f"{BUCKET}/mnist/other.bin", b"many gigabytes")  # which nobody needs
-    official = reader(idx)
-    splits = official.read(store.url(BUCKET))
-    assert (len(splits.train), len(splits.test)) == (20, 10)
-    assert store.count("GET") == 4
-    store.forget()
-    official.check(store.url(BUCKET))
-    official.read(store.url(BUCKET))
-    assert store.total == 0
-
-
 @pytest.mark.slow
 def test_four_processes_that_start_at_once_fetch_each_object_once(
     store: S3Server, idx: list[str]

@@ -113,13 +113,11 @@ class CroppedImages(DeviceSplit):
     ) -> None:
         self.labels_N, self.device = examples.labels_N, examples.labels_N.device
         height, width = examples.images_NCHW.shape[2:]
-        if crop > min(height, width):
+        if height != width or crop > width:
             raise ConfigError(
-                f"dataset.batches.crop must be at most the pixels of an image, got {crop} for "
-                f"images of {height}x{width}"
+                f"dataset.batches.crop={crop} cuts squares out of squares that are as large, and "
+                f"images are {height}x{width}"
             )
-        if height != width:
-            raise ConfigError(f"dataset.batches crops squares, and images are {height}x{width}")
         self.slack = width - crop
         self.windows = examples.images_NCHW.unfold(2, crop, 1).unfold(3, crop, 1)
         self.flip, self.brightness, self.standardise = flip, brightness, standardise

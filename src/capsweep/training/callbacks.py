@@ -11,7 +11,7 @@ import os
 import sys
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from capsweep.errors import AccuracyNotReachedError, DataError
 from capsweep.ledger import causes
 from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.ledger.ledger import POINT_LOSS
+from capsweep.ledger.ledger import METRICS, POINT_LOSS, POINTS
 from capsweep.model.capsules import PrimaryCapsules
 from capsweep.model.routing import Routed
 from capsweep.runtime.lightning import Callback, Checkpoint, LightningModule, Trainer
@@ -37,6 +37,7 @@ ROUNDING = 1e-9  # of 1 - error; far less than one example is of any data set
 ANEW = "begun_anew"  # key of what says that, in provenance and result
 CIRCUMSTANCES = ("code", "versions", "hardware", "implementations")
 AUTO_STEPS, POINTS_OF_EPOCH, MOST_POINTS = 50, 10, 1000
+RecordRow = Callable[[str, Row], None]  # with the name of its file
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
@@ -65,9 +66,11 @@ class EpochRecorder(Checkpoint):
         task: CapsuleTask,
         directory: CellDirectory,
         hooks: RunHooks,
+        record_row: RecordRow,
         digests: Mapping[str, str],
     ) -> None:
         self.task, self.directory, self.hooks = task, directory, hooks
+        self.record_row = record_row
         self.accuracy, self.digests = task.config["stop_accuracy"], dict(digests)
         self.every_n_steps = task.config["logger"].get("every_n_steps", "auto")  # in new cells
         self.rows: list[Row] = []
@@ -116,7 +119,7 @@ class EpochRecorder(Checkpoint):
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
         }
         self.points.append(point)
-        self.hooks.record_point(point)
+        self.record_row(POINTS, point)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # The margin that the loss has reached, where it grows with training.
@@ -131,7 +134,8 @@ class EpochRecorder(Checkpoint):
             "seconds": time.monotonic() - self.started,
         }
         self.rows.append(row)
-        self.ends_early = self.hooks.record_epoch(row)
+        self.record_row(METRICS, row)
+        self.ends_early = self.hooks.on_epoch(row) is True
         trainer.should_stop |= is_reached(self.accuracy, row)
 
 

@@ -36,7 +36,7 @@ from capsweep.runtime.lightning import Callback, LightningEnvironment, Trainer
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics import examples
 from capsweep.training import build, callbacks, devices, provenance
-from capsweep.training.callbacks import EpochRecorder, FirstActivations, ResumeCheckpoint
+from capsweep.training.callbacks import EpochRecorder, FirstActivations, RecordRow, ResumeCheckpoint
 from capsweep.training.module import CapsuleTask
 from capsweep.training.run_hooks import RunHooks
 
@@ -67,12 +67,13 @@ def fit(
     places: Places,
     directory: CellDirectory,
     hooks: RunHooks,
+    record_row: RecordRow,
     gpus: float | None,
 ) -> dict[str, Any]:
     """Train and test a cell, on from its resume.ckpt, and write its files; the result so far.
 
-    gpus: the share that it was given, where that is known. Raises LeftEarlyError where a hook ended
-    it.
+    record_row: writes a row of metrics.jsonl or steps.jsonl. gpus: the share that it was given,
+    where that is known. Raises LeftEarlyError where a hook ended it.
     """
     started, device = time.monotonic(), devices.choose_device(cell.config)
     devices.start_memory_peak()
@@ -82,7 +83,7 @@ def fit(
     torch.set_num_threads(cell.config["trainer"]["threads"])
     task = make_task(cell)
     splits = build.load_splits(cell.config, str(places.data), device)
-    recorder = EpochRecorder(task, directory, hooks, splits.digests)
+    recorder = EpochRecorder(task, directory, hooks, record_row, splits.digests)
     keeper = ResumeCheckpoint(directory, cell.config["trainer"]["checkpoint_interval"], recorder)
     first = FirstActivations()
     trainer = _make_trainer(cell.config, device, [recorder, keeper, first])

@@ -251,11 +251,6 @@ def windows_at(windows: Tensor, place_B: Tensor) -> Tensor:
     return everywhere.index_select(0, place_B)[..., :width]
 
 
-def draw_offsets(num_examples: int, shift: int, generator: torch.Generator) -> Tensor:
-    """Uniform window offsets [N, 2] in 0..2 shift, for `shift_windows`."""
-    return torch.randint(2 * shift + 1, (num_examples, 2), generator=generator)
-
-
 def compute_margins(images_NCHW: Tensor, canvas: int | None) -> tuple[int, int, int, int]:
     """Pixels left, right, above and below of images in the middle of canvas x canvas; None: none.
 

@@ -12,7 +12,6 @@ from lightning_fabric.plugins.environments.lightning import (
     LightningEnvironment as LightningEnvironment,
 )
 from pytorch_lightning import Callback as Callback
-from pytorch_lightning import LightningDataModule as LightningDataModule
 from pytorch_lightning import LightningModule as LightningModule
 from pytorch_lightning import Trainer as Trainer
 from pytorch_lightning.callbacks import Checkpoint as Checkpoint

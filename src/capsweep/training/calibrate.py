@@ -13,7 +13,7 @@ from torch import nn
 from capsweep.config.cell import Cell, hash_shape
 from capsweep.config.places import Places
 from capsweep.data.batches import Batch, BatchLoader, EvaluationLoader
-from capsweep.data.module import EVALUATION_BATCH
+from capsweep.data.splits import EVALUATION_BATCH
 from capsweep.runtime.lightning import isolate_rng
 from capsweep.training import build, devices, provenance
 from capsweep.training.devices import using_threads
@@ -46,7 +46,7 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     devices.start_memory_peak()
     started = time.perf_counter()
     config = cell.config
-    device = torch.device("cuda" if devices.on_gpus(config) else "cpu")
+    device = devices.choose_device(config)
     if device.type == "cpu":
         devices.keep_freed_memory()
     task = make_task(cell).to(device)
@@ -98,7 +98,7 @@ def _time_evaluation(task: CapsuleTask, loader: EvaluationLoader) -> float:
     seconds = 0.0
     for _ in range(2):
         begun = time.perf_counter()
-        with torch.no_grad(), autocast(task.precision, task.device):
+        with torch.no_grad(), autocast(task.config["precision"], task.device):
             for _, losses in task.parts.evaluate(batch, partial(task.objective, network)):
                 float(losses.total)
         seconds = time.perf_counter() - begun

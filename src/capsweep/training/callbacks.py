@@ -11,7 +11,7 @@ import os
 import sys
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from capsweep.errors import AccuracyNotReachedError
-from capsweep.ledger import causes, records
+from capsweep.errors import AccuracyNotReachedError, DataError
+from capsweep.ledger import causes
 from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.ledger.ledger import POINT_LOSS
+from capsweep.ledger.ledger import METRICS, POINT_LOSS, POINTS
 from capsweep.model.capsules import PrimaryCapsules
 from capsweep.model.routing import Routed
 from capsweep.runtime.lightning import Callback, Checkpoint, LightningModule, Trainer
@@ -37,6 +37,7 @@ ROUNDING = 1e-9  # of 1 - error; far less than one example is of any data set
 ANEW = "begun_anew"  # key of what says that, in provenance and result
 CIRCUMSTANCES = ("code", "versions", "hardware", "implementations")
 AUTO_STEPS, POINTS_OF_EPOCH, MOST_POINTS = 50, 10, 1000
+RecordRow = Callable[[str, Row], None]  # with the name of its file
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
@@ -55,6 +56,8 @@ class EpochRecorder(Checkpoint):
     validated on test images, as smallNORB's viewpoints are, at those, as "Matrix capsules with EM
     routing", section 5.1, does. Its footnote says so.
 
+    digests: of the data; a checkpoint whose epochs were trained on others is refused by DataError.
+
     earlier_seconds: how long the epochs of earlier runs took. ends_early: a hook asked for that.
     """
 
@@ -63,11 +66,13 @@ class EpochRecorder(Checkpoint):
         task: CapsuleTask,
         directory: CellDirectory,
         hooks: RunHooks,
-        accuracy: float | None,
-        every_n_steps: int | str = "auto",
+        record_row: RecordRow,
+        digests: Mapping[str, str],
     ) -> None:
         self.task, self.directory, self.hooks = task, directory, hooks
-        self.accuracy, self.every_n_steps = accuracy, every_n_steps
+        self.record_row = record_row
+        self.accuracy, self.digests = task.config["stop_accuracy"], dict(digests)
+        self.every_n_steps = task.config["logger"].get("every_n_steps", "auto")  # in new cells
         self.rows: list[Row] = []
         self.points: list[Row] = []
         self.earlier_seconds = 0.0
@@ -76,9 +81,16 @@ class EpochRecorder(Checkpoint):
 
     def state_dict(self) -> dict[str, Any]:
         provenance = self.directory.read_provenance()
-        return {"rows": self.rows, "points": self.points, "provenance": provenance}
+        recorded = {"rows": self.rows, "points": self.points, "provenance": provenance}
+        return {**recorded, "digests": self.digests}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        if state_dict["digests"] != self.digests:
+            raise DataError(
+                f"the data were altered since the first epochs of this cell: sha256 {self.digests} "
+                f"now, {state_dict['digests']} in its resume.ckpt; restore the data, or remove the "
+                "cell (capsweep ledger rm) and run it again"
+            )
         self.rows, self.points = list(state_dict["rows"]), list(state_dict["points"])
         self.earlier_seconds = sum(row["seconds"] for row in self.rows)
         # A run cut short after its last epoch measures nothing of it again.
@@ -107,7 +119,7 @@ class EpochRecorder(Checkpoint):
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
         }
         self.points.append(point)
-        self.hooks.record_point(point)
+        self.record_row(POINTS, point)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # The margin that the loss has reached, where it grows with training.
@@ -122,7 +134,8 @@ class EpochRecorder(Checkpoint):
             "seconds": time.monotonic() - self.started,
         }
         self.rows.append(row)
-        self.ends_early = self.hooks.record_epoch(row)
+        self.record_row(METRICS, row)
+        self.ends_early = self.hooks.on_epoch(row) is True
         trainer.should_stop |= is_reached(self.accuracy, row)
 
 
@@ -145,7 +158,7 @@ class ResumeCheckpoint(Checkpoint):
 
     def __init__(self, directory: CellDirectory, interval: float, recorder: EpochRecorder) -> None:
         self.interval, self.recorder = interval, recorder
-        self.path = directory.resume_checkpoint
+        self.directory, self.path = directory, directory.resume_checkpoint
         self.last = time.monotonic()
         self.has_left = False
 
@@ -171,7 +184,7 @@ class ResumeCheckpoint(Checkpoint):
             temporary.replace(self.path)
         finally:
             temporary.unlink(missing_ok=True)  # a full disk needs the room
-        self.recorder.hooks.on_checkpoint()
+        self.directory.store_checkpoint()
         self.last = time.monotonic()
 
 
@@ -187,8 +200,9 @@ def check_resumable(
     path = directory.resume_checkpoint
     if not path.exists():
         return {}, [], []
-    stored, fault = _read_recorder(path, provenance)
-    if fault is not None:
+    try:
+        stored = _read_recorder(path, provenance)
+    except DataError as fault:
         path.unlink()
         line = f"{path} is dropped, and the cell begins anew: {fault}"
         print(line, file=sys.stderr, flush=True)
@@ -199,29 +213,28 @@ def check_resumable(
     return {"earlier": earlier}, stored["rows"], stored["points"]
 
 
-def _read_recorder(path: Path, provenance: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """Return what the recorder put into a checkpoint; or why that is useless to this run."""
+def _read_recorder(path: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the recorder put into a checkpoint. Raises DataError where this run cannot go on
+    with it.
+    """
     try:
-        if (damaged := zipfile.ZipFile(path).testzip()) is not None:  # torch looks at no checksum
-            return {}, f"it is damaged ({damaged})"
+        damaged = zipfile.ZipFile(path).testzip()  # torch looks at no checksum
         stored = torch.load(path, weights_only=True, map_location="cpu")
         (state,) = (state for state in stored["callbacks"].values() if "rows" in state)
-        made = state["provenance"]
-        code, cell = made["code"]["numerics"], made.get("signature")
-        fault = records.find_fault(records.Provenance, made)
-        fault = fault or records.find_fault(list[records.Row], state["rows"])
-        fault = fault or records.find_fault(list[records.Point], state["points"])
+        code, cell = state["provenance"]["code"]["numerics"], state["provenance"]["signature"]
     except Exception as error:  # anything, for a file that is none
         kind = causes.kind_of_cause(causes.describe_cause(error))
         is_damaged = isinstance(error, OSError) and error.errno == errno.EINVAL  # a seek to nowhere
         if kind in (CauseKind.OUT_OF_MEMORY, CauseKind.STORAGE) and not is_damaged:
             raise  # of this moment: the checkpoint is kept
-        return {}, f"it is no checkpoint of a cell ({type(error).__name__})"
-    if fault is None and cell != provenance["signature"]:
-        fault = f"it is of {'an unnamed cell' if cell is None else f'cell {cell}'}"
-    if fault is None and code != provenance["code"]["numerics"]:
-        fault = "other code than today's trained its epochs"
-    return state, fault
+        raise DataError(f"it is no checkpoint of a cell ({type(error).__name__})") from error
+    if damaged is not None:
+        raise DataError(f"it is damaged ({damaged})")
+    if cell != provenance["signature"]:
+        raise DataError(f"it is of cell {cell}")
+    if code != provenance["code"]["numerics"]:
+        raise DataError("other code than today's trained its epochs")
+    return state
 
 
 def find_accuracy(row: Mapping[str, Any]) -> float:

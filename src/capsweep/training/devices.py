@@ -15,10 +15,11 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 LARGEST_BLOCK, LARGEST_INT = 2**25, 2**31 - 1
 
 
-def on_gpus(config: Mapping[str, Any]) -> bool:
-    """Return whether a cell is trained on a GPU, on this node."""
+def choose_device(config: Mapping[str, Any]) -> torch.device:
+    """Return the device that trains a cell, on this node."""
     accelerator = config["trainer"]["accelerator"]
-    return accelerator == "gpu" or (accelerator == "auto" and torch.cuda.is_available())
+    on_gpu = accelerator == "gpu" or (accelerator == "auto" and torch.cuda.is_available())
+    return torch.device("cuda" if on_gpu else "cpu")
 
 
 @contextmanager
@@ -39,11 +40,11 @@ def prepare_device(config: Mapping[str, Any]) -> None:
     cell is to be trained on a GPU, and this process sees none.
     """
     is_rounded = config["precision"] == "tf32"
-    device = torch.device("cuda" if on_gpus(config) else "cpu")
+    device = choose_device(config)
     if is_rounded and not has_tf32(device):
         raise ConfigError(
-            "precision=tf32 needs an NVIDIA GPU of compute capability 8.0 or more, and this cell "
-            f"would be trained on {_name_device(device)}; set precision=32 or precision=bf16-mixed"
+            "precision=tf32 needs an NVIDIA GPU of compute capability 8.0 or more, and there is "
+            "none for this cell; set precision=32 or precision=bf16-mixed"
         )
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
@@ -68,13 +69,6 @@ def has_tf32(device: torch.device) -> bool:
     if device.type != "cuda" or torch.version.cuda is None or not torch.cuda.is_available():
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-def _name_device(device: torch.device) -> str:
-    if device.type != "cuda" or not torch.cuda.is_available():
-        return "a processor" if device.type == "cpu" else "a GPU that torch does not see"
-    major, minor = torch.cuda.get_device_capability(device)
-    return f"{torch.cuda.get_device_name(device)} ({major}.{minor})"
 
 
 def keep_freed_memory() -> None:

@@ -14,13 +14,12 @@ from torch import Tensor, nn
 
 from capsweep.data.batches import Batch, seed_of
 from capsweep.data.evaluation_parts import EvaluationParts
-from capsweep.data.module import EVALUATION_BATCH
 from capsweep.errors import NonFiniteLossError
 from capsweep.runtime.lightning import LightningModule, OptimizerLRSchedulerConfig
 from capsweep.training import build
 from capsweep.training.graphs import StepGraphs, print_reason
 from capsweep.training.objective import Objective, SplitMetrics
-from capsweep.training.step import TrainingStep, clip_gradient, round_rates
+from capsweep.training.step import TrainingStep, autocast
 
 OFF, NO_GPU = "trainer.graphs=off", "no GPU"  # reasons for eager steps that need no line
 
@@ -32,11 +31,10 @@ class CapsuleTask(LightningModule):
     random state.
 
     Attributes:
-        optim: its schedule, and clip_norm, the length of the longest gradient.
-        parts: evaluates batches in parts that fit where a training batch does.
-        precision: as in a configuration.
+        config: of the cell.
         graphs: `trainer.graphs`, auto or off.
-        captured: trains by captured steps, or says why steps are eager; None before training.
+        parts: evaluates batches in parts that fit where a training batch does.
+        captured: trains by captured steps, or eagerly and says why; None before training.
         epoch_metrics: what was measured last.
     """
 
@@ -45,20 +43,13 @@ class CapsuleTask(LightningModule):
         network: nn.Module,
         objective: Objective,
         optimizer: Callable[[nn.Module], torch.optim.Optimizer],
-        optim: Mapping[str, Any],
-        seed: int,
-        batch_size: int = EVALUATION_BATCH,
-        precision: str = "32",
-        graphs: str = "off",
+        config: Mapping[str, Any],
     ) -> None:
         super().__init__()
-        self.precision, self.graphs = precision, graphs
-        self.captured: StepGraphs | None = None
-        self.batch: Batch | None = None
-        self.replayed: Tensor | None = None  # the loss of a step that is trained already
         self.network, self.objective, self.make_optimizer = network, objective, optimizer
-        self.optim, self.seed = optim, seed
-        self.parts = EvaluationParts(batch_size)
+        self.config, self.graphs = config, config["trainer"].get("graphs", "auto")  # in new cells
+        self.parts = EvaluationParts(config["batch_size"])
+        self.captured: StepGraphs | None = None
         self.train_metrics = SplitMetrics()
         self.val_metrics = SplitMetrics()
         self.test_metrics = SplitMetrics()
@@ -70,24 +61,21 @@ class CapsuleTask(LightningModule):
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Adam, say, whose learning rate decays with every step."""
         optimizer = self.make_optimizer(self.network)
-        factor = partial(
-            build.decay_continuously, lr=optimizer.defaults["lr"], **self.optim["schedule"]
-        )
+        settings = self.config["optim"]["schedule"]
+        factor = partial(build.decay_continuously, lr=optimizer.defaults["lr"], **settings)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor(step))
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
-        }
+        scheduler: Any = {"scheduler": schedule, "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def make_graphs(self, optimizer: torch.optim.Optimizer) -> StepGraphs:
-        """Return what trains by captured steps, or says why steps are not captured."""
+        """Return what trains by captured steps, or eagerly and says why."""
         step = TrainingStep(
             self.network,
             self.objective,
             optimizer,
             self.make_optimizer,
-            self.optim["clip_norm"],
-            self.precision,
+            self.config["optim"]["clip_norm"],
+            self.config["precision"],
         )
         reason = None
         if self.graphs == "off":
@@ -107,55 +95,32 @@ class CapsuleTask(LightningModule):
         if reason not in (None, OFF, NO_GPU):
             print_reason(reason)
 
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Keep the batch for `optimizer_step`."""
-        self.batch = batch
+    def transfer_batch_to_device(
+        self, batch: Batch, device: torch.device, dataloader_idx: int
+    ) -> Batch:
+        """Return the batch itself, which was made on the device."""
+        return batch
 
-    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Train on the batch by a captured step, or as Lightning does.
-
-        After a captured step Lightning's closure only counts.
-        """
-        self.replayed = None
-        if self.captured is None or self.captured.reason is not None:
-            super().optimizer_step(*args, **kwargs)
-            return
-        assert self.batch is not None
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Train on the batch, backward pass and optimiser included, and return its loss."""
+        assert self.captured is not None
         margin = self.objective.margin_at(self.global_step, self.steps)
-        self.replayed = self.captured.train(self.batch, margin)
-        closure = kwargs.get("optimizer_closure", args[-1])
-        closure()
+        self.losses.append(self.captured.train(batch, margin))
+        return self.losses[-1]
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Differentiate, where no captured step has done it."""
-        if self.replayed is None:
-            super().backward(loss, *args, **kwargs)
+        """Do nothing, since `training_step` has differentiated."""
 
-    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Shorten the gradient, and round learning rates as a GPU does.
-
-        Lightning itself shortens none for fused optimisers in mixed precision, for the sake of
-        float16, whose gradients are scaled.
-        """
-        clip_gradient(self.network, self.optim["clip_norm"])
-        round_rates(optimizer, self.device)
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Call Lightning's closure of `training_step`, without another step of the optimiser."""
+        closure = kwargs.get("optimizer_closure", args[-1])
+        closure()
 
     def on_train_epoch_start(self) -> None:
         """Make the epoch's randomness a function of its place."""
         # 0 stays in the place so that old runs reproduce.
-        torch.manual_seed(seed_of(self.seed, "epoch", self.current_epoch, 0))
+        torch.manual_seed(seed_of(self.config["seed"], "epoch", self.current_epoch, 0))
         self.losses.clear()
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return the loss of one batch."""
-        if self.replayed is not None:
-            self.losses.append(self.replayed)
-            return self.replayed
-        margin = self.objective.margin_at(self.global_step, self.steps)
-        losses = self.objective(self.network, batch, margin)
-        self.train_metrics.update(losses, batch)
-        self.losses.append(losses.total.detach())
-        return losses.total
 
     def average_losses(self, step: int) -> float:
         """Return the mean loss of the steps before `step` since the last call.
@@ -212,8 +177,8 @@ class CapsuleTask(LightningModule):
     def _evaluate(self, metrics: SplitMetrics, batch: Batch) -> Tensor:
         """Add a batch in parts that fit into memory; its scores [B, N]."""
         scores = []
-        for part, losses in self.parts.evaluate(batch, partial(self.objective, self.network)):
-            metrics.update(losses, part)
-            # A copy: what a CUDA graph returned is overwritten by its next run.
-            scores.append(losses.scores_BN.clone())
+        with autocast(self.config["precision"], self.device):
+            for part, losses in self.parts.evaluate(batch, partial(self.objective, self.network)):
+                metrics.update(losses, part)
+                scores.append(losses.scores_BN)
         return torch.cat(scores)

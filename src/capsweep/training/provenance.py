@@ -26,8 +26,8 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
     from capsweep.training import build, devices  # they import torch
 
     config = cell.config
-    device = "cuda" if devices.on_gpus(config) else "cpu"
-    layout = "last" if build.is_channels_last(config, device) else "first"
+    device = devices.choose_device(config)
+    layout = "last" if build.is_channels_last(config, device.type) else "first"
     dataset, routing, trainer = config["dataset"], config["routing"], config["trainer"]
     overrides = [text for text in cell.overrides if not text.startswith(OF_HERE)]
     return {

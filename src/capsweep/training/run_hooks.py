@@ -1,20 +1,11 @@
-"""The way of an epoch's row and of points inside it, and how a run is asked to stop. Drivers
-import this: no torch.
-"""
+"""How a run tells its caller of epochs, and is asked to stop. Drivers import this: no torch."""
 
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from capsweep.ledger.ledger import METRICS, POINTS
-
-if TYPE_CHECKING:
-    from capsweep.ledger.cell_directory import CellDirectory
-    from capsweep.ledger.lease import Lease
-    from capsweep.tracking.tracker import Tracker
+from typing import Any
 
 Row = dict[str, Any]  # of metrics.jsonl: one epoch; of steps.jsonl: a point inside it
 
@@ -52,53 +43,23 @@ def _set_handler(handler: Any) -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
-def _ignore(*_: object) -> None:
+def _ignore(row: Row) -> None:
     return None
 
 
 @dataclass(frozen=True)
 class RunHooks:
-    """Takes each epoch's row, and points inside it, to the ledger, to W&B and to the caller.
+    """What the caller of a run is told, and how it ends the run early.
 
-    on_epoch: the caller's; it returns True to end the run after that epoch, with a checkpoint.
-    on_point: the caller's too.
-    stop_flag: SIGTERM ends the run as on_epoch can. The others are the cell's, once it runs;
-    on_checkpoint: stores a renewed checkpoint where the ledger is.
+    on_epoch: gets each epoch's row; it returns True to end the run after that epoch, with a
+        checkpoint.
+    stop_flag: SIGTERM ends the run as on_epoch can.
     """
 
     on_epoch: Callable[[Row], object] = _ignore
     stop_flag: StopFlag | None = None
-    on_checkpoint: Callable[[], object] = _ignore
-    on_point: Callable[[Row], object] = _ignore
-    directory: "CellDirectory | None" = None
-    tracker: "Tracker | None" = None
-    lease: "Lease | None" = None
 
     @property
     def is_stopping(self) -> bool:
-        """Whether SIGTERM has come."""
+        """Return whether SIGTERM has come."""
         return self.stop_flag is not None and self.stop_flag.is_set
-
-    def check_lease(self) -> None:
-        """Raise ClaimLostError when another process has taken the cell over."""
-        if self.lease is not None:
-            self.lease.raise_if_lost()
-
-    def record_epoch(self, row: Row) -> bool:
-        """Whether the caller ends the run after this epoch. The lease is checked before anything is
-        written.
-        """
-        self._record_row(METRICS, row)
-        return self.on_epoch(row) is True
-
-    def record_point(self, point: Row) -> None:
-        """As `record_epoch`; a point ends no run."""
-        self._record_row(POINTS, point)
-        self.on_point(point)
-
-    def _record_row(self, name: str, row: Row) -> None:
-        self.check_lease()
-        if self.directory is not None:
-            self.directory.append_row(name, row)
-        if self.tracker is not None:
-            self.tracker.log(row)

@@ -73,7 +73,6 @@ class Layer:
     """
 
     name: str
-    kind: str
     output_shape: tuple[int, ...] | None
     parameters: int
     flops: int
@@ -110,7 +109,6 @@ def measure_layers(config: Mapping[str, Any]) -> list[Layer]:
     layers = [
         Layer(
             name=name or "(network)",
-            kind=type(module).__name__,
             output_shape=shapes.get(name),
             parameters=sum(parameter.numel() for parameter in module.parameters(recurse=False)),
             flops=flops[name],

@@ -15,7 +15,7 @@ from routing_layers import Layer, convolutional_layer
 from torch import Tensor, nn
 
 from capsweep.config import compose
-from capsweep.model.routing import LayerSizes, make_class_routing
+from capsweep.model.routing import LayerSizes
 from capsweep.model.routing.em import IMPLS, EMProcedure, EMRouting, reference
 from capsweep.model.votes import Votes
 
@@ -107,11 +107,11 @@ def test_a_layer_owns_a_pair_of_betas_for_each_parent_type_and_that_of_classes_o
     # In units of 2500: -1250, and -2500.
     expected = {"beta_u_J": pytest.approx([0.709, 0.709]), "beta_a_J": [-0.5, -0.5]}
     assert parameters(module) == expected
-    assert module.procedure.inverse_temperature_at(0) == pytest.approx(0.02 * 0.05)
-    module = make_class_routing(factory(), LayerSizes(256, 2, 16, 16))
+    assert module.procedure.inverse_temperature == 0.02
+    module = factory()(sizes=LayerSizes(256, 2, 16, 16, of_classes=True))
     expected = {"beta_u_J": pytest.approx([2.838, 2.838]), "beta_a_J": [-1.0, -1.0]}
     assert parameters(module) == expected
-    assert module.procedure.inverse_temperature_at(0) == pytest.approx(0.005 * 0.05)
+    assert module.procedure.inverse_temperature == pytest.approx(0.005)
 
 
 @every_impl

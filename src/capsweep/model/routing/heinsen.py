@@ -33,23 +33,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsweep.model.routing import (
-    CouplingRule,
-    LayerSizes,
-    Routed,
-    choose_impl,
-    join_routed,
-    make_routed,
+from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
+from capsweep.model.routing.vote_products import (
+    VoteMoments,
+    apply_to_votes,
+    compute_log_fit,
+    divide_children,
+    few_images_at_once,
 )
-from capsweep.model.routing.em_procedure import compute_log_fit
-from capsweep.model.routing.vote_products import VoteMoments, apply_to_votes, divide_children
-from capsweep.model.votes import (
-    LocalVotes,
-    compare_votes,
-    form_parents_first,
-    images_at_once,
-    sum_votes,
-)
+from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
 
 FLOOR = 1e-5  # of masses and variances
 
@@ -60,7 +52,6 @@ def reference(
     beta_use_LJ: Tensor,
     beta_ignore_LJ: Tensor,
     with_trace: bool = False,
-    *,
     given_BMLJ: Tensor | None = None,
 ) -> Routed:
     """Route `votes` in `num_iters` iterations; with a given assignment, by one D- and M-step.
@@ -100,7 +91,7 @@ def _fit_parents(
     beta_ignore_LJ: Tensor,
     assigned_BMLJ: Tensor,
 ) -> ParentFit:
-    """D-step and M-step."""
+    """Take the D-step and the M-step."""
     leaves = activation_BML, beta_use_LJ.T, beta_ignore_LJ.T
     logit_BMJ, share_BMJL = _use_children(*leaves, assigned_BMLJ.transpose(2, 3))
     share_BMLJ = share_BMJL.transpose(2, 3)
@@ -113,7 +104,7 @@ def _fit_parents(
 def _use_children(
     activation_BML: Tensor, beta_use_JL: Tensor, beta_ignore_JL: Tensor, assigned_BMJL: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """z [B, M, J], and by how much each parent weighs each child [B, M, J, L]."""
+    """Return z [B, M, J], and by how much each parent weighs each child [B, M, J, L]."""
     activation_BM1L = activation_BML[:, :, None]
     used_BMJL = activation_BM1L * assigned_BMJL
     ignored_BMJL = activation_BM1L - used_BMJL
@@ -126,21 +117,17 @@ def _make_trace_step(fit: ParentFit) -> dict[str, Tensor]:
 
 
 def _make_routed(fit: ParentFit, trace: list[dict[str, Tensor]] | None = None) -> Routed:
-    return make_routed(fit.mean, fit.logit.sigmoid(), fit.assigned, trace, fit.logit)
+    act_BMJ = fit.logit.sigmoid()
+    return make_routed(fit.mean, fit.assigned, trace, act_BMJ=act_BMJ, logit_BMJ=fit.logit)
 
 
+@few_images_at_once
 def fast(votes: LocalVotes, num_iters: int, beta_use_LJ: Tensor, beta_ignore_LJ: Tensor) -> Routed:
-    """The same as `reference`, in less time and memory (`vote_products`), and without traces."""
-    parts: list[Routed] = []
-    betas = beta_use_LJ.T.contiguous(), beta_ignore_LJ.T.contiguous()
-    for part in votes.split_images(images_at_once(votes)):
-        iterations = partial(_run_iterations, part, num_iters)
-        leaves = part.local_activation(), *betas
-        mean_BMJD, logit_BMJ, assigned_BMLJ = apply_to_votes(
-            VoteMoments, iterations, part.form_numbers_first(), *leaves
-        )
-        parts.append(make_routed(mean_BMJD, logit_BMJ.sigmoid(), assigned_BMLJ, None, logit_BMJ))
-    return join_routed(parts)
+    """Route as `reference`, in less time and memory (`vote_products`), and without traces."""
+    iterations, votes_BMJDL = partial(_run_iterations, votes, num_iters), votes.form_numbers_first()
+    leaves = votes.local_activation(), beta_use_LJ.T.contiguous(), beta_ignore_LJ.T.contiguous()
+    mean, logit, assigned = apply_to_votes(VoteMoments, iterations, votes_BMJDL, *leaves)
+    return make_routed(mean, assigned, act_BMJ=logit.sigmoid(), logit_BMJ=logit)
 
 
 def _run_iterations(
@@ -151,7 +138,7 @@ def _run_iterations(
     beta_use_JL: Tensor,
     beta_ignore_JL: Tensor,
 ) -> Sequence[Tensor]:
-    """Means, z and assignment."""
+    """Return means, z and assignment."""
     use_children = partial(_use_children, activation_BML, beta_use_JL, beta_ignore_JL)
     logit_BMLJ = activation_BML.new_zeros(*activation_BML.shape, votes.num_parents)
     iteration = 0
@@ -169,25 +156,17 @@ def _run_iterations(
 IMPLS = {"reference": reference, "fast": fast}
 
 
-class HeinsenRouting(nn.Module):
+class HeinsenRouting(RoutingLayer):
     """The routing of one layer. Owns the prices of using and of ignoring a child, 0 at first."""
 
     coupling_rule = CouplingRule("types")
     reads_activations = True
 
     def __init__(self, num_iters: int, impl: str, *, sizes: LayerSizes) -> None:
-        super().__init__()
-        self.num_iters, self.route = num_iters, choose_impl(IMPLS, impl)
-        self.beta_use_LJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))
-        self.beta_ignore_LJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))
-
-    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children; with a trace, by the reference."""
-        route = partial(reference, with_trace=True) if with_trace else self.route
-        betas = self.beta_use_LJ, self.beta_ignore_LJ
-        return route(votes, self.num_iters, *betas)
-
-    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
-        """The parents of children that are assigned so."""
-        betas = self.beta_use_LJ, self.beta_ignore_LJ
-        return reference(votes, self.num_iters, *betas, given_BMLJ=coupling_BMLJ)
+        super().__init__(
+            IMPLS,
+            impl,
+            num_iters=num_iters,
+            beta_use_LJ=nn.Parameter(torch.zeros(sizes.children, sizes.parents)),
+            beta_ignore_LJ=nn.Parameter(torch.zeros(sizes.children, sizes.parents)),
+        )

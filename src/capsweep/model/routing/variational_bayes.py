@@ -37,27 +37,19 @@ pose, T iterations.
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from capsweep.model.routing import (
-    CouplingRule,
-    LayerSizes,
-    Routed,
-    choose_impl,
-    join_routed,
-    make_routed,
+from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
+from capsweep.model.routing.vote_products import (
+    VoteMoments,
+    apply_to_votes,
+    divide_children,
+    few_images_at_once,
 )
-from capsweep.model.routing.vote_products import VoteMoments, apply_to_votes, divide_children
-from capsweep.model.votes import (
-    LocalVotes,
-    compare_votes,
-    form_parents_first,
-    images_at_once,
-    sum_votes,
-)
+from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
 
 SMALLEST_MASS = 1e-7
 
@@ -67,10 +59,9 @@ def reference(
     num_iters: int,
     scale_J: Tensor,
     shift_J: Tensor,
-    with_trace: bool = False,
-    *,
     kappa: float = 1.0,
     psi: float = 1.0,
+    with_trace: bool = False,
     given_BMLJ: Tensor | None = None,
 ) -> Routed:
     """Route `votes` in `num_iters` iterations; with a given assignment, by the last update alone.
@@ -125,7 +116,9 @@ def _add_priors(
     plain_BMJD: Tensor,
     spread_BMJD: Tensor,
 ) -> Posterior:
-    """Of what the votes alone say: R_j, mu_j, and the weighted sum of squared differences."""
+    """Return the posterior, of what the votes alone say: R_j, mu_j, and the weighted sum of squared
+    differences.
+    """
     kappa_BMJ, nu_BMJ = kappa + mass_BMJ, plain_BMJD.shape[3] + 1 + mass_BMJ
     pulled_BMJD = (kappa * mass_BMJ / kappa_BMJ)[..., None] * plain_BMJD.square()
     psi_BMJD = psi + spread_BMJD + pulled_BMJD
@@ -142,7 +135,7 @@ def _add_priors(
 
 
 def _compute_log_fit(fit: Posterior, distance_BMLJ: Tensor) -> Tensor:
-    """What the softmax is of [B, M, L, J]; distance: sum_d (V_ijd - m_jd)^2 / psi_jd."""
+    """Return what the softmax is of [B, M, L, J]; distance: sum_d (V_ijd - m_jd)^2 / psi_jd."""
     prior_BMJ = fit.log_pi + (fit.log_precision - fit.mean.shape[3] / fit.kappa) / 2
     return prior_BMJ[:, :, None] - fit.nu[:, :, None] * distance_BMLJ / 2
 
@@ -153,37 +146,35 @@ def _make_routed(
     fit: Posterior,
     trace: list[dict[str, Tensor]] | None = None,
 ) -> Routed:
-    """With activations by the entropy of one dimension."""
+    """Return the parents, with activations by the entropy of one dimension."""
     entropy_BMJ = (math.log(2 * math.pi * math.e) - fit.log_precision / fit.mean.shape[3]) / 2
     logit_BMJ = shift_J - scale_J * fit.log_pi.exp() * entropy_BMJ
-    return make_routed(fit.mean, logit_BMJ.sigmoid(), fit.assigned, trace, logit_BMJ)
+    act_BMJ = logit_BMJ.sigmoid()
+    return make_routed(fit.mean, fit.assigned, trace, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ)
 
 
 def _expect_log_precision(nu_BMJ: Tensor, psi_BMJD: Tensor) -> Tensor:
-    """ln |L_j|, of a Wishart distribution with nu degrees of freedom."""
+    """Return ln |L_j|, of a Wishart distribution with nu degrees of freedom."""
     numbers = psi_BMJD.shape[3]
     degree_D = torch.arange(numbers, device=nu_BMJ.device)
     digamma_BMJ = ((nu_BMJ[..., None] - degree_D) / 2).digamma().sum(dim=3)
     return digamma_BMJ + numbers * math.log(2) - psi_BMJD.log().sum(dim=3)
 
 
+@few_images_at_once
 def fast(
     votes: LocalVotes,
     num_iters: int,
     scale_J: Tensor,
     shift_J: Tensor,
-    *,
     kappa: float = 1.0,
     psi: float = 1.0,
 ) -> Routed:
-    """The same as `reference`, in less time and memory (`vote_products`), and without traces."""
-    parts: list[Routed] = []
-    for part in votes.split_images(images_at_once(votes)):
-        iterations = partial(_run_iterations, part, num_iters, partial(_add_priors, kappa, psi))
-        votes_BMJDL, activation_BML = part.form_numbers_first(), part.local_activation()
-        fit = Posterior(*apply_to_votes(VoteMoments, iterations, votes_BMJDL, activation_BML))
-        parts.append(_make_routed(scale_J, shift_J, fit))
-    return join_routed(parts)
+    """Route as `reference`, in less time and memory (`vote_products`), and without traces."""
+    iterations = partial(_run_iterations, votes, num_iters, partial(_add_priors, kappa, psi))
+    votes_BMJDL, activation_BML = votes.form_numbers_first(), votes.local_activation()
+    fit = Posterior(*apply_to_votes(VoteMoments, iterations, votes_BMJDL, activation_BML))
+    return _make_routed(scale_J, shift_J, fit)
 
 
 def _run_iterations(
@@ -193,7 +184,7 @@ def _run_iterations(
     moments: VoteMoments,
     activation_BML: Tensor,
 ) -> Sequence[Tensor]:
-    """The `Posterior`."""
+    """Return the `Posterior`."""
     logit_BMLJ = activation_BML.new_zeros(*activation_BML.shape, votes.num_parents)
     iteration = 0
     while True:
@@ -214,7 +205,7 @@ def _run_iterations(
 IMPLS = {"reference": reference, "fast": fast}
 
 
-class VariationalBayesRouting(nn.Module):
+class VariationalBayesRouting(RoutingLayer):
     """The routing of one layer. Owns scale and shift of the activation of every parent type."""
 
     coupling_rule = CouplingRule()
@@ -223,21 +214,12 @@ class VariationalBayesRouting(nn.Module):
     def __init__(
         self, num_iters: int, kappa: float, psi: float, impl: str, *, sizes: LayerSizes
     ) -> None:
-        super().__init__()
-        self.num_iters, self.route = num_iters, choose_impl(IMPLS, impl)
-        self.kappa, self.psi = kappa, psi
-        self.scale_J = nn.Parameter(torch.ones(sizes.parents))
-        self.shift_J = nn.Parameter(torch.zeros(sizes.parents))
-
-    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children; with a trace, by the reference."""
-        route = partial(reference, with_trace=True) if with_trace else self.route
-        return self._call(route, votes)
-
-    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
-        """The parents of children that are assigned so."""
-        return self._call(reference, votes, given_BMLJ=coupling_BMLJ)
-
-    def _call(self, route: Callable[..., Routed], votes: LocalVotes, **options: Any) -> Routed:
-        own = self.scale_J, self.shift_J
-        return route(votes, self.num_iters, *own, kappa=self.kappa, psi=self.psi, **options)
+        super().__init__(
+            IMPLS,
+            impl,
+            num_iters=num_iters,
+            scale_J=nn.Parameter(torch.ones(sizes.parents)),
+            shift_J=nn.Parameter(torch.zeros(sizes.parents)),
+            kappa=kappa,
+            psi=psi,
+        )

@@ -24,15 +24,18 @@ Shape letters: B batch, M parent positions, J parent types, D parent pose, L chi
 position; E = B M J parents; X = D numbers of U, or 2 D of Q.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from capsweep.model.votes import LocalVotes
+from capsweep.model.routing import Routed, join_routed
+from capsweep.model.votes import LocalVotes, images_at_once
 
 
 class VoteProducts:
@@ -125,6 +128,18 @@ class VoteMoments(VoteProducts):
         return by_votes_EDL.baddbmm_(of_difference_EDT, right_ETL)
 
 
+def compute_log_fit(
+    scaled_BMLJ: Tensor, variance_BMJD: Tensor, log_activation_BMJ: Tensor
+) -> Tensor:
+    """Return log a_j + log p_j(V_ij) [B, M, L, J] of parents that are Gaussians.
+
+    scaled_BMLJ: the squared distances in units of the variance.
+    """
+    numbers = variance_BMJD.shape[3]
+    volume_BMJ = variance_BMJD.log().sum(dim=3) + numbers * math.log(2 * math.pi)
+    return (log_activation_BMJ - 0.5 * volume_BMJ)[:, :, None] - 0.5 * scaled_BMLJ
+
+
 def divide_children(votes: LocalVotes, logit_BMJL: Tensor, norm: str = "all") -> Tensor:
     """`votes.divide_children` [B, M, J, L]; without moving the children to and fro where a softmax
     at each position is all.
@@ -134,12 +149,25 @@ def divide_children(votes: LocalVotes, logit_BMJL: Tensor, norm: str = "all") ->
     return votes.divide_children(logit_BMJL.transpose(2, 3), norm).transpose(2, 3)
 
 
+def few_images_at_once(route: Callable[..., Routed]) -> Callable[..., Routed]:
+    """Let `route` have a few images at a time, which do not compete: so that their votes stay in
+    the cache, and where no gradient is asked for there are never more.
+    """
+
+    @wraps(route)
+    def route_parts(votes: LocalVotes, *arguments: Any, **options: Any) -> Routed:
+        parts = votes.split_images(images_at_once(votes))
+        return join_routed([route(part, *arguments, **options) for part in parts])
+
+    return route_parts
+
+
 Body = Callable[..., Sequence[Tensor]]
 
 
 def apply_to_votes(
     kind: type[VoteProducts], body: Body, votes_BMJDL: Tensor, *leaves: Tensor
-) -> Sequence[Tensor]:
+) -> Sequence[Any]:
     """body(kind(votes), *leaves), whose gradients by the votes come at once, at the end."""
     with _without_tf32():
         if torch.is_grad_enabled():

@@ -24,9 +24,8 @@ Shape letters: B batch, M parent positions, L children below one, J parent types
 iterations.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -35,11 +34,11 @@ from torch.nn import functional as F
 
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
 from capsweep.model.routing.vote_products import (
+    FormedVotes,
     VoteMoments,
-    apply_to_votes,
+    by_products,
     compute_log_fit,
-    divide_children,
-    few_images_at_once,
+    form_votes,
 )
 from capsweep.model.votes import LocalVotes
 
@@ -76,7 +75,7 @@ PAPER_PROCEDURE = EMProcedure()
 
 
 def reference(
-    votes: LocalVotes,
+    votes: LocalVotes | FormedVotes,
     num_iters: int,
     beta_u_J: Tensor,
     beta_a_J: Tensor,
@@ -93,19 +92,33 @@ def reference(
     [B, M, L, J] of votes to means, "child_activation": [B, M, L]} per iteration. Raises ValueError
     for votes without child activations.
     """
-    votes_BMLJD, activation_BML = votes.form_local(), votes.local_activation()
-    assigned_BMLJ = _assign_equally(votes, activation_BML, procedure)
-    rule = ActivationRule(procedure, beta_u_J, beta_a_J, assigned_BMLJ, activation_BML)
-    fit_parents = partial(_m_step, votes_BMLJD, activation_BML, rule)
+    formed, trace = form_votes(votes), list[dict[str, Tensor]]()
+    activation_BML = formed.local_activation()
+    first_1MLJ = formed.votes.divide_children(formed.zero_BMJL.mT[:1], procedure.r0)
+    rule = ActivationRule(procedure, beta_u_J, beta_a_J, first_1MLJ, activation_BML)
+    assigned_BMJL, iteration = first_1MLJ.mT.expand_as(formed.zero_BMJL), 0
     if given_BMLJ is not None:
-        return _make_routed(fit_parents(given_BMLJ, num_iters - 1))
-    fit = fit_parents(assigned_BMLJ, 0)
-    trace = [_make_trace_step(fit, activation_BML)] if with_trace else None
-    for iteration in range(1, num_iters):
-        fit = fit_parents(_e_step(fit, votes, procedure), iteration)
-        if trace is not None:
-            trace.append(_make_trace_step(fit, activation_BML))
-    return _make_routed(fit, trace)
+        assigned_BMJL, iteration = given_BMLJ.mT, num_iters - 1
+    while True:
+        weight_BMJL = assigned_BMJL * activation_BML[:, :, None]  # M-step
+        mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
+        share_BMJL = weight_BMJL / mass_BMJ[..., None]
+        mean_BMJD, variance_BMJD = formed.fit_gaussians(share_BMJL, procedure.floor)
+        act = rule.activate_parents(mass_BMJ, variance_BMJD, iteration)
+        assigned_BMLJ = assigned_BMJL.mT
+        if with_trace:
+            squared_BMJL = formed.compute_distances(mean_BMJD, torch.ones_like(mean_BMJD))
+            step = {"coupling": assigned_BMLJ, "pose": mean_BMJD, "activation": act.value}
+            others = {"squared_distance": squared_BMJL.mT}
+            trace.append({**step, **others, "child_activation": activation_BML})
+        iteration += 1
+        if iteration == num_iters:
+            shown = trace if with_trace else None
+            options = {"act_BMJ": act.value, "logit_BMJ": act.logit}
+            return make_routed(mean_BMJD, assigned_BMLJ, shown, **options)
+        scaled_BMJL = formed.compute_distances(mean_BMJD, variance_BMJD)  # E-step
+        fit_BMJL = compute_log_fit(scaled_BMJL, variance_BMJD, act.log)
+        assigned_BMJL = formed.divide_children(fit_BMJL, procedure.norm)
 
 
 class Activations(NamedTuple):
@@ -119,7 +132,7 @@ class Activations(NamedTuple):
 class ActivationRule:
     """What turns Gaussians into activations, by the betas of every type of parent.
 
-    first_BMLJ: the first assignment, of equal shares. activation_BML: of the children.
+    first_1MLJ: the first assignment, of equal shares. activation_BML: of the children.
     """
 
     def __init__(
@@ -127,11 +140,11 @@ class ActivationRule:
         procedure: EMProcedure,
         beta_u_J: Tensor,
         beta_a_J: Tensor,
-        first_BMLJ: Tensor,
+        first_1MLJ: Tensor,
         activation_BML: Tensor,
     ) -> None:
         self.procedure, self.beta_u_J, self.beta_a_J = procedure, beta_u_J, beta_a_J
-        self.usual_BMJ, self.present_BM = first_BMLJ.sum(dim=2), activation_BML.sum(dim=2)
+        self.usual_BMJ, self.present_BM = first_1MLJ.sum(dim=2), activation_BML.sum(dim=2)
 
     def activate_parents(
         self, mass_BMJ: Tensor, variance_BMJD: Tensor, iteration: int
@@ -152,117 +165,7 @@ class ActivationRule:
         return Activations(logit_BMJ.sigmoid(), F.logsigmoid(logit_BMJ), logit_BMJ)
 
 
-def _assign_equally(votes: LocalVotes, activation_BML: Tensor, procedure: EMProcedure) -> Tensor:
-    """Return R [1, M, L, J] before the first iteration: equal shares."""
-    _, positions, children = activation_BML.shape
-    equal_1MLJ = activation_BML.new_zeros(1, positions, children, votes.num_parents)
-    return votes.divide_children(equal_1MLJ, procedure.r0)
-
-
-class GaussianFit(NamedTuple):
-    """The Gaussians after an M-step.
-
-    Attributes:
-        assigned: the assignment [B, M, L, J] that they are of.
-        mean: [B, M, J, D].
-        variance: [B, M, J, D].
-        squared: differences of the votes from the mean [B, M, L, J, D].
-        activations: of the parents.
-    """
-
-    assigned: Tensor
-    mean: Tensor
-    variance: Tensor
-    squared: Tensor
-    activations: Activations
-
-
-def _m_step(
-    votes_BMLJD: Tensor,
-    activation_BML: Tensor,
-    rule: ActivationRule,
-    assigned_BMLJ: Tensor,
-    iteration: int,
-) -> GaussianFit:
-    weight_BMLJ = assigned_BMLJ * activation_BML[..., None]
-    mass_BMJ = weight_BMLJ.sum(dim=2) + SMALLEST_MASS
-    share_BMLJ1 = (weight_BMLJ / mass_BMJ[:, :, None])[..., None]
-    mean_BMJD = (share_BMLJ1 * votes_BMLJD).sum(dim=2)
-    squared_BMLJD = (votes_BMLJD - mean_BMJD[:, :, None]).square()
-    variance_BMJD = (share_BMLJ1 * squared_BMLJD).sum(dim=2) + rule.procedure.floor
-    activations = rule.activate_parents(mass_BMJ, variance_BMJD, iteration)
-    assigned_BMLJ = assigned_BMLJ.expand_as(weight_BMLJ)
-    return GaussianFit(assigned_BMLJ, mean_BMJD, variance_BMJD, squared_BMLJD, activations)
-
-
-def _e_step(fit: GaussianFit, votes: LocalVotes, procedure: EMProcedure) -> Tensor:
-    """Return R [B, M, L, J]."""
-    scaled_BMLJ = (fit.squared / fit.variance[:, :, None]).sum(dim=4)
-    fit_BMLJ = compute_log_fit(scaled_BMLJ, fit.variance, fit.activations.log)
-    return votes.divide_children(fit_BMLJ, procedure.norm)
-
-
-def _make_routed(fit: GaussianFit, trace: list[dict[str, Tensor]] | None = None) -> Routed:
-    act_BMJ, _, logit_BMJ = fit.activations
-    return make_routed(fit.mean, fit.assigned, trace, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ)
-
-
-def _make_trace_step(fit: GaussianFit, activation_BML: Tensor) -> dict[str, Tensor]:
-    return {
-        "coupling": fit.assigned,
-        "pose": fit.mean,
-        "activation": fit.activations.value,
-        "squared_distance": fit.squared.sum(dim=4),
-        "child_activation": activation_BML,
-    }
-
-
-@few_images_at_once
-def fast(
-    votes: LocalVotes,
-    num_iters: int,
-    beta_u_J: Tensor,
-    beta_a_J: Tensor,
-    procedure: EMProcedure = PAPER_PROCEDURE,
-) -> Routed:
-    """Route as `reference`, in less time and memory (`vote_products`), and without traces."""
-    activation_BML = votes.local_activation()
-    first_1MLJ = _assign_equally(votes, activation_BML, procedure)
-    iterations = partial(_run_iterations, votes, num_iters, first_1MLJ, procedure)
-    leaves = activation_BML, beta_u_J, beta_a_J
-    mean_BMJD, act_BMJ, _, logit_BMJ, assigned_BMLJ = apply_to_votes(
-        VoteMoments, iterations, votes.form_numbers_first(), *leaves
-    )
-    return make_routed(mean_BMJD, assigned_BMLJ, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ)
-
-
-def _run_iterations(
-    votes: LocalVotes,
-    num_iters: int,
-    first_1MLJ: Tensor,
-    procedure: EMProcedure,
-    moments: VoteMoments,
-    activation_BML: Tensor,
-    beta_u_J: Tensor,
-    beta_a_J: Tensor,
-) -> Sequence[Tensor]:
-    """Return mean, activation, its logarithm and logit, assignment."""
-    rule = ActivationRule(procedure, beta_u_J, beta_a_J, first_1MLJ, activation_BML)
-    assigned_BMJL = first_1MLJ.expand(len(activation_BML), -1, -1, -1).transpose(2, 3)
-    iteration = 0
-    while True:
-        weight_BMJL = assigned_BMJL * activation_BML[:, :, None]
-        mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
-        share_BMJL = weight_BMJL / mass_BMJ[..., None]
-        mean_BMJD, variance_BMJD = moments.fit_gaussians(share_BMJL, procedure.floor)
-        activations = rule.activate_parents(mass_BMJ, variance_BMJD, iteration)
-        iteration += 1
-        if iteration >= num_iters:
-            return mean_BMJD, *activations, assigned_BMJL.transpose(2, 3)
-        scaled_BMLJ = moments.compute_distances(mean_BMJD, variance_BMJD).transpose(2, 3)
-        fit_BMLJ = compute_log_fit(scaled_BMLJ, variance_BMJD, activations.log)
-        assigned_BMJL = divide_children(votes, fit_BMLJ.transpose(2, 3), procedure.norm)
-
+fast = by_products(reference, VoteMoments)
 
 IMPLS = {"reference": reference, "fast": fast}
 

@@ -25,9 +25,7 @@ Shape letters: B batch, M parent positions, L children below one, J parent types
 pose, T iterations.
 """
 
-from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,19 +33,19 @@ from torch.nn import functional as F
 
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
 from capsweep.model.routing.vote_products import (
+    FormedVotes,
     VoteMoments,
-    apply_to_votes,
+    by_products,
     compute_log_fit,
-    divide_children,
-    few_images_at_once,
+    form_votes,
 )
-from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
+from capsweep.model.votes import LocalVotes
 
 FLOOR = 1e-5  # of masses and variances
 
 
 def reference(
-    votes: LocalVotes,
+    votes: LocalVotes | FormedVotes,
     num_iters: int,
     beta_use_LJ: Tensor,
     beta_ignore_LJ: Tensor,
@@ -57,48 +55,25 @@ def reference(
     """Route `votes` in `num_iters` iterations; with a given assignment, by one D- and M-step.
     `Routed` says what is returned and traced.
     """
-    votes_BMJLD, activation_BML = form_parents_first(votes), votes.local_activation()
-    fit_parents = partial(_fit_parents, votes_BMJLD, activation_BML, beta_use_LJ, beta_ignore_LJ)
+    formed, trace = form_votes(votes), list[dict[str, Tensor]]()
+    betas = beta_use_LJ.T.contiguous(), beta_ignore_LJ.T.contiguous()
+    use_children = partial(_use_children, formed.local_activation(), *betas)
+    coupling_BMJL = formed.divide_children(formed.zero_BMJL, "types")
     if given_BMLJ is not None:
-        return _make_routed(fit_parents(given_BMLJ))
-    logit_BMLJ = torch.zeros_like(votes_BMJLD[..., 0]).transpose(2, 3)
-    fit = fit_parents(votes.divide_children(logit_BMLJ, "types"))
-    trace = [_make_trace_step(fit)]
-    for _ in range(num_iters - 1):
-        scaled_BMLJ = compare_votes(fit.squared, 1 / fit.variance)
-        logit_BMLJ = compute_log_fit(scaled_BMLJ, fit.variance, F.logsigmoid(fit.logit))
-        fit = fit_parents(votes.divide_children(logit_BMLJ, "types"))
-        trace.append(_make_trace_step(fit))
-    return _make_routed(fit, trace if with_trace else None)
-
-
-class ParentFit(NamedTuple):
-    """Of an assignment [B, M, L, J]: z [B, M, J], means and variances [B, M, J, D], and the squared
-    differences of the votes from the means [B, M, J, L, D].
-    """
-
-    assigned: Tensor
-    logit: Tensor
-    mean: Tensor
-    variance: Tensor
-    squared: Tensor
-
-
-def _fit_parents(
-    votes_BMJLD: Tensor,
-    activation_BML: Tensor,
-    beta_use_LJ: Tensor,
-    beta_ignore_LJ: Tensor,
-    assigned_BMLJ: Tensor,
-) -> ParentFit:
-    """Take the D-step and the M-step."""
-    leaves = activation_BML, beta_use_LJ.T, beta_ignore_LJ.T
-    logit_BMJ, share_BMJL = _use_children(*leaves, assigned_BMLJ.transpose(2, 3))
-    share_BMLJ = share_BMJL.transpose(2, 3)
-    mean_BMJD = sum_votes(share_BMLJ, votes_BMJLD)
-    squared_BMJLD = (votes_BMJLD - mean_BMJD[:, :, :, None]).square()
-    variance_BMJD = sum_votes(share_BMLJ, squared_BMJLD) + FLOOR
-    return ParentFit(assigned_BMLJ, logit_BMJ, mean_BMJD, variance_BMJD, squared_BMJLD)
+        coupling_BMJL = given_BMLJ.mT
+    while True:
+        logit_BMJ, share_BMJL = use_children(coupling_BMJL)
+        mean_BMJD, variance_BMJD = formed.fit_gaussians(share_BMJL, FLOOR)
+        act_BMJ, coupling_BMLJ = logit_BMJ.sigmoid(), coupling_BMJL.mT
+        trace.append({"coupling": coupling_BMLJ, "pose": mean_BMJD, "activation": act_BMJ})
+        if len(trace) == num_iters or given_BMLJ is not None:
+            shown = trace if with_trace else None
+            return make_routed(
+                mean_BMJD, coupling_BMLJ, shown, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ
+            )
+        scaled_BMJL = formed.compute_distances(mean_BMJD, variance_BMJD)
+        fit_BMJL = compute_log_fit(scaled_BMJL, variance_BMJD, F.logsigmoid(logit_BMJ))
+        coupling_BMJL = formed.divide_children(fit_BMJL, "types")
 
 
 def _use_children(
@@ -112,46 +87,7 @@ def _use_children(
     return logit_BMJ, used_BMJL / (used_BMJL.sum(dim=3, keepdim=True) + FLOOR)
 
 
-def _make_trace_step(fit: ParentFit) -> dict[str, Tensor]:
-    return {"coupling": fit.assigned, "pose": fit.mean, "activation": fit.logit.sigmoid()}
-
-
-def _make_routed(fit: ParentFit, trace: list[dict[str, Tensor]] | None = None) -> Routed:
-    act_BMJ = fit.logit.sigmoid()
-    return make_routed(fit.mean, fit.assigned, trace, act_BMJ=act_BMJ, logit_BMJ=fit.logit)
-
-
-@few_images_at_once
-def fast(votes: LocalVotes, num_iters: int, beta_use_LJ: Tensor, beta_ignore_LJ: Tensor) -> Routed:
-    """Route as `reference`, in less time and memory (`vote_products`), and without traces."""
-    iterations, votes_BMJDL = partial(_run_iterations, votes, num_iters), votes.form_numbers_first()
-    leaves = votes.local_activation(), beta_use_LJ.T.contiguous(), beta_ignore_LJ.T.contiguous()
-    mean, logit, assigned = apply_to_votes(VoteMoments, iterations, votes_BMJDL, *leaves)
-    return make_routed(mean, assigned, act_BMJ=logit.sigmoid(), logit_BMJ=logit)
-
-
-def _run_iterations(
-    votes: LocalVotes,
-    num_iters: int,
-    moments: VoteMoments,
-    activation_BML: Tensor,
-    beta_use_JL: Tensor,
-    beta_ignore_JL: Tensor,
-) -> Sequence[Tensor]:
-    """Return means, z and assignment."""
-    use_children = partial(_use_children, activation_BML, beta_use_JL, beta_ignore_JL)
-    logit_BMLJ = activation_BML.new_zeros(*activation_BML.shape, votes.num_parents)
-    iteration = 0
-    while True:
-        assigned_BMJL = divide_children(votes, logit_BMLJ.transpose(2, 3), "types")
-        logit_BMJ, share_BMJL = use_children(assigned_BMJL)
-        mean_BMJD, variance_BMJD = moments.fit_gaussians(share_BMJL, FLOOR)
-        iteration += 1
-        if iteration >= num_iters:
-            return mean_BMJD, logit_BMJ, assigned_BMJL.transpose(2, 3)
-        scaled_BMLJ = moments.compute_distances(mean_BMJD, variance_BMJD).transpose(2, 3)
-        logit_BMLJ = compute_log_fit(scaled_BMLJ, variance_BMJD, F.logsigmoid(logit_BMJ))
-
+fast = by_products(reference, VoteMoments)
 
 IMPLS = {"reference": reference, "fast": fast}
 

@@ -45,7 +45,8 @@ def reference(
     """
     votes_BMJLD = form_parents_first(votes)
     if given_BMLJ is not None:
-        return _make_routed(given_BMLJ, _normalise(given_BMLJ, votes_BMJLD, gain_D, shift_D))
+        sum_BMJD = sum_votes(given_BMLJ, votes_BMJLD)
+        return _make_routed(given_BMLJ, _normalise(sum_BMJD, gain_D, shift_D))
     logit_BMLJ = torch.zeros_like(votes_BMJLD[..., 0]).transpose(2, 3)
     trace: list[dict[str, Tensor]] = []
     for _ in range(num_iters):
@@ -53,15 +54,12 @@ def reference(
             agreement_BMLJ = compare_votes(votes_BMJLD, trace[-1]["pose"])
             logit_BMLJ = agreement_BMLJ / math.sqrt(votes_BMJLD.shape[-1])
         coupling_BMLJ = votes.divide_children(logit_BMLJ, "types")
-        pose_BMJD = _normalise(coupling_BMLJ, votes_BMJLD, gain_D, shift_D)
+        pose_BMJD = _normalise(sum_votes(coupling_BMLJ, votes_BMJLD), gain_D, shift_D)
         trace.append({"coupling": coupling_BMLJ, "pose": pose_BMJD})
     return _make_routed(**trace[-1], trace=trace if with_trace else None)
 
 
-def _normalise(
-    coupling_BMLJ: Tensor, votes_BMJLD: Tensor, gain_D: Tensor, shift_D: Tensor
-) -> Tensor:
-    sum_BMJD = sum_votes(coupling_BMLJ, votes_BMJLD)
+def _normalise(sum_BMJD: Tensor, gain_D: Tensor, shift_D: Tensor) -> Tensor:
     return sum_BMJD if len(gain_D) == 1 else F.layer_norm(sum_BMJD, gain_D.shape, gain_D, shift_D)
 
 

@@ -80,7 +80,7 @@ def _run_iterations(
         sum_BMJD = products.sum_votes(coupling_BMJL)
         iteration += 1
         if iteration >= num_iters:
-            return squash(sum_BMJD), coupling_BMJL.transpose(2, 3)
+            return squash(sum_BMJD), coupling_BMJL.mT
 
 
 IMPLS = {"reference": reference, "fast": fast}

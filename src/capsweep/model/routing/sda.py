@@ -60,7 +60,7 @@ def reference(
         if trace:
             differences_BMJLD = trace[-1]["pose"][..., None, :] - votes_BMJLD
             logit_BMJL = _scale_distances(torch.linalg.vector_norm(differences_BMJLD, dim=4))
-        coupling_BMLJ = votes.divide_children(logit_BMJL.transpose(2, 3))
+        coupling_BMLJ = votes.divide_children(logit_BMJL.mT)
         pose_BMJD = _add_and_squash(sum_votes(coupling_BMLJ, votes_BMJLD), bias_JD)
         trace.append({"coupling": coupling_BMLJ, "pose": pose_BMJD})
     last = trace[-1]
@@ -134,7 +134,7 @@ def _run_iterations(
         pose_BMJD = _add_and_squash(s_BMJD, bias_JD)
         iteration += 1
         if iteration >= num_iters:
-            return pose_BMJD, coupling_BMJL.transpose(2, 3)
+            return pose_BMJD, coupling_BMJL.mT
         product_BMJL = clip_BMJL * products.compare_votes(pose_BMJD)
         squared_BMJ1 = pose_BMJD.square().sum(dim=3, keepdim=True)
         distance_BMJL = _take_root(squared_BMJL - 2 * product_BMJL + squared_BMJ1)

@@ -35,8 +35,6 @@ pose, T iterations.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -44,18 +42,18 @@ from torch import Tensor, nn
 
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
 from capsweep.model.routing.vote_products import (
+    FormedVotes,
     VoteMoments,
-    apply_to_votes,
-    divide_children,
-    few_images_at_once,
+    by_products,
+    form_votes,
 )
-from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
+from capsweep.model.votes import LocalVotes
 
 SMALLEST_MASS = 1e-7
 
 
 def reference(
-    votes: LocalVotes,
+    votes: LocalVotes | FormedVotes,
     num_iters: int,
     scale_J: Tensor,
     shift_J: Tensor,
@@ -67,28 +65,30 @@ def reference(
     """Route `votes` in `num_iters` iterations; with a given assignment, by the last update alone.
     `Routed` says what is returned and traced.
     """
-    votes_BMJLD, activation_BML1 = form_parents_first(votes), votes.local_activation()[..., None]
-    fit_parents = partial(_fit_posterior, votes_BMJLD, activation_BML1, kappa, psi)
-    activate = partial(_make_routed, scale_J, shift_J)
+    formed, trace = form_votes(votes), list[dict[str, Tensor]]()
+    activation_BM1L = formed.local_activation()[:, :, None]
+    coupling_BMJL = formed.divide_children(formed.zero_BMJL)
     if given_BMLJ is not None:
-        return activate(fit_parents(given_BMLJ))
-    logit_BMLJ = torch.zeros_like(votes_BMJLD[..., 0]).transpose(2, 3)
-    fit = fit_parents(votes.divide_children(logit_BMLJ))
-    trace = [{"coupling": fit.assigned, "pose": fit.mean}]
-    for _ in range(num_iters - 1):
-        squared_BMJLD = (votes_BMJLD - fit.mean[:, :, :, None]).square()
-        distance_BMLJ = compare_votes(squared_BMJLD, 1 / fit.psi)
-        fit = fit_parents(votes.divide_children(_compute_log_fit(fit, distance_BMLJ)))
-        trace.append({"coupling": fit.assigned, "pose": fit.mean})
-    return activate(fit, trace if with_trace else None)
+        coupling_BMJL = given_BMLJ.mT
+    while True:
+        weight_BMJL = coupling_BMJL * activation_BM1L
+        mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
+        mass_BMJ1 = mass_BMJ[..., None]
+        plain_BMJD, variance_BMJD = formed.fit_gaussians(weight_BMJL / mass_BMJ1, floor=0.0)
+        fit = _add_priors(kappa, psi, mass_BMJ, plain_BMJD, mass_BMJ1 * variance_BMJD)
+        coupling_BMLJ = coupling_BMJL.mT
+        trace.append({"coupling": coupling_BMLJ, "pose": fit.mean})
+        if len(trace) == num_iters or given_BMLJ is not None:
+            logit_BMJ = shift_J - scale_J * fit.log_pi.exp() * _measure_entropy(fit)
+            act_BMJ, shown = logit_BMJ.sigmoid(), trace if with_trace else None
+            return make_routed(fit.mean, coupling_BMLJ, shown, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ)
+        distance_BMJL = formed.compute_distances(fit.mean, fit.psi)
+        coupling_BMJL = formed.divide_children(_compute_log_fit(fit, distance_BMJL))
 
 
 class Posterior(NamedTuple):
-    """Of an assignment [B, M, L, J]: kappa, nu, ln pi and ln |L| [B, M, J], m and psi
-    [B, M, J, D].
-    """
+    """Of an assignment: kappa, nu, ln pi and ln |L| [B, M, J], m and psi [B, M, J, D]."""
 
-    assigned: Tensor
     kappa: Tensor
     nu: Tensor
     mean: Tensor
@@ -97,21 +97,9 @@ class Posterior(NamedTuple):
     log_precision: Tensor
 
 
-def _fit_posterior(
-    votes_BMJLD: Tensor, activation_BML1: Tensor, kappa: float, psi: float, assigned_BMLJ: Tensor
-) -> Posterior:
-    weight_BMLJ = assigned_BMLJ * activation_BML1
-    mass_BMJ = weight_BMLJ.sum(dim=2) + SMALLEST_MASS
-    plain_BMJD = sum_votes(weight_BMLJ, votes_BMJLD) / mass_BMJ[..., None]
-    squared_BMJLD = (votes_BMJLD - plain_BMJD[:, :, :, None]).square()
-    spread_BMJD = sum_votes(weight_BMLJ, squared_BMJLD)
-    return _add_priors(kappa, psi, assigned_BMLJ, mass_BMJ, plain_BMJD, spread_BMJD)
-
-
 def _add_priors(
     kappa: float,
     psi: float,
-    assigned_BMLJ: Tensor,
     mass_BMJ: Tensor,
     plain_BMJD: Tensor,
     spread_BMJD: Tensor,
@@ -124,7 +112,6 @@ def _add_priors(
     psi_BMJD = psi + spread_BMJD + pulled_BMJD
     alpha_BMJ = 1 + mass_BMJ
     return Posterior(
-        assigned=assigned_BMLJ,
         kappa=kappa_BMJ,
         nu=nu_BMJ,
         mean=(mass_BMJ / kappa_BMJ)[..., None] * plain_BMJD,
@@ -134,23 +121,15 @@ def _add_priors(
     )
 
 
-def _compute_log_fit(fit: Posterior, distance_BMLJ: Tensor) -> Tensor:
-    """Return what the softmax is of [B, M, L, J]; distance: sum_d (V_ijd - m_jd)^2 / psi_jd."""
+def _compute_log_fit(fit: Posterior, distance_BMJL: Tensor) -> Tensor:
+    """Return what the softmax is of [B, M, J, L]; distance: sum_d (V_ijd - m_jd)^2 / psi_jd."""
     prior_BMJ = fit.log_pi + (fit.log_precision - fit.mean.shape[3] / fit.kappa) / 2
-    return prior_BMJ[:, :, None] - fit.nu[:, :, None] * distance_BMLJ / 2
+    return prior_BMJ[..., None] - fit.nu[..., None] * distance_BMJL / 2
 
 
-def _make_routed(
-    scale_J: Tensor,
-    shift_J: Tensor,
-    fit: Posterior,
-    trace: list[dict[str, Tensor]] | None = None,
-) -> Routed:
-    """Return the parents, with activations by the entropy of one dimension."""
-    entropy_BMJ = (math.log(2 * math.pi * math.e) - fit.log_precision / fit.mean.shape[3]) / 2
-    logit_BMJ = shift_J - scale_J * fit.log_pi.exp() * entropy_BMJ
-    act_BMJ = logit_BMJ.sigmoid()
-    return make_routed(fit.mean, fit.assigned, trace, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ)
+def _measure_entropy(fit: Posterior) -> Tensor:
+    """Return H_j / D [B, M, J]."""
+    return (math.log(2 * math.pi * math.e) - fit.log_precision / fit.mean.shape[3]) / 2
 
 
 def _expect_log_precision(nu_BMJ: Tensor, psi_BMJD: Tensor) -> Tensor:
@@ -161,46 +140,7 @@ def _expect_log_precision(nu_BMJ: Tensor, psi_BMJD: Tensor) -> Tensor:
     return digamma_BMJ + numbers * math.log(2) - psi_BMJD.log().sum(dim=3)
 
 
-@few_images_at_once
-def fast(
-    votes: LocalVotes,
-    num_iters: int,
-    scale_J: Tensor,
-    shift_J: Tensor,
-    kappa: float = 1.0,
-    psi: float = 1.0,
-) -> Routed:
-    """Route as `reference`, in less time and memory (`vote_products`), and without traces."""
-    iterations = partial(_run_iterations, votes, num_iters, partial(_add_priors, kappa, psi))
-    votes_BMJDL, activation_BML = votes.form_numbers_first(), votes.local_activation()
-    fit = Posterior(*apply_to_votes(VoteMoments, iterations, votes_BMJDL, activation_BML))
-    return _make_routed(scale_J, shift_J, fit)
-
-
-def _run_iterations(
-    votes: LocalVotes,
-    num_iters: int,
-    add_priors: Callable[..., Posterior],
-    moments: VoteMoments,
-    activation_BML: Tensor,
-) -> Sequence[Tensor]:
-    """Return the `Posterior`."""
-    logit_BMLJ = activation_BML.new_zeros(*activation_BML.shape, votes.num_parents)
-    iteration = 0
-    while True:
-        assigned_BMJL = divide_children(votes, logit_BMLJ.transpose(2, 3))
-        weight_BMJL = assigned_BMJL * activation_BML[:, :, None]
-        mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
-        mass_BMJ1 = mass_BMJ[..., None]
-        plain_BMJD, variance_BMJD = moments.fit_gaussians(weight_BMJL / mass_BMJ1, floor=0.0)
-        assigned_BMLJ, spread_BMJD = assigned_BMJL.transpose(2, 3), mass_BMJ1 * variance_BMJD
-        fit = add_priors(assigned_BMLJ, mass_BMJ, plain_BMJD, spread_BMJD)
-        iteration += 1
-        if iteration >= num_iters:
-            return fit
-        distance_BMLJ = moments.compute_distances(fit.mean, fit.psi).transpose(2, 3)
-        logit_BMLJ = _compute_log_fit(fit, distance_BMLJ)
-
+fast = by_products(reference, VoteMoments)
 
 IMPLS = {"reference": reference, "fast": fast}
 

@@ -76,7 +76,7 @@ def find_fault_of_kernels(device: torch.device) -> str | None:
     fault is told in a line, but for triton that is not installed.
     """
     try:
-        from capsweep.model.primary_kernels import SquashedChannels
+        from capsweep.model.squash_kernels import SquashedChannels
 
         SquashedChannels.apply(torch.ones(1, 1, 1, 1, device=device), 1, torch.float32)
     except Exception as error:  # of Triton, of its compilers and of the driver
@@ -106,7 +106,7 @@ class PrimaryCapsules(nn.Module):
         channel_BCHW, dtype = self.conv(features_BCHW), self.conv.weight.dtype
         by_kernels = self.conv.method != "direct" and channel_BCHW.is_cuda
         if by_kernels and find_fault_of_kernels(channel_BCHW.device) is None:
-            from capsweep.model.primary_kernels import SquashedChannels
+            from capsweep.model.squash_kernels import SquashedChannels
 
             return SquashedChannels.apply(channel_BCHW, self.pose, dtype)
         grouped = channel_BCHW.unflatten(1, (-1, self.pose))  # B, type, P, H, W

@@ -24,7 +24,6 @@ LARGEST_SIZE = 10**9  # in a network
 # Codes of viewpoints in smallNORB's info files: elevations of 30, 35 ... 70 degrees; azimuths in
 # tens of degrees.
 VIEWPOINTS: Mapping[str, Sequence[int]] = {"elevation": range(9), "azimuth": range(0, 36, 2)}
-NORMALISERS = ("softmax", "sigmoid", "max_min", "sparsemax", "entmax")  # of dynamic routing
 Rule = tuple[str, Callable[[Any], bool]]  # in words, and whether a value keeps it
 
 
@@ -146,7 +145,6 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
         "num_iters": _in_interval("[1, 1000]"),
         "impl": _one_of("auto", "reference", "fast", "triton"),
         "gradient": _one_of("full", "last"),
-        "normaliser": _one_of(*NORMALISERS),
         "scale": _one_of("pose", "children"),
         "draw": _one_of("anew", "fixed"),
         "kappa": _at_least(0),

@@ -149,7 +149,7 @@ def test_the_bars_of_routing_compare_fast_with_the_baselines(
 def test_pairs_are_composed_on_the_device_too(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "is_gpu", lambda: gpu)
     for measured in data.measure_data(examples=300, epochs=1).measured:
-        assert measured.value > 0
+        assert measured.verdict != "no bar"
         assert measured.bar == (2_000_000 if gpu else 300_000)
 
 
@@ -179,12 +179,11 @@ def test_a_convolution_and_the_choice_between_its_methods_are_measured(
 def test_a_sweep_costs_more_than_its_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     planned, local, ray = sweep.measure_sweep(cells=2, seeds=2).measured
-    assert planned.value > 0
-    assert local.value > 0
+    assert None not in (planned.value, local.value)
     assert ray.as_row()[-1] == "skipped: Ray is not installed"
 
 
 @pytest.mark.slow
 def test_every_rate_of_shards_is_measured() -> None:
     measured = data.measure_shards(budget=0.1, examples=2000).measured
-    assert [each.value > 0 for each in measured] == [True] * 3
+    assert [each.verdict in ("kept", "missed") for each in measured] == [True] * 3

@@ -88,11 +88,9 @@ def replace_routing(network: nn.Module, route: Route) -> None:
     """Let a baseline route all layers of the network. It knows no options of routing: the parity
     gate shows where a network has others than the plain ones.
     """
-    for layer in network.modules():
-        if isinstance(layer, dynamic.DynamicRouting):
-            layer.route = lambda votes, num_iters, bias_JD, *_, **options: route(
-                votes, num_iters, bias_JD
-            )
+    layers: list[Any] = [m for m in network.modules() if isinstance(m, dynamic.DynamicRouting)]
+    for layer in layers:
+        layer.route = lambda votes, num_iters, bias_JD, **_: route(votes, num_iters, bias_JD)
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 from capsweep.config import compose, package_files
-from capsweep.config.bounds import NORMALISERS
 from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
 from capsweep.lab import bench
 from capsweep.lab.bench.comparison import CandidateError, Results, check_parity
 from capsweep.lab.bench.routing import Route, replace_routing, route_by_bmm, route_by_textbook
 from capsweep.model.convolution import lay_out_weights
+from capsweep.model.routing.normalisers import NORMALISERS
 from capsweep.training import devices
 from capsweep.training.fit import make_task
 from capsweep.training.graphs import CHECKED
@@ -183,7 +183,7 @@ def list_variants() -> dict[str, StepCandidate]:
     """
     folder = package_files.find_folder("conf") / "routing"
     choices = {path.stem: [f"routing={path.stem}"] for path in sorted(folder.glob("*.yaml"))}
-    for name in NORMALISERS[1:]:
+    for name in [*NORMALISERS][1:]:
         choices[f"dynamic, {name}"] = ["routing=dynamic", f"routing.normaliser={name}"]
     return {
         name: StepCandidate("auto", overrides=(*VARIANTS, *choice))

@@ -44,10 +44,7 @@ from capsweep.tracking import mode as modes
 
 ARM = "arm"
 SAMPLERS = {"optuna": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
-ENDS = {
-    "stopped": TrialState.PRUNED,
-    "failed": TrialState.FAIL,
-}
+ENDS = {"stopped": TrialState.PRUNED, "failed": TrialState.FAIL}
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 

@@ -63,7 +63,7 @@ def connected(
     package: Path | None = None,
     imports: Sequence[str] = (),
 ) -> Iterator[None]:
-    """A Ray to work with: the cluster at `address`, None: one of this machine, that ends with it.
+    """Give a Ray to work with: the cluster at `address`; None: one of this machine, for the block.
 
     cpus, gpus: what a Ray of this machine is told that it has, None: what it finds. package: is
     sent to the cluster's workers, which need have no other. imports: modules that the workers of a
@@ -127,7 +127,7 @@ class _RayWatch:
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """The block ends with RayLostError when the Ray that was started is lost."""
+        """End the block with RayLostError when the Ray that was started is lost."""
         node: Any = ray_driver._global_node
         self._vital = [(name, node.all_processes[name][0].process) for name in VITAL]
         threading.Thread(target=self._watch_processes, name="watch-ray", daemon=True).start()
@@ -177,7 +177,7 @@ class _RayWatch:
 
 
 def _list_descendants() -> list[Any]:
-    """All processes below this one; also zombies that it adopted."""
+    """Return all processes below this one; also zombies that it adopted."""
     return psutil.Process().children(recursive=True)
 
 
@@ -223,7 +223,7 @@ def _start_or_join(
 
 @contextmanager
 def _waiting_for_raylet() -> Iterator[None]:
-    """Within the block, Ray waits for its raylet for as long as that runs; by itself 30 s."""
+    """Let Ray wait for its raylet for as long as that runs; by itself it waits 30 s."""
     get_node, until = services.get_node, time.monotonic() + START_SECONDS
 
     def wait_for_node(*place: Any) -> Any:

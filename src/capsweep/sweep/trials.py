@@ -51,7 +51,7 @@ class Trial:
 
 
 def search_of(sweep: Sweep) -> Search:
-    """The search of a sweep that is one."""
+    """Return the search of a sweep that is one."""
     assert sweep.search is not None
     return sweep.search
 
@@ -90,7 +90,7 @@ def read_value(entry: Entry, metric: str) -> float | None:
 def _find_place(
     sweep: Sweep, signature: str, recorded: Mapping[str, Any]
 ) -> Iterator[tuple[Point, Place]]:
-    """The place of a search whose cell has this signature, by the overrides that were recorded."""
+    """Yield the place of a search whose cell has this signature, by its recorded overrides."""
     values = {o.key: o.value for o in grammar.parse_single(map(str, recorded.get("overrides", ())))}
     for arm in sweep.arms:
         if all(key in values and _may_draw(arm, key, values[key]) for key in arm.space.keys):

@@ -1,6 +1,5 @@
 """Jobs that make data sets of shards, one file each: `capsweep data make NAME` runs `NAME.py`.
 
 A job's module has `prepare_job(dataset, digits, pairs, with_sources)`, which returns a
-`capsweep.shards.layout.ShardJob`; `SETTINGS`, the configuration key of each setting that decides
-the examples; and `OVERRIDES`, which `dataset=NAME` is composed with.
+`capsweep.shards.layout.ShardJob`, and `OVERRIDES`, which `dataset=NAME` is composed with.
 """

@@ -16,9 +16,6 @@ from capsweep.shards.manifest import DataSetContent, Origin, hash_declared
 
 DATASET = "affnist_like"
 NAMES = ("rotation", "shear", "scale", "canvas", "seed")
-SETTINGS: Mapping[str, str] = {name: f"dataset.test.{name}" for name in NAMES} | {
-    "canvas": "dataset.batches.canvas"
-}
 OVERRIDES = ("dataset.validation=0",)  # test images alone: no training image is held out
 
 
@@ -34,7 +31,7 @@ class AffnistLike:
     digits: tuple[np.ndarray, np.ndarray]
 
     def list_fields(self) -> Sequence[Field]:
-        """Images, labels, the digit each was made of, and how: matrix [row and column of the
+        """Return images, labels, the digit each was made of, and how: matrix [row and column of the
         canvas, of the digit] about the middles of both, and shift in pixels, float64.
         """
         canvas = self.content.settings["canvas"]
@@ -67,7 +64,7 @@ class AffnistLike:
 def prepare_job(
     dataset: Mapping[str, Any], digits: Splits, pairs: int | None, with_sources: bool
 ) -> AffnistLike:
-    """The job of a composed `dataset=affnist_like`.
+    """Return the job of a composed `dataset=affnist_like`.
 
     digits: of its source, of which the test digits are used. pairs: copies of each, all transformed
     otherwise; None: 1. Raises ConfigError.

@@ -13,12 +13,6 @@ from capsweep.data.pairs import VERSION
 from capsweep.shards.layout import MULTIMNIST, Maker, compose_pairs, make_pair_source
 from capsweep.shards.manifest import DataSetContent, Origin, hash_declared
 
-SETTINGS: Mapping[str, str] = {
-    "seed": "dataset.batches.seed",
-    "margin": "dataset.batches.margin",
-    "shift": "dataset.batches.shift",
-    "validation": "dataset.validation",
-}
 OVERRIDES: Sequence[str] = ()
 
 
@@ -59,7 +53,7 @@ class MultiMnist:
 def prepare_job(
     dataset: Mapping[str, Any], digits: Splits, pairs: int | None, with_sources: bool
 ) -> MultiMnist:
-    """The job of a composed `dataset=multimnist`.
+    """Return the job of a composed `dataset=multimnist`.
 
     digits: those of its source. pairs: for each digit of training and test, one for each that is
     held out; None: as configured.

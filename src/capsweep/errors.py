@@ -37,16 +37,8 @@ class NonFiniteLossError(RuntimeError):
     """The loss or a metric became NaN or infinite; the message names the step or epoch."""
 
 
-class WorkerLostError(RuntimeError):
-    """A process that trained a cell was ended from outside; the cell may be tried again."""
-
-
 class CodeChangedError(RuntimeError):
     """Capsweep's files were edited while it runs: the cell ends, and did not fail."""
-
-
-class RankFailedError(RuntimeError):
-    """One of the processes that train a cell together failed; the message is its cause."""
 
 
 # torch and the system tell that memory is short in the text of a RuntimeError or OSError.

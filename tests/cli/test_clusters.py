@@ -60,7 +60,7 @@ def test_a_job_runs_with_the_python_of_the_heads_workers(worker: str, python: st
     ("words", "text"),
     [
         ([], "answers at http://127.0.0.1:1; start"),
-        (["--address=127.0.0.1:9"], "RAY_ADDRESS=127.0.0.1:9: no head of Ray answers"),
+        (["RAY_ADDRESS=127.0.0.1:9"], "RAY_ADDRESS=127.0.0.1:9: no head of Ray answers"),
     ],
 )
 def test_the_environment_names_where_jobs_are_taken_unless_an_address_is_typed(
@@ -96,7 +96,7 @@ def test_status_has_the_last_line_of_a_job_or_why_it_did_not_begin(
     monkeypatch.setattr(head, "list_jobs", lambda: [job])
     monkeypatch.setattr(head, "read_log", lambda job_id: log)
     monkeypatch.setattr(commands, "open_jobs", lambda cluster: head)
-    assert cli.main(["status", "--address", Head.address]) == 0
+    assert cli.main(["status", f"RAY_ADDRESS={Head.address}"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{JOB.id}: {state.lower()}")
     assert second.startswith(f"  {line}")
@@ -122,7 +122,7 @@ def test_a_command_that_runs_already_is_named(
     monkeypatch.setattr(commands, "open_jobs", lambda cluster: Head())
     job = replace(JOB, code="another")
     monkeypatch.setattr(submit, "submit_sweep", lambda *arguments: (job, False))
-    assert cli.main(["sweep", "ablation", "--seeds=1", "--cluster=address", "--detach"]) == 0
+    assert cli.main(["sweep", "ablation", "SEEDS=1", "CLUSTER=address", "--detach"]) == 0
     printed = capsys.readouterr().out
     assert "this command runs already" in printed
     assert "it runs other code than that here" in printed
@@ -132,23 +132,23 @@ def test_a_command_that_runs_already_is_named(
     ("words", "message"),
     [
         ("cluster up aws", "kubectl apply -f"),
-        ("sweep ablation --cluster=aws", "cluster=aws: no such option; "),
+        ("sweep ablation CLUSTER=aws", "cluster=aws: no such option; "),
         ("sweep ablation --dry-run", "`capsweep plan` prints the cells"),
-        ("sweep ablation --cluster=address --detach --executor=local", "is driven by a job"),
+        ("sweep ablation CLUSTER=address --detach EXECUTOR=local", "is driven by a job"),
         (
-            "status --address=https://me:secret@head:8265",
+            "status RAY_ADDRESS=https://me:secret@head:8265",
             "error: RAY_ADDRESS or cluster.jobs: credentials in the URL of head:8265 ",
         ),
-        ("status --address=127.0.0.1", "must be auto, HOST:PORT such as 127.0.0.1:6379, or"),
-        ("sweep ablation --address=ray://head:10001", "must be auto, HOST:PORT such as"),
+        ("status RAY_ADDRESS=127.0.0.1", "must be auto, HOST:PORT such as 127.0.0.1:6379, or"),
+        ("sweep ablation RAY_ADDRESS=ray://head:10001", "must be auto, HOST:PORT such as"),
         (
-            "attach ablation --address=127.0.0.1:9",
+            "attach ablation RAY_ADDRESS=127.0.0.1:9",
             "RAY_ADDRESS=127.0.0.1:9: no head of Ray answers",
         ),
-        ("status --address=http://127.0.0.1:9", "or name another place: RAY_ADDRESS=http://HOST"),
-        ("status --cluster=slurm", "cluster=slurm has no job server; set CLUSTER=address"),
-        ("sweep ablation --address=http://head:8265", "jobs are taken there; add DETACH=1"),
-        ("plan ablation --cluster=local --address=head:1", "CLUSTER=local with RAY_ADDRESS=head:1"),
+        ("status RAY_ADDRESS=http://127.0.0.1:9", "or name another place: RAY_ADDRESS=http://HOST"),
+        ("status CLUSTER=slurm", "cluster=slurm has no job server; set CLUSTER=address"),
+        ("sweep ablation RAY_ADDRESS=http://head:8265", "jobs are taken there; add DETACH=1"),
+        ("plan ablation CLUSTER=local RAY_ADDRESS=head:1", "CLUSTER=local with RAY_ADDRESS=head:1"),
     ],
 )
 def test_what_cannot_be_submitted_is_one_line(
@@ -160,7 +160,7 @@ def test_what_cannot_be_submitted_is_one_line(
     assert "secret" not in error
 
 
-@pytest.mark.parametrize("executor", [[], ["--executor=array"]], ids=["script", "array"])
+@pytest.mark.parametrize("executor", [[], ["EXECUTOR=array"]], ids=["script", "array"])
 def test_a_dry_run_starts_nothing_writes_nothing_and_tells_no_secret(
     programs: Programs,
     own_folder: Path,
@@ -171,7 +171,7 @@ def test_a_dry_run_starts_nothing_writes_nothing_and_tells_no_secret(
     for name in ("AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "RAY_AUTH_TOKEN"):
         monkeypatch.setenv(name, f"value-of-{name}-SECRET")
     programs.add("sbatch")
-    assert cli.main(["sweep", "ablation", "--cluster=slurm", "--dry-run", *executor]) == 0
+    assert cli.main(["sweep", "ablation", "CLUSTER=slurm", "--dry-run", *executor]) == 0
     assert "SECRET" not in capsys.readouterr().out.replace("AWS_SECRET_ACCESS_KEY", "")
     assert programs.calls("sbatch") == []
     assert list(own_folder.iterdir()) == [programs.folder]
@@ -182,7 +182,7 @@ def test_a_sweep_on_slurm_is_a_script_that_is_submitted(
 ) -> None:
     programs.add("sbatch", 'echo "4711;cluster"')
     token = f"cluster.token={tmp_path / 'token'}"
-    command = ["sweep", "ablation", "--cluster=slurm", token, "cluster.partition=big", "--epochs=2"]
+    command = ["sweep", "ablation", "CLUSTER=slurm", token, "cluster.partition=big", "EPOCHS=2"]
     assert cli.main(command) == 0
     ((option, script),) = programs.calls("sbatch")
     text = Path(script).read_text()
@@ -199,14 +199,14 @@ def test_a_sweep_on_slurm_is_a_script_that_is_submitted(
     assert "sbatch refused" in capsys.readouterr().err
 
 
-BOUNDS = (["--max-hours=8"], ["--budget=2h"], ["--rerun=always"])
+BOUNDS = (["MAX_HOURS=8"], ["BUDGET=2h"], ["RERUN=always"])
 
 
 @pytest.mark.parametrize("bound", BOUNDS, ids=" ".join)
 def test_what_would_begin_anew_with_all_its_hours_is_run_once(
     capsys: pytest.CaptureFixture[str], bound: list[str]
 ) -> None:
-    command = ["sweep", "ablation", "--dry-run", "--cluster=slurm"]
+    command = ["sweep", "ablation", "--dry-run", "CLUSTER=slurm"]
     assert cli.main(command) == 0
     assert "#SBATCH --requeue\n" in capsys.readouterr().out
     assert cli.main([*command, *bound]) == 0

@@ -46,17 +46,6 @@ def test_a_wrong_setting_of_wandb_is_a_fault_beside_the_other_findings(
     assert fault.endswith("; correct them, or set logger=csv")
 
 
-def test_a_variable_from_a_file_is_read_without_its_newline(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("STORAGE", f"{tmp_path}\n")
-    monkeypatch.setenv("WANDB_API_KEY", "\n")
-    assert cli.main(["doctor"]) == 0
-    output = capsys.readouterr().out
-    assert f" storage: {tmp_path}, " in output
-    assert "nobody is logged in" in output
-
-
 def test_a_second_lightning_is_a_fault_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     version = doctor._version_of
     monkeypatch.setattr(doctor, "_version_of", lambda n: "2.6" if n == "lightning" else version(n))

@@ -1,210 +1,148 @@
-"""The Makefile: it documents itself, and its variables reach the command as typed."""
+"""The Makefile: its words reach the command as they were typed, and unknown ones are refused."""
 
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from capsweep.config import words
+from capsweep.config.words import WORDS
+
 REPOSITORY = Path(__file__).resolve().parents[2]
-MAKEFILE = (REPOSITORY / "Makefile").read_text()
-# Names of make's command line, each with the first target that takes it.
-TARGETS = {
-    name: targets.split()[0]
-    for targets, name in re.findall(r"^#: ([a-z -]+) \| ([A-Z_]+)=", MAKEFILE, re.MULTILINE)
-    if targets != "any"
-}
-NAMES = set(TARGETS) - {"ARGS"}
 ODD = ["/tmp/it's a; place", "$HOME $(HOME) ${HOME} $$ `id`", r'\ "x" # | & > * ~ %', ", ("]
+# Stands for Python of the environment: it prints what stands after `capsweep`, a line a word.
+SHOW = """\
+import os, sys
+from capsweep.cli.make import list_arguments
+if sys.argv[1] == "-m" and sys.argv[2] == "capsweep.cli.make":
+    shown = list_arguments(sys.argv[3], sys.argv[4:], os.environ.get("MAKEFLAGS", ""))
+    print(*shown, os.environ.get("WANDB_MODE", ""), sep="\\n")
+elif sys.argv[1] == "-c":
+    print(os.environ["SEES_A_GPU"])
+else:
+    print(*sys.argv[1:])
+"""
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 
-def run_make(*arguments: str) -> "subprocess.CompletedProcess[str]":
+def run_make(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """make, without what the make that may run these tests was told."""
     told = {"MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL"}
-    environment = {name: value for name, value in os.environ.items() if name not in told}
+    kept = {name: value for name, value in os.environ.items() if name not in told}
     command = ["make", "--no-print-directory", "-C", str(REPOSITORY), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-
-
-def make(*arguments: str) -> str:
-    """What make prints; it must succeed."""
-    done = run_make(*arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def command_of(*arguments: str) -> list[str]:
-    """The words that the shell gives to capsweep in `make ARGUMENTS`."""
-    instead = r"CAPSWEEP=printf '%s\n'"
-    return make("--assume-old=.venv/.ready", instead, *arguments).splitlines()
-
-
-@pytest.mark.parametrize("target", ["sweep", "plan", "report", "shards", "train", "attach"])
-def test_what_the_environment_names_changes_nothing(
-    target: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = [target, "STORAGE=typed"] if target in ("report", "shards") else [target]
-    typed = command_of(*words)
-    for name in (*NAMES, "ARGS", "PYTHON"):
-        monkeypatch.setenv(name, "niagara")
-    assert command_of(*words) == typed
-
-
-@pytest.mark.parametrize("typed", [["STORAGE=/typed"], []])
-def test_a_name_of_the_command_line_reaches_commands_that_read_it_as_a_variable(
-    typed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STORAGE", "/exported")
-    shown = make("--assume-old=.venv/.ready", 'CAPSWEEP=echo "[$$STORAGE]"', "train", *typed)
-    assert shown.split()[0] == ("[/typed]" if typed else "[]")
-
-
-def test_make_alone_is_help_and_lists_every_target() -> None:
-    text = make()
-    assert text == make("help")
-    for target in ("setup", "sweep", "plan", "report", "train", "shards", "test", "check"):
-        assert f"  {target} " in text
-    assert "ROUTING=1,3" in text
-
-
-def test_variables_become_flags() -> None:
-    choices = ["ROUTING=3", "SEEDS=0", "DATASET=mnist", "DATA_DIR=../shared/data", "EPOCHS=2"]
-    assert command_of("sweep", *choices) == [
-        *["sweep", "ablation", "--routing", "3", "--dataset", "mnist", "--seeds", "0"],
-        *["--epochs", "2", "--data-dir", "../shared/data"],
-    ]
-
-
-@pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("name", sorted(NAMES - {"PUBLISH", "DETACH"}))
-def test_odd_values_survive_make_and_the_shell(name: str, odd: str) -> None:
-    assert odd in command_of(TARGETS[name], f"{name}={odd}")
-
-
-def test_to_publish_is_said_by_one_and_by_nothing_else() -> None:
-    assert command_of("report", "PUBLISH=1") == ["report", "ablation", "--publish"]
-    ended = run_make("--assume-old=.venv/.ready", "report", "PUBLISH=docs/page.md")
-    assert ended.returncode == 2
-    assert "PUBLISH=1 renews sweeps/NAME.md; it takes no other value" in ended.stderr
-
-
-def test_shards_are_told_what_to_make_and_where() -> None:
-    places = [f"STORAGE={ODD[0]}", f"DATA_DIR={ODD[1]}", "RAY_ADDRESS=head:6379"]
-    what = ["DATASET=multimnist", "PAIRS=1000", "SHARDS=600"]
-    assert command_of("shards", *what, *places, "ARGS=--dry-run dataset.batches.seed=1") == [
-        *["data", "make", "multimnist", "--pairs", "1000", "--shards", "600"],
-        *["--storage", ODD[0], "--data-dir", ODD[1], "--address", "head:6379"],
-        *["--dry-run", "dataset.batches.seed=1"],
-    ]
-
-
-def test_a_cell_is_reproduced_with_data_from_where_make_says() -> None:
-    words = ["ledger", "DATA_DIR=/data", "ARGS=reproduce 12ab --run"]
-    shown = make("--assume-old=.venv/.ready", 'CAPSWEEP=echo "[$$DATA_DIR]"', *words)
-    assert shown.split() == ["[/data]", "ledger", "reproduce", "12ab", "--run"]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env=kept | environment
+    )
 
 
 @pytest.fixture
-def make_tests(tmp_path: Path) -> Callable[..., str]:
-    """What a target of tests prints, where Python shows its words, and whether it sees a GPU."""
+def show(tmp_path: Path) -> Callable[..., list[str]]:
+    """The words after `capsweep` that a command line of make gives."""
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
+    (tmp_path / "show.py").write_text(SHOW)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/show.py "$@"\n')
+    python.chmod(0o755)
 
-    def run(target: str, sees: bool) -> str:
-        python.write_text(f'#!/bin/sh\nif [ "$1" = -c ]; then echo {sees}; else echo "$@"; fi\n')
-        python.chmod(0o755)
-        return make(f"--assume-old={tmp_path}/.ready", f"VENV={tmp_path}", target, "ARGS=-q")
+    def run(*arguments: str, **environment: str) -> list[str]:
+        ready = f"--assume-old={tmp_path}/.ready"
+        done = run_make(ready, f"VENV={tmp_path}", *arguments, **environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
 
     return run
 
 
-@pytest.mark.parametrize("sees", [True, False])
-def test_tests_that_need_a_gpu_are_left_out_in_one_line(
-    sees: bool, make_tests: Callable[..., str]
+def test_make_alone_is_help_and_lists_targets_and_words() -> None:
+    text = run_make().stdout
+    assert text == run_make("help").stdout
+    for target in ("setup", "sweep", "plan", "report", "train", "shards", "test", "check"):
+        assert f"  {target} " in text
+    assert all(f"  {word.name}={word.example} " in text for word in WORDS)
+
+
+def test_words_are_those_of_the_command() -> None:
+    typed = ["ROUTING=3", "SEEDS=5", "optim.optimizer.lr=0.01,0.003"]
+    made = run_make("plan", *typed, "ARGS=--json")
+    command = [sys.executable, "-m", "capsweep", "plan", "ablation", *typed, "--json"]
+    by_itself = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert made.stdout == by_itself.stdout
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("name", ["STORAGE", "optim.optimizer.lr"])
+def test_odd_values_survive_make_and_the_shell(
+    name: str, odd: str, show: Callable[..., list[str]]
 ) -> None:
-    for target, left_out in (("test", "not slow and not gpu"), ("test-all", "not gpu")):
-        said, command = make_tests(target, sees).splitlines()
-        assert said.startswith("left out: ")
-        assert "gpu (make test-gpu)" in said
-        assert f"-m {left_out} " in command
+    assert f"{name}={odd}" in show("train", f"{name}={odd}")
 
 
-def test_tests_that_need_a_gpu_run_where_there_is_one(make_tests: Callable[..., str]) -> None:
-    assert make_tests("test-gpu", sees=False) == "no GPU here\n"
-    words = make_tests("test-gpu", sees=True).split()
-    assert words[:4] == ["-m", "pytest", "-m", "gpu"]
-    assert words[-1] == "-q"
-    marked = re.compile(r"^@pytest\.mark\.gpu|return pytest\.mark\.gpu", re.MULTILINE)
-    files = [p for p in REPOSITORY.glob("tests/**/test_*.py") if marked.search(p.read_text())]
-    assert len(files) >= 3
-    assert {str(path.relative_to(REPOSITORY)) for path in files} <= set(words)
+def test_words_keep_the_order_in_which_they_were_typed(show: Callable[..., list[str]]) -> None:
+    typed = ["SEEDS=1", "a.b=1,2", "ROUTING=3", "c=x"]
+    assert show("sweep", *typed, "ARGS=mine --dry-run")[:-1] == [
+        *("sweep", "mine", "--dry-run"), *typed,
+    ]  # fmt: skip
+    assert show("shards", "PAIRS=2")[:-1] == ["data", "make", "PAIRS=2"]
+    assert show("wandb-sync")[:-1] == ["wandb", "sync"]
 
 
-def test_a_sweep_on_a_cluster_is_detached_watched_and_stopped() -> None:
-    assert command_of("sweep", "CLUSTER=aws", "DETACH=1") == [
-        *["sweep", "ablation", "--cluster", "aws", "--detach"]
-    ]
-    assert run_make("--assume-old=.venv/.ready", "sweep", "DETACH=no").returncode == 2
-    for target in ("attach", "status", "stop"):
-        words = command_of(target, f"SWEEP={ODD[0]}", "CLUSTER=aws", "RAY_ADDRESS=http://head")
-        assert words == [target, ODD[0], "--cluster", "aws", "--address", "http://head"]
-    assert command_of("status") == ["status"]
+def test_what_the_environment_names_is_no_word(show: Callable[..., list[str]]) -> None:
+    assert show("sweep", ROUTING="3", SEEDS="1")[:-1] == ["sweep"]
+
+
+def test_variables_of_the_environment_may_stand_among_words(show: Callable[..., list[str]]) -> None:
+    assert show("status", "WANDB_MODE=offline", "NO_COLOR=1") == ["status", "offline"]
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("typed", "message"),
     [
-        ("sweep ROUTNG=3", "ROUTNG is no name that make sweep takes; did you mean ROUTING?"),
-        ("sweep routing=3", "routing is no name that make sweep takes; did you mean ROUTING?"),
-        ("sweep LR=0.1", 'a run go into ARGS="optim.optimizer.lr=0.1", variables of the'),
-        ("sweep loss=margin", 'a run go into ARGS="loss=margin"'),
+        ("sweep ROUTNG=3", "ROUTNG is no word of sweep; did you mean ROUTING?"),
         ("sweep HOURS=8", "did you mean MAX_HOURS?"),
-        ("sweep DATA=mnist", "did you mean DATASET?"),
         ("sweep ADDRESS=x", "did you mean RAY_ADDRESS?"),
-        ("shards STORE=virtual", "it is no more: leave it out, shards hold pixels"),
-        ("train ROUTING=3", "ROUTING is not a name of make train; its names are ARGS, DATA_DIR, "),
-        ("plan EXECUTOR=local", "EXECUTOR is not a name of make plan; its names are ARGS, ARMS, "),
-        ("train plan EXECUTOR=local", "EXECUTOR is not a name of make train, plan; its names are"),
-        ("check ARGS=src", "ARGS is not a name of make check; it takes none"),
-        ("sweep WANDB_MOD=offline -n", "did you mean WANDB_MODE?"),
+        ("sweep LR=0.1", "a key of a run is typed as conf/ has it: optim.optimizer.lr=0.1"),
+        ("plan EXECUTOR=local", "EXECUTOR is no word of plan; its words are SWEEP, ROUTING, "),
+        ("train plan SHARD=1/2", "SHARD is no word of train, plan; its words are "),
+        ("check ROUTING=3", "ROUTING is no word of check; it takes none"),
+        ("check epochs=3", "epochs is no word of check; it takes none"),
     ],
 )
-def test_a_name_that_its_targets_do_not_take_is_refused(words: str, message: str) -> None:
-    ended = run_make("CAPSWEEP=echo", "PYTHON=/nowhere", *words.split())
+def test_a_word_that_no_target_takes_is_refused_before_anything_runs(
+    typed: str, message: str
+) -> None:
+    ended = run_make("VENV=/nowhere", *typed.split())
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("error: ")
     assert message in ended.stderr
 
 
-@pytest.mark.parametrize("words", ["nosuch ROUTING=3", "cluster-up CLUSTER=aws", "nosuch A=1"])
-def test_a_target_that_is_none_is_named(words: str) -> None:
-    assert "No rule to make target" in run_make(*words.split()).stderr
+@pytest.mark.parametrize("sees", ["True", "False"])
+def test_tests_that_need_a_gpu_are_left_out_in_one_line(
+    sees: str, show: Callable[..., list[str]]
+) -> None:
+    for target, left_out in (("test", "not slow and not gpu"), ("test-all", "not gpu")):
+        said, command = show(target, "ARGS=-q", SEES_A_GPU=sees)
+        assert said.startswith("left out: ")
+        assert "gpu (make test-gpu)" in said
+        assert f"-m {left_out} " in command
 
 
-def test_variables_of_the_environment_may_stand_beside_names() -> None:
-    words = ["RAY_AUTH_MODE=token", "AWS_PROFILE=me", "CAPSWEEP_ROUNDS=3", "NO_COLOR=1"]
-    assert command_of("status", *words) == ["status"]
-
-
-def test_the_ledger_is_named_to_the_command_and_not_to_what_reads_its_lines() -> None:
-    words = command_of("ledger", "LEDGER=a b", "ARGS=ls --json | sed s/^/read:/")
-    assert words == ["read:ledger", "read:ls", "read:--ledger", "read:a b", "read:--json"]
-
-
-def test_a_make_within_a_make_has_names_of_the_outer_one(tmp_path: Path) -> None:
-    outer = tmp_path / "Makefile"
-    inner = f"--no-print-directory --assume-old=.venv/.ready -C {REPOSITORY} sweep ARMS=cnn"
-    outer.write_text(f"all: ; @$(MAKE) {inner} $(MORE)")
-    words = ["-f", str(outer), "CAPSWEEP=echo", "FOO=1", "EVALS=all"]
-    assert make(*words) == "sweep ablation --arms cnn\n"
-    ended = run_make(*words, "MORE=ROUTNG=3")
-    assert ended.returncode == 2
-    assert "did you mean ROUTING?" in ended.stderr
+def test_tests_that_need_a_gpu_run_where_there_is_one(show: Callable[..., list[str]]) -> None:
+    assert show("test-gpu", SEES_A_GPU="False") == ["no GPU here"]
+    (line,) = show("test-gpu", "ARGS=-q", SEES_A_GPU="True")
+    typed = line.split()
+    assert typed[:4] == ["-m", "pytest", "-m", "gpu"]
+    assert typed[-1] == "-q"
+    marked = re.compile(r"^@pytest\.mark\.gpu|return pytest\.mark\.gpu", re.MULTILINE)
+    files = [p for p in REPOSITORY.glob("tests/**/test_*.py") if marked.search(p.read_text())]
+    assert len(files) >= 3
+    assert {str(path.relative_to(REPOSITORY)) for path in files} <= set(typed)
 
 
 def list_commands() -> set[str]:
@@ -223,10 +161,12 @@ def test_every_command_of_the_documentation_is_accepted() -> None:
     commands = list_commands()
     assert len(commands) > 80
     for command in commands:
-        ended = run_make("-n", "--assume-old=.venv/.ready", *shlex.split(command))
-        assert "nothing was run" not in ended.stderr, command
+        typed = [word for word in shlex.split(command) if word != "..."]
+        targets = [word for word in typed if "=" not in word]
+        flags = " -- " + " ".join(word.replace(" ", "\\ ") for word in typed if "=" in word)
+        words.check_makeflags(targets, flags)
 
 
-def test_arguments_are_words_of_the_shell() -> None:
-    words = command_of("train", "ARGS='limit_batches=${epochs}' seed=1")
-    assert words == ["train", "limit_batches=${epochs}", "seed=1"]
+def test_the_table_of_words_in_the_docs_is_that_of_the_code() -> None:
+    page = (REPOSITORY / "docs" / "words.md").read_text()
+    assert words.format_table() in page, "python3 src/capsweep/config/words.py table prints it"

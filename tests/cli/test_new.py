@@ -2,9 +2,9 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -63,12 +63,6 @@ def save_arrays(path: Path, **changed: np.ndarray | None) -> Path:
     arrays = {key: value for key, value in (arrays | changed).items() if value is not None}
     np.savez(path, allow_pickle=False, **arrays)
     return path
-
-
-def bind_socket(path: Path) -> None:
-    """Leave a socket there."""
-    with socket.socket(socket.AF_UNIX) as bound:
-        bound.bind(str(path))
 
 
 class Checkout:
@@ -151,6 +145,21 @@ def test_all_kinds_run_together_and_other_cells_keep_their_code(checkout: Checko
     assert code == code_identity.hash_numerics(compose.cell([]).config)
 
 
+def test_a_new_sweep_plans_the_shipped_routings_and_ones_own(
+    checkout: Checkout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert checkout.write_new("sweep", "shipped") == 0
+    assert [checkout.write_new(kind) for kind in ("routing", "sweep")] == [0, 0]
+    assert capsys.readouterr().out.endswith(f"  make report SWEEP={NAME}\n")
+    for sweep, routings in [
+        ("shipped", ["uniform", "dynamic"]),
+        (NAME, ["uniform", "dynamic", NAME]),
+    ]:
+        planned = checkout.run("-m", "capsweep", "plan", sweep)
+        rows = [line.split("  ")[0] for line in planned.splitlines() if line.endswith("3 missing")]
+        assert rows == ["cnn", *(f"capsnet · routing={name}" for name in routings)]
+
+
 @pytest.mark.slow
 def test_the_files_of_all_kinds_pass_their_tests_and_every_check(checkout: Checkout) -> None:
     assert [checkout.write_new(kind) for kind in KINDS] == [0, 0, 0, 0]
@@ -198,18 +207,19 @@ def test_an_installed_package_is_no_place_for_new_files(
 
 
 @pytest.mark.parametrize(
-    ("kind", "file", "message"),
+    ("kind", "typed", "message"),
     [
-        ("dataset", None, "--file X.npz: a data set is made of one"),
-        ("loss", "x.npz", "--file and --axes are for a data set alone"),
-        ("dataset", "a.b.npz", "--file: a.b.npz must be a letter, then"),
-        ("dataset", "2024.npz", "--file: 2024.npz must be a letter, then"),
+        ("dataset", [], "--file X.npz: a data set is made of one"),
+        ("loss", ["--file", "x.npz"], "--file and --axes are for a data set alone"),
+        ("loss", ["--axes", "chw"], "--file and --axes are for a data set alone"),
+        ("dataset", ["--file", "a.b.npz"], "--file: a.b.npz must be a letter, then"),
+        ("dataset", ["--file", "2024.npz"], "--file: 2024.npz must be a letter, then"),
     ],
 )
 def test_a_data_set_alone_is_made_of_a_file(
-    kind: str, file: str | None, message: str, capsys: pytest.CaptureFixture[str]
+    kind: str, typed: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["new", kind, NAME, *(["--file", file] if file else [])]) == 2
+    assert cli.main(["new", kind, NAME, *typed]) == 2
     assert capsys.readouterr().err.startswith(f"error: {message}")
 
 
@@ -258,25 +268,12 @@ def test_axes_that_are_typed_validation_and_what_is_not_used_are_told_and_traine
     assert "val/error" in printed
 
 
-def test_axes_are_of_a_data_set_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["new", "loss", NAME, "--axes", "chw"]) == 2
-    assert "--file and --axes are for a data set alone" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "socket", "empty", "absent"])
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, Path.touch, lambda path: None])
 def test_what_is_no_file_of_arrays_is_refused_in_one_line(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make: Callable[[Path], object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "own.npz"
-    make = {
-        "pipe": lambda: os.mkfifo(path),
-        "folder": path.mkdir,
-        "device": lambda: path.symlink_to("/dev/zero"),
-        "socket": lambda: bind_socket(path),
-        "empty": path.touch,
-        "absent": lambda: None,
-    }
-    make[kind]()
+    make(path)
     assert cli.main(["new", "dataset", NAME, "--file", str(path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {path}: ")

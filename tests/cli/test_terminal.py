@@ -64,16 +64,16 @@ def begun(storage: Path) -> Path:
 
 @pytest.mark.parametrize("command", ["report", "plan"])
 def test_the_ablation_fits_a_terminal_of_eighty_columns(command: str, begun: Path) -> None:
-    output = in_terminal(80, command, "ablation", "--storage", str(begun))
+    output = in_terminal(80, command, "ablation", f"STORAGE={begun}")
     assert ESCAPE in output
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output).splitlines()
     lines = [line for line in lines if not line.startswith("report: ")]
     assert max(len(line) for line in lines) <= 80
-    assert "capsnet · 3 · 0.0005" in output or command == "plan"
+    assert re.search(r"capsnet +3 +0\.0005 ", output) or command == "plan"
 
 
 def test_a_log_has_whole_lines_and_no_escape_codes(begun: Path) -> None:
-    command = [sys.executable, "-m", "capsweep", "report", "ablation", "--storage", str(begun)]
+    command = [sys.executable, "-m", "capsweep", "report", "ablation", f"STORAGE={begun}"]
     known = dict(os.environ)  # readline has put COLUMNS where only a child sees it
     printed = subprocess.run(command, capture_output=True, text=True, check=True, env=known).stdout
     assert ESCAPE not in printed
@@ -129,11 +129,11 @@ def logged(encoding: str, lines: list[str]) -> Iterator[None]:
 
 
 COMMANDS = [
-    "report ablation --storage STORAGE --seeds 1",
-    "report ablation --storage STORAGE --seeds 1 --json",
-    "plan ablation --storage STORAGE",
-    "plan ablation --storage STORAGE --json",
-    "ledger ls --storage STORAGE",
+    "report ablation STORAGE=STORAGE SEEDS=1",
+    "report ablation STORAGE=STORAGE SEEDS=1 --json",
+    "plan ablation STORAGE=STORAGE",
+    "plan ablation STORAGE=STORAGE --json",
+    "ledger ls STORAGE=STORAGE",
     "doctor",
     "info",
     "train --help",
@@ -155,18 +155,14 @@ def test_every_command_prints_into_a_log_of_ascii(
         assert json.loads("\n".join(lines))
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
-def test_signs_that_a_log_lacks_have_stand_ins_and_tables_stay_straight(encoding: str) -> None:
+def test_signs_that_a_log_lacks_are_escapes_and_tables_stay_straight() -> None:
     rows = [["a · b", "1.5 ± 0.5", "x"], ["\u0142", "–", "≠ y"]]
-    table = grid.grid_terminal(None, ["one", "two", "three"], rows)
     lines: list[str] = []
-    with logged(encoding, lines):
+    with logged("latin-1", lines):
+        table = grid.grid_terminal(None, ["one", "two", "three"], rows)
         terminal.print_table(terminal.make_console(), table)
     assert len({len(line) for line in lines}) == 1
-    text = " ".join("".join(lines).split())
-    assert "| \\u0142 | " in text.replace("|\\", "| \\")
-    assert "| != y" in text
-    assert ("a / b | 1.5 +- 0.5 | x" in text) == (encoding == "ascii")
+    assert lines[-2].replace("|", " ").split() == ["\\u0142", "\\u2013", "\\u2260", "y"]
 
 
 def test_a_report_is_in_files_before_it_is_on_the_screen(
@@ -176,7 +172,7 @@ def test_a_report_is_in_files_before_it_is_on_the_screen(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(terminal, "print_table", interrupt)
-    assert cli.main(["report", "ablation", "--storage", str(begun)]) == program.INTERRUPTED
+    assert cli.main(["report", "ablation", f"STORAGE={begun}"]) == program.INTERRUPTED
     assert (begun / "reports" / "ablation" / "index.html").exists()
 
 

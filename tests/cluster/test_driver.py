@@ -10,8 +10,8 @@ from capsweep.cluster import driver
 from capsweep.config import compose
 
 TYPED = (
-    "--seeds=2 --storage=results batch_size=8,16 --routing=1,3 --retry=failed --detach "
-    "'--exclude=batch_size=8 epochs=12' --address=127.0.0.1:6379 cluster.grows_to.cpu=4"
+    "SEEDS=2 STORAGE=results batch_size=8,16 ROUTING=1,3 RETRY=failed --detach "
+    "'EXCLUDE=batch_size=8 epochs=12' RAY_ADDRESS=127.0.0.1:6379 cluster.grows_to.cpu=4"
 )
 
 
@@ -45,13 +45,13 @@ def test_one_choice_is_one_command_in_whatever_order_it_is_typed() -> None:
     names = {
         driver.name_command("ablation", make_inner(text))
         for text in (
-            "--seeds=2 --epochs=3 --cluster=address",
-            "--cluster=address --epochs=3 --seeds=2",
-            "--seeds=2 --epochs=3 --address=head:6379",
+            "SEEDS=2 EPOCHS=3 CLUSTER=address",
+            "CLUSTER=address EPOCHS=3 SEEDS=2",
+            "SEEDS=2 EPOCHS=3 RAY_ADDRESS=head:6379",
         )
     }
     assert len(names) == 1
-    assert driver.name_command("ablation", make_inner("--seeds=3 --epochs=3")) not in names
+    assert driver.name_command("ablation", make_inner("SEEDS=3 EPOCHS=3")) not in names
 
 
 def test_words_and_options_are_left_out_alike() -> None:

@@ -126,7 +126,7 @@ def test_the_driver_gets_its_words_the_token_and_the_address(slurm: Slurm, tmp_p
     text = f"{list(HOSTILE)} token {slurm.token} 127.0.0.1:10070\n"
     assert slurm.run([sys.executable, "-c", show, *HOSTILE]) == (0, text)
     part = "import sys; print(sys.argv[1:])"
-    text = f"{[*HOSTILE, '--shard=2/8']}\n"
+    text = f"{[*HOSTILE, 'SHARD=2/8']}\n"
     assert slurm.run([sys.executable, "-c", part, *HOSTILE], is_array=True) == (0, text)
     assert not (tmp_path / "broken").exists()
 
@@ -250,7 +250,7 @@ def test_an_array_runs_every_cell_of_a_sweep_once(programs: Programs) -> None:
     Path("small.yaml").write_text(SMALL)
     run_parts = 'for i in 1 2; do SLURM_ARRAY_TASK_ID=$i bash "${@: -1}" || exit; done; echo 4711'
     programs.add("sbatch", f"exec 3>&1; ({run_parts}) | tail -n 1")
-    words = ["sweep", "small.yaml", "--cluster=slurm", "--executor=array", "logger=csv"]
+    words = ["sweep", "small.yaml", "CLUSTER=slurm", "EXECUTOR=array", "logger=csv"]
     assert cli.main([*words, "cluster.array.parts=2", "cluster.token=token"]) == 0
     ledger = Ledger("outputs/ledger")
     statuses = [ledger.read_result(each)["status"] for each in ledger.list_signatures()]

@@ -14,7 +14,7 @@ from capsweep.cluster.client import JOB_ID, SweepJob, UnreachableError
 from capsweep.cluster.driver import name_command
 from capsweep.errors import ConfigError
 
-WORDS = ["sweep", "table1_mnist", "--here", "--seeds=3"]
+WORDS = ["sweep", "table1_mnist", "--here", "SEEDS=3"]
 NAME = name_command("table1-mnist.v2", WORDS)
 JOB = SweepJob(
     f"{NAME}-1", NAME, "table1-mnist.v2", 1, "RUNNING", "exec python", "", 0.0, None, None

@@ -19,13 +19,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
     ("text", "message"),
     [
         ("[" * 50_000, "deeper than 64 levels"),
-        ("".join(f"{' ' * i}a:\n" for i in range(1_000)), "deeper than 64 levels"),
         ("a: &a [1]\nb: [*a, *a]", "line 2: a tag .* or an alias"),
         ("a: " + "x" * 1_000_000, "1,000,003 bytes large"),
         ("a: !!python/name:os.system ''", "line 1: a tag"),
         ("a: " + "1" * 5_000, "not YAML: Exceeds the limit"),
-        ("a: 2001-99-99", "not YAML: month must be"),
-        ("[1]: 2", "not YAML"),
         (b"a: \xe9", "not YAML"),
         ("{", "not YAML"),
         ("a: 1\n---\na: 2", "not YAML"),

@@ -11,7 +11,6 @@ from capsweep.cli import train
 from capsweep.config import compose, overrides
 from capsweep.errors import ConfigError
 from capsweep.sweep import choices, expand
-from capsweep.sweep.choices import Choices
 
 SWEEP = """\
 question: Which pattern?
@@ -84,9 +83,9 @@ def test_the_hydra_application_takes_a_dot_too(
 def test_it_may_be_an_axis_of_a_sweep(sign: str, tmp_path: Path) -> None:
     path = tmp_path / "patterns.yaml"
     path.write_text(SWEEP.replace("AXIS", f"dataset{sign}pattern: [plain, striped]"))
-    typed = Choices(excludes=["dataset/pattern=plain"])
+    typed = {"EXCLUDE": "dataset/pattern=plain"}
     points = expand.expand_sweep(choices.load_sweep(str(path), typed))
     assert [point.coordinate("dataset.pattern") for point in points] == ["striped"]
-    chosen = choices.load_sweep(str(path), Choices(overrides=["dataset/pattern=striped"]))
+    chosen = choices.load_sweep(str(path), {}, ["dataset/pattern=striped"])
     assert chosen.rows == ("dataset.pattern",)
     assert len(expand.expand_sweep(chosen)) == 1

@@ -1,7 +1,5 @@
 """One grammar for the command line, make variables and sweep files, in both directions."""
 
-import shlex
-import subprocess
 from typing import Any
 
 import pytest
@@ -86,38 +84,9 @@ def test_what_is_no_override_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "cure"),
-    [
-        (
-            "places.data=/epoch=9-step=3/a",
-            """quote it: "places.data='/epoch=9-step=3/a'", or set DATA_DIR=/epoch=9-step=3/a""",
-        ),
-        ("places.storage=/a b(1)", """"places.storage='/a b(1)'", or set STORAGE='/a b(1)'"""),
-        ("places.ledger=s3://b/x=1", """quote it: "places.ledger='s3://b/x=1'\""""),
-        ("logger.project=it's", """quote it: 'logger.project='"'"'it\\'"'"'s'"'"''"""),
-        ("logger.project=a=$b", """quote it: 'logger.project='"'"'a=$b'"'"''"""),
-    ],
-)
-def test_a_text_that_needs_quotes_is_shown_with_them_as_a_shell_takes_it(
-    text: str, cure: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        overrides.parse(text)
-    assert cure in str(caught.value)
-    typed = str(caught.value).partition("quote it: ")[2].partition(", or set")[0]
-    (word,) = shlex.split(
-        subprocess.run(
-            ["bash", "-c", f"printf %q {typed}"], capture_output=True, text=True, check=True
-        ).stdout
-    )
-    assert overrides.parse(word).value == text.partition("=")[2]
-
-
-@pytest.mark.parametrize(
     "text",
     [
         *("a=range(1,1000000000000000)", "a=range(0,1,1e-15)", "a=range(9,-1e18,-0.5)"),
-        *("a=shuffle(range(1,1000000000000000))", "a=sort(range(1,1000000000000000),reverse=true)"),
         *("a=range(1,1)", "a=range(1,2,-1)", f"a=choice({'1,' * 10_001}1)", f"a={'1,' * 10_001}1"),
     ],
     ids=lambda text: text[:40],
@@ -126,11 +95,6 @@ def test_values_are_counted_before_they_are_made(text: str) -> None:
     """Of some there are too many for any machine."""
     with pytest.raises(ConfigError, match="gives no value, or more than 10,000"):
         overrides.parse(text)
-
-
-def test_a_list_without_end_is_not_parsed() -> None:
-    with pytest.raises(ConfigError, match="a list of more than 2,000 values"):
-        overrides.parse(f"a=[{'1,' * 1_000_000}1]")
 
 
 def test_a_range_gives_the_numbers_that_hydra_gives() -> None:

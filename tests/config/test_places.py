@@ -1,6 +1,5 @@
 """Places are absolute, follow the environment, and are proven writable before anything runs."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -95,21 +94,6 @@ def test_a_node_sees_the_same_storage_elsewhere(
     assert on_node(f"places.storage='{URL}'").storage == user_cache_folder() / "outputs"
     with pytest.raises(ConfigError, match=r"^cluster\.node\.data=\$NOWHERE_AT_ALL/x: .*node"):
         on_node("cluster.node.data=$NOWHERE_AT_ALL/x")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "places.storage='x${seed}'",
-        "places.data=/x/${dataset.name}",
-        "places.ledger=/x/${..seed}",
-        "cluster.node.storage=/x/${epochs}",
-    ],
-)
-def test_a_place_that_depends_on_what_a_cell_is_is_refused(text: str) -> None:
-    key = text.partition("=")[0]
-    with pytest.raises(ConfigError, match=rf"^{re.escape(key)}[=:].*not .*(from|with) "):
-        compose.cell([text])
 
 
 def test_a_place_may_be_drawn_from_another_one_and_from_the_environment(

@@ -14,6 +14,7 @@ from capsweep.config import cell as cells
 from capsweep.config import compose
 from capsweep.config.cell import Cell, flat
 from capsweep.config.overrides import render
+from capsweep.errors import ConfigError
 
 # The results of users lie in their ledgers under these names. A change here orphans all of them:
 # every finished cell would be run again. A new option belongs into cell.NEUTRAL instead.
@@ -69,7 +70,7 @@ def test_every_science_leaf_is_hashed_and_no_logistics_leaf_is(base: str) -> Non
     [
         "trainer.accelerator=cpu trainer.threads=2 trainer.checkpoint_interval=1",
         "trainer.fused_optimizer=false trainer.graphs=off trainer.convolution=direct",
-        "trainer.devices=4 resources.gpu=4 resources.cpu=2",
+        "trainer.devices=1 resources.gpu=1 resources.cpu=2",
         "logger.every_n_steps=7",
         "logger.mode=offline logger.project=other logger.entity=other",
         "logger=csv",
@@ -122,6 +123,25 @@ def test_what_a_network_does_not_have_decides_nothing() -> None:
     plain = compose.cell(["model=cnn_small"])
     assert compose.cell(["model=cnn_small", "routing.num_iters=9"]).signature == plain.signature
     assert plain.science["routing"] is None
+
+
+@given(line=st.sampled_from([*GOLDEN, *BASES]), seed=st.integers(0, 2**63 - 1))
+def test_the_cell_of_another_seed_is_the_one_that_is_composed(line: str, seed: int) -> None:
+    others = [word for word in line.split() if not word.startswith("seed=")]
+    composed, base = compose.cell([*others, f"seed={seed}"]), compose.cell(line.split())
+    for derived in (base.with_seed(seed), base.with_seed(seed ^ 1).with_seed(seed)):
+        assert derived.to_json() == composed.to_json()
+        assert list(derived.science.items()) == list(composed.science.items())
+        assert (derived.signature, derived.shape) == (composed.signature, composed.shape)
+        assert derived.signature == cells.signature(derived.science)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 1.0, True])
+def test_a_cell_has_no_seed_that_cannot_be_composed(seed: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^seed must be "):
+        compose.cell([]).with_seed(seed)
+    with pytest.raises(ConfigError, match=r"^seed must be "):
+        compose.cell([render("seed", seed)])
 
 
 LINES = ["", "experiment=digits seed=3", "model=cnn_small", "dataset=mnist debug=fast"]

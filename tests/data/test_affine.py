@@ -79,17 +79,6 @@ def test_every_digit_is_the_affine_transformation_of_its_parameters(
         assert np.abs(moved_CHW[0].numpy() - expected_HW).max() <= 1.5
 
 
-def test_a_matrix_scales_then_shears_then_rotates() -> None:
-    made = transform(rotation=30.0, shear=0.5, scale=[0.5, 2.0])
-    uniform_N4 = np.array([[1.0, 1.0, 0.0, 1.0], [0.5, 0.5, 1.0, 0.0], [0.0, 0.5, 0.3, 0.3]])
-    turned, stretched, back = made._make_matrices(uniform_N4)
-    cos, sin = np.cos(np.pi / 6), np.sin(np.pi / 6)
-    rotation, shear = np.array([[cos, -sin], [sin, cos]]), np.array([[1, 0], [0.5, 1]])
-    np.testing.assert_allclose(turned, rotation @ shear @ np.diag([0.5, 2.0]))
-    np.testing.assert_allclose(stretched, np.diag([2.0, 0.5]), atol=1e-15)
-    np.testing.assert_allclose(back, rotation.T * 0.95)
-
-
 def test_no_ink_is_cut_off_wherever_a_digit_is_put(squares: LabelledImages) -> None:
     made, count = transform(), len(squares)
     images_NCHW = squares.images_NCHW.numpy()
@@ -139,9 +128,3 @@ def test_a_canvas_without_room_for_the_digits_is_refused(squares: LabelledImages
     with pytest.raises(ConfigError, match=message):
         transform(canvas=28).read("", squares)
     still(canvas=20).read("", squares)
-
-
-@pytest.mark.parametrize("scale", ["[0.0,1.2]", "[1.2,0.8]", "[1.0]"])
-def test_a_scale_that_no_digit_could_have_is_refused_in_the_plan(scale: str) -> None:
-    with pytest.raises(ConfigError, match=r"dataset\.test\.scale must be two numbers > 0"):
-        compose.cell(["dataset=affnist_like", f"dataset.test.scale={scale}"])

@@ -2,14 +2,13 @@
 
 import math
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
 from torch import Tensor
 
-from capsweep.data.batches import draw_offsets, shift_windows, to_unit, window_places, windows_at
+from capsweep.data.batches import shift_windows, to_unit, window_places, windows_at
 from capsweep.data.image_batches import centre_images
 from capsweep.data.images import LabelledImages
 
@@ -78,17 +77,6 @@ def test_windows_are_read_where_indices_would_find_them(
         index_B, offsets_B2 = chosen_B3[:, 0], chosen_B3[:, 1:]
         found = windows_at(windows, window_places(windows, index_B, offsets_B2))
         assert torch.equal(found, windows[index_B, :, offsets_B2[:, 0], offsets_B2[:, 1]])
-
-
-@pytest.mark.parametrize("shift", [0, 1, 2, 3])
-def test_offsets_are_drawn_evenly_from_all_windows(shift: int) -> None:
-    side, draws = 2 * shift + 1, 40_000
-    offsets_N2 = draw_offsets(draws, shift, torch.Generator().manual_seed(0))
-    assert offsets_N2.shape == (draws, 2)
-    counts = (offsets_N2[:, 0] * side + offsets_N2[:, 1]).bincount(minlength=side**2)
-    assert len(counts) == side**2
-    expected = draws / side**2
-    assert ((counts - expected).abs() <= 5 * expected**0.5).all()
 
 
 def test_to_unit_maps_bytes_to_the_unit_interval() -> None:

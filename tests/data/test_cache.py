@@ -14,7 +14,6 @@ import torch
 
 from capsweep.data import images
 from capsweep.data.images import Decoded, LabelledImages, decode_once
-from capsweep.errors import DataError
 from capsweep.storage.files import user_cache_folder
 
 DECLARED = {"sha256": {"file": "00"}}
@@ -157,19 +156,6 @@ def test_images_with_the_labels_of_others_are_decoded_again_with_a_line(
     reason = "its images or labels are not those that were decoded"
     said = f"{cache_file()}: not used ({reason}); the official files are decoded again"
     assert capsys.readouterr().err == f"{said}\n"
-
-
-def test_images_with_the_labels_of_others_are_refused_where_no_file_is_left(
-    decode: CountingDecoder,
-) -> None:
-    decode_once("few", DECLARED, decode)
-    roll_labels()
-
-    def fail() -> Decoded:
-        raise DataError("few.bin: no such file")
-
-    with pytest.raises(DataError, match=r"few\.bin: no such file"):
-        decode_once("few", DECLARED, fail)
 
 
 def test_a_file_of_other_data_under_this_name_is_not_read(decode: CountingDecoder) -> None:

@@ -84,10 +84,3 @@ def test_the_real_images_have_ten_classes_of_equal_size(real: Path, reader_of: R
     again = reader.read(str(real))
     assert torch.equal(splits.train.images_NCHW, again.train.images_NCHW)
     assert torch.equal(splits.test.labels_N, again.test.labels_N)
-
-
-def test_the_real_copy_is_not_taken_for_the_official_files(
-    real: Path, reader_of: ReaderOf, refuses: Refuses
-) -> None:
-    message = r"data_batch_1\.bin\.xz: truncated or altered .*dataset=cifar10_approximate"
-    refuses(reader_of("dataset=cifar10"), real, message)

@@ -9,8 +9,8 @@ from torch import Tensor
 from capsweep.config import compose
 from capsweep.data.batches import Batch, DeviceSplit, EvaluationLoader, TrainLoader
 from capsweep.data.images import LabelledImages
-from capsweep.data.module import prepare_splits
 from capsweep.data.pairs import ComposedPairs, PairSource
+from capsweep.data.splits import prepare_splits
 from capsweep.training import build
 
 COUNT, PAIRS = 24, 3
@@ -74,12 +74,6 @@ def test_after_so_many_epochs_as_there_are_pairs_the_examples_repeat_in_another_
     assert sorted(shown(epoch(loader, 1))) != sorted(first)
 
 
-def test_the_cells_seed_decides_the_order_and_not_the_examples(examples: LabelledImages) -> None:
-    one, other = (shown(epoch(TrainLoader(composed(examples), 5, seed), 1)) for seed in (1, 2))
-    assert one != other
-    assert sorted(one) == sorted(other)
-
-
 def test_test_examples_are_the_first_so_many_of_the_sequence_in_order(
     examples: LabelledImages,
 ) -> None:
@@ -106,12 +100,6 @@ def test_a_batch_has_both_digits_alone_as_targets_in_the_order_of_its_labels(
     assert torch.equal(batch.targets_BLCHW, pairs.digits_BLCHW.float() / 255)
     total_BCHW = batch.targets_BLCHW.double().sum(dim=1).clamp(max=1)
     torch.testing.assert_close(batch.images_BCHW.double(), total_BCHW, atol=1e-7, rtol=0)
-
-
-def test_a_split_without_digits_has_no_pairs(examples: LabelledImages) -> None:
-    none = examples.select(torch.arange(0))
-    assert len(composed(none, "validation")) == 0
-    assert list(EvaluationLoader(composed(none, "validation"), 5)) == []
 
 
 def parts_of(overrides: list[str], folder: str = "") -> dict[str, DeviceSplit]:

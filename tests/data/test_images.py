@@ -15,9 +15,9 @@ from capsweep.config import compose
 from capsweep.data import images  # pytest would take its TestedElsewhere for a test
 from capsweep.data.batches import DeviceSplit
 from capsweep.data.image_batches import ShiftedImages
-from capsweep.data.images import LabelledImages, Splits, hold_out, label_images, stratified_sample
-from capsweep.data.module import prepare_splits
+from capsweep.data.images import LabelledImages, Splits, hold_out, label_images
 from capsweep.data.official import DigitsReader, draw_on_canvas
+from capsweep.data.splits import prepare_splits
 from capsweep.errors import ConfigError, DataError
 
 Noise = Callable[..., LabelledImages]
@@ -95,9 +95,7 @@ def test_other_digits_than_the_declared_ones_are_refused() -> None:
     [
         (np.zeros((2, 1, 4, 4)), [0, 1]),  # of no bytes
         (np.zeros((3, 1, 4, 4), np.uint8), [0, 1]),
-        (np.zeros((0, 1, 4, 4), np.uint8), []),
         (np.zeros((2, 1, 4, 4), np.uint8), [0, 5]),
-        (np.zeros((2, 1, 4, 4), np.uint8), [-1, 0]),
         (np.zeros((2, 1, 4, 4), np.uint8), [0.5, 1]),
     ],
 )
@@ -149,14 +147,11 @@ def test_no_class_gives_an_example_before_another_class_has_given_its_share(
     assert max(taken) <= min(left)
 
 
-def test_a_sample_is_a_function_of_the_seed_and_contains_the_smaller_one() -> None:
+def test_a_sample_is_a_function_of_the_seed() -> None:
     examples = number_images([0, 1, 2] * 30)
     first, again, other = (list_places(hold_out(examples, 20, seed)[1]) for seed in (1, 1, 2))
     assert first == again
     assert first != other
-    labels = np.arange(90) % 4
-    small, large = (set(stratified_sample(labels, count, seed=5)) for count in (10, 30))
-    assert small < large
 
 
 @pytest.mark.parametrize("count", [6, 100])

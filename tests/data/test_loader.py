@@ -20,19 +20,9 @@ def train_loader(
     batch_size: int,
     shift: int,
     seed: int,
-    rank: int = 0,
-    world_size: int = 1,
 ) -> TrainLoader:
     """Of shifted images."""
-    shifted = ShiftedImages(examples, "train", shift)
-    return TrainLoader(shifted, batch_size, seed, rank, world_size)
-
-
-def evaluation_loader(
-    examples: LabelledImages, batch_size: int, rank: int = 0, world_size: int = 1
-) -> EvaluationLoader:
-    """Of unshifted images."""
-    return EvaluationLoader(ShiftedImages(examples, "test", 2), batch_size, rank, world_size)
+    return TrainLoader(ShiftedImages(examples, "train", shift), batch_size, seed)
 
 
 def epoch(loader: TrainLoader, number: int) -> list[Batch]:
@@ -54,19 +44,11 @@ def labels(batches: list[Batch]) -> list[int]:
     return [label for batch in batches for label in batch.labels.tolist()]
 
 
-@given(count=st.integers(1, 60), batch_size=st.integers(1, 20), data=st.data())
-def test_a_training_loader_is_as_long_as_what_it_yields(
-    noise: Noise, count: int, batch_size: int, data: st.DataObject
-) -> None:
-    world_size = data.draw(st.integers(1, 9))
-    for rank in range(world_size):
-        loader = train_loader(noise(count), batch_size, 1, 0, rank, world_size)
-        assert len(loader) == len(epoch(loader, 0))
-
-
 def test_an_epoch_has_every_example_once_with_its_own_image(noise: Noise) -> None:
     examples = noise(23)
-    batches = epoch(train_loader(examples, batch_size=5, shift=0, seed=1), 0)
+    loader = train_loader(examples, batch_size=5, shift=0, seed=1)
+    batches = epoch(loader, 0)
+    assert len(loader) == len(batches)
     assert [len(batch.labels) for batch in batches] == [5, 5, 5, 5, 3]
     assert sorted(labels(batches)) == list(range(23))
     for batch in batches:
@@ -74,10 +56,9 @@ def test_an_epoch_has_every_example_once_with_its_own_image(noise: Noise) -> Non
         assert torch.equal(batch.images_BCHW, expected_BCHW)
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_an_epoch_is_a_function_of_seed_and_epoch(noise: Noise, world_size: int) -> None:
+def test_an_epoch_is_a_function_of_seed_and_epoch(noise: Noise) -> None:
     def fresh(seed: int) -> TrainLoader:
-        return train_loader(noise(24), 8, 2, seed, rank=world_size - 1, world_size=world_size)
+        return train_loader(noise(24), 8, 2, seed)
 
     used = fresh(1)
     for number in range(3):
@@ -89,32 +70,15 @@ def test_an_epoch_is_a_function_of_seed_and_epoch(noise: Noise, world_size: int)
     assert not equal(third, epoch(fresh(2), 3))
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 5])
-def test_ranks_together_see_the_images_that_one_rank_sees(noise: Noise, world_size: int) -> None:
-    examples, whole = noise(30), {}
-    for batch in epoch(train_loader(examples, 10, 2, seed=4), 1):
-        whole |= dict(zip(batch.labels.tolist(), batch.images_BCHW, strict=True))
-    seen = []
-    for rank in range(world_size):
-        for batch in epoch(train_loader(examples, 10, 2, 4, rank, world_size), 1):
-            for label, image_CHW in zip(batch.labels.tolist(), batch.images_BCHW, strict=True):
-                assert torch.equal(image_CHW, whole[label])
-                seen.append(label)
-    assert sorted(seen) == list(range(30))
-
-
 @pytest.mark.parametrize("made_at_once", [2, 3, 100])
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_batches_made_at_once_are_those_made_one_by_one(
-    noise: Noise, made_at_once: int, world_size: int
-) -> None:
+def test_batches_made_at_once_are_those_made_one_by_one(noise: Noise, made_at_once: int) -> None:
     examples = noise(29, height=6, width=6)
     presenters = [
         ShiftedImages(examples, "train", 2),
         ComposedPairs(examples, "train", seed=0, margin=1, shift=1, pairs=10, test_examples=5),
     ]
     for presented in presenters:
-        loader = TrainLoader(presented, 4, seed=1, rank=world_size - 1, world_size=world_size)
+        loader = TrainLoader(presented, 4, seed=1)
         one_by_one = epoch(loader, 1)
         loader.made_at_once = made_at_once
         made = epoch(loader, 1)
@@ -131,26 +95,9 @@ def test_evaluation_is_in_the_order_of_the_data_set(
     noise: Noise, count: int, batch_size: int
 ) -> None:
     examples = noise(count)
-    loader = evaluation_loader(examples, batch_size)
+    loader = EvaluationLoader(ShiftedImages(examples, "test", 2), batch_size)
     batches = list(loader)
     assert len(loader) == len(batches)
     assert labels(batches) == list(range(count))
     images_NCHW = torch.cat([batch.images_BCHW for batch in batches])
     assert torch.equal(images_NCHW, to_unit(examples.images_NCHW))
-
-
-@given(count=st.integers(1, 60), batch_size=st.integers(1, 10), world_size=st.integers(1, 5))
-def test_ranks_of_an_evaluation_share_out_each_batch(
-    noise: Noise, count: int, batch_size: int, world_size: int
-) -> None:
-    examples = noise(count)
-    whole = list(evaluation_loader(examples, batch_size))
-    loaders = [
-        evaluation_loader(examples, batch_size, rank, world_size) for rank in range(world_size)
-    ]
-    assert {len(loader) for loader in loaders} == {len(whole)}
-    for batch, *parts in zip(whole, *loaders, strict=True):
-        mine = [part for part in parts if part.num_counted]
-        assert all(part.num_counted == len(part.labels) for part in mine)
-        assert torch.equal(torch.cat([part.labels for part in mine]), batch.labels)
-        assert torch.equal(torch.cat([part.images_BCHW for part in mine]), batch.images_BCHW)

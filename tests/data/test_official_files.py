@@ -1,9 +1,7 @@
 """The official files of every data set: found, and never read unless they are the declared ones."""
 
 import lzma
-import os
 import re
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -156,19 +154,3 @@ def test_a_missing_folder_is_named(
     nowhere = tmp_path / "nowhere"
     message = rf"places\.data: {nowhere} does not exist; set DATA_DIR"
     refuses(reader_of(f"dataset={dataset}"), nowhere, message)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-@pytest.mark.parametrize("place", [".", "svhn", "svhn/train_32x32.mat"])
-def test_what_may_not_be_read_is_named(place: str, reader_of: ReaderOf, refuses: Refuses) -> None:
-    with tempfile.TemporaryDirectory() as folder:  # pytest's are closed to others
-        data = Path(folder)
-        data.chmod(0o755)
-        reader = reader_of("dataset=svhn", *official_files.write_svhn(data))
-        (data / place).chmod(0o000)
-        message = rf"^{data}.*: cannot be read \(Permission denied\); correct its permissions"
-        os.seteuid(NOBODY)
-        try:
-            refuses(reader, data, message)
-        finally:
-            os.seteuid(0)

@@ -1,4 +1,4 @@
-"""Random numbers and orders by their place; ranks share an epoch without loss."""
+"""Random numbers and orders by their place."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from capsweep.data import pairs
-from capsweep.data.batches import RankShare, epoch_order, generator_of, rank_batches, seed_of
+from capsweep.data.batches import epoch_order, generator_of, seed_of
 
 WORD = 2**64
 KEYS = st.integers(0, WORD - 1)
@@ -54,13 +54,6 @@ def test_a_number_below_a_bound_is_the_whole_part_of_bound_times_40_bits(
     assert all(0 <= number < bound for number in found)
 
 
-@given(key=KEYS, order=st.permutations(range(24)))
-def test_neither_order_nor_shape_of_the_places_decides_a_number(key: int, order: list[int]) -> None:
-    whole = pairs.draw_integers(1000, key, torch.arange(24))
-    shuffled = pairs.draw_integers(1000, key, torch.tensor(order).view(2, 3, 4))
-    assert torch.equal(shuffled, whole[torch.tensor(order)].view(2, 3, 4))
-
-
 @pytest.mark.gpu
 def test_a_gpu_draws_the_same_numbers() -> None:
     places = torch.arange(10_000)
@@ -82,11 +75,6 @@ def test_the_order_is_a_permutation_and_a_function_of_seed_and_epoch(
     assert torch.equal(epoch_order(count, seed, epoch), order_N)
 
 
-def test_every_epoch_and_every_seed_has_its_own_order() -> None:
-    orders = {tuple(epoch_order(50, s, e).tolist()) for s in range(5) for e in range(5)}
-    assert len(orders) == 25
-
-
 def test_places_have_their_own_seeds() -> None:
     places = [(0, "order", 1), (0, "shift", 1), (1, "order", 0), (0, "order", 11), ("0", "order1")]
     assert len({seed_of(*place) for place in places}) == len(places)
@@ -99,35 +87,3 @@ def test_the_seed_of_a_place_is_the_same_on_every_machine() -> None:
     # A change of these changes every result without a change of its signature.
     assert seed_of(0, "order", 0) == 3955691223199900983
     assert epoch_order(8, 0, 0).tolist() == [7, 5, 6, 0, 3, 4, 1, 2]
-
-
-@given(count=COUNTS, batch_size=st.integers(1, 40), world_size=st.integers(1, 9))
-def test_ranks_together_take_every_example_once(
-    count: int, batch_size: int, world_size: int
-) -> None:
-    order_N = epoch_order(count, seed=3, epoch=1)
-    ranks = [rank_batches(order_N, batch_size, rank, world_size) for rank in range(world_size)]
-    assert {len(batches) for batches in ranks} == {-(-count // batch_size)}
-    for step, parts in enumerate(zip(*ranks, strict=True)):
-        whole = order_N[step * batch_size : (step + 1) * batch_size].tolist()
-        dealt = [RankShare(len(whole), rank, world_size) for rank in range(world_size)]
-        sizes = [one.num_examples for one in dealt]
-        assert max(sizes) - min(sizes) <= 1
-        seen = [part.tolist() for part, size in zip(parts, sizes, strict=True) if size]
-        assert sorted(place for part in seen for place in part) == sorted(whole)
-        # One that is left without an example is shown the first.
-        assert all(p.tolist() == whole[:1] for p, n in zip(parts, sizes, strict=True) if not n)
-
-
-@given(examples=st.integers(1, 50), ranks=st.integers(1, 9))
-def test_weights_of_ranks_make_the_mean_over_ranks_that_over_examples(
-    examples: int, ranks: int
-) -> None:
-    loss_B = torch.arange(examples).double().square()
-    dealt = [RankShare(examples, rank, ranks) for rank in range(ranks)]
-    for parts in (
-        [loss_B[one.training_rows] for one in dealt],
-        [loss_B[one.evaluation_rows] for one in dealt],
-    ):
-        means = [one.weight * part.mean() for one, part in zip(dealt, parts, strict=True)]
-        torch.testing.assert_close(torch.stack(means).mean(), loss_B.mean())

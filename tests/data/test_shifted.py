@@ -51,13 +51,6 @@ def test_the_whole_image_moves_over_all_of_the_canvas_in_training(noise: Noise) 
     assert places == {(top, left) for top in range(7) for left in range(7)}
 
 
-def test_the_place_of_an_image_does_not_depend_on_its_batch(noise: Noise) -> None:
-    train = ShiftedImages(noise(30), "train", shift=2)
-    whole = train.prepare_epoch(3, 5)(torch.arange(30)).images_BCHW
-    index_B = torch.tensor([29, 4, 4, 0])
-    assert torch.equal(train.prepare_epoch(3, 5)(index_B).images_BCHW, whole[index_B])
-
-
 def test_moved_validation_gives_every_image_a_place_of_its_own_that_never_changes(
     noise: Noise,
 ) -> None:

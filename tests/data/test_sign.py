@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from capsweep.config import compose
-from capsweep.data.batches import Batch
 from capsweep.data.images import LabelledImages, Reader, Splits
-from capsweep.data.sign import SignedImages
 from capsweep.training import build
 
 ReaderOf = Callable[..., Reader]
@@ -42,36 +40,11 @@ def test_a_split_is_symmetric_and_balanced(splits: Splits, split: str) -> None:
     assert 2 * int(examples.labels_N.sum()) == len(examples)
 
 
-def test_tested_numbers_lie_between_those_that_are_trained_on(splits: Splits) -> None:
-    for half in (slice(0, 128), slice(128, 256)):
-        trained, tested = (
-            [byte for byte in list_bytes(one).tolist() if byte in ALL[half]]
-            for one in (splits.train, splits.test)
-        )
-        assert min(trained) < min(tested) < max(tested) < max(trained)
-
-
 def test_other_numbers_than_the_declared_ones_are_refused(
     tmp_path: Path, reader_of: ReaderOf, refuses: Callable[[Reader, Path, str], None]
 ) -> None:
     reader = reader_of("dataset=sign", f"dataset.reader.sha256={'0' * 64}")
     refuses(reader, tmp_path, r"sha256 [0-9a-f]{64}, dataset\.reader\.sha256 declares 0{64}")
-
-
-def is_shown_right(batch: Batch, bytes_B: Tensor) -> bool:
-    """Whether a batch is of these bytes, each as x = (2 v - 255) / 255 with the class x > 0."""
-    x_B = batch.images_BCHW.flatten()
-    expected_B = ((2 * bytes_B.double() - 255) / 255).float()
-    return torch.equal(x_B, expected_B) and torch.equal(batch.labels, (x_B > 0).long())
-
-
-def test_numbers_are_shown_with_their_sign_and_the_same_in_every_epoch(splits: Splits) -> None:
-    train = SignedImages(splits.train, "train")
-    index_B = torch.tensor([191, 0, 95, 96, 0])
-    for epoch in range(2):
-        batch = train.prepare_epoch(0, epoch)(index_B)
-        assert is_shown_right(batch, list_bytes(splits.train)[index_B])
-        assert batch.images_BCHW.shape == (5, 1, 1, 1)
 
 
 def test_a_tested_number_and_its_negative_differ_in_their_sign_bit_alone() -> None:

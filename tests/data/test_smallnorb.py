@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsweep.config import compose
 from capsweep.data.images import LabelledImages, Reader
 from capsweep.data.smallnorb import halve_images
 from capsweep.storage.files import user_cache_folder
@@ -110,18 +109,3 @@ def test_familiar_viewpoints_train_and_validate_and_the_others_test(
         assert have_places(splits.validation, whole.test, [n for n in range(6) if tested[n]])
         assert have_places(splits.test, whole.test, [n for n in range(6) if not tested[n]])
     assert len(list(user_cache_folder().glob("*.npz"))) == 1  # decoded once for all
-
-
-@pytest.mark.parametrize("dataset", ["smallnorb", *NOVEL])
-def test_pairs_are_shown_as_the_authors_show_them(dataset: str) -> None:
-    batches = compose.cell([f"dataset={dataset}"]).config["dataset"]["batches"]
-    assert batches == {
-        "_target_": "capsweep.data.image_batches.CroppedImages",
-        "_partial_": True,
-        "crop": 32,
-        "flip": False,
-        "brightness": 63.0,
-        "contrast": [0.2, 1.8],
-        "mean_over": "image",
-        "standardise": True,
-    }

@@ -34,8 +34,8 @@ def test_another_system_is_refused(
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (["ablation", "--routing", "0"], ["capsnet", "routing.num_iters", "in [1, 1000]", "got 0"]),
-        (["ablation", "--dataset", "nosuch"], ["dataset=nosuch", "digits", "mnist"]),
+        (["ablation", "ROUTING=0"], ["capsnet", "routing.num_iters", "in [1, 1000]", "got 0"]),
+        (["ablation", "DATASET=nosuch"], ["dataset=nosuch", "digits", "mnist"]),
         (["nosuch"], ["SWEEP=nosuch", "ablation"]),
     ],
 )
@@ -50,10 +50,10 @@ def test_a_wrong_choice_names_the_variable_and_the_choices(
     ("words", "names"),
     [
         # /proc is read-only to root, too, who runs the tests in CI.
-        (["--storage", "/proc/capsweep"], ["places.storage", "STORAGE="]),
-        (["--executor", "slurm"], ["EXECUTOR=slurm"]),
+        (["STORAGE=/proc/capsweep"], ["places.storage", "STORAGE="]),
+        (["EXECUTOR=slurm"], ["EXECUTOR=slurm"]),
         (
-            ["--dataset", "mnist", "--data-dir", "/nowhere"],
+            ["DATASET=mnist", "DATA_DIR=/nowhere"],
             ["/nowhere does not exist; set DATA_DIR to the folder of the files from http"],
         ),
     ],
@@ -61,7 +61,7 @@ def test_a_wrong_choice_names_the_variable_and_the_choices(
 def test_a_sweep_that_cannot_run_here_is_refused(
     capsys: pytest.CaptureFixture[str], storage: Path, words: list[str], names: list[str]
 ) -> None:
-    line = read_refusal(capsys, "sweep", "ablation", "--storage", str(storage), *words)
+    line = read_refusal(capsys, "sweep", "ablation", f"STORAGE={storage}", *words)
     assert all(name in line for name in names), line
     assert not (storage / "ray").exists()
 
@@ -74,7 +74,7 @@ def test_a_truncated_file_is_named(
     packed = folder / f"{name}.gz"
     (folder / name).write_bytes(gzip.decompress(packed.read_bytes())[:-100])
     packed.unlink()
-    choices = ["--dataset", "mnist", "--data-dir", str(tmp_path / "data")]
-    line = read_refusal(capsys, "sweep", "ablation", *choices, "--storage", str(storage))
+    choices = ["DATASET=mnist", f"DATA_DIR={tmp_path / 'data'}"]
+    line = read_refusal(capsys, "sweep", "ablation", *choices, f"STORAGE={storage}")
     assert f"{folder / name}: truncated or altered" in line
     assert "download it again" in line

@@ -103,7 +103,7 @@ def sweep(tmp_path: Path, cluster: Node, clean_environment: dict[str, str], shar
     file.write_text(SMALL)
 
     def run_sweep(*words: str, status: int = 0, token: str | Path | None = None) -> str:
-        chosen = ["sweep", str(file), "--address", cluster.address, "--storage", str(shared)]
+        chosen = ["sweep", str(file), f"RAY_ADDRESS={cluster.address}", f"STORAGE={shared}"]
         environment = {**clean_environment, **cluster.make_environment(token), "PYTHONPATH": PATH}
         process = commands.start(*chosen, *words, env=environment, folder=tmp_path)
         return commands.read_to_end(process, status)
@@ -114,7 +114,7 @@ def sweep(tmp_path: Path, cluster: Node, clean_environment: dict[str, str], shar
 def test_cells_run_where_no_capsweep_is_and_read_their_places_there(
     sweep: Sweep, tmp_path: Path
 ) -> None:
-    output = sweep("cluster.node.storage='$SHARED'", "--ledger", str(tmp_path / "ledger"))
+    output = sweep("cluster.node.storage='$SHARED'", f"LEDGER={tmp_path / 'ledger'}")
     assert "all 2 cells are finished" in output
     assert len(list((tmp_path / "ledger").glob("*/*/result.json"))) == 2
 
@@ -157,7 +157,7 @@ def test_cells_leave_nodes_that_cannot_run_them(
         ray_nodes.running_node(cluster, cpus=1, python=python, within=hides),
         ray_nodes.running_node(cluster, cpus=1, python=python, environment=other),
     ):
-        output = sweep("--seeds", "4")
+        output = sweep("SEEDS=4")
     assert "all 4 cells are finished" in output
     assert "is not the driver's" in output
     assert "has torch 0.1, not " in output
@@ -173,7 +173,7 @@ def test_cells_of_a_lost_node_go_on_elsewhere_from_their_checkpoint(
         ray_nodes.running_head(tmp_path, cpus=1) as first,
         ray_nodes.running_node(first, cpus=1) as second,
     ):
-        words = ["sweep", str(file), "--address", first.address, "--storage", str(tmp_path)]
+        words = ["sweep", str(file), f"RAY_ADDRESS={first.address}", f"STORAGE={tmp_path}"]
         words += ["epochs=8", "trainer.checkpoint_interval=0"]
         environment = {**clean_environment, **first.make_environment(), "PYTHONPATH": PATH}
         program = ["-c", LOSES_A_NODE, second.mark]

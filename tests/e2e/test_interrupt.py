@@ -75,8 +75,8 @@ def test_a_signal_ends_a_sweep_and_nothing_is_left(
     executor: str,
     number: signal.Signals,
 ) -> None:
-    words = ["sweep", str(small_sweep), "--routing", "3", "--seeds", "1", "--executor", executor]
-    words += ["--storage", str(tmp_path), *LONG, ALWAYS]
+    words = ["sweep", str(small_sweep), "ROUTING=3", "SEEDS=1", f"EXECUTOR={executor}"]
+    words += [f"STORAGE={tmp_path}", *LONG, ALWAYS]
     with running(words, clean_environment) as process:
         processes.wait_until(lambda: count_checkpoints(tmp_path) > 0, 200)
         family = [process.pid, *processes.descendants(process.pid)]
@@ -106,8 +106,8 @@ def test_a_sigterm_to_a_job_is_no_failure_of_its_cell(
 ) -> None:
     manifest = shard_folders.make(tmp_path / "shards")
     (tmp_path / "shards.yaml").write_text(SHARDS)
-    words = ["sweep", str(tmp_path / "shards.yaml"), "--executor", "array", "--shard", "1/1"]
-    words += ["--storage", str(tmp_path), *declare_data_set(manifest.content), LEAVING]
+    words = ["sweep", str(tmp_path / "shards.yaml"), "EXECUTOR=array", "SHARD=1/1"]
+    words += [f"STORAGE={tmp_path}", *declare_data_set(manifest.content), LEAVING]
     words += [f"dataset.shards.folders=[{tmp_path / 'shards'}]", LONG[0], LONG[2]]
     words += ["dataset.batches.epoch_examples=60", "dataset.batches.test_examples=50"]
     words += ["trainer.accelerator=cpu", "model.conv.channels=8", "model.decoder.hidden=[16]"]
@@ -125,13 +125,13 @@ def test_a_sigterm_to_a_job_is_no_failure_of_its_cell(
 def test_a_bounded_sweep_ends_at_an_epoch_and_the_same_command_goes_on(
     capsweep, small_sweep: Path, tmp_path: Path
 ) -> None:
-    words = ["sweep", str(small_sweep), "--seeds", "1", "--routing", "3", "--recon", "off"]
-    words += ["--executor", "local", "--storage", str(tmp_path), *LONG, LEAVING]
+    words = ["sweep", str(small_sweep), "SEEDS=1", "ROUTING=3", "RECON=off"]
+    words += ["EXECUTOR=local", f"STORAGE={tmp_path}", *LONG, LEAVING]
     for _ in range(2):
         output, before, bounds = "", count_epochs(tmp_path), iter(HOURS)
         while count_epochs(tmp_path) == before:
             bound = next(bounds)
-            ended = capsweep(*words, "--max-hours", bound)
+            ended = capsweep(*words, f"MAX_HOURS={bound}")
             output = ended.stdout + ended.stderr
             assert ended.returncode == 3, output
         assert "left at the end of an epoch, its checkpoint kept" in output

@@ -19,14 +19,14 @@ Capture = pytest.CaptureFixture[str]
 def swept(small_sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A storage with the ten cells of the small sweep; finished in this process."""
     storage = tmp_path_factory.mktemp("swept")
-    choices = ["--executor", "local", "--storage", str(storage), "logger=csv"]
+    choices = ["EXECUTOR=local", f"STORAGE={storage}", "logger=csv"]
     assert cli.main(["sweep", str(small_sweep), *choices]) == 0
     return storage
 
 
 def call_ledger(storage: Path, *arguments: str) -> int:
     """`capsweep ledger ARGUMENTS` on a storage."""
-    return cli.main(["ledger", *arguments, "--storage", str(storage)])
+    return cli.main(["ledger", *arguments, f"STORAGE={storage}"])
 
 
 def list_signatures(storage: Path) -> list[str]:
@@ -81,7 +81,7 @@ def test_a_damaged_file_is_named_and_hides_nothing_else_of_its_cell(
     assert json.loads(capsys.readouterr().out)["result"]["metrics"]
 
 
-@pytest.mark.parametrize("option", ["--storage", "--ledger"])
+@pytest.mark.parametrize("option", ["STORAGE=--ledger"])
 def test_a_place_that_only_a_cell_would_resolve_is_no_empty_ledger(
     option: str, capsys: Capture
 ) -> None:
@@ -129,7 +129,7 @@ def test_numbers_of_another_machine_are_compared_with_what_differs(
     (folder / "provenance.json").write_text(json.dumps(made))
     (folder / "result.json").write_text(json.dumps(result))
     reported_cells.sign(folder)
-    typed = [f"places.storage={tmp_path}", f"places.ledger={tmp_path / 'theirs'}"]
+    typed = [f"STORAGE={tmp_path}", f"LEDGER={tmp_path / 'theirs'}"]
     words = ["ledger", "reproduce", first, "--run", *typed, f"places.data={tmp_path / 'data'}"]
     assert cli.main(words) == 1
     text = capsys.readouterr().out
@@ -165,12 +165,12 @@ def test_an_export_is_merged_by_another_host_which_then_runs_nothing(
     other = tmp_path / "other"
     assert call_ledger(other, "import", str(tmp_path / "cells.tar")) == 0
     assert "10 cells merged, 0 were there already" in capsys.readouterr().out
-    choices = ["--executor", "local", "--storage", str(other), "logger=csv"]
+    choices = ["EXECUTOR=local", f"STORAGE={other}", "logger=csv"]
     assert cli.main(["sweep", str(small_sweep), *choices]) == 0
     assert "nothing to run" in capsys.readouterr().out
     removed = list_signatures(other)[0]
     assert call_ledger(other, "rm", removed) == 0
-    cli.main(["plan", str(small_sweep), "--storage", str(other), "logger=csv"])
+    cli.main(["plan", str(small_sweep), f"STORAGE={other}", "logger=csv"])
     assert "10 cells: 9 done, 1 missing" in capsys.readouterr().out
     assert call_ledger(other, "show", removed) == 2
     assert "no cell of" in capsys.readouterr().err

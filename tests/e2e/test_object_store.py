@@ -100,7 +100,7 @@ def test_added_seeds_are_in_a_table_that_is_made_elsewhere(
     machine: Machines, write_sweep: WriteSweep, store: S3Server
 ) -> None:
     head, laptop, file = machine("head"), machine("laptop"), write_sweep("more", ROWS)
-    words = ["sweep", file, "--executor", "local", "--more-seeds", "5"]
+    words = ["sweep", file, "EXECUTOR=local", "MORE_SEEDS=5"]
     assert "undecided" in head.run(*words)
     assert "(Bonferroni)" in head.read_table("more")
     assert "bucket/x/sweeps/more.seeds.json" in store.objects
@@ -116,7 +116,7 @@ def test_a_search_goes_on_when_its_driver_and_its_disk_are_gone(
     machine: Machines, write_sweep: WriteSweep, store: S3Server
 ) -> None:
     head, other, laptop = machine("head"), machine("other"), machine("laptop")
-    words = ["sweep", write_sweep("find", SEARCH, epochs=4), "--executor", "local"]
+    words = ["sweep", write_sweep("find", SEARCH, epochs=4), "EXECUTOR=local"]
 
     def is_between_trials() -> bool:
         """Whether a trial is complete and the next one runs."""

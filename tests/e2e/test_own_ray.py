@@ -115,8 +115,8 @@ def test_a_sweep_shows_no_credential_and_listens_on_loopback_alone(
 ) -> None:
     """Neither in a command line nor in a file that the sweep or its Ray left."""
     values = {name: f"marker-{name}-{secrets.token_hex(8)}" for name in CREDENTIALS}
-    command = [sys.executable, "-m", "capsweep", "sweep", str(small_sweep), "--routing", "3"]
-    command += ["--storage", str(tmp_path), "logger=csv", "--max-hours", "1"]
+    command = [sys.executable, "-m", "capsweep", "sweep", str(small_sweep), "ROUTING=3"]
+    command += [f"STORAGE={tmp_path}", "logger=csv", "MAX_HOURS=1"]
     observer = Observer()
     with tempfile.TemporaryDirectory(prefix="r-", ignore_cleanup_errors=True) as logs:
         environment = {**clean_environment, **values, MARK: observer.mark, "RAY_TMPDIR": logs}

@@ -21,7 +21,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def swept(capsweep: Capsweep, small_sweep: Path, storage: Path) -> subprocess.CompletedProcess[str]:
     """`make sweep ROUTING=3` in small: 2 CNN cells and 4 CapsNet cells."""
     # A local sweep takes a Ray of its own, whatever cluster the environment names.
-    choices = ["--routing", "3", "--storage", str(storage), PATIENT]
+    choices = ["ROUTING=3", f"STORAGE={storage}", PATIENT]
     return capsweep("sweep", str(small_sweep), *choices, RAY_ADDRESS="127.0.0.1:9")
 
 
@@ -61,7 +61,7 @@ def test_the_same_command_runs_nothing_and_prints_the_same_table(
 ) -> None:
     report = storage / "reports" / "small-routing-3" / "table.md"
     before = report.read_text()
-    again = capsweep("sweep", str(small_sweep), "--routing", "3", "--storage", str(storage))
+    again = capsweep("sweep", str(small_sweep), "ROUTING=3", f"STORAGE={storage}")
     assert again.returncode == 0
     assert "nothing to run: every cell is finished" in again.stdout
     assert report.read_text() == before

@@ -48,7 +48,7 @@ def test_a_finished_cell_has_its_signature_still_and_is_not_trained_again(
 
 
 def test_the_ledger_lists_every_cell(results: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["ledger", "ls", "--storage", str(results)]) == 0
+    assert cli.main(["ledger", "ls", f"STORAGE={results}"]) == 0
     lines = dict(line.split(None, 1) for line in capfd.readouterr().out.splitlines())
     # Other code than today's finished them.
     assert {name for name, text in lines.items() if text.startswith("stale")} == set(FINISHED)
@@ -60,7 +60,7 @@ def test_a_figure_is_drawn_of_its_weights(
     results: Path, signature: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     figure = "segmentation" if signature == FINISHED[2] else "reconstructions"
-    command = ["eval", figure, signature, "--storage", str(results)]
+    command = ["eval", figure, signature, f"STORAGE={results}"]
     assert cli.main(command) == 0, capfd.readouterr()
     assert list((_find_cell(results, signature) / "evals").glob(f"{figure}*.png"))
 

@@ -36,7 +36,7 @@ def search(tmp_path: Path) -> Path:
 
 def call_sweep(file: Path, storage: Path, *more: str) -> int:
     """`capsweep sweep` in this process."""
-    choices = ["--executor", "local", "--storage", str(storage), "logger=csv"]
+    choices = ["EXECUTOR=local", f"STORAGE={storage}", "logger=csv"]
     return cli.main(["sweep", str(file), *choices, *more])
 
 
@@ -48,7 +48,7 @@ def read_times(storage: Path) -> dict[str, int]:
 def test_a_plan_needs_no_data_runs_nothing_and_writes_nothing(
     storage: Path, capsys: Capture
 ) -> None:
-    choices = ["--dataset", "mnist", "--data-dir", "/nowhere", "--storage", str(storage)]
+    choices = ["DATASET=mnist", "DATA_DIR=/nowhere", f"STORAGE={storage}"]
     assert cli.main(["plan", "ablation", *choices]) == 0
     assert "15 cells: 0 done, 15 missing, 0 failed" in capsys.readouterr().out
     assert not storage.exists()
@@ -70,7 +70,7 @@ def test_a_failed_arm_is_a_gap_with_its_cause_and_is_not_tried_again(
     assert "Traceback" in shown.stdout
     assert "NonFiniteLossError: the loss was not finite at step" in shown.stdout
     for chosen in ([], ["diverging"], [str(file), "dataset=digits"]):
-        assert cli.main(["ledger", "failures", *chosen, "--storage", str(storage)]) == 0
+        assert cli.main(["ledger", "failures", *chosen, f"STORAGE={storage}"]) == 0
         output = capsys.readouterr().out
         assert output.startswith("NaN: 2 cells: NonFiniteLossError")
         assert f"\n  why: {why[0]}\n" in output or f"\n  why: {why[1]}\n" in output
@@ -85,9 +85,9 @@ def test_a_failed_arm_is_a_gap_with_its_cause_and_is_not_tried_again(
     output = capsys.readouterr().out
     assert "4 cells: 2 done, 0 missing, 2 failed" in output
     assert "2 cells failed before, in a way that the same code repeats" in output
-    assert f"ledger failures diverging --ledger {storage / 'ledger'}\n" in output
+    assert f"ledger failures diverging LEDGER={storage / 'ledger'}\n" in output
     assert "FAILED" not in output
-    assert call_sweep(file, storage, "--retry", "failed") == 1
+    assert call_sweep(file, storage, "RETRY=failed") == 1
     assert "FAILED: NonFiniteLossError" in capsys.readouterr().out
     assert read_times(storage) == finished
 
@@ -96,14 +96,14 @@ def test_a_failed_arm_is_a_gap_with_its_cause_and_is_not_tried_again(
 def test_a_budget_starts_only_what_ends_in_time_and_says_so(
     small_sweep: Path, storage: Path, capsys: Capture
 ) -> None:
-    few = ["--routing", "1", "--seeds", "1"]
+    few = ["ROUTING=1", "SEEDS=1"]
     long = ["epochs=4000", "limit_batches=null"]
-    assert call_sweep(small_sweep, storage, "--budget", "30s", *few, *long) == 3
+    assert call_sweep(small_sweep, storage, "BUDGET=30s", *few, *long) == 3
     output = capsys.readouterr().out
     assert "calibrating: 20 steps" in output
     assert "nothing more fits into BUDGET: 0 of 3 cells are finished" in output
     assert read_times(storage) == {}
-    assert call_sweep(small_sweep, storage, "--budget", "5m", *few) == 0
+    assert call_sweep(small_sweep, storage, "BUDGET=5m", *few) == 0
 
 
 @pytest.mark.slow
@@ -111,19 +111,19 @@ def test_the_jobs_of_an_array_share_the_work(
     small_sweep: Path, storage: Path, capsys: Capture
 ) -> None:
     for part in ("1/3", "2/3"):
-        assert call_sweep(small_sweep, storage, "--executor", "array", "--shard", part) == 0
+        assert call_sweep(small_sweep, storage, "EXECUTOR=array", f"SHARD={part}") == 0
     assert 0 < len(read_times(storage)) < 10
-    assert call_sweep(small_sweep, storage, "--executor", "array", "--shard", "3/3") == 0
+    assert call_sweep(small_sweep, storage, "EXECUTOR=array", "SHARD=3/3") == 0
     assert len(read_times(storage)) == 10
-    assert call_sweep(small_sweep, storage, "--executor", "array") == 2
-    assert "--executor array and --shard i/n belong together" in capsys.readouterr().err
+    assert call_sweep(small_sweep, storage, "EXECUTOR=array") == 2
+    assert "EXECUTOR=array and SHARD=i/n belong together" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_a_result_of_other_code_is_renewed_when_asked_and_stands_until_then(
     small_sweep: Path, storage: Path, capsys: Capture
 ) -> None:
-    few = ["--routing", "1", "--seeds", "1"]
+    few = ["ROUTING=1", "SEEDS=1"]
     assert call_sweep(small_sweep, storage, *few) == 0
     path = sorted(storage.glob("ledger/*/*/result.json"))[0]
     today = json.loads(path.read_text())
@@ -137,7 +137,7 @@ def test_a_result_of_other_code_is_renewed_when_asked_and_stands_until_then(
     assert "nothing to run: every cell is finished\n" in output
     assert "1 cell made by other code than today's" in output
     assert read_times(storage) == before
-    assert call_sweep(small_sweep, storage, *few, "--rerun", "stale") == 0
+    assert call_sweep(small_sweep, storage, *few, "RERUN=stale") == 0
     renewed = json.loads(path.read_text())
     assert all(renewed[key] == today[key] for key in ("code", "metrics"))
     assert len([s for s, when in read_times(storage).items() if when != before[s]]) == 1
@@ -153,7 +153,7 @@ def test_a_search_that_needs_ray_says_so(search: Path, storage: Path, capsys: Ca
 def test_asha_ends_trials_early_and_an_early_end_is_no_result(
     search: Path, storage: Path, capsweep
 ) -> None:
-    ended = capsweep("sweep", str(search), "--storage", str(storage))
+    ended = capsweep("sweep", str(search), f"STORAGE={storage}")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     stopped = list(storage.glob("ledger/*/*/stopped.json"))
     assert stopped

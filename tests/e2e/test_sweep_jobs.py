@@ -54,7 +54,7 @@ class Laptop:
 
     def __init__(self, head: Node, folder: Path) -> None:
         self.head, self.folder, self.storage = head, folder, folder / "out"
-        self.address = ["--address", str(head.jobs)]
+        self.address = [f"RAY_ADDRESS={head.jobs}"]
         self.environment = {
             **head.make_environment(),
             "RAY_ADDRESS": "10.255.255.1:6379",
@@ -64,7 +64,7 @@ class Laptop:
         """The words that submit a new sweep, where a plain `sweep` does so too."""
         path = self.folder / f"{name}.yaml"
         path.write_text(FILE.format(base=", ".join(json.dumps(text) for text in base)))
-        where = [*self.address, "--cluster=address", f"--storage={self.storage}"]
+        where = [*self.address, "CLUSTER=address", f"STORAGE={self.storage}"]
         return ["sweep", str(path), *where, "cluster.submit=true"]
 
     def start(self, *words: str) -> Process:
@@ -97,7 +97,7 @@ def test_a_sweep_whose_submitter_is_killed_goes_on_to_its_end(laptop: Laptop) ->
     assert "\x1b" not in output
     assert len(list(laptop.storage.glob("ledger/*/*/result.json"))) == 2
 
-    output = laptop.run("status", submit[1], "--address", laptop.head.address)
+    output = laptop.run("status", submit[1], f"RAY_ADDRESS={laptop.head.address}")
     assert "succeeded, submitted " in output
     assert "cell" in output.splitlines()[-1]
     assert laptop.head.token.read_text() not in output
@@ -150,7 +150,7 @@ def test_faults_are_one_line_with_the_cure(laptop: Laptop) -> None:
     nowhere = f"http://127.0.0.1:{ray_nodes.free_port()}"
     faults = {
         "no job of": ["attach", "nothing", *laptop.address],
-        "open the tunnel": ["status", "--address", nowhere],
+        "open the tunnel": ["status", f"RAY_ADDRESS={nowhere}"],
         "has no job server": [*submit[:2], "--detach"],
         "the cluster refuses the token of RAY_AUTH_TOKEN": ["status", *laptop.address],
     }
@@ -161,5 +161,5 @@ def test_faults_are_one_line_with_the_cure(laptop: Laptop) -> None:
         assert [line for line in lines if not line.endswith(" ...")] == lines[-1:]  # what it does
         assert lines[-1].startswith("error: ")
         assert message in lines[-1]
-    output = laptop.run("status", "--address", laptop.head.address, status=2)
+    output = laptop.run("status", f"RAY_ADDRESS={laptop.head.address}", status=2)
     assert "the cluster refuses the token of RAY_AUTH_TOKEN" in output

@@ -60,7 +60,7 @@ class Disturbed:
 
     def list_words(self, *more: str) -> list[str]:
         """The same command, every time."""
-        choices = ["--storage", str(self.storage), "logger=csv", "trainer.checkpoint_interval=0"]
+        choices = [f"STORAGE={self.storage}", "logger=csv", "trainer.checkpoint_interval=0"]
         return ["sweep", str(self.file), *choices, *more]
 
     def start(self, *more: str) -> Process:
@@ -69,7 +69,7 @@ class Disturbed:
 
     def run(self, *more: str, status: int = 0) -> str:
         """What the sweep prints, on the local executor, until it ends with this status."""
-        words = ["-m", "capsweep", *self.list_words("--executor", "local", *more)]
+        words = ["-m", "capsweep", *self.list_words("EXECUTOR=local", *more)]
         ended = warm_processes.run(words, env=self.environment)
         output = ended.stdout + ended.stderr
         assert ended.returncode == status, output

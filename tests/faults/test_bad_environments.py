@@ -19,10 +19,10 @@ from capsweep.tracking import mode
 SCREENS, VARIABLES = range(40), range(40)  # cases
 ENCODINGS = ("ascii", "latin-1", "cp1252", "cp437", "koi8-r", "shift_jis", "utf-8", "utf-16-le")
 COMMANDS = (
-    ("report", "small.yaml", "--storage", "."),
-    ("plan", "small.yaml", "--storage", "."),
-    ("ledger", "ls", "--storage", "."),
-    ("ledger", "verify", "--storage", "."),
+    ("report", "small.yaml", "STORAGE=."),
+    ("plan", "small.yaml", "STORAGE=."),
+    ("ledger", "ls", "STORAGE=."),
+    ("ledger", "verify", "STORAGE=."),
     ("sweep", "--help"),
     ("plan", "no-sweep-–-of-this-name"),
 )

@@ -132,7 +132,7 @@ def test_a_bad_record_is_named_and_blinds_no_command(
     file.write_text("\n".join(lines))
     if is_result and path[0] != "sha256":
         sign_again(file.parent)
-    places = ["--storage", str(own_folder / "storage")]
+    places = [f"STORAGE={own_folder / 'storage'}"]
     sweep = str(own_folder / "storage" / "small.yaml")
     commands = {
         "plan": ["plan", sweep, *places],
@@ -199,7 +199,7 @@ def test_arrays_that_are_not_what_their_header_says_are_damage(
     sign_again(file.parent)
     with pytest.raises(UserError, match=re.escape(str(file))):
         load_predictions(Ledger(ledger), file.parent.name)
-    places = ["--storage", str(own_folder / "storage")]
+    places = [f"STORAGE={own_folder / 'storage'}"]
     read_status(capsys, "ledger", "show", file.parent.name, *places)
     status, printed = read_status(capsys, "ledger", "verify", *places)
     assert status == 1, printed

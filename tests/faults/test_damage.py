@@ -17,13 +17,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 def test_a_full_disk_while_writing_a_result(disturbed) -> None:
     with small_disk(disturbed.storage, megabytes=0.6) as storage:
-        output = disturbed.run("--seeds", "1", status=1)
+        output = disturbed.run("SEEDS=1", status=1)
         assert "No space left on device" in output
         assert "Traceback" not in output
         results = list(storage.glob("ledger/*/*/result.json"))
         assert all(json.loads(path.read_text())["metrics"] for path in results), "a torn result"
         assert not list(storage.glob("ledger/*/*/.*.tmp"))
-    disturbed.run("--seeds", "1")  # on a disk with room
+    disturbed.run("SEEDS=1")  # on a disk with room
 
 
 def test_a_result_cut_in_half_is_made_again(disturbed, undisturbed) -> None:
@@ -35,7 +35,7 @@ def test_a_result_cut_in_half_is_made_again(disturbed, undisturbed) -> None:
 
 
 def test_two_drivers_at_once_run_every_cell_once(disturbed, undisturbed) -> None:
-    drivers = [disturbed.start("--executor", "local") for _ in range(2)]
+    drivers = [disturbed.start("EXECUTOR=local") for _ in range(2)]
     outputs = [read_to_end(driver) for driver in drivers]
     assert disturbed.read_answer() == undisturbed
     assert any("is being run by process" in output for output in outputs), outputs
@@ -51,7 +51,7 @@ def test_a_cell_that_exceeds_memory_is_tried_once_with_a_larger_share(
     output = read_to_end(disturbed.start(), status=1)
     assert output.count("once more with a larger share") == 1
     assert "1 of 3 cells failed" in output
-    cli.main(["ledger", "failures", "huge", "--storage", str(disturbed.storage)])
+    cli.main(["ledger", "failures", "huge", f"STORAGE={disturbed.storage}"])
     output = capsys.readouterr().out
     assert "out of memory: 1 cell:" in output
     assert "model.hidden=100000000" in output
@@ -67,7 +67,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_a_clock_set_back_changes_no_duration(disturbed, undisturbed) -> None:
-    words = disturbed.list_words("--executor", "local")
+    words = disturbed.list_words("EXECUTOR=local")
     started = time.monotonic()
     program = ["-c", BACKWARDS]
     read_to_end(commands.start(*words, env=disturbed.environment, program=program))

@@ -69,7 +69,7 @@ def cluster() -> Iterator:
 
 
 def test_sigkill_to_a_raylet(disturbed, undisturbed, cluster, hit: Hit, note: dict) -> None:
-    process = disturbed.start("--address", cluster.address)
+    process = disturbed.start(f"RAY_ADDRESS={cluster.address}")
     raylet = cluster.second.all_processes["raylet"][0].process
     hit(lambda: [raylet.pid])
     raylet.wait()  # a zombie would pass for a living parent
@@ -86,7 +86,7 @@ def test_sigkill_of_the_default_ray(
     command goes on.
     """
     note["fault"] = f"sigkill_to_{part}_of_the_default_ray"
-    process = disturbed.start("--max-hours", "1")
+    process = disturbed.start("MAX_HOURS=1")
 
     def find_victims() -> list[int]:
         commands = {k: v for k, v in disturbed.find_processes().items() if k != process.pid}

@@ -12,14 +12,14 @@ from shard_folders import hashes, run_until, start_making, times
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 # Ten shards of 43,110 examples and three of test digits: some tenths of a second each.
-COMMAND = ["dataset.source=digits", "--pairs=300", "--shards=10"]
+COMMAND = ["dataset.source=digits", "PAIRS=300", "SHARDS=10"]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What one process makes."""
     folder = tmp_path_factory.mktemp("undisturbed") / "pairs"
-    read_to_end(start_making(folder, *COMMAND, "--executor=local"))
+    read_to_end(start_making(folder, *COMMAND, "EXECUTOR=local"))
     return hashes(folder)
 
 
@@ -29,7 +29,7 @@ def test_a_driver_that_ends_early(
     tmp_path: Path, undisturbed: dict[str, str], number: signal.Signals, executor: str
 ) -> None:
     folder = tmp_path / "pairs"
-    process = start_making(folder, *COMMAND, f"--executor={executor}")
+    process = start_making(folder, *COMMAND, f"EXECUTOR={executor}")
     run_until(process, (folder / "train-00002.h5").exists)
     ours = processes.descendants(process.pid)
     tasks = [pid for pid in ours if processes.command(pid).startswith("ray::_make_shard")]
@@ -48,7 +48,7 @@ def test_a_driver_that_ends_early(
         assert process.returncode == 130, output
         assert "run the same command again" in output
         assert not list(folder.glob(".*.tmp"))
-    read_to_end(start_making(folder, *COMMAND, f"--executor={executor}"))
+    read_to_end(start_making(folder, *COMMAND, f"EXECUTOR={executor}"))
     assert hashes(folder) == undisturbed
     assert not list(folder.glob(".*.tmp"))
     assert all(times(folder)[name] == written[name] for name in whole)

@@ -9,7 +9,7 @@ import torch
 
 from capsweep.config import compose
 from capsweep.config.cell import NEUTRAL, get, without
-from capsweep.errors import ConfigError, DataError, NodeError, NonFiniteLossError, WorkerLostError
+from capsweep.errors import ConfigError, DataError, NodeError, NonFiniteLossError
 from capsweep.ledger import causes
 from capsweep.ledger.causes import CauseKind, find_differences, find_nearest
 
@@ -33,7 +33,6 @@ class OddError(Exception):
         (DataError("train.gz is truncated"), CauseKind.DATA),
         (json.JSONDecodeError("Expecting value", "", 0), CauseKind.DATA),
         (NodeError("other versions"), CauseKind.NODE),
-        (WorkerLostError("killed"), CauseKind.LOST),
         (OSError(errno.ENOSPC, "No space left on device"), CauseKind.STORAGE),
         (FileNotFoundError(errno.ENOENT, "No such file", "data"), CauseKind.STORAGE),
         (ConfigError("epochs must be >= 1"), CauseKind.CODE),
@@ -46,8 +45,6 @@ class OddError(Exception):
 )
 def test_the_type_of_an_error_decides_its_kind(error: Exception, kind: CauseKind) -> None:
     assert causes.kind_of_cause(causes.describe_cause(error)) == kind
-    on_a_device = f"RankFailedError: device 1 of 2: {causes.describe_cause(error)}"
-    assert causes.kind_of_cause(on_a_device) == kind
 
 
 def test_only_what_is_provably_of_the_code_is_not_tried_again() -> None:

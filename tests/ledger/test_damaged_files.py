@@ -10,21 +10,17 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial, reduce
-from operator import getitem
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import reported_cells
 import yaml
-from json_paths import list_paths
-from stored_arrays import declare_shape
 
 from capsweep import cli
-from capsweep.errors import DamageError, UserError
-from capsweep.ledger import lease, listing, stored_files, upkeep, verify
+from capsweep.errors import UserError
+from capsweep.ledger import lease, listing, upkeep, verify
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of, load_predictions
 from capsweep.report import cells, publish, table
 from capsweep.sweep import plan
@@ -49,13 +45,11 @@ def write_cell(ledger: Path, point: Point, error: float) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A storage: two finished cells, of which one has digests, a failed one, one that is claimed,
-    one that was stopped.
-    """
+    """A storage: two finished cells, a failed one, one that is claimed, one that was stopped."""
     folder = tmp_path_factory.mktemp("whole")
     points, ledger = points_of(folder), folder / "ledger"
     reported_cells.sign(write_cell(ledger, points[0], 0.0))
-    write_cell(ledger, points[2], 0.25)
+    reported_cells.sign(write_cell(ledger, points[2], 0.25))
     failed, stopped = (ledger / folder_of(p.cell.signature) for p in (points[4], points[3]))
     for one, point in ((failed, points[4]), (stopped, points[3])):
         one.mkdir(parents=True)
@@ -102,31 +96,8 @@ def damages(file: Path) -> Iterator[Callable[[Path], object]]:
     for at in range(5, len(content), max(1, len(content) // FLIPS)):
         flipped = content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :]
         yield lambda path, c=flipped: path.write_bytes(c)
-    for value in damaged_values(content.decode()) if file.suffix in JSON else ():
-        yield lambda path, c=value: path.write_text(c)
     yield become_a_folder
     yield become_a_pipe
-    yield become_a_link_to_itself
-
-
-JSON = (".json", ".jsonl", ".000001")
-WRONG = ('"text"', "[1]", '{"a": 1}', "null", "true", "-1", "1e400", "1" + "0" * 400)
-
-
-def damaged_values(text: str) -> Iterator[str]:
-    """The JSON objects of a file, one a line or one in all, with one value that is of another kind;
-    a result has its digest anew, so that the value alone tells.
-    """
-    lines = text.splitlines() if "}\n{" in text else [text]
-    whole = json.loads(lines[0])
-    for path in list_paths(whole):
-        for wrong in WRONG:
-            copy = json.loads(lines[0])
-            *above, last = path
-            reduce(getitem, above, copy)[last] = "WRONG"
-            if "sha256" in copy and path[0] != "sha256":
-                copy["sha256"]["result.json"] = stored_files.digest_of(copy)
-            yield "\n".join([json.dumps(copy).replace('"WRONG"', wrong), *lines[1:]])
 
 
 def become_a_folder(path: Path) -> None:
@@ -140,12 +111,6 @@ def become_a_pipe(path: Path) -> None:
     """What is read once somebody writes to it."""
     path.unlink()
     os.mkfifo(path)
-
-
-def become_a_link_to_itself(path: Path) -> None:
-    """What leads nowhere, for ever."""
-    path.unlink()
-    path.symlink_to(path.name)
 
 
 Readers = dict[str, Callable[[Ledger], object]]
@@ -195,30 +160,23 @@ def files_of(storage: Path) -> list[Path]:
 
 
 OF_CELLS = ("result.json", "provenance.json", "config.yaml", "metrics.jsonl", "predictions.npz")
-FILES = (
-    *((name, is_signed) for is_signed in (True, False) for name in (*OF_CELLS, "weights.ckpt")),
-    *((name, None) for name in ("error.txt", "stopped.json", "000001", "s-0.json")),
-)
+FILES = (*OF_CELLS, "weights.ckpt", "error.txt", "stopped.json", "000001", "s-0.json")
 
 
-def file_of(storage: Path, name: str, is_signed: bool | None) -> Path:
-    """is_signed: of the finished cell whose result has digests, or of the other one."""
-    for path in files_of(storage):
-        result = path.with_name("result.json")
-        signed = "sha256" in json.loads(result.read_text()) if result.exists() else None
-        if path.name.endswith(name) and signed == is_signed:
-            return path
-    raise AssertionError(name)
+def file_of(storage: Path, name: str) -> Path:
+    """A file of that name, of a finished cell where one has it."""
+    files = [path for path in files_of(storage) if path.name.endswith(name)]
+    return min(files, key=lambda path: not path.with_name("result.json").exists())
 
 
-@pytest.mark.parametrize(("name", "is_signed"), FILES)
+@pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("drawn", [6, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_no_damaged_file_blinds_a_reader(
-    name: str, is_signed: bool | None, drawn: int, whole: Path, readers: Readers, tmp_path: Path
+    name: str, drawn: int, whole: Path, readers: Readers, tmp_path: Path
 ) -> None:
-    file = file_of(whole, name, is_signed)
+    file = file_of(whole, name)
     every = list(damages(file))
-    numbers = random.Random(f"{name} {is_signed}").sample(range(len(every)), len(every))[:drawn]
+    numbers = random.Random(name).sample(range(len(every)), len(every))[:drawn]
     for number in {*numbers, len(every) - 2, len(every) - 1}:
         storage = tmp_path / str(number)
         shutil.copytree(whole, storage)
@@ -237,63 +195,21 @@ def test_no_damaged_file_blinds_a_reader(
         shutil.rmtree(storage)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "why"),
-    [
-        ("test/error", -4, "metrics: test/error is -4, no fraction of 0 to 1"),
-        ("test/loss", -0.5, "metrics: test/loss is -0.5, below 0"),
-        ("code", "x", "code: "),
-        ("sha256", [1], "sha256: "),
-        ("finished", 5, "finished: "),
-        ("finished", "2026-01-02T03:04:05", "finished: it has no time zone"),
-        ("hardware", {"gpus": 1}, "hardware: "),
-        ("seconds", {"fit": 10**400, "total": 1}, "seconds.fit: "),
-        ("epochs", 0, "epochs: "),
-        ("parameters", -1, "parameters: "),
-        ("images_per_second", 0, "images_per_second: "),
-        ("data", {"train": "ab"}, "data.train: "),
-        ("test/loss", True, "metrics.test/loss: Input should be a valid number"),
-        ("signature", "0123456789abcdef", "it is of cell 0123456789abcdef"),
-    ],
-)
-def test_a_result_that_cannot_be_is_a_failure_that_is_not_of_the_code(
-    field: str, value: Any, why: str, whole: Path, tmp_path: Path
-) -> None:
-    ledger = Ledger(shutil.copytree(whole, tmp_path / "storage") / "ledger")
-    path = tmp_path / "storage" / file_of(whole, "result.json", False).relative_to(whole)
-    result = json.loads(path.read_text())
-    (result["metrics"] if "/" in field else result)[field] = value
-    path.write_text(json.dumps(result))
-    entry = ledger.entry(path.parent.name)
-    assert (entry.status, entry.result) == ("failed", None)
-    assert f"{path} is damaged ({why}" in str(entry.cause)
-    assert not fails_again(entry)
-
-
 def test_a_result_that_could_be_but_was_altered_is_damaged(whole: Path, tmp_path: Path) -> None:
     ledger = Ledger(shutil.copytree(whole, tmp_path / "storage") / "ledger")
-    path = tmp_path / "storage" / file_of(whole, "result.json", True).relative_to(whole)
+    path = tmp_path / "storage" / file_of(whole, "result.json").relative_to(whole)
     path.write_text(path.read_text().replace('"test/error": 0.0', '"test/error": 0.001'))
-    assert "it was altered" in str(ledger.entry(path.parent.name).cause)
+    entry = ledger.entry(path.parent.name)
+    assert "it was altered" in str(entry.cause)
+    assert not fails_again(entry)
     assert ledger.read_result(path.parent.name) is None
-
-
-@pytest.mark.parametrize("shape", [(2**40, 10), (2**62, 2**62), (0, 2**70), (7,)])
-def test_predictions_that_declare_another_size_than_they_have_are_damaged(
-    shape: tuple[int, ...], whole: Path, tmp_path: Path
-) -> None:
-    ledger = Ledger(shutil.copytree(whole, tmp_path / "storage") / "ledger")
-    path = tmp_path / "storage" / file_of(whole, "predictions.npz", False).relative_to(whole)
-    declare_shape(path, "scores", shape, is_packed=True)
-    with pytest.raises(DamageError, match=r"predictions\.npz is damaged \(scores\.npy declares"):
-        load_predictions(ledger, path.parent.name)
 
 
 def test_a_damaged_claim_is_somebodys_until_it_is_released(
     whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     storage = shutil.copytree(whole, tmp_path / "storage")
-    file = storage / file_of(whole, "000001", None).relative_to(whole)
+    file = storage / file_of(whole, "000001").relative_to(whole)
     file.write_bytes(b"")
     signature, ledger = file.name.partition(".")[0], Ledger(storage / "ledger")
     entry = ledger.entry(signature)
@@ -302,6 +218,6 @@ def test_a_damaged_claim_is_somebodys_until_it_is_released(
     with pytest.raises(lease.ClaimedElsewhereError, match="is damaged"):
         lease.take_lease(storage / "ledger", signature)
     become_a_folder(file)
-    assert cli.main(["ledger", "release", signature, "--storage", str(storage)]) == 0
+    assert cli.main(["ledger", "release", signature, f"STORAGE={storage}"]) == 0
     assert ledger.entry(signature).status == "missing"
     assert "released" in capsys.readouterr().out

@@ -73,7 +73,7 @@ def test_garbage_is_what_nothing_depends_on(ledger: Ledger, finish) -> None:
     assert [item.name for item in found] == spent
     storage = ledger.store.root.removesuffix("/ledger")
     for flags, left in ((["--dry-run"], found), ([], [])):
-        assert cli.main(["ledger", "gc", "--storage", storage, *flags]) == 0
+        assert cli.main(["ledger", "gc", f"STORAGE={storage}", *flags]) == 0
         assert find_garbage(ledger) == left
     assert ledger.store.read(f"{folder_of(running.signature)}/resume.ckpt") == b"12345"
     assert ledger.read_result(done.signature) is not None

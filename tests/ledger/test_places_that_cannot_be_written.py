@@ -33,7 +33,7 @@ def test_a_read_only_ledger_is_told(
         read_only(place)
         transfers = ["export", str(place / "x.tar")], ["import", str(tmp_path / "new.tar")]
         for words in (["rm", signature], ["release", signature], ["gc"], *transfers):
-            assert cli.main(["ledger", *words, "--storage", str(place)]) == 2, words
+            assert cli.main(["ledger", *words, f"STORAGE={place}"]) == 2, words
             said = capsys.readouterr().err
             assert said.startswith(f"error: {place}"), words
             assert "Read-only file system" in said

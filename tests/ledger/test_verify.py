@@ -34,7 +34,7 @@ def test_an_error_that_the_predictions_do_not_have_is_a_fault(
     _, points = reported_cells.small_sweep(tmp_path)
     ledger = tmp_path / "ledger"
     reported_cells.sign(write_cell(ledger, points[0], 0.4))
-    command = ["ledger", "verify", "--storage", str(tmp_path)]
+    command = ["ledger", "verify", f"STORAGE={tmp_path}"]
     assert cli.main(command) == 0
     assert "1 cell, 1 of them finished: 0 faults" in capsys.readouterr().out
     folder = write_cell(ledger, points[1], 0.01)
@@ -98,15 +98,6 @@ def test_the_folder_of_another_cell_under_a_signature_is_found_by_a_report(
     assert any("config.yaml is damaged (" in fault for fault in faults)
     is_counted = copy.name not in json.dumps([*answer.rows[0].values[0].causes])
     assert is_counted is (kept != ("config.yaml",))
-
-
-def test_a_report_names_the_results_that_nothing_proves(tmp_path: Path) -> None:
-    sweep, points = reported_cells.small_sweep(tmp_path)
-    reported_cells.sign(write_cell(tmp_path, points[0], 0.4))
-    assert "not proven" not in table.build_table(sweep, points, Ledger(tmp_path)).footnotes
-    folder = write_cell(tmp_path, points[1], 0.4)
-    notes = table.build_table(sweep, points, Ledger(tmp_path)).footnotes
-    assert notes["not proven"] == f"1 result without digests: {folder.name}"
 
 
 def test_a_file_of_an_evaluation_that_is_no_array_is_a_fault(tmp_path: Path) -> None:

@@ -68,9 +68,7 @@ def test_the_kernel_of_primary_capsules_does_what_torch_does(
 ) -> None:
     if device == "cpu" and "TRITON_INTERPRET" not in os.environ:
         pytest.skip("kernels run on a GPU, or in Triton's interpreter")
-    kernels = pytest.importorskip(
-        "capsweep.model.primary_kernels", reason="triton is not installed"
-    )
+    kernels = pytest.importorskip("capsweep.model.squash_kernels", reason="triton is not installed")
     channel_BCHW = 2 * _normal(images, types * pose, height, width).to(device, numbers)
     channel_BCHW[:1, :pose] = 0  # a capsule without length, at each place
     results = []

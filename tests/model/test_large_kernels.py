@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from capsweep.model import bilinear_form, transformed_convolution
-from capsweep.model.bilinear_form import BilinearForm
-from capsweep.model.large_kernels import Tiling
+from capsweep.model import transformed_convolution
+from capsweep.model.large_kernels import Tiling, Transform
+from capsweep.model.transformed_convolution import BilinearForm
 
 
 @given(
@@ -46,6 +46,25 @@ def test_outputs_and_gradients_are_those_of_direct_convolution(
     assert next(iter(transformed.methods)).startswith("transformed")
 
 
+def find_matrix(transform: Transform) -> Tensor:
+    """[3 n^2 / 2, p^2]."""
+    by_pair = transform.rows_np.unflatten(0, (-1, 2)), transform.columns.unflatten(2, (2, -1))
+    return torch.einsum("krp,kfrq->kfpq", *by_pair).flatten(2).flatten(0, 1)
+
+
+def convolve_as_defined(form: BilinearForm, image_BHWC: Tensor, weight_OKKC: Tensor) -> Tensor:
+    """y = Ty' [(Tx x) * (Tw w)]."""
+    tiles = form.image.split(form.image.pad(image_BHWC)).flatten(3, 4)
+    taps = form.weights.split(form.weights.pad(weight_OKKC))[:, 0, 0].flatten(1, 2)
+    x = torch.einsum("fp,btupsc->fbtusc", find_matrix(form.image.transform), tiles)
+    w = torch.einsum("fp,opsc->fosc", find_matrix(form.weights.transform), taps)
+    y = torch.einsum("fbtusc,fosc->fbtuo", x, w)
+    y = torch.einsum("fp,fbtuo->btpuo", find_matrix(form.outputs.transform), y)
+    y_BHWO = y.unflatten(2, (form.outputs.size, -1)).transpose(3, 4).flatten(3, 4).flatten(1, 2)
+    rows, columns = form.places
+    return y_BHWO[:, :rows, :columns]
+
+
 @pytest.mark.parametrize("size", range(1, 9))
 @pytest.mark.parametrize(("kernel", "stride"), [(4, 1), (5, 1), (5, 2), (9, 2)])
 def test_tiles_of_every_size_are_the_reference(kernel: int, stride: int, size: int) -> None:
@@ -53,9 +72,9 @@ def test_tiles_of_every_size_are_the_reference(kernel: int, stride: int, size: i
     images_BCHW, weight_OCKK = draw_normal(2, 3, 21, 18), draw_normal(2, 3, kernel, kernel)
     places = (21 - kernel) // stride + 1, (18 - kernel) // stride + 1
     expected = F.conv2d(images_BCHW, weight_OCKK, None, stride)
-    form = bilinear_form.make_form(tiling, (21, 18), (0, 0), places, torch.float64)
+    form = transformed_convolution.make_form(tiling, (21, 18), (0, 0), places, torch.float64)
     channels_last = images_BCHW.permute(0, 2, 3, 1), weight_OCKK.permute(0, 2, 3, 1)
-    reference = form.convolve_reference(*map(Tensor.contiguous, channels_last))
+    reference = convolve_as_defined(form, *map(Tensor.contiguous, channels_last))
     torch.testing.assert_close(reference.permute(0, 3, 1, 2), expected)
     arguments = images_BCHW, weight_OCKK, draw_normal(2).zero_(), tiling, (0, 0), places
     torch.testing.assert_close(transformed_convolution.convolve(*arguments), expected)
@@ -68,9 +87,8 @@ def test_what_is_computed_at_once_or_kept_changes_no_number(
     _, layer = make_layers(7, 4, 9, 2)
     images_BCHW = draw_normal(5, 7, 23, 20)
     at_once = compute_results(layer.double(), images_BCHW)
-    module = transformed_convolution if name == "MOST_KEPT" else bilinear_form
     # Blocks of 5 and 4 of the 14 channels of a row of phases; an image at a time; nothing kept.
-    monkeypatch.setattr(module, name, 5)
+    monkeypatch.setattr(transformed_convolution, name, 5)
     torch.testing.assert_close(compute_results(layer, images_BCHW), at_once)
 
 
@@ -92,7 +110,7 @@ class LargestArray(TorchDispatchMode):
 def test_no_array_is_larger_than_the_images_or_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     _, layer = make_layers(64, 64, 5, 1, same=True)
     images_BCHW = draw_normal(8, 64, 20, 20).float().requires_grad_()
-    monkeypatch.setattr(bilinear_form, "NUMBERS_AT_ONCE", images_BCHW.numel())
+    monkeypatch.setattr(transformed_convolution, "NUMBERS_AT_ONCE", images_BCHW.numel())
     monkeypatch.setattr(transformed_convolution, "MOST_KEPT", 0)
     with LargestArray() as largest:
         layer(images_BCHW).sum().backward()
@@ -105,7 +123,7 @@ def test_factors_are_kept_in_training_alone_and_within_the_limit(
 ) -> None:
     _, layer = make_layers(2, 3, 5, 1)
     images_BCHW = draw_normal(4, 2, 11, 13).float()
-    monkeypatch.setattr(bilinear_form, "NUMBERS_AT_ONCE", 5)  # an image at a time
+    monkeypatch.setattr(transformed_convolution, "NUMBERS_AT_ONCE", 5)  # an image at a time
 
     def count_kept() -> int:
         node: Any = layer(images_BCHW).grad_fn

@@ -17,7 +17,7 @@ from capsweep.model.capsnet import CapsNet, Decoder
 from capsweep.model.capsules import ClassCapsules, NetworkOutput
 from capsweep.model.convolution import describe_methods, set_method
 from capsweep.model.matrix_capsnet import MatrixCapsNet
-from capsweep.model.routing.dynamic import DynamicRouting
+from capsweep.model.routing.sda import SDARouting
 from capsweep.model.votes import ConvolutionalVotes, Votes
 from capsweep.training import build
 from capsweep.training.size import measure_layers, network_size
@@ -148,12 +148,10 @@ def test_sizes_that_do_not_fit_are_refused_by_key(line: str, message: str) -> No
 def test_a_routing_of_one_kind_of_votes_is_refused_in_a_network_of_the_other(
     kind: type, name: str, refused: str, allowed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DynamicRouting, "votes_kind", kind, raising=False)
-    measure_layers(compose_line(f"{allowed} routing=dynamic"))
-    with pytest.raises(
-        ConfigError, match=f"is for {name} capsules alone, and {refused} has others"
-    ):
-        measure_layers(compose_line(f"{refused} routing=dynamic"))
+    monkeypatch.setattr(SDARouting, "votes_kind", kind)
+    measure_layers(compose_line(f"{allowed} routing=sda"))
+    with pytest.raises(ConfigError, match=f"^routing=sda is for {name} capsules alone; add model"):
+        measure_layers(compose_line(f"{refused} routing=sda"))
 
 
 def test_layers_and_routings_that_are_called_by_keyword_are_measured(
@@ -170,7 +168,6 @@ def test_layers_and_routings_that_are_called_by_keyword_are_measured(
 
     config = compose_line("model=capsnet_tiny")
     layers = measure_layers(config)
-    monkeypatch.setattr(DynamicRouting, "votes_kind", Votes, raising=False)
     monkeypatch.setattr(ClassCapsules, "forward", route)
     monkeypatch.setattr(CapsNet, "forward", forward)
     assert measure_layers(config) == layers

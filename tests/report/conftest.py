@@ -1,7 +1,7 @@
 """Sweeps, and results of their cells that never ran."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,8 +58,9 @@ class FilledSweep:
 def choose(tmp_path: Path) -> Callable[..., FilledSweep]:
     """Chooses a sweep by name and options; its ledger is at tmp_path."""
 
-    def load(name: str, **options: Any) -> FilledSweep:
-        sweep = choices.load_sweep(name, choices.Choices(**options))
+    def load(name: str, overrides: Sequence[str] = (), **words: str) -> FilledSweep:
+        typed = {word.upper(): value for word, value in words.items()}
+        sweep = choices.load_sweep(name, typed, overrides)
         return FilledSweep(sweep, expand.expand_sweep(sweep), Ledger(tmp_path))
 
     return load

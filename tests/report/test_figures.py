@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reported_cells import SWEEP, finish, read_fields, rows, small_sweep
 
-from capsweep.ledger.ledger import folder_of
 from capsweep.report import figures
 from capsweep.report.charts import Curve
 from capsweep.report.figures import ReportFigure
@@ -33,15 +32,15 @@ def finished(tmp_path: Path) -> Path:
     [
         (
             [{0: 1.0, 1: 0.5}, {0: 3.0, 1: 0.25}],
-            Curve("row", 0, (1, 2), (2.0, 0.375), (1.0, 0.25), (3.0, 0.5), 2),
+            Curve("row", 0, (1, 2), (2.0, 0.375), (1.0, 0.25), (3.0, 0.5)),
         ),
         (  # it ends with the shortest seed
             [{0: 1.0, 1: 0.5, 2: 0.25}, {0: 3.0}],
-            Curve("row", 0, (1,), (2.0,), (1.0,), (3.0,), 2),
+            Curve("row", 0, (1,), (2.0,), (1.0,), (3.0,)),
         ),
         (  # a number that is not finite is a gap
             [{0: 1.0, 1: math.nan, 2: 2.0}, {0: 1.0, 1: 1.0, 2: 2.0}],
-            Curve("row", 0, (1, 3), (1.0, 2.0), (1.0, 2.0), (1.0, 2.0), 2),
+            Curve("row", 0, (1, 3), (1.0, 2.0), (1.0, 2.0), (1.0, 2.0)),
         ),
         ([{0: 1.0}, {1: 1.0}], None),
         ([], None),
@@ -73,9 +72,9 @@ def test_throughput_is_the_training_images_of_an_epoch_by_its_seconds(tmp_path: 
 def test_validation_is_shown_only_where_all_cells_have_it(tmp_path: Path) -> None:
     _, points = small_sweep(tmp_path)
     finish(tmp_path, points[0], 0.1, rows([1.0, 0.5], split="val", **{"train/loss": 2.0}))
-    assert figures.plan_curves(read_fields(tmp_path)[1])[0].label == "val/loss"
+    assert figures.choose_split("loss", read_fields(tmp_path)[1]) == "val/loss"
     finish(tmp_path, points[2], 0.1, rows([1.0, 0.5], split="train"))
-    assert figures.plan_curves(read_fields(tmp_path)[1])[0].label == "train/loss"
+    assert figures.choose_split("loss", read_fields(tmp_path)[1]) == "train/loss"
 
 
 def test_a_row_costs_the_mean_of_its_seeds_and_one_that_lacks_a_seed_is_left_out(
@@ -100,22 +99,17 @@ def test_nothing_is_drawn_of_nothing_and_each_absence_has_its_reason(tmp_path: P
     absent = list(figures.make_figures(*read_fields(tmp_path)))
     assert not any(figure.image for figure in absent)
     reasons = [figure.caption for figure in absent]
-    assert len(reasons) == 7
-    assert "margin of the loss: no finished cell has it by epoch." in reasons
+    assert len(reasons) == 5
+    assert "train/loss: no finished cell has it by epoch." in reasons
     assert reasons[-1].endswith("against the parameters: no row has it of all of its seeds.")
 
 
 def test_a_figure_is_made_where_its_numbers_are_and_has_the_same_bytes_each_time(
     finished: Path,
 ) -> None:
-    stems = ["loss", "error", "throughput", "learning-rate", "cost-time", "cost-parameters"]
     drawn = draw(finished)
-    assert list(drawn) == stems
+    assert list(drawn) == ["loss", "error", "throughput", "cost-time", "cost-parameters"]
     assert drawn == draw(finished)
-    with_margin = rows([0.4, 0.2], margin=0.5)
-    (finished / folder_of(small_sweep(finished)[1][0].cell.signature)).rename(finished / "gone")
-    finish(finished, small_sweep(finished)[1][0], 0.1, with_margin)
-    assert "margin" in draw(finished)
 
 
 def test_each_column_of_the_table_has_its_figures_and_no_name_is_mathematics(
@@ -140,5 +134,7 @@ def test_of_many_rows_the_baseline_and_the_best_are_drawn(tmp_path: Path) -> Non
     told = "14 of the 20 rows: the baseline and the best by test/error;"
     assert told in figures.describe_rows(read_fields(tmp_path, text)[0])
     for stem in ("loss", "cost-parameters"):
-        names = draw(tmp_path, text)[stem].alt.partition(" for ")[2].rstrip(".").split("; ")
-        assert names == ["cnn · –", *(f"capsnet · {number}" for number in range(7, 20))]
+        assert draw(tmp_path, text)[stem].names == [
+            "cnn · –",
+            *(f"capsnet · {number}" for number in range(7, 20)),
+        ]

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from io import StringIO
 from itertools import combinations
 
 import pytest
-from rich.console import Console
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell, flat
@@ -171,11 +169,6 @@ def test_cells_of_one_field_that_differ_in_more_than_the_seed_are_refused(ablati
         ),
         (
             "table1_mnist",
-            {"overrides": ["epochs=20"], "arms": "cnn_matched"},
-            ["≠ the file's epochs (epochs unknown)"],
-        ),
-        (
-            "table1_mnist",
             {"overrides": ["dataset=digits"], "arms": "cnn_matched"},
             ["≠ mnist (epochs unknown)"],
         ),
@@ -200,7 +193,6 @@ def test_cells_of_one_field_that_differ_in_more_than_the_seed_are_refused(ablati
             {"overrides": ["loss=spread"]},
             ["–", "≠ loss margin, 640 epochs, loss.reconstruction.weight 0.0005"],
         ),
-        ("smallnorb", {}, ["–", "2.70 % (epochs unknown)"]),
         ("cifar10_ensemble", {}, ["10.60 % ≠ ensemble of 7"]),
         (
             "em_ablation",
@@ -212,22 +204,12 @@ def test_cells_of_one_field_that_differ_in_more_than_the_seed_are_refused(ablati
         ),
         (
             "routing_shootout",
-            {"arms": "dynamic"},
-            ["≠ mnist, baseline_mnist (epochs unknown)", "0.35 % ≠ mnist, capsnet, 640 epochs"],
-        ),
-        (
-            "routing_shootout",
             {"overrides": ["loss=margin,spread"], "arms": "dynamic"},
             [
                 "≠ mnist, baseline_mnist (epochs unknown)",
                 "≠ mnist, capsnet, 640 epochs",
                 "≠ mnist, capsnet, 640 epochs, the file's loss",
             ],
-        ),
-        (
-            "em_ablation",
-            {"overrides": ["routing.num_iters=1"]},
-            ["≠ matrix_capsnet_big, routing.num_iters 3 (epochs unknown)"],
         ),
         (
             "table1_mnist",
@@ -240,11 +222,6 @@ def test_cells_of_one_field_that_differ_in_more_than_the_seed_are_refused(ablati
             ["–", "2.70 % ≠ the file's epochs (epochs unknown)"],
         ),
         ("smallnorb", {"overrides": ["epochs=9999"]}, ["–", "2.70 % (epochs unknown)"]),
-        (
-            "full_mnist",
-            {"overrides": ["loss.reconstruction.weight=0", "epochs=640"]},
-            ["–", "≠ loss.reconstruction.weight 0.0005"],
-        ),
         (
             "full_mnist",
             {"overrides": ["dataset=digits,mnist"]},
@@ -267,17 +244,3 @@ def test_the_number_of_an_ensemble_is_that_of_as_many_members(choose: Callable) 
     chosen = choose("cifar10_ensemble")
     (number,) = published.find_published(chosen.sweep, chosen.points[:1], members=7)
     assert not number.differs
-
-
-@pytest.mark.parametrize("width", [60, 200])
-def test_a_terminal_has_a_rule_before_every_line_of_published_numbers(ablation, width: int) -> None:
-    console = Console(file=StringIO(), width=width)
-    console.print(render.render_terminal(format_table(ablation.build()), console))
-    lines = [
-        line for line in console.file.getvalue().splitlines() if "seeds" in line or "│" in line
-    ]
-    parts = [line.partition("│ ")[2].strip() for line in lines if "│" in line]
-    assert parts[0] == "published"
-    last = "0.25 % ≠ capsnet, mnist, 640 epochs"
-    assert " ".join(parts).endswith(last)
-    assert "mnist" not in "".join(line.partition("│")[0] for line in lines)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
 
-from capsweep.data.batches import Batch, EpochSampler, Field, OnDevice, RankShare
+from capsweep.data.batches import Batch, EpochSampler, Field, OnDevice
 from capsweep.errors import DataError
 from capsweep.shards.batches import ShardLoader, StretchImages
 from capsweep.shards.groups import BLOCK, BUFFER, PassOrder
@@ -42,10 +42,8 @@ class Numbered:
         arrays["labels"][:, 0] = np.arange(start, start + count)
 
 
-def make_loader(count: int, batch_size: int, epoch_examples: int, **options: int) -> ShardLoader:
-    return ShardLoader(
-        Numbered(count), CPU, batch_size, epoch_examples, options.pop("seed", 0), **options
-    )
+def make_loader(count: int, batch_size: int, epoch_examples: int) -> ShardLoader:
+    return ShardLoader(Numbered(count), CPU, batch_size, epoch_examples, seed=0)
 
 
 def run_epoch(one: ShardLoader, number: int) -> list[list[int]]:
@@ -58,23 +56,6 @@ def run_epoch(one: ShardLoader, number: int) -> list[list[int]]:
 
 def join_batches(batches: list[list[int]]) -> list[int]:
     return [label for batch in batches for label in batch]
-
-
-@at_most_examples(60)
-@given(st.integers(1, 60), st.integers(1, 70), st.integers(1, 7), st.integers(1, 30))
-def test_ranks_share_out_the_batches_that_one_has(
-    count: int, epoch_examples: int, world_size: int, size: int
-) -> None:
-    one = make_loader(count, size, epoch_examples)
-    ranks = [
-        make_loader(count, size, epoch_examples, rank=rank, world_size=world_size)
-        for rank in range(world_size)
-    ]
-    for number in range(2):
-        found = [run_epoch(rank, number) for rank in ranks]
-        for whole, *parts in zip(run_epoch(one, number), *found, strict=True):
-            dealt = [RankShare(len(whole), rank, world_size) for rank in range(world_size)]
-            assert parts == [whole[part.training_rows] for part in dealt]
 
 
 @at_most_examples(40)

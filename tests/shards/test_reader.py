@@ -20,11 +20,11 @@ from s3_server import S3Server
 
 from capsweep.data.images import Reader
 from capsweep.errors import DataError
-from capsweep.shards import reader, shard_verifier
+from capsweep.shards import verify
 from capsweep.shards.groups import read_range
 from capsweep.shards.manifest import INDEX, Manifest
 from capsweep.shards.reader import ShardReader, StoredRanges
-from capsweep.shards.shard_verifier import ShardVerifier, check_sizes
+from capsweep.shards.verify import ShardVerifier, check_sizes
 from capsweep.storage import official_files
 from capsweep.storage.files import user_cache_folder
 
@@ -110,9 +110,9 @@ def test_a_label_beyond_the_classes_is_told_with_its_file_before_it_is_trained_o
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that are hashed."""
     names: list[str] = []
-    hash_file = shard_verifier.hash_file
+    hash_file = verify.hash_file
     monkeypatch.setattr(
-        shard_verifier, "hash_file", lambda path: names.append(path.name) or hash_file(path)
+        verify, "hash_file", lambda path: names.append(path.name) or hash_file(path)
     )
     return names
 
@@ -120,7 +120,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def open_all(folder: Path, whole: Manifest) -> None:
     """As another process would, that knows of no shard what it is."""
     for shard in whole.shards:
-        reader.ShardVerifier(folder, whole).open_shard(shard).close()
+        ShardVerifier(folder, whole).open_shard(shard).close()
 
 
 def test_a_shard_is_hashed_once_over_all_processes(spoiled: Folder, hashed: list[str]) -> None:

@@ -45,7 +45,7 @@ def assert_equal(batch: Batch, folder: Path, split: str, part: slice) -> None:
 
 def test_every_epoch_and_all_that_is_evaluated(make: Make, folder: Path) -> None:
     pairs = 3
-    assert make("--with-sources", f"--pairs={pairs}", *OVERRIDES[1:]) == 0
+    assert make("--with-sources", f"PAIRS={pairs}", *OVERRIDES[1:]) == 0
     config = compose.cell(["dataset=multimnist", *OVERRIDES, "dataset.batches.test_examples=900"])
     presenter = build.build_presenter(config.config)
     splits = build.build_reader(config.config).read("")

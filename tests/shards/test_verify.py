@@ -20,13 +20,7 @@ from laws import at_most_examples
 from capsweep.errors import DataError
 from capsweep.shards import manifest
 from capsweep.shards.manifest import INDEX, STATE, Manifest
-from capsweep.shards.verify import (
-    CURES,
-    Fault,
-    compare_with_source,
-    describe_cures,
-    verify_files,
-)
+from capsweep.shards.verify import CURES, Fault, describe_cures, verify_folder
 from capsweep.storage.files import hash_bytes, hash_file
 
 NAME = "train-00001.h5"
@@ -39,7 +33,7 @@ def folder(pixels: tuple[Path, Manifest], tmp_path: Path) -> Path:
 
 
 def find_faults(folder: Path) -> list[Fault]:
-    return verify_files(folder, manifest.read_manifest(folder), lambda: None)
+    return verify_folder(folder, manifest.read_manifest(folder))
 
 
 def list_kinds(folder: Path) -> list[tuple[str, str]]:
@@ -154,34 +148,6 @@ def test_damage_in_hdf5_with_a_right_hash_is_a_fault_and_no_crash(folder: Path) 
         (folder / NAME).write_bytes(original)
 
 
-def compare(folder: Path, count: int) -> tuple[list[str], int]:
-    """What is said of each fault, and how many examples were compared."""
-    stored = manifest.read_manifest(folder)
-    job = shard_folders.job(with_sources=True)
-    faults, compared = compare_with_source(folder, stored, job, count, set())
-    return [str(fault) for fault in faults], compared
-
-
-def test_what_was_made_is_made_again_byte_for_byte(pixels: tuple[Path, Manifest]) -> None:
-    total = sum(pixels[1].content.splits.values())
-    assert compare(pixels[0], total) == ([], total)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("images", 7), ("labels", 3), ("indices", 70_000), ("shifts", -100), ("digits", 1)],
-)
-def test_a_shard_that_was_altered_with_a_right_hash_is_found(
-    folder: Path, name: str, value: int
-) -> None:
-    with h5py.File(folder / NAME, "r+") as file:
-        file[name][-1] = value
-    shard = shard_folders.rehash(folder, NAME).shards[1]
-    (text,) = compare(folder, 1)[0]
-    assert text.startswith(f"{NAME}: different: 1 of 3 examples")
-    assert text.endswith(f"{name} of train {shard.first + shard.examples - 1}")
-
-
 Way = tuple[str | int, ...]
 
 
@@ -244,13 +210,6 @@ def test_a_value_that_is_never_written_is_refused(
     tmp_path: Path, values: dict[str, Any], way: Way, value: object
 ) -> None:
     assert "altered" in read_refusal(tmp_path, with_value(values, way, value))
-
-
-def test_a_virtual_data_set_is_said_to_be_no_longer_read(
-    tmp_path: Path, values: dict[str, Any]
-) -> None:
-    text = with_value(values, ("store",), "virtual")
-    assert "a virtual data set, which is no longer read; make" in read_refusal(tmp_path, text)
 
 
 @pytest.mark.parametrize("text", ["", "null", b"\xff\xfe", "[" * 100_000, "9" * 5000])

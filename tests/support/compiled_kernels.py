@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from capsweep.model import primary_kernels, squash_kernels
+from capsweep.model import squash_kernels
 from capsweep.model.routing import dynamic_kernels
 from capsweep.model.routing.dynamic_triton import COLUMN_REGISTERS, LONGEST_UNROLLED
 from capsweep.model.squash_kernels import FUSED
@@ -82,7 +82,7 @@ def main() -> None:
             compiled(dynamic_kernels.differentiate_kernel, number, **lay_out, **terms),
             compiled(squash_kernels.squash_sums_kernel, number, J=1, **rows),
             compiled(squash_kernels.differentiate_sums_kernel, number, WITH_LENGTH=True, **rows),
-            compiled(primary_kernels.squash_channels_kernel, number, channel, **channels),
+            compiled(squash_kernels.squash_channels_kernel, number, channel, **channels),
         )
         for found in re.findall(r"\b(?:atom|red|mma|wgmma)\.\S+", "".join(texts)):
             print(found)

@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
-from procedure_1 import AWKWARD, Size
 from routing_variants import assert_same, normal
 from torch import Tensor
 
 from capsweep.model.routing import LayerSizes, Routed
 from capsweep.model.votes import ConvolutionalVotes, LocalVotes, Votes
 
+# Batch, children, parents, pose of a child, pose of a parent.
+Size = tuple[int, int, int, int, int]
+AWKWARD: list[Size] = [(1, 1, 1, 1, 1), (2, 5, 3, 4, 2), (3, 1, 7, 2, 5), (2, 11, 1, 3, 1)]
 Child = tuple[int, int]  # position, type
 Parent = tuple[int, int]  # position, type
 
@@ -88,10 +90,15 @@ def softmax(logits: Tensor) -> Tensor:
 def divide(
     logit: Mapping[Link, Tensor], norm: str, share: Callable[[Tensor], Tensor] = softmax
 ) -> dict[Link, Tensor]:
-    """Each child among all parents above it, or, by types, among those of a position at each."""
+    """Each child among all parents above it; by types, among those of a position at each; by
+    positions, among those of a type, but where there is one position, by types.
+    """
     rivals = defaultdict(list)
+    has_one_position = len({link.parent[0] for link in logit}) == 1
     for link in logit:
-        rivals[link.child, None if norm == "all" else link.parent[0]].append(link)
+        position, kind = link.parent
+        among = {"all": None, "types": position, "positions": None if has_one_position else kind}
+        rivals[link.child, among[norm]].append(link)
     return {
         link: coupling
         for links in rivals.values()

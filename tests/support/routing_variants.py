@@ -70,7 +70,8 @@ class Variant(NamedTuple):
 
     def routes(self, kind: type[LocalVotes]) -> bool:
         """Whether it takes votes of a kind: of all, or of the one that `votes_kind` says."""
-        return getattr(self.layer(1, LayerSizes(1, 1, 1, 1)), "votes_kind", kind) is kind
+        only = getattr(self.layer(1, LayerSizes(1, 1, 1, 1)), "votes_kind", None)
+        return only in (None, kind)
 
     @property
     def coupling_rule(self) -> CouplingRule | None:

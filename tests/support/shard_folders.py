@@ -25,7 +25,7 @@ Make = Callable[..., int]
 
 # 57,480 examples in forty shards and 14,400 in eleven, of the embedded digits: after the first ones
 # there is time to see that they are there.
-LARGER = ["dataset.source=digits", "--pairs=40", "--shards=40", "--executor=local"]
+LARGER = ["dataset.source=digits", "PAIRS=40", "SHARDS=40", "EXECUTOR=local"]
 PAIRS = 2  # of each training digit: 2,874 examples
 
 
@@ -106,7 +106,7 @@ def times(folder: Path) -> dict[str, int]:
 
 def start_making(folder: Path, *arguments: str) -> Process:
     """`capsweep data make multimnist`, by default of LARGER, in its own process."""
-    words = [*(arguments or LARGER), f"--storage={folder}"]
+    words = [*(arguments or LARGER), f"STORAGE={folder}"]
     return commands.start("data", "make", "multimnist", *words)
 
 

@@ -10,7 +10,6 @@ from capsweep.config.cell import flat
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import render, table
 from capsweep.sweep import choices, expand, plan, spec
-from capsweep.sweep.choices import Choices
 
 FILES = sorted(package_files.find_folder("sweeps").glob("*.yaml"))
 every_sweep = pytest.mark.parametrize("name", [path.stem for path in FILES])
@@ -44,7 +43,7 @@ def test_numbers_of_the_larger_network_stand_in_its_rows_alone(
     name: str, numbers: tuple[set[str], set[str]], tmp_path: Path
 ) -> None:
     small = spec.load(name)
-    larger = choices.apply_choices(small, Choices(model="matrix_capsnet_big"))
+    larger = choices.apply_words(small, {"MODEL": "matrix_capsnet_big"})
     for sweep, published in zip((small, larger), numbers, strict=True):
         rows = table.build_table(sweep, expand.expand_sweep(sweep), Ledger(str(tmp_path))).rows
         beside = {
@@ -61,7 +60,7 @@ def test_numbers_of_the_larger_network_stand_in_its_rows_alone(
 def test_its_first_lines_and_the_index_of_questions_say_how_it_is_run(name: str) -> None:
     folder = package_files.find_folder("sweeps")
     command, expected, *_ = (folder / f"{name}.yaml").read_text().splitlines()
-    assert re.match(rf"# command:  make sweep( ROUTING=em)?( SWEEP={name}|  )", command), command
+    assert re.match(rf"# command:  make sweep( SWEEP={name}|  )", command), command
     assert expected.startswith("# expected: ")
     assert f"`{name}.yaml`" in (folder / "README.md").read_text()
 

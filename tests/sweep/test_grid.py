@@ -1,7 +1,7 @@
 """The grid of a sweep: arms and axes of its file, what is typed beside its name, and its cells."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from capsweep.config import compose
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import choices, expand, plan
-from capsweep.sweep.choices import Choices
 from capsweep.sweep.expand import Point
 
 TEXT = """\
@@ -24,17 +23,11 @@ arms:
 ARMS
 table: {rows: [arm, routing.num_iters], columns: [dataset], metric: test/error}
 """
-FIXED = "fixed: [model=capsnet_small, routing=dynamic, routing.num_iters=1]"
 AXIS = "space: {routing.num_iters: [1, 3]}"
 ARMS = f"""\
   deep: {{fixed: [model=capsnet_small], {AXIS}}}
-  control: {{optional: true, {FIXED}}}
+  other: {{fixed: [model=capsnet_small, routing=uniform]}}
 """
-MORE = f"""{ARMS}\
-  second: {{fixed: [model=cnn_small, batch_size=16]}}
-  wide: {{optional: true, fixed: [model=capsnet_small, batch_size=16], {AXIS}}}
-"""
-
 Expand = Callable[..., list[Point]]
 
 
@@ -42,17 +35,17 @@ Expand = Callable[..., list[Point]]
 def expand_file(tmp_path: Path) -> Expand:
     """The points of a sweep with these arms, more lines, and what is typed beside its name."""
 
-    def expanded(arms: str, more: str = "", /, **typed: object) -> list[Point]:
+    def expanded(arms: str, more: str = "", overrides: Sequence[str] = (), **words: str):
         path = tmp_path / "small.yaml"
         path.write_text(TEXT.replace("ARMS\n", arms) + more)
-        return expand_named(str(path), **typed)
+        return expand_named(str(path), overrides, **words)
 
     return expanded
 
 
-def expand_named(name: str, **typed: object) -> list[Point]:
-    """The points of a sweep, with what is typed beside its name."""
-    return expand.expand_sweep(choices.load_sweep(name, Choices(**typed)))
+def expand_named(name: str, overrides: Sequence[str] = (), **words: str) -> list[Point]:
+    """The points of a sweep, with the words that are typed beside its name."""
+    return expand.expand_sweep(choices.load_sweep(name, words, overrides))
 
 
 def list_places(points: list[Point], arm: str = "") -> list[str]:
@@ -68,58 +61,25 @@ def make_arm(space: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arms", "typed", "expected"),
+    ("words", "expected"),
     [
-        (ARMS, {}, ["cnn", "deep 1", "deep 3"]),
-        (ARMS, {"routing": "3"}, ["cnn", "deep 3"]),
-        (ARMS, {"routing": "dynamic"}, ["cnn", "deep 1", "deep 3", "control"]),
-        (ARMS, {"routing": "dynamic,3"}, ["cnn", "deep 3", "control"]),
-        (ARMS, {"routing": "control"}, ["cnn", "control"]),
-        (ARMS, {"arms": "control"}, ["cnn", "control"]),
-        (ARMS, {"arms": "control,deep", "routing": "3"}, ["cnn", "deep 3", "control"]),
-        (ARMS, {"arms": "deep", "routing": "dynamic"}, ["cnn", "deep 1", "deep 3"]),
-        (MORE, {}, ["cnn", "deep 1", "deep 3", "second"]),
-        (MORE, {"routing": "dynamic,3"}, ["cnn", "deep 3", "control", "second", "wide 3"]),
-        (MORE, {"routing": "control"}, ["cnn", "control"]),
-        (MORE, {"arms": "wide", "routing": "dynamic"}, ["cnn", "wide 1", "wide 3"]),
+        ({}, ["cnn", "deep 1", "deep 3", "other"]),
+        ({"ROUTING": "3"}, ["cnn", "deep 3", "other"]),
+        ({"ARMS": "other"}, ["cnn", "other"]),
+        ({"ARMS": "deep", "ROUTING": "3"}, ["cnn", "deep 3"]),
+        ({"ARMS": "deep", "ROUTING": "3,uniform"}, ["cnn", "deep dynamic 3", "deep uniform"]),
     ],
 )
-def test_routing_and_arms_choose_which_arms_are_run(
-    arms: str, typed: dict[str, str], expected: list[str], expand_file: Expand
+def test_routing_and_arms_choose_which_places_are_run(
+    words: dict[str, str], expected: list[str], expand_file: Expand
 ) -> None:
-    assert list_places(expand_file(arms, **typed)) == expected
+    assert list_places(expand_file(ARMS, **words)) == expected
 
 
-def test_the_control_is_the_cell_of_one_iteration_and_shares_its_run(
-    expand_file: Expand, tmp_path: Path
-) -> None:
-    points = expand_file(ARMS, routing="dynamic")
-    control = next(p for p in points if p.title == "control")
-    same = compose.cell(["experiment=digits", "model=capsnet_small", "routing.num_iters=1"])
-    assert control.cell.signature == same.signature
+def test_arms_of_equal_cells_share_their_runs(expand_file: Expand, tmp_path: Path) -> None:
+    points = expand_file(ARMS, ROUTING="uniform")
     planned = plan.make_plan(points, Ledger(str(tmp_path)))
-    assert (len(planned.cells), planned.count_equivalent()) == (6, 2)
-
-
-@pytest.mark.parametrize("typed", ["3", "1,3"])
-def test_an_override_never_makes_the_control_route(typed: str, expand_file: Expand) -> None:
-    points = expand_file(ARMS, routing="dynamic", overrides=[f"routing.num_iters={typed}"])
-    assert {p.coordinate("routing.num_iters") for p in points if p.arm == "control"} == {1}
-    iterations = {p.coordinate("routing.num_iters") for p in points if p.arm == "deep"}
-    assert iterations == set(map(int, typed.split(",")))
-
-
-def test_a_file_is_checked_with_the_optional_arms_that_are_not_run(expand_file: Expand) -> None:
-    arms = f"{ARMS}  spare: {{optional: true, fixed: [epoch=3]}}\n"
-    for typed in ({}, {"routing": "3"}, {"overrides": ["epochs=2"]}):
-        with pytest.raises(ConfigError, match=r"^small\.yaml: arm spare: epoch: no such key"):
-            expand_file(arms, **typed)
-
-
-def test_routing_control_needs_that_arm(expand_file: Expand) -> None:
-    message = r"^ROUTING=dynamic,control: small\.yaml has no arm control; have cnn, deep, other$"
-    with pytest.raises(ConfigError, match=message):
-        expand_file(ARMS.replace("control:", "other:"), routing="dynamic,control")
+    assert (len(planned.cells), planned.count_equivalent()) == (4, 2)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +104,8 @@ def test_axes_are_lists_hydras_sweep_grammar_or_coupled(
 
 
 def test_axes_are_coupled_on_the_command_line(expand_file: Expand) -> None:
-    typed = {"overrides": ["epochs=1,2", "batch_size=8,16"], "zips": ["epochs,batch_size"]}
-    points = expand_file(make_arm("{}"), **typed)
+    overrides = ["epochs=1,2", "batch_size=8,16"]
+    points = expand_file(make_arm("{}"), "", overrides, ZIP="epochs,batch_size")
     assert list_places(points, "caps") == ["caps 1 8", "caps 2 16"]
 
 
@@ -160,11 +120,11 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
         {},
         r"space: epochs, batch_size has the value 1, 8 twice; keep one",
     ),
-    ("{}", "", {"overrides": AXES[:1], "zips": ["epochs,seed"]}, "ZIP=epochs,seed: no arm of "),
+    ("{}", "", {"overrides": AXES[:1], "ZIP": "epochs,seed"}, "ZIP=epochs,seed: no arm of "),
     (
         "{}",
         "",
-        {"overrides": AXES, "zips": ["epochs,batch_size", "batch_size,optim.optimizer.lr"]},
+        {"overrides": AXES, "ZIP": "epochs,batch_size;batch_size,optim.optimizer.lr"},
         "batch_size is coupled twice",
     ),
     (
@@ -174,17 +134,17 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
         r"^exclude='routing\.num_iters=7': .* no such",
     ),
     (GRID, "exclude: {arm: caps}\n", {}, r"exclude must be a list of settings"),
-    (GRID, "", {"excludes": ["arm=caps"]}, "no place of arm caps is left; name the arm"),
-    (GRID, "", {"excludes": [""]}, "EXCLUDE is empty"),
+    (GRID, "", {"EXCLUDE": "arm=caps"}, "no place of arm caps is left; name the arm"),
+    (GRID, "", {"EXCLUDE": ";"}, "EXCLUDE is empty"),
     (
         GRID,
         "",
-        {"excludes": ["epochs=9"], "routing": "1"},
+        {"EXCLUDE": "epochs=9", "ROUTING": "1"},
         "epochs=9': .* has no such place",
     ),
-    (GRID, "", {"recon": "maybe"}, "RECON=maybe: 'maybe' is neither on, off nor a weight"),
-    ("{epochs: [1, 2]}", "", {"recon": "on"}, r"RECON: no arm of small\.yaml has the axis"),
-    (GRID, "", {"arms": "cats"}, "ARMS=cats: 'cats' is no arm; have cnn, caps"),
+    (GRID, "", {"RECON": "maybe"}, "RECON=maybe: 'maybe' is neither on, off nor a weight"),
+    ("{epochs: [1, 2]}", "", {"RECON": "on"}, r"RECON: no arm of small\.yaml has the axis"),
+    (GRID, "", {"ARMS": "cats"}, "ARMS=cats: 'cats' is no arm; have cnn, caps"),
     (GRID, "", {"overrides": ["epochs=range(3,1)"]}, r"epochs=range\(3,1\): gives no value"),
     ('{dataset: "glob(x*)"}', "", {}, r"dataset=glob\(x\*\): matches no option"),
     ('{optim.optimizer.lr: "interval(0.0001, 0.01)"}', "", {}, "or set kind: search"),
@@ -204,14 +164,12 @@ def test_what_cannot_be_meant_or_run_is_refused(
 
 
 def test_excluded_places_are_left_out(expand_file: Expand) -> None:
-    excludes = ["routing.num_iters=1 loss.reconstruction.weight=0", "loss.reconstruction.weight=7"]
+    typed = "routing.num_iters=1 loss.reconstruction.weight=0; loss.reconstruction.weight=7"
     space = GRID.replace("0.0005]", "0.0005, 7]")
-    places = list_places(expand_file(make_arm(space), excludes=excludes), "caps")
+    places = list_places(expand_file(make_arm(space), EXCLUDE=typed), "caps")
     assert places == ["caps 1 0.0005", "caps 3 0", "caps 3 0.0005"]
     of_file = "exclude: [{loss.reconstruction.weight: 7}, {arm: caps, routing.num_iters: 1}]\n"
-    points = expand_file(
-        make_arm(space), of_file, excludes=["arm=caps loss.reconstruction.weight=0"]
-    )
+    points = expand_file(make_arm(space), of_file, EXCLUDE="arm=caps loss.reconstruction.weight=0")
     assert list_places(points, "caps") == ["caps 3 0.0005"]
 
 
@@ -222,12 +180,12 @@ def test_excluded_places_are_left_out(expand_file: Expand) -> None:
 def test_recon_sets_the_reconstruction_weight(
     recon: str, weights: list[str], expand_file: Expand
 ) -> None:
-    points = expand_file(make_arm("{loss.reconstruction.weight: [0, 7]}"), recon=recon)
+    points = expand_file(make_arm("{loss.reconstruction.weight: [0, 7]}"), RECON=recon)
     assert list_places(points, "caps") == [f"caps {weight}" for weight in weights]
 
 
 def test_the_main_question_and_routing_3_of_it() -> None:
-    points, pinned = expand_named("ablation"), expand_named("ablation", routing="3")
+    points, pinned = expand_named("ablation"), expand_named("ablation", ROUTING="3")
     assert list_places(points) == [
         "cnn", "capsnet 1 0", "capsnet 1 0.0005", "capsnet 3 0", "capsnet 3 0.0005",
     ]  # fmt: skip
@@ -239,7 +197,7 @@ def test_the_main_question_and_routing_3_of_it() -> None:
 
 
 def test_seeds_are_innermost_and_the_same_for_every_place() -> None:
-    points = expand_named("ablation", seeds="7,0,5")
+    points = expand_named("ablation", SEEDS="7,0,5")
     assert [point.cell.config["seed"] for point in points] == [7, 0, 5] * 5
     for start in range(0, 15, 3):
         assert len({point.title for point in points[start : start + 3]}) == 1
@@ -247,7 +205,7 @@ def test_seeds_are_innermost_and_the_same_for_every_place() -> None:
 
 
 def test_a_place_is_the_cell_its_command_line_runs() -> None:
-    for point in expand_named("ablation", overrides=["epochs=3"]):
+    for point in expand_named("ablation", ["epochs=3"]):
         _, _, *overrides = shlex.split(point.cell.command)
         again = compose.cell(overrides)
         assert again.signature == point.cell.signature

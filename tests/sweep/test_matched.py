@@ -12,7 +12,6 @@ from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, render, table
 from capsweep.sweep import choices, drive, expand, more_seeds
-from capsweep.sweep.choices import Choices
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
@@ -37,8 +36,7 @@ def load_matched(tmp_path: Path) -> Loaded:
     def load(*overrides: str, text: str = TEXT) -> tuple[Sweep, list[Point]]:
         path = tmp_path / "equal.yaml"
         path.write_text(text)
-        typed = Choices(overrides=[f"places.storage={tmp_path}", *overrides])
-        sweep = choices.load_sweep(str(path), typed)
+        sweep = choices.load_sweep(str(path), {"STORAGE": str(tmp_path)}, overrides)
         return sweep, expand.expand_sweep(sweep)
 
     return load
@@ -111,8 +109,8 @@ def test_one_command_runs_the_baseline_and_then_what_waits_for_it(
 ) -> None:
     load_matched()
     # Any accuracy is reached by the second epoch where it is that of an untrained network, or less.
-    words = [str(tmp_path / "equal.yaml"), "--executor", "local", "--storage", str(tmp_path)]
-    typed = ["optim.optimizer.lr=1e-9", "optim.schedule.floor=0", "--seeds", "1"]
+    words = [str(tmp_path / "equal.yaml"), "EXECUTOR=local", f"STORAGE={tmp_path}"]
+    typed = ["optim.optimizer.lr=1e-9", "optim.schedule.floor=0", "SEEDS=1"]
     cli.main(["sweep", *words, *typed])
     ledger = Ledger(tmp_path / "ledger")
     found = [ledger.read_science(signature) for signature in ledger.list_signatures()]
@@ -124,7 +122,7 @@ def test_one_command_runs_the_baseline_and_then_what_waits_for_it(
     assert by_model == {("cnn_tiny", None), ("capsnet_tiny", None), ("capsnet_tiny", accuracy)}
     output = capsys.readouterr().out
     assert output.index("cnn · seed 0:") < output.index("capsnet · seed 0:")
-    cli.main(["plan", *words[:1], *words[3:], *typed])
+    cli.main(["plan", *words[:1], *words[2:], *typed])
     assert "0 missing" in capsys.readouterr().out
 
 
@@ -132,8 +130,8 @@ def test_what_waits_for_a_baseline_that_failed_is_told_and_not_run(
     load_matched: Loaded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     load_matched(text=TEXT.replace("model=cnn_tiny", "model=cnn_tiny, optim.optimizer.lr=1e18"))
-    words = [str(tmp_path / "equal.yaml"), "--executor", "local", "--storage", str(tmp_path)]
-    assert cli.main(["sweep", *words, "--seeds", "1"]) == drive.FAILED
+    words = [str(tmp_path / "equal.yaml"), "EXECUTOR=local", f"STORAGE={tmp_path}"]
+    assert cli.main(["sweep", *words, "SEEDS=1"]) == drive.FAILED
     output = capsys.readouterr().out
     assert "1 cell left: each stops at the accuracy that cnn reaches first" in output
     assert len(Ledger(tmp_path / "ledger").list_signatures()) == 2

@@ -22,8 +22,8 @@ LOWER = [0.0090, 0.0095, 0.0102, 0.0093, 0.0094, 0.0099]
 
 def fill_ledger(ledger: Path, overrides: list[str]) -> tuple[spec.Sweep, list[Point]]:
     """CNN and CapsNet on six seeds each, the CNN higher in every column by the same differences."""
-    chosen = choices.Choices(routing="1", recon="off", seeds="6", overrides=overrides)
-    sweep = choices.load_sweep("ablation", chosen)
+    typed = {"ROUTING": "1", "RECON": "off", "SEEDS": "6"}
+    sweep = choices.load_sweep("ablation", typed, overrides)
     points = expand.expand_sweep(sweep)
     for point in points:
         path = ledger / folder_of(point.cell.signature)

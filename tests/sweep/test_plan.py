@@ -14,7 +14,6 @@ from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger, folder_of
 from capsweep.sweep import choices, drive, expand, plan
-from capsweep.sweep.choices import Choices
 from capsweep.sweep.estimates import (
     Estimate,
     Estimates,
@@ -32,7 +31,7 @@ MISSING = Entry("missing")
 
 @pytest.fixture(scope="module")
 def points() -> list[Point]:
-    return expand.expand_sweep(choices.load_sweep("ablation", Choices()))
+    return expand.expand_sweep(choices.load_sweep("ablation", {}))
 
 
 def finish(ledger: Path, signature: str, code: dict[str, str] | None = None) -> None:
@@ -139,7 +138,7 @@ def test_a_plan_says_what_time_is_known_and_for_which_cells_it_is_not(tmp_path: 
     assert re.match(
         rf"time: about 60 min on \d+ [CG]PU slots? here, [\d.]+ [CG]PU-hours, {origin}", line
     )
-    sweep = choices.load_sweep("ablation", Choices())
+    sweep = choices.load_sweep("ablation", {})
     content = json.loads(plan.as_json(sweep, planned, costs))
     assert (content["estimated_seconds_due"], content["due_without_estimate"]) == (3600, 1)
     both = plan.Plan((planned.cells[1],))
@@ -182,7 +181,7 @@ def _planned(cell: Cell, entry: Entry) -> plan.PlannedCell:
 
 
 def test_the_parts_of_an_array_are_the_whole_each_cell_once_and_even(tmp_path: Path) -> None:
-    sweep = choices.load_sweep("ablation", Choices(seeds="4"))
+    sweep = choices.load_sweep("ablation", {"SEEDS": "4"})
     cells = plan.make_plan(expand.expand_sweep(sweep), Ledger(tmp_path)).cells
     parts = [drive.ArrayPart.parse(f"{i}/3").select_cells(cells) for i in (1, 2, 3)]
     together = [cell.cell.signature for part in parts for cell in part]
@@ -196,5 +195,5 @@ def test_the_parts_of_an_array_are_the_whole_each_cell_once_and_even(tmp_path: P
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0"])
 def test_a_part_that_cannot_be_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=f"--shard {text}: must be i/n"):
+    with pytest.raises(ConfigError, match=f"SHARD={text}: must be i/n"):
         drive.ArrayPart.parse(text)

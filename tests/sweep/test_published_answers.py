@@ -49,7 +49,7 @@ def test_a_table_is_printed_again_from_the_cells_beside_it(name: str, tmp_path: 
     assert transfer.import_cells(ledger, archive)[0] > 0
     for signature in ledger.list_signatures():
         assert "places." not in " ".join(ledger.read_provenance(signature)["overrides"])
-    assert main(["report", *read_choices(page), "--storage", str(tmp_path)]) == 0
+    assert main(["report", *read_choices(page), f"STORAGE={tmp_path}"]) == 0
     (folder,) = (tmp_path / "reports").iterdir()
     assert read_table((folder / "table.md").read_text()) == read_table(page)
 

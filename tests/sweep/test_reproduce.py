@@ -49,7 +49,7 @@ def test_what_it_prints_can_be_typed_where_capsweep_is_on_no_path(
 ) -> None:
     (tmp_path / "bin" / "capsweep").unlink()
     signature = store_cell(tmp_path, {"overrides": ["seed=3"]})
-    assert cli.main(["ledger", "reproduce", signature, "--storage", str(tmp_path)]) == 0
+    assert cli.main(["ledger", "reproduce", signature, f"STORAGE={tmp_path}"]) == 0
     command = capsys.readouterr().out.splitlines()[-1]
     shown = subprocess.run(f"{command} --cfg job", shell=True, capture_output=True, text=True)
     assert (shown.returncode, "seed: 3" in shown.stdout) == (0, True)
@@ -59,7 +59,7 @@ def test_a_cell_without_a_result_is_not_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     signature = store_cell(tmp_path, {"overrides": ["seed=3"]})
-    assert cli.main(["ledger", "reproduce", signature, "--run", "--storage", str(tmp_path)]) == 2
+    assert cli.main(["ledger", "reproduce", signature, "--run", f"STORAGE={tmp_path}"]) == 2
     assert "it has no result to compare with; the line above runs it" in capsys.readouterr().err
 
 
@@ -76,7 +76,7 @@ def test_what_it_prints_runs_nothing_but_the_cell(
     commit: str, overrides: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     signature = store_cell(tmp_path, {"code": {"commit": commit}, "overrides": overrides})
-    assert cli.main(["ledger", "reproduce", signature, "--storage", str(tmp_path)]) == 0
+    assert cli.main(["ledger", "reproduce", signature, f"STORAGE={tmp_path}"]) == 0
     output = capsys.readouterr().out
     assert paste_text(output, tmp_path) == []
     assert (commit == COMMIT) == (f"git checkout {COMMIT} && capsweep train" in output)
@@ -91,7 +91,7 @@ def test_overrides_that_capsweep_never_wrote_are_refused(
     overrides: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     signature = store_cell(tmp_path, {"overrides": overrides})
-    assert cli.main(["ledger", "reproduce", signature, "--storage", str(tmp_path)]) == 2
+    assert cli.main(["ledger", "reproduce", signature, f"STORAGE={tmp_path}"]) == 2
     output = capsys.readouterr()
     assert output.out == ""
     assert re.match(rf"error: .*{signature}.*provenance\.json", output.err)

@@ -1,7 +1,6 @@
 """A search: what it refuses, what it takes from the ledger, and trials whose workers are lost."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,12 +37,11 @@ arms:
 """
 
 
-def write_search(folder: Path, text: str = SEARCH, **typed: object) -> Sweep:
+def write_search(folder: Path, text: str = SEARCH, **typed: str) -> Sweep:
     """A search whose ledger is in the folder."""
     file = folder / "find.yaml"
     file.write_text(text)
-    chosen = choices.Choices(overrides=[f"places.storage={folder}"])
-    return choices.load_sweep(str(file), replace(chosen, **typed))
+    return choices.load_sweep(str(file), {"STORAGE": str(folder), **typed})
 
 
 @pytest.fixture
@@ -283,7 +281,7 @@ def test_a_plan_names_candidates_arms_trials_left_and_what_they_take(
     timed = {"seconds": {"fit": 30, "total": 36}, "steps": 10, "shape": first.cell.shape}
     science = {"metrics": {"val/error": 0.5}, "parameters": 1, "epochs": 1, **timed}
     write_cell(ledger, Job(first.cell, labels_of(first.cell)), **{"result.json": science})
-    words = ["plan", str(sweep.path), "--storage", str(tmp_path)]
+    words = ["plan", str(sweep.path), f"STORAGE={tmp_path}"]
     assert cli.main(words) == 0
     printed = capsys.readouterr().out
     assert "capsnet · routing.num_iters=3 · optim.optimizer.lr=0.001" in printed

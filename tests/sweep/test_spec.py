@@ -65,17 +65,13 @@ def test_what_all_published_numbers_are_of_gives_way_to_what_one_is_of(load: Loa
 
 AXIS = "      routing.num_iters: [1, 3]\n"
 FIXED = "fixed: [model=capsnet_small]"
-CONTROL = "  control: {fixed: [routing=dynamic], space: {routing.num_iters: [1]}}\ntable:"
 HEAD = TEXT[TEXT.index("[") : TEXT.index("  cnn")]
-BY_BASE = HEAD.replace("experiment=digits", "routing.num_iters=1") + "  control: {}\n"
 REFUSED = [
-    ("table:", CONTROL, r"num_iters must be fixed to 1, in arms\.control\.fixed"),
-    (HEAD, BY_BASE, r"num_iters must be fixed to 1, in arms\.control\.fixed"),
-    (FIXED, f"{FIXED}\n    optional: maybe", r"optional must be true or false, got maybe"),
+    (FIXED, f"{FIXED}\n    matched: maybe", r"matched must be true or false, got maybe"),
     (
         FIXED,
-        f"{FIXED}\n    optinal: true",
-        r"optinal: no such key; did you mean optional\?",
+        f"{FIXED}\n    matchd: true",
+        r"matchd: no such key; did you mean matched\?",
     ),
     ("  capsnet:", '  "":', r"arms: '' is no name of an arm; write one line of printable text"),
     ("  capsnet:", '  "a\\nb":', r"arms: 'a\\nb' is no name of an arm"),
@@ -111,7 +107,7 @@ REFUSED = [
     ("[1, 3]", "[1, 010]", r"line 10: 010: some programs read this as text, others as a value"),
     ("seeds: [0, 1]", "seeds: [1_000]", r"line 3: 1_000: some programs"),
     ("seeds: [0, 1]", "seeds: [1:30]", r"line 3: 1:30: some programs"),
-    (FIXED, f"{FIXED}\n    optional: yes", r"line 9: yes: some programs"),
+    (FIXED, f"{FIXED}\n    matched: yes", r"line 9: yes: some programs"),
 ]
 
 
@@ -143,7 +139,7 @@ def test_a_file_draws_nothing_from_the_environment_that_is_recorded(
 ) -> None:
     monkeypatch.setenv("A_SECRET", "hunter2")
     with pytest.raises(ConfigError, match=r"^small\.yaml: arm .*: logger\.project") as caught:
-        expand.check_file(load(old, new))
+        expand.expand_sweep(load(old, new))
     assert "hunter2" not in str(caught.value)
 
 

@@ -1,5 +1,6 @@
 """A tracking process of its own for every test, a server, and cells that are tracked."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,7 +29,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Child]]:
     terminal.print_once.cache_clear()
     own: list[Child] = []
     monkeypatch.setattr(tracker, "IDLE", own)
-    monkeypatch.setattr(tracker, "FAULTS", {"online": [], "offline": []})
+    monkeypatch.setattr(tracker, "FAULTS", Counter())
     yield own
     for child in own:
         child.kill()

@@ -30,18 +30,16 @@ def test_different_cells_of_a_sweep_have_different_names(sweep: str) -> None:
 def test_a_name_says_arm_iterations_reconstruction_and_seed() -> None:
     labels = {one.name: one for one in labels_of_sweep("ablation").values()}
     assert {"cnn · seed 2", "capsnet · T=1 · no recon · seed 1"} <= set(labels)
-    assert {one.job_type for one in labels.values()} == {"cnn", "capsnet", "control", "em"}
+    assert {one.job_type for one in labels.values()} == {"cnn", "capsnet"}
     tags = labels["capsnet · T=3 · recon · seed 0"].tags
     assert tags == ("ablation", "digits", "capsnet_small", "dynamic")
 
 
 def test_what_the_command_line_changed_is_in_names_and_tags() -> None:
-    typed = choices.Choices(
-        seeds="1", overrides=["epochs=1", "limit_batches=2", "trainer.threads=2"]
-    )
-    sweep = replace(choices.load_sweep("ablation", typed), command="make report SEEDS=1")
+    typed = {"SEEDS": "1", "EPOCHS": "1"}, ["limit_batches=2", "trainer.threads=2"]
+    sweep = replace(choices.load_sweep("ablation", *typed), command="make report SEEDS=1")
     for one in expand.make_labels(sweep, expand.expand_sweep(sweep)).values():
-        assert one.tags[:5] == ("ablation", "epochs 1", "limit_batches 2", "seeds 1", "limited")
+        assert one.tags[:5] == ("ablation", "EPOCHS=1", "SEEDS=1", "limit_batches=2", "limited")
         assert one.report == "make report SEEDS=1"
         assert one.name.endswith(" · epochs=1 · limit_batches=2 · seed 0")
 

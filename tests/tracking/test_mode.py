@@ -90,7 +90,7 @@ def test_a_login_in_netrc_counts_where_wandb_itself_finds_it(
     for url in ("http://127.0.0.1:1", "https://api.wandb.ai", "https://api.forge.coreweave.com"):
         assert modes.has_login(url)
     assert not modes.has_login("http://localhost:1")
-    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setenv("WANDB_API_KEY", f"{KEY}\n")
     assert modes.without_keys(f"{KEY} and of-netrc are wrong") == "(key) and (key) are wrong"
 
 
@@ -132,9 +132,7 @@ def test_what_wandbs_own_command_switched_off_is_off(
     assert "http://127.0.0.1:9 does not answer" in settle()[1]  # of `wandb login --host`
 
 
-@pytest.mark.parametrize(
-    "url", ["foo", "http://", "http://host:x", f"http://{'a' * 80}.com", "http://me:secret@"]
-)
+@pytest.mark.parametrize("url", ["foo", "http://", "http://host:x", "http://me:secret@"])
 def test_an_address_that_is_no_host_is_one_line_that_names_the_variable(
     settle: Settle, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
@@ -147,16 +145,6 @@ def test_an_address_that_is_no_host_is_one_line_that_names_the_variable(
     assert "secret" not in str(e.value)
 
 
-def test_a_proxy_that_is_no_host_does_not_answer(
-    settle: Settle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", KEY)
-    monkeypatch.setenv("WANDB_BASE_URL", "http://wandb.invalid")
-    for proxy in ("http://host:x", f"http://{'a' * 80}.com"):
-        monkeypatch.setenv("HTTP_PROXY", proxy)
-        assert settle()[0] == "offline"
-
-
 def test_a_project_of_the_environment_is_not_read_and_that_is_said(
     settle: Settle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,20 +152,3 @@ def test_a_project_of_the_environment_is_not_read_and_that_is_said(
     assert settle()[1].endswith("logger.project=capsweep, WANDB_PROJECT is not read")
     with pytest.raises(ConfigError, match=r"logger\.project must be a name .*, got a/b"):
         settle("logger.project=a/b")
-
-
-def test_a_process_of_wandb_gets_where_and_how_but_not_which_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", f"{KEY}\n")
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    for name in ("RUN_ID", "SWEEP_ID", "NAME", "PROJECT", "MODE", "A_LATER_VERSION_HAS"):
-        monkeypatch.setenv(f"WANDB_{name}", "foreign")
-    variables = modes.clean_environment()
-    assert {name for name in variables if name.startswith("WANDB_")} == {
-        *("WANDB_API_KEY", "WANDB_BASE_URL"),
-    }
-    assert variables["WANDB_API_KEY"] == KEY
-    assert modes.has_login("http://127.0.0.1:9")
-    assert modes.without_keys(f"{KEY} is wrong") == "(key) is wrong"
-    assert variables["PATH"]

@@ -149,7 +149,7 @@ def test_off_starts_no_process_leaves_no_file_and_nothing_to_upload(
     assert "W&B: off (WANDB_MODE=disabled)" in capsys.readouterr().out
     assert (started, list(storage.glob("**/*wandb*"))) == ([], [])
     monkeypatch.delenv("WANDB_MODE")
-    assert cli.main(["wandb", "sync", "--storage", str(storage)]) == 0
+    assert cli.main(["wandb", "sync", f"STORAGE={storage}"]) == 0
     assert (started, server.requests) == ([], [])
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import shard_folders
@@ -136,34 +135,3 @@ def test_another_data_set_than_is_declared_is_refused_with_the_cure(
     manifest.write_manifest(folder, later)
     with pytest.raises(DataError, match="its examples are composed by version 2"):
         train(declared(later, folder))
-
-
-def test_labels_of_others_with_right_hashes_are_other_data_in_the_result(
-    declared: Declared, tmp_path: Path
-) -> None:
-    folders = tmp_path / "true", tmp_path / "false"
-    whole, _ = (shard_folders.make(folder) for folder in folders)
-    with h5py.File(folders[1] / "train-00000.h5", "r+") as file:
-        file["labels"][:] = np.roll(file["labels"][:], 1, axis=0)
-    shard_folders.rehash(folders[1], "train-00000.h5")
-    first, second = (
-        train(declared(whole, folder, NO_DECODER, "epochs=1", f"places.storage={folder}-out"))
-        for folder in folders
-    )
-    assert first["signature"] == second["signature"]
-    assert first["data"]["test"] == second["data"]["test"]
-    assert first["data"]["train"] != second["data"]["train"]
-
-
-def test_a_label_beyond_the_classes_ends_a_cell_with_the_name_of_its_file(
-    declared: Declared, tmp_path: Path
-) -> None:
-    shard_folders.make(tmp_path / "shards")
-    with h5py.File(tmp_path / "shards" / "test-00000.h5", "r+") as file:
-        file["labels"][0] = [3, 12]
-    whole = shard_folders.rehash(tmp_path / "shards", "test-00000.h5")
-    cell = declared(whole, tmp_path / "shards", NO_DECODER, "epochs=1")
-    with pytest.raises(
-        DataError, match=r"test-00000\.h5: different: example 0 of test is of class"
-    ):
-        train(cell)

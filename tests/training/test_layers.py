@@ -50,12 +50,6 @@ def test_the_full_capsnet_on_mnist_has_the_papers_numbers() -> None:
     assert not {"", "decoder.layers"} & layer.keys()  # lists of layers are left out
 
 
-def test_more_routing_iterations_cast_no_more_votes() -> None:
-    once, thrice = (layers_of("model=capsnet_small", f"routing.num_iters={n}") for n in (1, 3))
-    assert once["classes"].votes == thrice["classes"].votes == 2_880
-    assert once["classes.routing"].flops < thrice["classes.routing"].flops
-
-
 def test_sizes_that_do_not_fit_are_named() -> None:
     with pytest.raises(ConfigError, match=r"model\.conv\.kernel and model\.primary\.kernel"):
         layers_of("model=capsnet", "model.conv.kernel=25")

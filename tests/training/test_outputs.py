@@ -43,7 +43,7 @@ def test_the_result_has_the_quantiles_of_every_layer_of_capsules(
         assert 0 <= layer["q0"] <= layer["q100"] <= 1
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 1000, 2**24 + 1])
+@pytest.mark.parametrize("size", [1, 7, 2**24 + 1])
 def test_quantiles_are_of_any_number_of_capsules(size: int) -> None:
     values = torch.arange(size).remainder(5).float()  # of the last, too many for torch.quantile
     expected = torch.quantile(values[: 2**24], torch.tensor(QUANTILES)).tolist()
@@ -86,10 +86,8 @@ def test_a_finished_cell_has_its_worst_examples(small_cell: Callable[..., Cell])
 def test_pictures_and_caption_are_those_of_the_examples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = write_worst(tmp_path, np.eye(3), np.arange(3), Grey())
-    assert file["images"].shape == (0, 1, 6, 6)
-    assert str(file["caption"]) == "no test example is classified wrongly"
-    assert not (tmp_path / "evals" / "worst-examples.png").exists()
+    fit.write_worst_examples(CellDirectory(tmp_path), np.eye(3), np.arange(3), Grey())
+    assert not (tmp_path / "evals").exists()  # none is classified wrongly
     scores, labels = np.eye(3)[[0, 1, 2, 1]], np.array([0, 2, 2, 0])
     file = write_worst(tmp_path, scores, labels, Grey(scale=0.2))
     assert file["indices"].tolist() == [1, 3]

@@ -221,8 +221,8 @@ def test_a_cell_is_not_gone_on_with_on_other_data_than_its_first_epochs_had(
 ) -> None:
     cell = make_resumable(tmp_path, "model=cnn_small")
     path = leave_unfinished(cell)
-    stored, _ = open_checkpoint(path)
-    stored["ImageDataModule"]["digests"]["train"] = "0" * 64
+    stored, state = open_checkpoint(path)
+    state["digests"]["train"] = "0" * 64
     torch.save(stored, path)
     with pytest.raises(DataError, match=f"altered since the first epochs.*'train': '{'0' * 64}'"):
         train(cell)

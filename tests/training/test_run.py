@@ -16,13 +16,13 @@ import torch
 import yaml
 from trained_cells import find_folder, read_outputs, read_rows, train
 
+from capsweep.config import compose
 from capsweep.config.cell import Cell, signature
-from capsweep.data import module
 from capsweep.data.batches import Batch, TrainLoader
 from capsweep.data.evaluation_parts import EvaluationParts
 from capsweep.errors import NonFiniteLossError
 from capsweep.ledger import causes
-from capsweep.training import build
+from capsweep.training import build, fit
 from capsweep.training.callbacks import choose_interval
 from capsweep.training.module import CapsuleTask
 from capsweep.training.objective import Losses
@@ -68,10 +68,8 @@ def test_points_inside_an_epoch_are_the_mean_losses_of_the_steps_between_them(
     small_cell: Callable[..., Cell],
 ) -> None:
     cell = small_cell("logger.every_n_steps=2", "limit_batches=3")
-    received: list[dict] = []
-    train(cell, RunHooks(on_point=received.append))
+    train(cell)
     points, rows = read_rows(cell, "steps.jsonl"), read_rows(cell)
-    assert received == points
     assert [point["step"] for point in points] == [2, 3, 5, 6]
     assert [point["epoch"] for point in points] == pytest.approx([2 / 3, 1, 5 / 3, 2])
     losses = [point["train/loss_step"] for point in points]
@@ -167,7 +165,7 @@ def test_a_cell_that_is_told_to_end_while_it_is_tested_is_finished(
             os.kill(os.getpid(), signal.SIGTERM)
         step(self, batch, batch_idx)
 
-    monkeypatch.setattr(module, "EVALUATION_BATCH", 100)  # two of them are tested
+    monkeypatch.setattr(fit, "EVALUATION_BATCH", 100)  # two of them are tested
     monkeypatch.setattr(CapsuleTask, "test_step", signal_test)
     before = signal.getsignal(signal.SIGTERM)
     with stop_flag.handling_sigterm():
@@ -232,28 +230,9 @@ def test_another_fault_and_an_image_that_has_no_room_alone_are_raised(
         list(parts.evaluate(batch, fail))
 
 
-def test_an_evaluation_takes_no_more_images_at_once_than_two_training_steps(
-    small_cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at_once, make = [], build.build_network
-
-    def note_size(network: torch.nn.Module, images: tuple[torch.Tensor]) -> None:
-        if not network.training:
-            at_once.append(len(images[0]))
-
-    def build_noted(*arguments: Any) -> torch.nn.Module:
-        network = make(*arguments)
-        network.register_forward_pre_hook(note_size)
-        return network
-
-    monkeypatch.setattr(build, "build_network", build_noted)
-    train(small_cell("epochs=1", "batch_size=20", "limit_batches=1", "dataset.validation=0"))
-    assert at_once == [40] * 9  # 360 test images
-
-
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_the_first_bad_step_since_the_last_check_is_named(bad: float) -> None:
-    task = CapsuleTask(torch.nn.Identity(), None, None, {}, seed=0)
+    task = CapsuleTask(torch.nn.Identity(), None, None, compose.cell([]).config)
     task.losses = [torch.tensor(1e30), torch.tensor(0.5)]
     assert task.average_losses(102) == pytest.approx(5e29)
     task.losses = [torch.tensor(loss) for loss in (1.0, bad, 0.5, bad)]
@@ -262,7 +241,7 @@ def test_the_first_bad_step_since_the_last_check_is_named(bad: float) -> None:
 
 
 def test_a_metric_that_is_no_number_is_named_with_its_epoch() -> None:
-    task = CapsuleTask(torch.nn.Identity(), None, None, {}, seed=0)
+    task = CapsuleTask(torch.nn.Identity(), None, None, compose.cell([]).config)
     scores_BN, labels_B = torch.zeros(3, 2), torch.zeros(3, dtype=torch.long)
     losses = Losses(torch.tensor(float("nan")), None, scores_BN)
     task.val_metrics.update(losses, Batch(torch.zeros(3, 1, 2, 2), labels_B))

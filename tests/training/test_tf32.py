@@ -58,16 +58,32 @@ def test_it_is_planned_anywhere_and_is_another_cell() -> None:
     assert rounded.signature != exact.signature
 
 
-def test_without_such_a_gpu_it_is_refused_before_data_is_looked_for(
-    small_cell: Callable[..., Cell], capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "precision=tf32",
+            "precision=tf32 needs an NVIDIA GPU of compute capability 8.0 or more, and there is "
+            "none for this cell; set precision=32 or precision=bf16-mixed",
+        ),
+        (
+            "trainer.accelerator=gpu",
+            "trainer.accelerator=gpu: this process sees no GPU; set resources.gpu=1 on a node that "
+            "has one, or trainer.accelerator=auto",
+        ),
+    ],
+)
+def test_without_such_a_gpu_a_cell_is_refused_before_data_is_looked_for(
+    override: str,
+    message: str,
+    small_cell: Callable[..., Cell],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     nowhere = f"places.data={tmp_path / 'nowhere'}"
-    cell = small_cell("precision=tf32", "dataset=svhn", nowhere)
+    cell = small_cell(override, "dataset=svhn", nowhere)
     assert cli.main(["train", *cell.overrides]) == 2
-    message = (
-        "precision=tf32 needs an NVIDIA GPU of compute capability 8.0 or more, and this cell would "
-        "be trained on a processor; set precision=32 or precision=bf16-mixed"
-    )
     assert capsys.readouterr().err == f"error: {message}\n"
     with pytest.raises(ConfigError) as refusal:
         train(cell)
@@ -81,14 +97,7 @@ def test_a_gpu_is_known_by_its_compute_capability(
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "GPU")
-    config = compose.cell(["precision=tf32"]).config
-    if is_there:
-        devices.set_tf32(config)
-        assert read_flags() == (True, True)
-    else:
-        with pytest.raises(ConfigError, match=r"would be trained on GPU \(7\.5\); set"):
-            devices.set_tf32(config)
+    assert devices.has_tf32(torch.device("cuda")) == is_there
 
 
 def test_its_evaluation_elsewhere_is_in_float32_and_says_so(

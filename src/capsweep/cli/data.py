@@ -4,11 +4,9 @@ import argparse
 import pkgutil
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.progress import Progress
@@ -16,11 +14,10 @@ from rich.progress import Progress
 import data_prep
 from capsweep.cluster import driver
 from capsweep.config import compose, places
-from capsweep.config.cell import flat
 from capsweep.config.overrides import render
 from capsweep.data.images import TestedElsewhere
-from capsweep.errors import ConfigError, DataError, UserError
-from capsweep.lab.evaluation import pictures
+from capsweep.errors import ConfigError, UserError
+from capsweep.report import pictures
 from capsweep.runtime import terminal
 from capsweep.runtime.terminal import count_of
 from capsweep.shards import making, making_plan, verify
@@ -35,65 +32,48 @@ from capsweep.storage.stores import is_url
 from capsweep.training import build
 
 EXAMPLES = 10  # of each split in a picture
-COMPARED = 1000  # examples that are made again, where nobody says how many
 SHARDS = "multimnist_shards"  # the data set of conf/ that reads MultiMNIST
 
 
 def prepare_job(
-    name: str,
-    overrides: Sequence[str],
-    pairs: int | None,
-    with_sources: bool,
-    downloads: bool = True,
+    name: str, overrides: Sequence[str], pairs: int | None, with_sources: bool
 ) -> ShardJob:
     """Return the job of `data_prep/NAME.py`, with its source images.
 
-    downloads: whether official files that are absent are. Raises ConfigError naming the key,
-    DataError where the images are not there.
+    Raises ConfigError naming the key, DataError where the images are not there.
     """
-    module = _load_job_module(name)
-    config = compose.cell([f"dataset={name}", *_join_overrides(module.OVERRIDES, overrides)]).config
-    if not downloads and "mirrors" in config["dataset"]["reader"]:
-        config["dataset"]["reader"]["mirrors"] = []
+    names = sorted(module.name for module in pkgutil.iter_modules(data_prep.__path__))
+    if name not in names:
+        text = f"DATASET={name}: no job makes it; data_prep has {', '.join(names)}"
+        raise UserError(f"{text}; official files are read as they are, below DATA_DIR")
+    module = import_module(f"data_prep.{name}")
+    config = compose.cell([f"dataset={name}", *module.OVERRIDES, *overrides]).config
     reader = build.build_reader(config)
     reader = reader.reader if isinstance(reader, TestedElsewhere) else reader
     digits = reader.read(str(places.resolve(config["places"]).data))
     return module.prepare_job(config["dataset"], digits, pairs, with_sources)
 
 
-def _load_job_module(name: str) -> Any:
-    names = sorted(module.name for module in pkgutil.iter_modules(data_prep.__path__))
-    if name not in names:
-        text = f"DATASET={name}: no job makes it; data_prep has {', '.join(names)}"
-        raise UserError(f"{text}; official files are read as they are, below DATA_DIR")
-    return import_module(f"data_prep.{name}")
-
-
-def _join_overrides(overrides: Sequence[str], later: Sequence[str]) -> list[str]:
-    """Overrides, of which a later one of the same key counts."""
-    keys = {text.partition("=")[0] for text in later}
-    return [*(text for text in overrides if text.partition("=")[0] not in keys), *later]
-
-
-def _read_overrides(parsed: argparse.Namespace) -> list[str]:
-    """As typed, and --data-dir as one."""
-    return [*parsed.overrides, *_read_places(parsed)]
-
-
-def _read_places(parsed: argparse.Namespace) -> list[str]:
+def _list_places(parsed: argparse.Namespace) -> list[str]:
+    """Return DATA_DIR as an override, where it is given."""
     return [] if parsed.data_dir is None else [render("places.data", parsed.data_dir)]
 
 
 def _find_data(overrides: Sequence[str]) -> str:
-    """Where all data sets are, absolute or a URL, by the overrides of places among others."""
+    """Return where all data sets are, by the overrides of places among others."""
     return compose.cell([t for t in overrides if t.startswith("places.")]).config["places"]["data"]
 
 
 def run_make(parsed: argparse.Namespace) -> int:
     """Write what is missing of a data set."""
-    run_tasks, overrides = _choose_runner(parsed), _read_overrides(parsed)
+    run_tasks, overrides = _choose_runner(parsed), [*parsed.overrides, *_list_places(parsed)]
     job = prepare_job(parsed.name, overrides, parsed.pairs, parsed.with_sources)
-    plan = making_plan.make_plan(job, _find_folder(parsed), parsed.shards)
+    data = _find_data(overrides)
+    folder = f"{data}/{parsed.name}" if parsed.storage is None else parsed.storage
+    if is_url(folder) or not folder:
+        cure = "copy the finished folder into the object store"
+        raise UserError(f"STORAGE={folder}: must be a folder of a file system; {cure}")
+    plan = making_plan.make_plan(job, Path(places.absolute(folder)), parsed.shards)
     print(*_describe_plan(plan), sep="\n", flush=True)
     if parsed.dry_run:
         return 0
@@ -102,12 +82,12 @@ def run_make(parsed: argparse.Namespace) -> int:
     with driver.interrupted_by_sigterm(), bar:
         task = bar.add_task("shards", total=len(plan.parts))
         result = making.run_plan(plan, run_tasks, lambda _: bar.advance(task))
-    print(*_describe_result(plan, result, overrides), sep="\n")
+    print(*_describe_result(plan, result, data), sep="\n")
     return result.status
 
 
 def _choose_runner(parsed: argparse.Namespace) -> TaskRunner:
-    if parsed.executor == "local" and parsed.address is None:
+    if parsed.executor == "local" and parsed.ray_address is None:
         return making.run_locally
     if parsed.executor != "ray":
         raise ConfigError(f"EXECUTOR={parsed.executor}: have ray, local (without RAY_ADDRESS)")
@@ -115,54 +95,45 @@ def _choose_runner(parsed: argparse.Namespace) -> TaskRunner:
         from capsweep.shards.ray_tasks import run_on_ray
     except ImportError as error:
         raise ConfigError(f"EXECUTOR=ray: {error}; install ray or set EXECUTOR=local") from error
-    return partial(run_on_ray, address=parsed.address)
+    return partial(run_on_ray, address=parsed.ray_address)
 
 
-def _find_folder(parsed: argparse.Namespace) -> Path:
-    """Absolute. Raises UserError for an object store: shards are written to a file system."""
-    folder = parsed.storage
-    if folder is None:
-        folder = f"{_find_data(_read_overrides(parsed))}/{parsed.name}"
-    if is_url(folder) or not folder:
-        cure = "copy the finished folder into the object store"
-        raise UserError(f"STORAGE={folder}: must be a folder of a file system; {cure}")
-    return Path(places.absolute(folder))
+def _describe_content(content: DataSetContent, folder: Path) -> Iterator[str]:
+    settings = ", ".join(f"{key} {value}" for key, value in content.settings.items())
+    yield f"data set:    {content.dataset} of {content.origin.name}"
+    yield f"settings:    {settings or 'none'}; generator version {content.version}"
+    yield f"folder:      {folder}"
+    yield f"fingerprint: {content.fingerprint}"
 
 
 def _describe_plan(plan: MakingPlan) -> Iterator[str]:
     content = plan.job.content
-    settings = ", ".join(f"{key} {value}" for key, value in content.settings.items())
-    yield f"data set:  {content.dataset} of {content.origin.name} ({settings})"
-    yield f"folder:    {plan.folder}"
-    yield f"identity:  fingerprint {content.fingerprint}"
+    yield from _describe_content(content, plan.folder)
     for split, examples in content.splits.items():
         shards = plan.identity[f"shards.{split}"]
-        yield f"{f'{split}:':<10} {count_of(examples, 'example')} in {count_of(shards, 'shard')}"
-    yield f"disk:      about {plan.missing_bytes:,} bytes to be written, {plan.free:,} are free"
+        yield f"{f'{split}:':<12} {count_of(examples, 'example')} in {count_of(shards, 'shard')}"
+    yield f"disk:        about {plan.missing_bytes:,} bytes to be written, {plan.free:,} are free"
     if present := len(plan.parts) - len(plan.missing):
-        yield f"there:     {count_of(present, 'shard')} finished before; each is checked"
+        yield f"there:       {count_of(present, 'shard')} finished before; each is checked"
 
 
-def _describe_result(
-    plan: MakingPlan, result: MakingResult, overrides: Sequence[str]
-) -> Iterator[str]:
-    kept = len(result.shards) - result.made
-    counts = f"{count_of(result.made, 'shard')} made, {kept:,} kept, of {result.total:,}"
-    yield f"{counts}, in {result.seconds:.1f} s"
+def _describe_result(plan: MakingPlan, result: MakingResult, data: str) -> Iterator[str]:
+    whole, total = len(result.shards), len(plan.parts)
+    made = sum(outcome.is_made for outcome in result.outcomes)
+    yield f"{count_of(made, 'shard')} made, {whole - made:,} kept, of {total:,}"
     for cause, names in result.failures.items():
         yield f"FAILED {len(names):,}: {', '.join(names[:3])}: {cause}"
     if result.status == FINISHED:
         yield f"whole: {plan.folder / 'index.json'}"
-        train = _make_train_command(plan.folder, plan.job.content, _find_data(overrides))
-        yield f"train on it: {train}"
+        yield f"train on it: {_make_train_command(plan.folder, plan.job.content, data)}"
         return
     ended = "interrupted" if result.status == INTERRUPTED else "not whole"
-    missing = f"{count_of(result.total - len(result.shards), 'shard')} missing"
+    missing = f"{count_of(total - whole, 'shard')} missing"
     yield f"{ended}: {plan.folder}: {missing}; run the same command again, which makes them alone"
 
 
 def _make_train_command(folder: Path, content: DataSetContent, data: str) -> str:
-    """`capsweep train ...` on MultiMNIST in a folder. data: where all data sets are."""
+    """Return `capsweep train ...` on MultiMNIST in a folder. data: where all data sets are."""
     if content.dataset != MULTIMNIST:
         return "no data set of conf/ reads it"
     words = [f"dataset={SHARDS}", *declare_data_set(content), render("places.data", data)]
@@ -183,62 +154,13 @@ def _make_train_command(folder: Path, content: DataSetContent, data: str) -> str
 def run_verify(parsed: argparse.Namespace) -> int:
     """Print every fault of a folder; 1 where there is one."""
     manifest = read_manifest(parsed.path)
-    # Who has to name a source does not wait for the hashes of a large data set.
-    job, reason = _find_source(parsed, manifest)
-    faults = verify.verify_files(parsed.path, manifest, lambda: None)
-    source = f"not compared with its source: {reason}"
-    if job is not None:
-        damaged = {fault.file for fault in faults}
-        count = parsed.again or COMPARED
-        more, compared = verify.compare_with_source(parsed.path, manifest, job, count, damaged)
-        faults += more
-        total = sum(manifest.content.splits.values())
-        source = f"{compared:,} of {count_of(total, 'example')} made again and compared"
+    faults = verify.verify_folder(parsed.path, manifest)
     for line in (*faults, *verify.describe_cures(faults)):
         print(line)
-    files = len({fault.file for fault in faults})
-    verdict = f"{count_of(len(faults), 'fault')} in {count_of(files, 'file')}"
-    if not files:
-        verdict = "whole" if job is not None else "as index.json says"
-    read = f"{count_of(len(manifest.shards), 'shard')}, all read; {source}"
-    print(f"{parsed.path}: {verdict} ({manifest.content.dataset}, {read})")
+    verdict = count_of(len(faults), "fault") if faults else "whole"
+    read = f"{manifest.content.dataset}, {count_of(len(manifest.shards), 'shard')}, all read"
+    print(f"{parsed.path}: {verdict} ({read})")
     return 1 if faults else 0
-
-
-def _find_source(parsed: argparse.Namespace, manifest: Manifest) -> tuple[ShardJob | None, str]:
-    """Return the job that makes the examples again; or none, and why: then nobody asked for it.
-
-    Raises DataError where it was asked for, and would make other examples or has no source.
-    """
-    is_asked = parsed.again or parsed.data_dir or parsed.overrides
-    try:
-        return _prepare_again(parsed, manifest, downloads=bool(is_asked)), ""
-    except UserError as error:
-        if is_asked:
-            raise
-        return None, str(error)
-
-
-def _prepare_again(parsed: argparse.Namespace, manifest: Manifest, downloads: bool) -> ShardJob:
-    """Return the job that a manifest describes, prepared from the source images of this machine.
-
-    Raises DataError where it would make other examples.
-    """
-    content = manifest.content
-    keys, with_sources = _load_job_module(content.dataset).SETTINGS, "digits" in manifest.fields
-    given = [render(keys[key], value) for key, value in content.settings.items() if key in keys]
-    overrides = _join_overrides(
-        [f"dataset.source={content.origin.name}", *given], _read_overrides(parsed)
-    )
-    once = prepare_job(content.dataset, overrides, 1, with_sources, downloads)
-    pairs = max(1, content.splits.get("test", 0) // max(1, once.content.splits.get("test", 0)))
-    job = prepare_job(content.dataset, overrides, pairs, with_sources, downloads)
-    if job.content != content:
-        stored, made = flat(asdict(content)), flat(asdict(job.content))
-        difference = making_plan.describe_difference(stored, made)
-        text = f"the source that is read here makes other examples ({difference})"
-        raise DataError(f"{content.dataset}: {text}; set --data-dir to what it was made of")
-    return job
 
 
 def run_info(parsed: argparse.Namespace) -> None:
@@ -250,19 +172,15 @@ def run_info(parsed: argparse.Namespace) -> None:
     grid = _make_grid(parsed.path, manifest)
     write_atomically(picture, lambda file: file.write(pictures.draw_grid(grid)))
     print(*_describe_manifest(parsed.path, manifest), sep="\n")
-    train = _make_train_command(parsed.path, manifest.content, _find_data(_read_places(parsed)))
-    print(f"train on it: {train}")
+    data = _find_data(_list_places(parsed))
+    print(f"train on it: {_make_train_command(parsed.path, manifest.content, data)}")
     print(f"picture:     {picture.resolve()}")
 
 
 def _describe_manifest(folder: Path, manifest: Manifest) -> Iterator[str]:
     content = manifest.content
-    settings = ", ".join(f"{key} {value}" for key, value in content.settings.items())
-    yield f"data set:    {content.dataset} of {content.origin.name}"
-    yield f"folder:      {folder}"
-    yield f"fingerprint: {content.fingerprint}"
+    yield from _describe_content(content, folder)
     yield f"origin:      sha256 {content.origin.sha256}"
-    yield f"settings:    {settings or 'none'}; generator version {content.version}"
     for split, examples in content.splits.items():
         sizes = [shard.bytes for shard in manifest.shards_of(split)]
         text = f"{count_of(examples, 'example')} in {count_of(len(sizes), 'shard')}"
@@ -272,7 +190,7 @@ def _describe_manifest(folder: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def _make_grid(folder: Path, manifest: Manifest) -> pictures.Grid:
-    """The first examples of each split."""
+    """Return the first examples of each split."""
     content = manifest.content
     count = min(EXAMPLES, *content.splits.values())
     tiles_RKHW3, below = [], []

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from capsweep.cli.sweep_options import choose_places
 from capsweep.config import compose, places
 from capsweep.errors import ConfigError, UserError
 from capsweep.storage.stores import open_store, prove_writable
@@ -30,9 +31,15 @@ class Finding(NamedTuple):
     fatal: bool = True
 
 
-def run_doctor(_: argparse.Namespace) -> int:
+def run_doctor(parsed: argparse.Namespace) -> int:
     """Print all findings; 1 when one of them would stop a sweep."""
-    findings = [*check_packages(), *check_ray(), *check_places(), *check_devices(), *check_wandb()]
+    findings = [
+        *check_packages(),
+        *check_ray(),
+        *check_places(parsed),
+        *check_devices(),
+        *check_wandb(),
+    ]
     for subject, fact, cure, fatal in findings:
         mark = "ok" if cure is None else "FAIL" if fatal else "note"
         print(f"{mark:4} {subject}: {fact}{f'; {cure}' if cure else ''}")
@@ -47,7 +54,7 @@ def _version_of(package: str) -> str | None:
 
 
 def check_packages() -> Iterator[Finding]:
-    """Python, and the packages that training needs."""
+    """Check Python, and the packages that training needs."""
     yield Finding("python", platform.python_version())
     for name, cure in PACKAGES.items():
         version = _version_of(name)
@@ -71,9 +78,9 @@ def check_ray() -> Iterator[Finding]:
         )
 
 
-def check_places() -> Iterator[Finding]:
+def check_places(parsed: argparse.Namespace) -> Iterator[Finding]:
     """Storage, data and ledger of a cell that runs here."""
-    node_places = places.resolve(compose.cell([]).config["places"])
+    node_places = places.resolve(compose.cell(choose_places(parsed)).config["places"])
     try:
         places.prepare(node_places)
         prove_writable(open_store(node_places.ledger))
@@ -88,7 +95,7 @@ def check_places() -> Iterator[Finding]:
 
 
 def check_devices() -> Iterator[Finding]:
-    """GPUs, and one that torch does not see."""
+    """Check GPUs, and one that torch does not see."""
     if _version_of("torch") is None:
         return
     import torch

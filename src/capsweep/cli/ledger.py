@@ -23,17 +23,17 @@ from capsweep.runtime.terminal import count_of
 
 
 def find_storage(parsed: argparse.Namespace) -> str:
-    """Where results are: --storage, else the environment's STORAGE."""
+    """Return where results are: STORAGE as typed, else the environment's STORAGE."""
     return parsed.storage or os.environ.get("STORAGE", "outputs")
 
 
 def open_ledger(parsed: argparse.Namespace) -> Ledger:
-    """The ledger of --ledger, else of --storage, else of the environment's STORAGE."""
+    """Return the ledger of LEDGER, else of STORAGE, else of the environment's STORAGE."""
     return Ledger(places.ledger_of(find_storage(parsed), parsed.ledger))
 
 
 def _select_cells(ledger: Ledger, prefixes: list[str]) -> list[str]:
-    """The signatures that begin so; all where none is given."""
+    """Return the signatures that begin so; all where none is given."""
     return [find_signature(ledger, prefix) for prefix in prefixes] or ledger.list_signatures()
 
 
@@ -101,15 +101,15 @@ def run_show(parsed: argparse.Namespace) -> None:
     if failure:
         print(f"\nfailure\n{failure}")
     if "predictions.npz" in ledger.list_files(signature):
-        from capsweep.report import evaluation_tables
+        from capsweep.report import comparison
 
         predictions = stored_files.read_if_sound(partial(load_predictions, ledger, signature))
         if predictions is not None:
-            print(f"\n{evaluation_tables.describe_error(*predictions)}")
+            print(f"\n{comparison.describe_error(*predictions)}")
 
 
 def run_why(parsed: argparse.Namespace) -> None:
-    """The keys in which a cell differs from the nearest finished one."""
+    """Print the keys in which a cell differs from the nearest finished one."""
     from capsweep.config import compose
 
     ledger = open_ledger(parsed)
@@ -136,15 +136,15 @@ def run_why(parsed: argparse.Namespace) -> None:
 
 def run_compare(parsed: argparse.Namespace) -> None:
     """Two cells on the same test examples."""
-    from capsweep.report import evaluation_tables
+    from capsweep.report import comparison
 
     ledger = open_ledger(parsed)
     first, second = (find_signature(ledger, prefix) for prefix in parsed.signature)
-    evaluation_tables.check_same_examples(ledger, first, second)
-    compared = evaluation_tables.compare_predictions(
+    comparison.check_same_examples(ledger, first, second)
+    compared = comparison.compare_predictions(
         *load_predictions(ledger, first), *load_predictions(ledger, second)
     )
-    print(evaluation_tables.describe_comparison(compared, first, second))
+    print(comparison.describe_comparison(compared, first, second))
 
 
 def run_failures(parsed: argparse.Namespace) -> None:
@@ -251,7 +251,7 @@ def run_export(parsed: argparse.Namespace) -> None:
     if not ended:
         raise UserError(
             f"{ledger.store.root}: no finished cell to export, and no failed one; name another "
-            "ledger with --storage or --ledger"
+            "ledger with STORAGE=... or LEDGER=..."
         )
     for signature in entries.keys() - set(ended):
         cause = entries[signature].cause or entries[signature].status

@@ -1,4 +1,4 @@
-"""`capsweep new`: the files of a routing, a loss, a model or a data set of one's own.
+"""`capsweep new`: the files of a routing, a loss, a model, a data set or a sweep of one's own.
 
 `docs/examples/new/KIND` has them where they stand in a checkout, under the name `mine`; a file of a
 data set has numbers in it too, which are read off the data.
@@ -31,6 +31,7 @@ COMMANDS = {
         'train ARGS="dataset=NAME debug=fast places.data=FOLDER"',
         "sweep DATASET=NAME DATA_DIR=FOLDER",
     ),
+    "sweep": ("plan SWEEP=NAME", "sweep SWEEP=NAME", "report SWEEP=NAME"),
 }
 
 
@@ -49,6 +50,8 @@ def run_new(parsed: argparse.Namespace) -> None:
         words |= described
     elif parsed.file is not None or parsed.axes is not None:
         raise UserError("--file and --axes are for a data set alone")
+    if kind == "sweep":
+        words["ROUTINGS"] = ", ".join(list_routings(checkout, parsed.name))
     texts = fill_examples(checkout, kind, words)
     for path, text in texts.items():
         write_text(path, text)
@@ -61,7 +64,7 @@ def run_new(parsed: argparse.Namespace) -> None:
 
 
 def name_words(name: str) -> dict[str, str]:
-    """What stands for `mine` in the examples. Raises UserError for what can be no name."""
+    """Return what stands for `mine` in the examples. Raises UserError for what can be no name."""
     is_name = re.fullmatch(r"[a-z][a-z0-9_]*", name) and len(name) <= LONGEST
     if not is_name or name in RESERVED or keyword.iskeyword(name):
         raise UserError(
@@ -71,27 +74,28 @@ def name_words(name: str) -> dict[str, str]:
     return {"mine": name, "Mine": "".join(part.capitalize() for part in name.split("_"))}
 
 
-def check_name(path: Path | None) -> Path:
-    """Return the file of a data set. Raises UserError for none, or for a name of other letters."""
-    if path is None:
-        raise UserError(
-            "--file X.npz: a data set is made of one; see docs/how-to/add-a-data-set.md"
-        )
-    if not re.fullmatch(r"[A-Za-z][\w-]*\.npz", path.name, re.ASCII):
-        raise UserError(
-            f"--file: {path.name} must be a letter, then letters, digits, _, -, and .npz"
-        )
-    return path
+def list_routings(checkout: Path, sweep: str) -> list[str]:
+    """Return what a new sweep compares: two shipped routings, and one's own.
+
+    That is the routing of the sweep's name, or `mine`, where `conf/routing` has it.
+    """
+    own = (name for name in (sweep, "mine") if (checkout / f"conf/routing/{name}.yaml").is_file())
+    return list(dict.fromkeys(("uniform", "dynamic", *own)))
 
 
 def describe_file(path: Path | None, axes: str | None) -> tuple[dict[str, str], list[str]]:
     """Return what stands for the words of a data set, and lines on what is in its file.
 
-    Raises UserError for no file, or other arrays.
+    Raises UserError for no file, a name of other letters, or other arrays.
     """
     from capsweep.data.arrays import decode_arrays
 
-    path = check_name(path)
+    if path is None:
+        cure = "a data set is made of one; see docs/how-to/add-a-data-set.md"
+        raise UserError(f"--file X.npz: {cure}")
+    if not re.fullmatch(r"[A-Za-z][\w-]*\.npz", path.name, re.ASCII):
+        cure = "must be a letter, then letters, digits, _, -, and .npz"
+        raise UserError(f"--file: {path.name} {cure}")
     with open_plain_file(path) as file:
         sha256 = hash_open_file(file)
         arrays = decode_arrays(path, file, axes)
@@ -119,7 +123,9 @@ def describe_file(path: Path | None, axes: str | None) -> tuple[dict[str, str], 
 
 
 def fill_examples(checkout: Path, kind: str, words: dict[str, str]) -> dict[Path, str]:
-    """What is to be written into which files. Raises UserError naming one that is there already."""
+    """Return what is to be written into which files. Raises UserError naming one that is there
+    already.
+    """
     examples = checkout / EXAMPLES / kind
     texts = {}
     for example in sorted(path for path in examples.rglob("*.*") if path.is_file()):
@@ -139,6 +145,8 @@ def fill_examples(checkout: Path, kind: str, words: dict[str, str]) -> dict[Path
 
 
 def replace_words(text: str, words: dict[str, str]) -> str:
-    """The text, with what stands for each word in its place; `mine` also within test_mine.py."""
+    """Return the text, with what stands for each word in its place; `mine` also within
+    test_mine.py.
+    """
     pattern = "|".join(rf"(?<![A-Za-z]){word}(?![a-z])" for word in words)
     return re.sub(pattern, lambda match: words[match[0]], text)

@@ -1,70 +1,37 @@
 """The command line of `capsweep`: every command and its options, without what carries them out.
 
 A command is carried out by `run_COMMAND` of a module of its name, that of its group, or `jobs`; the
-module is imported when the command is typed, so that `--help` is instant.
+module is imported when the command is typed, so that `--help` is instant. More commands are found
+by listing the folder FOUND, whose package says what a module there declares.
 """
 
 import argparse
-from collections.abc import Sequence
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, get_args
 
 from capsweep import __version__
+from capsweep.config.words import WordError, describe_words, list_words, split_words
 from capsweep.errors import UserError
-from capsweep.lab.evaluation import figures
-from capsweep.lab.evaluation.figures import whole_number
 from capsweep.ledger.causes import Status
 
 Option: TypeAlias = tuple[str, dict[str, Any]]  # its name, and the settings of `add_argument`
 Command: TypeAlias = tuple[str, Sequence[Option]]  # what it does in a line, and its options
 
-# What is no more, and what to use instead.
-REMOVED = {
-    "cluster": "use `ray up docs/examples/aws.yaml` and CLUSTER=address, or `kubectl apply -f "
-    "docs/examples/kuberay.yaml`; on Slurm `make sweep CLUSTER=slurm` submits a sweep",
-    "--json": "plan, report, `ledger ls`, `ledger show`, `wandb sync` and `eval routing` have it; "
-    "bench and eval write files into STORAGE",
-    **dict.fromkeys(("--store", "--gzip"), "leave it out, shards hold pixels"),
-    **dict.fromkeys(("--deep", "--sample"), "use --again N"),
-    "--eps-scale": "leave it out, eps counts in the network's input",
-    "--starred": "use --correct and --failures",
-    "gpu-proof": "use `make test-gpu`, `bench step` and `make sweep SWEEP=table1_mnist_gpu`",
-    "--untargeted": "leave it out, without --targeted an attack is untargeted",
-    **dict.fromkeys(
-        ("--weights", "--distance", "--bins", "--range"),
-        "leave it out, distances are squared, up to 0.05, and votes count by assignment",
-    ),
-}
-# Options of a sweep that set a key of every cell; a value with commas is an axis.
-KEYS = {
-    "--dataset": ("dataset", "a file of conf/dataset (mnist), or several"),
-    "--epochs": ("epochs", "epochs of every cell"),
-    "--batch": ("batch_size", "batch size of every cell"),
-    "--rerun": ("rerun", "never, stale or always: which finished cells do not count"),
-}
-# Options of a sweep that say where things are: a text, whatever characters it has.
-PLACES = {
-    "--data-dir": ("places.data", "where the data sets are"),
-    "--storage": ("places.storage", "where results go"),
-    "--ledger": ("places.ledger", "where finished cells are: a folder, or s3://bucket/folder"),
-}
 
+def whole_number(least: int) -> Callable[[str], int]:
+    """Return the type of an option that is a whole number from `least` on."""
 
-def _parse_positives(text: str) -> tuple[float, ...]:
-    with suppress(ValueError):
-        numbers = tuple(dict.fromkeys(float(word) for word in text.split(",")))
-        if all(0 < number < float("inf") for number in numbers):
-            return numbers
-    raise argparse.ArgumentTypeError(f"must be above 0, such as 0.1,0.2, got {text}")
+    def parse_number(text: str) -> int:
+        if not text.removeprefix("-").isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"must be a whole number >= {least}, got {text}")
+        return int(text)
 
-
-def _parse_methods(text: str) -> tuple[str, ...]:
-    methods = tuple(dict.fromkeys(text.split(",")))
-    if not {*methods} <= {"fgsm", "bim", "pgd"}:
-        raise argparse.ArgumentTypeError(f"must be of fgsm, bim, pgd, got {text}")
-    return methods
+    return parse_number
 
 
 def _parse_since(text: str) -> datetime:
@@ -84,97 +51,42 @@ def _switch(name: str, text: str) -> Option:
     return _option(name, text, action="store_true")
 
 
-ADDRESS = _option("--address", "a running Ray: head:6379; of jobs also http://head:8265")
-CELLS = (
-    _option("--storage", "where results are; default: outputs"),
-    _option("--ledger", "a folder or URL; default: STORAGE/ledger"),
-)
-CLUSTER = _option("--cluster", "a file of conf/cluster: local (default), address, slurm")
-DATA_DIR = _option("--data-dir", "where source images, or all data sets, are")
 DEVICE = _option("--device", "auto (default): a GPU if any; cpu, ...", default="auto")
 DRY_RUN = _switch("--dry-run", "say what would be done, and do nothing")
-EXECUTOR = _option("--executor", "ray (default), local, or array of sweep", default="ray")
 FILE = _option("file", "a tar file", type=Path)
-JOBS = (CLUSTER, ADDRESS)
-JOB = (_option("sweep", "a sweep's name, or the id of its job"), *JOBS)
+JOB = (_option("sweep", "a sweep's name, or the id of its job", nargs="?"),)
 JSON = _switch("--json", "for programs")
-OVERRIDES = _option("overrides", "Hydra overrides, as of capsweep train", nargs="*")
+OVERRIDES = _option("overrides", "key=value, as of capsweep train", nargs="*")
 FOLDER = _option("path", "the data set's folder, with its index.json", type=Path)
 SIGNATURE = _option("signature", "a signature, or its first letters")
 SIGNATURES = _option("signature", "only these cells: signatures, or first letters", nargs="*")
 SWEEP = (
-    _option("sweep", "a file of sweeps/ (ablation), or a path ending in .yaml"),
-    _option("overrides", "Hydra overrides for every arm; a=1,3 is an axis", nargs="*"),
-    _option("--routing", "routing iterations (1,3), variants (em,dynamic) or control (no routing)"),
-    _option("--recon", "reconstruction: on, off, or weights"),
-    _option("--seeds", "how many seeds, or which: 0,1,7"),
-    _option("--model", "the model of every arm but a baseline of another network"),
-    _option("--arms", "keep these arms; the baseline stays"),
-    _option("--baseline", "the arm that differences are to, instead of the sweep file's"),
-    _option("--metric", "of the table, instead of the sweep file's: test/loss"),
-    *(_option(name, text) for name, (_, text) in (KEYS | PLACES).items()),
-    _option("--zip", "KEY,KEY: axes that move together", action="append", default=[]),
-    _option("--exclude", "'a=1 b=2': leave these places out", action="append", default=[]),
+    _option(
+        "sweep",
+        "a file of sweeps/ (default: ablation) or a path ending in .yaml, and words",
+        nargs="*",
+        default=[],
+    ),
 )
 RUN = (
-    *(*JOBS, EXECUTOR, DRY_RUN),
-    _option("--shard", "with --executor array: this job's part, such as 2/8"),
-    _option("--budget", "start only cells that end within it: 90s, 9m, 2h"),
-    _option("--max-hours", "of this command: then what runs leaves, 8 or 0.5"),
-    _option("--more-seeds", "up to so many, where an order is undecided"),
-    _option("--retry", "failed: also cells that the same code failed before", choices=["failed"]),
-    _switch("--here", "drive the cluster that this node is of"),
+    DRY_RUN,
     _switch("--detach", "submit to the cluster's job server and return; see attach, status, stop"),
-)
-ATTACK = (
-    _option("--method", "of fgsm (default), bim, pgd", type=_parse_methods, default="fgsm"),
-    _option(
-        "--eps", "largest change of a value: 0.1,0.2,0.3", type=_parse_positives, default="0.1"
-    ),
-    _option("--steps", "of bim and pgd (default 10)", type=whole_number(1), default=10),
-    _option("--restarts", "of pgd (default 5)", type=whole_number(1), default=5),
-    _switch("--targeted", "at each of the other classes in turn; default: at any"),
-    _option("--examples", "the first so many test examples; all", type=whole_number(1)),
-)
-ROUTED = (
-    _option("sweep", "a sweep, as of eval attack, or the signature of a cell", metavar="target"),
-    *SWEEP[1:],
-    _option(
-        "--examples",
-        f"the first so many test images ({figures.TRACED_EXAMPLES})",
-        type=whole_number(1),
-        default=figures.TRACED_EXAMPLES,
-    ),
+    _switch("--here", "drive the cluster that this node is of"),
 )
 MAKE = (
-    _option("name", "a file of data_prep: multimnist, affnist_like"),
-    *(OVERRIDES, DATA_DIR, EXECUTOR, ADDRESS, DRY_RUN),
-    _option("--pairs", "per digit of training and test", type=whole_number(1), metavar="N"),
-    _option("--shards", "files of the training split", type=int, metavar="N"),
+    _option("name", "a file of data_prep: multimnist (default), affnist_like", nargs="?"),
+    *(OVERRIDES, DRY_RUN),
     _switch("--with-sources", "also the two digits alone"),
-    _option("--storage", "the data set's own folder; default: DATA/NAME"),
 )
 SYNC = (
     _option("--jobs", "so many cells at once (default 4)", type=whole_number(1), default=4),
     _option("--timeout", "seconds for a cell (120)", type=whole_number(1), default=120),
 )
-BENCH = (
-    _option(
-        "names",
-        "start, sweep, routing, step, em, data, shards, ...; default: all but parity",
-        nargs="*",
-    ),
-    _switch("--quick", "tiny sizes, to see that it runs; it measures nothing"),
-    _option("--publish", "renew their sections of this page", metavar="PAGE"),
-    _option("--storage", "results go to STORAGE/bench; default: outputs"),
-)
-PLAN = (*JOBS, _switch("--calibrate", "time 20 steps of unknown shapes"), JSON)
+PLAN = (_switch("--calibrate", "time 20 steps of unknown shapes"), JSON)
 REPORT = (
     _switch("--publish", "renew NAME.md beside NAME.yaml"),
-    _option("--evals", "first draw missing figures: reconstructions,couplings, or all"),
     JSON,
 )
-ANY_JOB = _option("sweep", "a sweep's name, or the id of its job; default: all", nargs="?")
 STATUS = _option("--status", "only these cells", choices=get_args(Status))
 FILTERS = _option(
     "filters", "settings or first letters: dataset=digits sweep=ablation ab", nargs="*"
@@ -185,14 +97,9 @@ PAIR = _option("signature", "two cells", nargs=2)
 REMOVABLE = _option("signature", "cells, by their first letters", nargs="+")
 RERUN = _switch("--run", "run it, and compare the numbers")
 LIGHT = _switch("--without-weights", "leave weights.ckpt out")
-AGAIN = _option(
-    "--again", "make N examples anew (1,000), and compare", type=whole_number(1), metavar="N"
-)
 PICTURE = _option("--picture", "a PNG; default: NAME-examples.png here", type=Path)
 NEW = (
-    _option(
-        "kind", "routing, loss, model or dataset", choices=["routing", "loss", "model", "dataset"]
-    ),
+    _option("kind", "what to write", choices=["routing", "loss", "model", "dataset", "sweep"]),
     _option("name", "small letters, digits and _, such as cosine_routing"),
     _option("--file", "of a data set: an .npz of images and labels", type=Path),
     _option("--axes", "of its images, where their shape does not tell", choices=["chw", "hwc"]),
@@ -203,94 +110,111 @@ COMMANDS = {
     "sweep": ("run what is missing of a sweep, then print its table", [*SWEEP, *RUN]),
     "plan": ("print what a sweep would run, and run nothing", [*SWEEP, *PLAN]),
     "report": ("print the table of a sweep, and write it in every form", [*SWEEP, *REPORT]),
-    "new": ("write the files of a routing, loss, model or data set of your own", NEW),
+    "new": ("write the files of a routing, loss, model, data set or sweep of your own", NEW),
     "info": ("print what a network costs, layer by layer", [OVERRIDES]),
     "attach": ("watch a sweep that runs as a job of a cluster; Ctrl-C detaches", JOB),
-    "status": ("what a cluster has, and what its sweeps are doing", [ANY_JOB, *JOBS]),
+    "status": ("what a cluster has, and what its sweeps are doing", JOB),
     "stop": ("end a sweep that runs as a job; finished cells and checkpoints stay", JOB),
-    "bench": ("measure, and print every number beside its bar", BENCH),
     "doctor": ("print versions and places, and what to do about each fault", []),
 }
-EVAL: dict[str, Command] = {
-    "ensemble": ("add the scores of each row's seeds, from stored predictions", SWEEP),
-    "attack": ("test networks on images that mislead them", [*SWEEP, *ATTACK, DEVICE]),
-    "multicrop": ("average the scores of 13 crops of each test image", [*SWEEP, DEVICE]),
-    "routing": ("measure couplings, and what they do for answers", [*ROUTED, DEVICE, JSON]),
-}
-for _name, _text in figures.FIGURES.items():
-    EVAL[_name] = (_text, [SIGNATURE, DEVICE, DATA_DIR, *CELLS])
 LEDGER = {
-    "ls": ("a line per cell, the newest last", [FILTERS, STATUS, SINCE, *CELLS, JSON]),
-    "show": ("all that is known of a cell", [SIGNATURE, *CELLS, JSON]),
-    "why": ("the keys that differ from the nearest finished cell", [CELL, *CELLS]),
-    "compare": ("two cells on the same test examples", [PAIR, *CELLS]),
-    "failures": ("failures of all sweeps, or of one, by their cause", [FILTERS, SINCE, *CELLS]),
+    "ls": ("a line per cell, the newest last", [FILTERS, STATUS, SINCE, JSON]),
+    "show": ("all that is known of a cell", [SIGNATURE, JSON]),
+    "why": ("the keys that differ from the nearest finished cell", [CELL]),
+    "compare": ("two cells on the same test examples", [PAIR]),
+    "failures": ("failures of all sweeps, or of one, by their cause", [FILTERS, SINCE]),
     "reproduce": (
         "the command that makes a cell again",
-        [SIGNATURE, OVERRIDES, RERUN, DATA_DIR, *CELLS],
+        [SIGNATURE, OVERRIDES, RERUN],
     ),
-    "rm": ("remove cells; they are run again when asked for", [REMOVABLE, *CELLS]),
-    "release": ("forget a run whose machine is gone", [SIGNATURE, *CELLS]),
-    "verify": ("whether stored files are what was stored", [SIGNATURES, *CELLS]),
-    "gc": ("remove what no result, failure or resume depends on", [DRY_RUN, *CELLS]),
-    "export": ("write finished and failed cells to a file", [FILE, SIGNATURES, LIGHT, *CELLS]),
-    "import": ("merge a file that export wrote, verified", [FILE, *CELLS]),
+    "rm": ("remove cells; they are run again when asked for", [REMOVABLE]),
+    "release": ("forget a run whose machine is gone", [SIGNATURE]),
+    "verify": ("whether stored files are what was stored", [SIGNATURES]),
+    "gc": ("remove what no result, failure or resume depends on", [DRY_RUN]),
+    "export": ("write finished and failed cells to a file", [FILE, SIGNATURES, LIGHT]),
+    "import": ("merge a file that export wrote, verified", [FILE]),
 }
 DATA = {
     "make": ("write the shards of a data set, or what is missing of them", MAKE),
-    "verify": ("name every missing, altered or surplus file", [FOLDER, OVERRIDES, DATA_DIR, AGAIN]),
+    "verify": ("name every missing, altered or surplus file", [FOLDER]),
     "info": (
         "print what a data set holds, and draw its first examples",
-        [FOLDER, PICTURE, DATA_DIR],
+        [FOLDER, PICTURE],
     ),
 }
 WANDB = {
-    "sync": ("upload what W&B does not have", [SIGNATURES, *CELLS, *SYNC, JSON]),
+    "sync": ("upload what W&B does not have", [SIGNATURES, *SYNC, JSON]),
     "dashboard": ("save a workspace of a sweep in W&B", [*SWEEP, URL, DRY_RUN]),
 }
+FOUND = "capsweep.lab.commands"
 GROUPS = {
-    "eval": ("ask more of finished cells than their errors", EVAL),
     "ledger": ("look at finished and failed cells, and keep the ledger in order", LEDGER),
     "data": ("data sets of shards: make, verify, look at them", DATA),
     "wandb": ("copy what the ledger has to Weights & Biases", WANDB),
 }
 
 
+# What make calls a command of a group, where that is not the group's name.
+TARGETS = {
+    "data make": "shards",
+    "wandb sync": "wandb-sync",
+    "wandb dashboard": "dashboard",
+}
+
+
 class _Parser(argparse.ArgumentParser):
-    """That of a figure gets the figure's options when it is typed, since they take an import."""
+    """Tells what is wrong with a command line in a line of ours."""
 
     def error(self, message: str) -> NoReturn:
         """Raise UserError: one line, without the usage."""
         raise UserError(f"{self.prog}: {message}; `{self.prog} --help` lists what there is")
 
-    def parse_known_args(self, *args: Any, **settings: Any) -> Any:
-        if (name := self.get_default("figure")) is not None:
-            figures.load_figure(name).add_options(self)
-        return super().parse_known_args(*args, **settings)
-
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Overrides may stand anywhere among the options, which argparse alone does not allow.
+    """Return what was typed: words may stand anywhere among the options.
 
-    Raises UserError for a command or an option that is no more, saying what to use instead.
+    The values of short names are `words`, and attributes named like them, None where they were not
+    typed. Raises UserError naming a command, option or word that there is not.
     """
-    _refuse_removed(arguments[:1])
-    parser = make_parser()
-    parsed, rest = parser.parse_known_args(arguments)
-    unknown = [word for word in rest if word.startswith("-") or not hasattr(parsed, "overrides")]
-    _refuse_removed(unknown)
-    if unknown:
+    parser, target = make_parser(), _find_target(arguments)
+    try:
+        values, others = split_words(target, list(arguments))
+    except WordError as error:
+        raise UserError(str(error)) from error
+    parsed, rest = parser.parse_known_args(others)
+    keys = [word for word in rest if not word.startswith("-")]
+    takes_keys = hasattr(parsed, "overrides") or isinstance(getattr(parsed, "sweep", None), list)
+    if unknown := rest if not takes_keys else [word for word in rest if word not in keys]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    if rest:
-        parsed.overrides = [*parsed.overrides, *rest]
+    if hasattr(parsed, "sweep"):
+        _split_sweep(parsed, keys, values.pop("SWEEP", None))
+    elif keys:
+        parsed.overrides = [*parsed.overrides, *keys]
+    if target == "shards":
+        parsed.name = values.get("DATASET", parsed.name or "multimnist")
+    typed = {word.name.lower(): values.get(word.name, word.default) for word in list_words(target)}
+    vars(parsed).update(typed | {"sweep": getattr(parsed, "sweep", None)})
+    parsed.words = values
     return parsed
 
 
-def _refuse_removed(words: Sequence[str]) -> None:
-    for word in words:
-        name = word.partition("=")[0]
-        if name in REMOVED:
-            raise UserError(f"{name} is no more: {REMOVED[name]}")
+def _find_target(arguments: Sequence[str]) -> str:
+    """Return what make calls a command: of most groups their name."""
+    names = [word for word in arguments if not word.startswith("-")][:2]
+    return TARGETS.get(" ".join(names), names[0] if names else "")
+
+
+def _split_sweep(parsed: argparse.Namespace, keys: Sequence[str], named: str | None) -> None:
+    """Tell the name of a sweep from the overrides beside it. Raises UserError for two names."""
+    first = parsed.sweep if isinstance(parsed.sweep, list) else [parsed.sweep]
+    typed = [word for word in (*first, *getattr(parsed, "overrides", ()), *keys) if word]
+    names = [w for w in typed if w.endswith(".yaml") or not ("=" in w or w.startswith(("~", "+")))]
+    parsed.overrides = [word for word in typed if word not in names]
+    names = list(dict.fromkeys([*names, named] if named else names))
+    if len(names) > 1:
+        raise UserError(f"{' and '.join(names)}: one sweep at a time; name one")
+    default = "ablation" if isinstance(parsed.sweep, list) else None
+    parsed.sweep = names[0] if names else default
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -301,22 +225,44 @@ def make_parser() -> argparse.ArgumentParser:
     commands.add_parser("train", help="run one cell: a Hydra application", add_help=False)
     for name, command in COMMANDS.items():
         module = "jobs" if name in ("attach", "status", "stop") else name
-        _add_command(commands, module, name, command)
+        _add_command(commands, f"capsweep.cli.{module}:run_{name}", name, command)
     for group, (text, members) in GROUPS.items():
-        below = commands.add_parser(group, help=text, description=text)
-        inner = below.add_subparsers(metavar="COMMAND", required=True)
+        inner = _add_group(commands, group, text)
         for name, command in members.items():
             module = name if name == "reproduce" else group
-            _add_command(inner, module, name, command)
+            _add_command(inner, f"capsweep.cli.{module}:run_{name}", name, command, group)
+    _add_found(commands, FOUND)
     return parser
 
 
-def _add_command(commands: Any, module: str, name: str, command: Command) -> None:
+def _add_found(commands: Any, package: str, group: str = "") -> None:
+    """Add what the modules of a package declare; a package below it is a group of commands."""
+    for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        module = importlib.import_module(f"{package}.{found.name}")
+        if found.ispkg:
+            inner = _add_group(commands, found.name, module.TEXT)
+            _add_found(inner, module.__name__, found.name)
+            continue
+        for name, command in module.COMMANDS.items():
+            function = "run" if hasattr(module, "run") else f"run_{name}".replace("-", "_")
+            _add_command(commands, f"{module.__name__}:{function}", name, command, group)
+
+
+def _add_group(commands: Any, name: str, text: str) -> Any:
+    below = commands.add_parser(name, help=text, description=text)
+    return below.add_subparsers(metavar="COMMAND", required=True)
+
+
+def _add_command(commands: Any, handler: str, name: str, command: Command, group: str = "") -> None:
     text, options = command
-    parser = commands.add_parser(name, help=text, description=text)
+    listed = describe_words(_find_target([*group.split(), name]))
+    parser = commands.add_parser(
+        name,
+        help=text,
+        description=text,
+        epilog=f"words:\n{listed}\n  key=value              any key of conf/" if listed else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     for option, settings in options:
         parser.add_argument(option, **settings)
-    if name in figures.FIGURES:
-        parser.set_defaults(handler="eval:run_figure", figure=name)
-    else:
-        parser.set_defaults(handler=f"{module}:run_{name}".replace("-", "_"))
+    parser.set_defaults(handler=handler, command=name)

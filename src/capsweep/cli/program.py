@@ -101,9 +101,9 @@ def _run_command(arguments: list[str]) -> int:
         return train.main(arguments[arguments[:1] == ["train"] :])
     parsed = parse_arguments(arguments)
     module, _, function = parsed.handler.partition(":")
-    if module == "sweep" and not parsed.dry_run:  # before imports, which take a second
+    if function == "run_sweep" and not parsed.dry_run:  # before imports, which take a second
         terminal.announce(f"{parsed.sweep}: composing its cells")
-    status = getattr(importlib.import_module(f"capsweep.cli.{module}"), function)(parsed)
+    status = getattr(importlib.import_module(module), function)(parsed)
     return 0 if status is None else status
 
 

@@ -2,9 +2,8 @@
 
 import argparse
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +13,9 @@ from capsweep.cli import sweep_options
 from capsweep.config import places
 from capsweep.config.cell import get
 from capsweep.config.places import Places
-from capsweep.errors import DamageError, NotApplicableError, UserError
-from capsweep.lab.evaluation import figures
-from capsweep.ledger.ledger import Ledger, kind_of_evaluation
+from capsweep.errors import DamageError, UserError
+from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, page, publish, render, table
-from capsweep.report.cells import PICTURES
 from capsweep.report.formatted_table import FormattedTable
 from capsweep.report.table import ResultTable
 from capsweep.runtime import terminal
@@ -29,7 +26,6 @@ from capsweep.sweep.spec import Sweep
 
 PLACES = {"places.storage": "STORAGE", "places.ledger": "LEDGER"}  # what make calls them
 TRAINED = ("dataset.name", "epochs", "batch_size", "limit_batches")
-DRAWING_FAULTS = (UserError, OSError, RuntimeError, MemoryError)  # a GPU's are RuntimeErrors
 
 
 @dataclass(frozen=True)
@@ -48,9 +44,7 @@ class SweepReport:
 
 
 def run_report(parsed: argparse.Namespace) -> int:
-    """Return 1 when a file could not be written, or a figure drawn; the table is on the screen
-    then.
-    """
+    """Return 1 when a file could not be written; the table is on the screen then."""
     sweep, console = sweep_options.load_sweep(parsed), terminal.make_console(stderr=parsed.json)
     if sweep.search is not None and parsed.publish:
         cure = "its table supports no claim; leave out --publish"
@@ -58,13 +52,12 @@ def run_report(parsed: argparse.Namespace) -> int:
     points = sweep_options.list_points(sweep)
     places.prepare(places.resolve(points[0].cell.config["places"]))
     report = _make_report(sweep, points)
-    is_complete = parsed.evals is None or _draw_missing(report, parsed.evals, console)
-    is_complete &= _write_and_print(report, console, parsed.json)
+    is_written = _write_and_print(report, console, parsed.json)
     if parsed.publish:
         answer, before = publish.publish_answer(report.table, report.ledger)
         instead = "" if before is None else f"; it had the table of: {before}"
         terminal.print_line(console, f"published: {answer}{instead}")
-    return 0 if is_complete else 1
+    return 0 if is_written else 1
 
 
 def print_and_write(sweep: Sweep, points: Sequence[Point], console: Console) -> bool:
@@ -110,7 +103,7 @@ def _print_report(report: SweepReport, console: Console) -> None:
         for line in _describe_finished(sweep.name, report.ledger, " ".join(words)):
             terminal.print_line(console, line)
         return
-    terminal.print_table(console, render.render_terminal(report.formatted, console))
+    terminal.print_table(console, render.render_terminal(report.formatted))
     for note in report.formatted.notes:
         terminal.print_paragraph(console, note)
 
@@ -154,45 +147,3 @@ def _write_files(report: SweepReport) -> tuple[bool, list[str]]:
         cure = "make report tries again"
         return False, [f"report: {path} could not be written ({why}); {cure}"]
     return True, [f"report: {path}"]
-
-
-def _draw_missing(report: SweepReport, names: str, console: Console) -> bool:
-    """Draw the figures that no cell of a group has, of its first finished seed: what the page shows
-    of a row. False where one could not be drawn, which is printed; the others are drawn.
-
-    names: such as `reconstructions,couplings`, or `all`. Raises UserError for one that is no
-    figure.
-    """
-    from capsweep.lab.evaluation.checkpoint import CellLoader, find_device
-
-    named = list(figures.FIGURES) if names == "all" else [n.strip() for n in names.split(",")]
-    if unknown := [name for name in named if name not in figures.FIGURES]:
-        have = ", ".join(figures.FIGURES)
-        raise UserError(f"EVALS: {', '.join(unknown)}: no such figure; have {have}, or all")
-    loader = CellLoader(report.ledger, report.places.data, find_device("auto"))
-    faults: set[str] = set()
-    for signature, name in dict.fromkeys(_list_missing(report, named)):
-        try:
-            with redirect_stdout(sys.stderr if console.stderr else sys.stdout):
-                figures.draw_figure(name, loader, signature)
-        except NotApplicableError as error:
-            terminal.print_line(console, f"{name}: {error}")
-        except DRAWING_FAULTS as error:
-            fault = f"{type(error).__name__}: {error}"
-            if fault not in faults:  # absent data is one fault of all figures
-                print(f"error: {name}: {signature}: {fault}", file=sys.stderr)
-            faults.add(fault)
-    return not faults
-
-
-def _list_missing(report: SweepReport, names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Signature and name of the figures that are to be drawn."""
-    for group in report.table.groups:
-        cells = [group.cells[seed] for seed in sorted(group.by_seed)]
-        present = {
-            kind_of_evaluation(file)
-            for signature in cells
-            for file in report.ledger.list_evaluations(signature)
-            if file.endswith(PICTURES)
-        }
-        yield from ((cells[0], name) for name in names if cells and name not in present)

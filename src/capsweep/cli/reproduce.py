@@ -16,7 +16,7 @@ from capsweep.sweep.choices import is_logistics
 
 def run_reproduce(parsed: argparse.Namespace) -> int:
     """Print the command that makes a cell again; with --run, make it and compare."""
-    settings = _read_logistics(parsed)
+    settings = _list_settings(parsed)
     ledger, storage = open_ledger(parsed), find_storage(parsed)
     signature = find_signature(ledger, parsed.signature)
     recipe = reproduce.find_recipe(ledger, signature)
@@ -47,22 +47,12 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
     return 1
 
 
-def _read_logistics(parsed: argparse.Namespace) -> list[str]:
-    """Make options of the places that are typed as for train.
-
-    Returns other settings of how to run. Raises UserError for what is none, or is given twice.
-    """
-    settings = []
-    for override in map(parse, parsed.overrides):
-        option = {"places.data": "data_dir"}.get(override.key, override.key.removeprefix("places."))
-        if not is_logistics(override.key):
-            raise UserError(f"{override.key} decides what the cell is; type places and how to run")
-        if option not in ("storage", "ledger", "data_dir"):
-            settings.append(override.text)
-        elif getattr(parsed, option) is not None:
-            raise UserError(f"{override.key} is given twice; keep one")
-        else:
-            setattr(parsed, option, str(override.value))
-    if parsed.data_dir is not None:
-        settings.append(render("places.data", parsed.data_dir))
-    return settings
+def _list_settings(parsed: argparse.Namespace) -> list[str]:
+    """Return the settings of how to run. Raises UserError for one that decides what the cell is."""
+    for key in (parse(text).key for text in parsed.overrides):
+        if key in ("places.storage", "places.ledger"):
+            raise UserError(f"{key}: type STORAGE=... or LEDGER=... instead")
+        if not is_logistics(key):
+            raise UserError(f"{key} decides what the cell is; type places and how to run")
+    data = [] if parsed.data_dir is None else [render("places.data", parsed.data_dir)]
+    return [*parsed.overrides, *data]

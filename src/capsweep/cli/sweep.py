@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from capsweep.cli import jobs, sweep_options
-from capsweep.cli.parser import RUN, SWEEP
 from capsweep.cluster import driver
 from capsweep.config import places
+from capsweep.config.words import split_words
 from capsweep.errors import ConfigError, UserError
 from capsweep.runtime import terminal
 from capsweep.sweep import drive, limits, more_seeds
@@ -20,8 +20,9 @@ def run_sweep(parsed: argparse.Namespace) -> int:
     sweep, points, config = _load(parsed)
     for note in () if parsed.here else sweep.notes:  # once: where it was typed
         print(note, flush=True)
-    if parsed.here and (words := driver.with_node_places(parsed.overrides, config)) is not None:
-        parsed = argparse.Namespace(**{**vars(parsed), "overrides": words})
+    if parsed.here and (words := driver.with_node_places(_list_words(parsed), config)) is not None:
+        values, overrides = split_words("sweep", words)
+        parsed = argparse.Namespace(**{**vars(parsed), "words": values, "overrides": overrides})
         sweep, points, config = _load(parsed)
     # What is wrong with these is said here, and not in the log of a job.
     limits.read_limits(parsed.budget, parsed.max_hours)
@@ -64,9 +65,9 @@ def _run_here(sweep: Sweep, points: list[Point], parsed: argparse.Namespace) -> 
 
 def _read_options(parsed: argparse.Namespace) -> drive.RunOptions:
     if (parsed.executor == "array") != (parsed.shard is not None):
-        raise UserError("--executor array and --shard i/n belong together")
+        raise UserError("EXECUTOR=array and SHARD=i/n belong together")
     if parsed.shard is not None and parsed.more_seeds is not None:
-        raise UserError("--more-seeds looks at all cells; it cannot be one job of an array")
+        raise UserError("MORE_SEEDS looks at all cells; it cannot be one job of an array")
     return drive.RunOptions(
         parsed.executor,
         limits.read_limits(parsed.budget, parsed.max_hours),
@@ -92,7 +93,7 @@ def _submit_sweep(
         return _submit_job(parsed, sweep, config)
     if str(cluster["address"]).startswith("http"):
         raise ConfigError(
-            f"RAY_ADDRESS={cluster['address']}: jobs are taken there; add DETACH=1 (--detach), or "
+            f"RAY_ADDRESS={cluster['address']}: jobs are taken there; add --detach, or "
             "give the address of Ray itself, such as head:6379"
         )
     return None
@@ -120,7 +121,7 @@ def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, A
 def _check_executor(parsed: argparse.Namespace, config: Mapping[str, Any]) -> None:
     if parsed.executor != "ray":
         cluster = f"cluster={config['cluster']['name']}"
-        raise ConfigError(f"--executor {parsed.executor}: {cluster} is driven by a job of Ray")
+        raise ConfigError(f"EXECUTOR={parsed.executor}: {cluster} is driven by a job of Ray")
 
 
 def _submit_to_slurm(parsed: argparse.Namespace, config: Mapping[str, Any]) -> int:
@@ -139,15 +140,7 @@ def _submit_to_slurm(parsed: argparse.Namespace, config: Mapping[str, Any]) -> i
 
 
 def _list_words(parsed: argparse.Namespace) -> list[str]:
-    """Return the options and overrides of a sweep as words, an option as `--name=value`."""
-    words: list[str] = []
-    for option, settings in (*SWEEP, *RUN):
-        value = getattr(parsed, option.removeprefix("--").replace("-", "_"))
-        if not option.startswith("--") or value in (settings.get("default"), False):
-            continue
-        values = value if isinstance(value, list) else [value]
-        words += [option] if value is True else [f"{option}={each}" for each in values]
-    return [*words, *parsed.overrides]
+    return [*(f"{name}={value}" for name, value in parsed.words.items()), *parsed.overrides]
 
 
 def _without_requeues(parsed: argparse.Namespace, config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -157,5 +150,5 @@ def _without_requeues(parsed: argparse.Namespace, config: Mapping[str, Any]) -> 
     bounds = (parsed.budget, parsed.max_hours)
     if config["rerun"] != "always" and all(bound is None for bound in bounds):
         return config["cluster"]
-    print("# a bound, or --rerun=always: it is run once, and not again when its nodes are taken")
+    print("# a bound, or RERUN=always: it is run once, and not again when its nodes are taken")
     return {**config["cluster"], "requeues": 0, "retries": 0}

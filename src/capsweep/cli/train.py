@@ -14,7 +14,8 @@ from omegaconf import DictConfig
 
 from capsweep.config import compose, package_files, places
 from capsweep.config.cell import Cell
-from capsweep.config.overrides import with_slashes
+from capsweep.config.overrides import expand_word, with_slashes
+from capsweep.config.words import split_words
 from capsweep.errors import ConfigError, UserError
 from capsweep.runtime.terminal import count_of
 from capsweep.storage import disk_cache
@@ -27,7 +28,9 @@ OPTIONS = COMPLETION | CONFIG | {"--help", "-h", "--resolve"}
 
 def main(arguments: Sequence[str]) -> int:
     """Run the application; returns 0, or 1 when the cell failed. Raises UserError."""
-    if list(arguments) in (["--help"], ["-h"]):
+    typed, arguments = split_words("train", list(arguments))
+    arguments += [expand_word(name, value) for name, value in typed.items()]
+    if arguments in (["--help"], ["-h"]):
         key = compose.hash_composer()
         print(disk_cache.compute_once("help", key, lambda: _print_help(arguments)), end="")
         return 0
@@ -42,7 +45,6 @@ def _print_help(arguments: Sequence[str]) -> str:
 
 
 def _run_application(arguments: Sequence[str]) -> int:
-    arguments = [word for word in arguments if not compose.is_cut(word)]
     options = {word.partition("=")[0] for word in arguments if word.startswith("-")}
     _check_arguments(arguments, options)
     if not options & COMPLETION:
@@ -92,7 +94,7 @@ def _run_cell(cell: Cell) -> int:
 
     node_places = places.resolve(cell.config["places"])
     parameters = network_size(cell.config).parameters
-    devices.set_tf32(cell.config)  # what no device here can do is refused before data is looked for
+    devices.prepare_device(cell.config)  # refuses before data is looked for
     places.prepare(node_places)
     prove_writable(open_store(node_places.ledger))
     mode, reason = modes.decide_mode(cell.config)

@@ -45,7 +45,9 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
 
 
 def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
-    """What is shown of a sweep: all its cells, and the keys of its table that differ in them."""
+    """Return what is shown of a sweep: all its cells, and the keys of its table that differ in
+    them.
+    """
     configs = [point.cell.config for point in points]
     cells = list(dict.fromkeys(point.cell.signature for point in points))
     waits = any(point.waits for point in points)
@@ -57,7 +59,7 @@ def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
         sweep=sweep.name,
         title=sweep.report_name,
         arms=list(dict.fromkeys(point.arm for point in points)),
-        tags=[] if waits else [word[: labels.LONGEST_TAG] for word in sweep.variation],
+        tags=[] if waits else [word[: labels.LONGEST_TAG] for word in sweep.words],
         cells=cells if is_known else (),
         axes=[f"{key}.name" if key in groups else key for key in differing],
         metric=sweep.metric,

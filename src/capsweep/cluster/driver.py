@@ -12,13 +12,11 @@ from types import FrameType
 from typing import Any
 
 from capsweep.config import places
-from capsweep.config.overrides import render
 
-PLACES = ("--storage", "--data-dir", "--ledger", "STORAGE", "DATA_DIR", "LEDGER")
-# Words that say where to drive, which `--here` does inside, or are of this machine alone.
+PLACES = ("STORAGE", "DATA_DIR", "LEDGER")
+# Words that say where to drive, which `--here` does inside.
 OF_HERE = (
-    *("--cluster", "--address", "--detach", "--dry-run", "--here"),
-    *("CLUSTER", "RAY_ADDRESS", "DETACH"),
+    *("CLUSTER", "RAY_ADDRESS"),
     *("cluster", "cluster.address", "cluster.jobs", "cluster.submit"),
 )
 
@@ -68,9 +66,9 @@ def make_inner_command(
     if sweep.endswith(".yaml"):
         sweep = Path(sweep).stem if staged else os.path.abspath(sweep)
     typed = _without(words, (*OF_HERE, *PLACES))
-    absolute = {name: config["places"][name] for name in ("storage", "data", "ledger")}
-    cluster = f"cluster={config['cluster']['name']}"
-    return ["sweep", sweep, "--here", *typed, cluster, *_render_places(absolute)]
+    there = (config["places"][name] for name in ("storage", "data", "ledger"))
+    cluster = f"CLUSTER={config['cluster']['name']}"
+    return ["sweep", sweep, "--here", *typed, cluster, *_name_places(*there)]
 
 
 def with_node_places(words: Sequence[str], config: Mapping[str, Any]) -> list[str] | None:
@@ -80,12 +78,11 @@ def with_node_places(words: Sequence[str], config: Mapping[str, Any]) -> list[st
     if not any(config["cluster"]["node"].values()):
         return None
     node = places.on_node(config)
-    there = {"storage": node.kept, "data": node.data, "ledger": node.ledger}
-    return [*_without(words, PLACES), *_render_places(there)]
+    return [*_without(words, PLACES), *_name_places(node.kept, node.data, node.ledger)]
 
 
-def _render_places(there: Mapping[str, str]) -> list[str]:
-    return [render(f"places.{name}", place) for name, place in there.items()]
+def _name_places(*places_there: str) -> list[str]:
+    return [f"{name}={place}" for name, place in zip(PLACES, places_there, strict=True)]
 
 
 def _without(words: Sequence[str], names: Sequence[str]) -> list[str]:

@@ -24,7 +24,6 @@ LARGEST_SIZE = 10**9  # in a network
 # Codes of viewpoints in smallNORB's info files: elevations of 30, 35 ... 70 degrees; azimuths in
 # tens of degrees.
 VIEWPOINTS: Mapping[str, Sequence[int]] = {"elevation": range(9), "azimuth": range(0, 36, 2)}
-NORMALISERS = ("softmax", "sigmoid", "max_min", "sparsemax", "entmax")  # of dynamic routing
 Rule = tuple[str, Callable[[Any], bool]]  # in words, and whether a value keeps it
 
 
@@ -39,8 +38,8 @@ def _at_least(low: float) -> Rule:
     return f">= {low}", lambda value: _is_number(value) and value >= low
 
 
-def _is_gpu_count(value: Any) -> bool:
-    return value == "auto" or (is_real(value) and value >= 0 and (value < 1 or value == int(value)))
+def _is_gpu_share(value: Any) -> bool:
+    return value == "auto" or (is_real(value) and 0 <= value <= 1)
 
 
 def _in_interval(text: str) -> Rule:
@@ -58,21 +57,17 @@ def _one_of(*names: str) -> Rule:
     return f"one of {', '.join(names)}", lambda value: value in names
 
 
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(is_real, value))
+def _two_numbers(text: str, holds: Callable[[float, float], bool]) -> Rule:
+    def is_pair(value: Any) -> bool:
+        is_list = isinstance(value, list) and len(value) == 2 and all(map(is_real, value))
+        return is_list and holds(*value)
 
-
-def _is_range(value: Any, low: float = 0.0) -> bool:
-    return _is_pair(value) and low <= value[0] <= value[1]
+    return f"two numbers {text}", is_pair
 
 
 def _are_sizes(value: Any) -> bool:
     sizes = value if isinstance(value, list) else [value]
     return bool(sizes) and all(type(size) is int and size >= 1 for size in sizes)
-
-
-def _is_sha256(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 
 def _or_null(rule: Rule, kind: type) -> Rule:
@@ -86,16 +81,18 @@ AUTO_OR_COUNT: Rule = (
     "auto or a whole number >= 1",
     lambda value: value == "auto" or (type(value) is int and value >= 1),
 )
+ONE_DEVICE: Rule = (
+    "auto or 1, since a sweep spreads its cells over devices, not the batches of a cell",
+    lambda value: value == "auto" or (type(value) is int and value == 1),
+)
 SIZES: Rule = "whole numbers >= 1", _are_sizes
 TEXT = _or_null(("a text", bool), str)
-BETAS: Rule = (
-    "two numbers in [0, 1)",
-    lambda value: _is_pair(value) and all(0 <= number < 1 for number in value),
-)
-RANGE: Rule = "two numbers >= 0, the lower first", _is_range
-SCALES: Rule = (
-    "two numbers > 0, the lower first",
-    lambda value: _is_range(value) and value[0] > 0,
+BETAS = _two_numbers("in [0, 1)", lambda one, other: 0 <= one < 1 and 0 <= other < 1)
+RANGE = _two_numbers(">= 0, the lower first", lambda low, high: 0 <= low <= high)
+SCALES = _two_numbers("> 0, the lower first", lambda low, high: 0 < low <= high)
+SHA256: Rule = (
+    "a sha256, 64 hexadecimal digits",
+    lambda value: re.fullmatch("[0-9a-f]{64}", str(value)) is not None,
 )
 
 # By section, the keys that keep a rule; the keys of a section that a cell lacks are no error.
@@ -122,7 +119,7 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
         "test.scale": SCALES,
         "reader.viewpoint": _one_of(*VIEWPOINTS),
         "reader.axes": _one_of("chw", "hwc"),
-        "shards.fingerprint": ("a sha256, 64 hexadecimal digits", _is_sha256),
+        "shards.fingerprint": SHA256,
     },
     "model": {
         "initial.conv initial.pose initial.activation initial.votes initial.class_votes": (
@@ -148,7 +145,6 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
         "num_iters": _in_interval("[1, 1000]"),
         "impl": _one_of("auto", "reference", "fast", "triton"),
         "gradient": _one_of("full", "last"),
-        "normaliser": _one_of(*NORMALISERS),
         "scale": _one_of("pose", "children"),
         "draw": _one_of("anew", "fixed"),
         "kappa": _at_least(0),
@@ -180,11 +176,11 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
     },
     "resources": {
         "cpu": _in_interval("[1, 4096]"),
-        "gpu": ("auto, a fraction or a whole number", _is_gpu_count),
+        "gpu": ("auto or 0 to 1, a share of one GPU", _is_gpu_share),
     },
     "trainer": {
         "accelerator": _one_of("auto", "cpu", "gpu"),
-        "devices": AUTO_OR_COUNT,
+        "devices": ONE_DEVICE,
         "threads": _in_interval("[1, 1024]"),
         "convolution": _one_of("auto", "direct", "transformed"),
         "graphs": _one_of("auto", "off"),

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
 
+from capsweep.errors import ConfigError
+
 SIGNATURE_VERSION = 1
+NO_SEED = "\0"  # stands for the value of a seed: no text of a configuration has this character
 
 # Science decides the numbers and is hashed; everything else at the root is logistics.
 SCIENCE = (
@@ -80,6 +83,7 @@ MOVED_TARGETS: Mapping[str, str] = {
     "capsweep.shards.batches.StretchImages": "capsweep.data.shards.presented.StretchImages",
 }
 
+CURRENT_TARGETS = {first: current for current, first in MOVED_TARGETS.items()}
 
 # Of the science, what changes numbers but not the work of a step.
 WORKLESS = (
@@ -104,16 +108,15 @@ WORKLESS = (
     "model.dropout",
 )
 
-# Variants that had no fast path when `routing.impl: auto` came. A shape counts `auto` as
-# `reference` for these and as `fast` for others, so that costs measured before still hold.
-REFERENCE_ALONE = ("inverted_attention", "self_attention", "self_routing")
-
-# Logistics that change the work; at these values they count as absent, as before they existed.
-PLAIN = {
-    "trainer.convolution": "auto",
-    "trainer.fused_optimizer": True,
-    "trainer.graphs": "auto",
-}
+# Logistics that change the work of a step.
+WORKING = (
+    "routing.impl",
+    "trainer.threads",
+    "trainer.accelerator",
+    "trainer.convolution",
+    "trainer.fused_optimizer",
+    "trainer.graphs",
+)
 
 
 @dataclass(frozen=True)
@@ -132,17 +135,46 @@ class Cell:
     @cached_property
     def signature(self) -> str:
         """16 hexadecimal digits: equal for two cells if and only if their science is equal."""
-        return signature(self.science)
+        before, after = self._hashed_text
+        return _hash_text(f"{before}{json.dumps(self.config['seed'])}{after}")
+
+    @cached_property
+    def _hashed_text(self) -> tuple[str, str]:
+        """What the signature hashes, before and after the value of the seed."""
+        before, after = _write_hashed({**self.science, "seed": NO_SEED}).split(json.dumps(NO_SEED))
+        return before, after
 
     @cached_property
     def shape(self) -> str:
-        """The hash of the work of a step: see `hash_shape`."""
-        return hash_shape(self)
+        """8 hexadecimal digits, equal for cells of equal work per step and equal memory.
+
+        Sizes, routing iterations, batch, precision, implementation and threads count; loss weights
+        count only as far as they switch a part on.
+        """
+        work = reduce(without, WORKLESS, self.science)
+        loss = self.science["loss"]
+        work["loss"] = [loss["name"], loss["reconstruction"]["weight"] > 0]
+        work["logistics"] = [get(self.config, path) for path in WORKING]
+        return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:8]
 
     @property
     def command(self) -> str:
         """The command line that runs this cell."""
         return shlex.join(["capsweep", "train", *self.overrides])
+
+    def with_seed(self, seed: int) -> "Cell":
+        """Return the cell of another seed, as if it were composed, in microseconds.
+
+        No setting is drawn from the seed (see `interpolation`), so all others are shared with this
+        cell: they are read, never changed. Raises ConfigError for what is no seed.
+        """
+        if type(seed) is not int or not 0 <= seed < 2**63:
+            raise ConfigError(f"seed must be a whole number >= 0 and below 2**63, got {seed!r}")
+        texts = [t for t in self.overrides if t.partition("=")[0].strip() != "seed"]
+        cell = Cell({**self.config, "seed": seed}, (*texts, f"seed={seed}"))
+        shared = {"_hashed_text": self._hashed_text, "shape": self.shape}
+        vars(cell).update(shared, science={**self.science, "seed": seed})
+        return cell
 
     def to_json(self) -> str:
         """All of the cell as text, for a worker on another node."""
@@ -157,15 +189,22 @@ class Cell:
 
 def signature(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
     """Hash of a canonical science configuration, data fingerprint included, and the version."""
+    return _hash_text(_write_hashed(science, version))
+
+
+def _write_hashed(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
     absent = (path for path, neutral in NEUTRAL.items() if get(science, path) == neutral)
     hashed = reduce(without, absent, dict(science))
-    text = json.dumps({"version": version, "science": hashed}, sort_keys=True, allow_nan=False)
+    return json.dumps({"version": version, "science": hashed}, sort_keys=True, allow_nan=False)
+
+
+def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def with_current_targets(config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration, stored by any version, with the `_target_` paths of today's modules."""
-    return rename_targets(config, {first: current for current, first in MOVED_TARGETS.items()})
+    return rename_targets(config, CURRENT_TARGETS)
 
 
 def rename_targets(value: Any, names: Mapping[str, str]) -> Any:
@@ -179,25 +218,8 @@ def rename_targets(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def hash_shape(cell: Cell) -> str:
-    """Return 8 hexadecimal digits, equal for cells of equal work per step and equal memory.
-
-    Sizes, routing iterations, batch, precision, implementation and threads count; loss weights
-    count only as far as they switch a part on.
-    """
-    work = reduce(without, WORKLESS, cell.science)
-    loss = cell.science["loss"]
-    work["loss"] = [loss["name"], loss["reconstruction"]["weight"] > 0]
-    impl = get(cell.config, "routing.impl")
-    if impl == "auto":
-        impl = "reference" if get(cell.config, "routing.name") in REFERENCE_ALONE else "fast"
-    trainer = cell.config["trainer"]
-    work["logistics"] = [impl, trainer["threads"], trainer["accelerator"]]
-    work["logistics"] += [
-        [path, value]
-        for path, plain in PLAIN.items()
-        if (value := get(cell.config, path)) not in (plain, None)  # older cells lack some
-    ]
-    return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:8]
+    """Return the shape of a cell."""
+    return cell.shape
 
 
 def count_steps(cell: Cell, train_examples: int) -> int:

@@ -14,14 +14,14 @@ from functools import cache
 from typing import Any
 
 from capsweep.config import package_files, validation
-from capsweep.config.cell import with_current_targets
+from capsweep.config.cell import CURRENT_TARGETS
 from capsweep.errors import CodeChangedError
 from capsweep.storage import disk_cache
 from capsweep.storage.files import hash_bytes
 
 # A cell runs through what these import; its network, routing, loss and reader are named by its
 # `_target_`s, and `hash_numerics` adds what other keys choose.
-ROOTS = ("capsweep.training.fit", "capsweep.training.ddp")
+ROOTS = ("capsweep.training.fit",)
 NUMERICS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "capsweep.training.")
 # They start a training, measure it, store it or report it, and decide none of its numbers.
 APART = frozenset(
@@ -48,8 +48,8 @@ def _parse_file(content: bytes) -> tuple[str, list[str]]:
 
 def hash_numerics(config: Mapping[str, Any]) -> str:
     """12 hexadecimal digits: the code that decides the numbers of a canonical configuration."""
-    current = with_current_targets(config)
-    modules = {_find_module(str(target)) for _, target in validation.find_targets(current)}
+    targets = (str(target) for _, target in validation.find_targets(config))
+    modules = {_find_module(CURRENT_TARGETS.get(target, target)) for target in targets}
     modules |= {*ROOTS, "capsweep.model.convolution"}  # of every network, by `training.build`
     if "batches" not in config["dataset"]:
         modules.add("capsweep.data.image_batches")

@@ -1,7 +1,7 @@
 """From overrides to one checked configuration.
 
-Hydra composes the groups once per choice of groups; values are then set on the result, because that
-is what Hydra does too, a hundred times slower. What may be set, and to which type, is
+Hydra composes the groups once per choice of groups; values are then set on a copy of the result, as
+Hydra does too, much slower. What may be set, and to which type, is
 what stands in conf/: the YAML is the schema.
 """
 
@@ -9,7 +9,6 @@ import importlib.metadata
 import json
 import os
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial, reduce
@@ -25,39 +24,23 @@ from omegaconf.errors import OmegaConfBaseException
 
 from capsweep.config import bounded_yaml, bounds, interpolation, package_files, places, validation
 from capsweep.config import overrides as grammar
-from capsweep.config.cell import SCIENCE, Cell, flat, get, without
+from capsweep.config.cell import SCIENCE, Cell, flat, without
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.storage import disk_cache
 from capsweep.storage.files import hash_bytes
 
-# Options that there were, and what is used instead.
-CUT_OPTIONS = {
-    "cluster=aws": "start one with `ray up docs/examples/aws.yaml`, then CLUSTER=address",
-    "cluster=kuberay": "use `kubectl apply -f docs/examples/kuberay.yaml`",
-}
-# Keys that went, and what replaced them. What was typed or stored with them still composes.
-CUT_KEYS = {
-    "trainer.compile": "trainer.graphs replaced it (auto: a GPU replays a step that was captured)"
-}
 # Presets are written at the root of the configuration, past Hydra's own check of keys.
 PRESETS = ("recipe", "experiment", "debug")
-
-MOST_DRAWN = 20  # interpolations of a run: each may hold others, so that their work is a product
 
 
 @dataclass(frozen=True)
 class Composition:
-    """A choice of groups, composed.
+    """A choice of groups, composed."""
 
-    parts: for OmegaConf; see `interpolation`. written: both as plain data, unresolved. schema: leaf
-    keys to default values. recipe: its name, if any.
-    """
-
-    parts: interpolation.Parts
-    written: Mapping[str, Any]
-    schema: Mapping[str, Any]
-    recipe: str | None
+    written: Mapping[str, Any]  # plain data, whose interpolations are not resolved
+    schema: Mapping[str, Any]  # leaf keys to default values
+    recipe: str | None  # its name
 
 
 def cell(overrides: Iterable[str | Override]) -> Cell:
@@ -65,13 +48,10 @@ def cell(overrides: Iterable[str | Override]) -> Cell:
 
     Raises ConfigError naming the key: unknown, of the wrong type, twice, or at odds with another.
     """
-    overrides = [item for item in overrides if not is_cut(item)]
+    overrides = list(overrides)
     parsed = grammar.parse_single(overrides)
-    choices = [override for override in parsed if grammar.is_group(override.key)]
-    for override in choices:
-        _check_option(override)
-    groups = tuple(override.text for override in choices)
-    plain = _set_values(groups, [override for override in parsed if override not in choices])
+    values = [override for override in parsed if not grammar.is_group(override.key)]
+    plain = _set_values(_compose_choices(parsed), values)
     validation.check_config(plain)
     # Relative places start where the command was typed; a worker's current folder is another.
     plain["places"] = places.make_absolute(plain["places"])
@@ -79,43 +59,32 @@ def cell(overrides: Iterable[str | Override]) -> Cell:
     return Cell(config=validation.make_canonical(plain), overrides=tuple(texts))
 
 
-def is_cut(item: str | Override) -> bool:
-    """Return whether an override sets a key that went, and print what replaced that key."""
-    key = item.partition("=")[0].strip() if isinstance(item, str) else item.key
-    if key in CUT_KEYS:
-        _report_cut_key(key)
-    return key in CUT_KEYS
-
-
-@cache
-def _report_cut_key(key: str) -> None:
-    """Print what replaced a key, once in a process, since a sweep composes many cells."""
-    print(f"{key} is ignored: {CUT_KEYS[key]}", file=sys.stderr, flush=True)
-
-
-def _set_values(groups: tuple[str, ...], values: Sequence[Override]) -> dict[str, Any]:
-    """Return the plain configuration of a choice of groups, with values set.
-
-    They are set on the shared configuration and taken back: copying it takes longer than all else.
-    """
-    composed = _compose_groups(groups)
-    drawn = {override.key: str(override.value).count("${") for override in values}
-    if sum(drawn.values()) > MOST_DRAWN:
-        keys = ", ".join(key for key, count in drawn.items() if count)
-        raise ConfigError(f"{keys}: more than {MOST_DRAWN} interpolations; write the values out")
-    keys = []
-    try:
-        for override in values:
-            _set_value(composed, override)
-            keys.append(override.key)
-        plain = interpolation.resolve_parts(composed.parts)
-    finally:
-        for key in keys:
-            part = interpolation.part_of(composed.parts, key)
-            OmegaConf.update(part, key, get(composed.written, key), merge=False)
+def _set_values(composed: Composition, values: Sequence[Override]) -> dict[str, Any]:
+    """Return the plain configuration of a choice of groups, with values set."""
+    parts = interpolation.split_parts(composed.written)
+    for override in values:
+        _set_value(interpolation.part_of(parts, override.key), override, composed.schema)
+    plain = interpolation.resolve_parts(parts)
     plain = {name: plain[name] for name in composed.written}
-    bounds.fit_types(plain, keys, composed.schema)
+    bounds.fit_types(plain, [override.key for override in values], composed.schema)
     return plain
+
+
+def read_files(overrides: Iterable[Override]) -> Mapping[str, Any]:
+    """Return the configuration as the files have it that some overrides choose, unresolved."""
+    return _compose_choices(overrides).written
+
+
+def has_key(overrides: Iterable[Override], key: str) -> bool:
+    """Return whether the files have a key that some overrides choose."""
+    return key in _compose_choices(overrides).schema
+
+
+def _compose_choices(overrides: Iterable[Override]) -> Composition:
+    choices = [override for override in overrides if grammar.is_group(override.key)]
+    for override in choices:
+        _check_option(override)
+    return _compose_groups(tuple(override.text for override in choices))
 
 
 def read_options(overrides: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
@@ -136,26 +105,20 @@ def _read_recipe(name: str) -> dict[str, Any]:
 
 
 def _check_option(override: Override) -> None:
-    option = override.values[0]
+    option = override.value
     known = grammar.list_options(override.key)
     if option not in known:
-        instead = CUT_OPTIONS.get(f"{override.key}={option}", f"have {', '.join(known)}")
-        raise ConfigError(f"{override.key}={option}: no such option; {instead}")
+        raise ConfigError(f"{override.key}={option}: no such option; have {', '.join(known)}")
 
 
 @lru_cache(maxsize=256)
 def _compose_groups(groups: tuple[str, ...]) -> Composition:
     """Compose a choice of groups; Hydra does that once on a machine, in a fifth of a second."""
     key, compose = f"{hash_composer()} {groups}", partial(_compose_by_hydra, groups)
-    written, schema, recipe, cut = disk_cache.compute_once("compositions", key, compose)
-    for key in cut:
-        _report_cut_key(key)
+    written, schema, recipe = disk_cache.compute_once("compositions", key, compose)
     for name in interpolation.OUTSIDE:
         OmegaConf.clear_resolver(name)
-    parts = interpolation.split_parts(written)
-    for part in parts:
-        OmegaConf.set_struct(part, True)
-    return Composition(parts, written, schema, recipe)
+    return Composition(written, schema, recipe)
 
 
 @cache
@@ -190,8 +153,6 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
     OmegaConf.set_struct(config, False)
     del config["hydra"]
     written: Any = OmegaConf.to_container(config, resolve=False)
-    cut = [key for key in CUT_KEYS if key in flat(written)]
-    written = reduce(without, cut, written)
     whole: Any = written if plain is None else OmegaConf.to_container(plain, resolve=False)
     schema = flat(interpolation.resolve_parts(interpolation.split_parts(whole)))
     dropped = _list_inapplicable(groups, written, schema, choices.get("recipe"))
@@ -201,7 +162,7 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
             where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
             text = grammar.describe_unknown_key(key, schema)
             raise ConfigError(f"{where or 'conf/'}: {text}")
-    return [written, schema, choices.get("recipe"), cut]
+    return [written, schema, choices.get("recipe")]
 
 
 def _check_meanings(choices: Mapping[str, Any]) -> None:
@@ -242,8 +203,8 @@ def _list_inapplicable(
     return [key for key in keys if key not in schema and key in grammar.list_known_keys()]
 
 
-def _set_value(composed: Composition, override: Override) -> None:
-    key, value, schema = override.key, override.values[0], composed.schema
+def _set_value(config: DictConfig, override: Override, schema: Mapping[str, Any]) -> None:
+    key, value = override.key, override.value
     if key not in schema:
         inner = [known for known in schema if known.startswith(f"{key}.")]
         if inner:
@@ -251,7 +212,6 @@ def _set_value(composed: Composition, override: Override) -> None:
         raise ConfigError(grammar.describe_unknown_key(key, schema))
     if isinstance(value, dict):
         raise ConfigError(f"{key} is one value, not a section; got {value}")
-    config = interpolation.part_of(composed.parts, key)
     _check_not_wired(config, key)
     with grammar.one_line(f"{key}={str(value)[: grammar.MOST_LETTERS]}"):
         OmegaConf.update(config, key, value, merge=False)

@@ -15,12 +15,14 @@ from capsweep.errors import ConfigError
 # Sections that say where a cell runs. They stand apart from all others, which are recorded and
 # uploaded: neither draws values from the other.
 HERE = ("places", "cluster")
+# Nothing is drawn from the seed, so that `Cell.with_seed` has the cells of a place's other seeds.
+SEED = ("seed",)
 # Keys beside places that a variable of the environment may fill, and which.
 FILLED = {"cluster.address": "RAY_ADDRESS", "cluster.jobs": "RAY_API_SERVER_ADDRESS"}
 # Resolvers that Hydra brings, of the clock and of the process.
 OUTSIDE = ("now", "hydra", "python_version")
-# The sections of HERE and all others, each a root of its own.
-Parts: TypeAlias = tuple[DictConfig, DictConfig]
+# The sections of HERE, the seed, and all others, each a root of its own.
+Parts: TypeAlias = tuple[DictConfig, DictConfig, DictConfig]
 
 
 def _read_environment(name: str, *default: Any, _node_: Node) -> Any:
@@ -39,23 +41,26 @@ OmegaConf.register_new_resolver("oc.env", _read_environment, replace=True)
 
 
 def split_parts(written: Mapping[str, Any]) -> Parts:
-    """Return a configuration in parts, neither of which can draw on the other."""
-    here = {name: written[name] for name in HERE}
-    return DictConfig(here), DictConfig({k: v for k, v in written.items() if k not in HERE})
+    """Return a configuration in parts, none of which can draw on another."""
+    here, seed = ({name: written[name] for name in names} for names in (HERE, SEED))
+    rest = {name: value for name, value in written.items() if name not in (*HERE, *SEED)}
+    return DictConfig(here), DictConfig(seed), DictConfig(rest)
 
 
 def part_of(parts: Parts, key: str) -> DictConfig:
     """Return the part in which a key stands."""
-    return parts[key.partition(".")[0] not in HERE]
+    here, seed, rest = parts
+    root = key.partition(".")[0]
+    return here if root in HERE else seed if root in SEED else rest
 
 
 def resolve_parts(parts: Parts) -> dict[str, Any]:
     """Return all sections, resolved. Raises ConfigError naming the key and no variable's value."""
-    here, rest = map(_resolve_part, parts)
+    here, seed, rest = map(_resolve_part, parts)
     for name, place in here["places"].items():
         if isinstance(place, (list, dict, bool)):
             raise ConfigError(f"places.{name} is no path; write one")
-    return {**here, **rest}
+    return {**here, **seed, **rest}
 
 
 def _resolve_part(part: DictConfig) -> dict[str, Any]:
@@ -76,5 +81,7 @@ def _resolve_part(part: DictConfig) -> dict[str, Any]:
             ) from None
         if any(name in f"{key} {reason}" for name in HERE):
             reason += "; places and cluster are not drawn from other sections, nor these from them"
+        if "'seed'" in reason or key in SEED:
+            reason += "; nothing is drawn from the seed, nor the seed from anything"
         raise ConfigError(f"{key}: {reason}") from cause
     return plain

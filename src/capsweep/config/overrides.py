@@ -12,11 +12,9 @@ import difflib
 import json
 import math
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
@@ -37,14 +35,12 @@ from hydra.core.override_parser.types import Override as HydraOverride
 from capsweep.config import package_files
 from capsweep.config.bounds import is_real
 from capsweep.config.cell import flat
+from capsweep.config.words import BY_NAME
 from capsweep.errors import ConfigError
 
 PLAIN = re.compile(r"([A-Za-z_/]|\.{1,2}/)[A-Za-z0-9_/.\-]*")
 MOST_VALUES = 10_000  # of an axis
-MOST_ITEMS = 2_000  # of a list: Hydra reads one in time that grows with its square
 MOST_LETTERS = 200  # of what was typed, in a message
-# Places that have a variable of the environment, of make too.
-VARIABLES = {"places.data": "DATA_DIR", "places.storage": "STORAGE"}
 MOST_HINTS = 3  # keys that are suggested for an unknown one
 # No settings: what their file is.
 FIXED_NAMES = ("name", "_partial_", "labels_per_image", "num_classes", "on_logits")
@@ -129,49 +125,17 @@ def parse_axis(text: str) -> Override | Interval:
     if re.search("[\0\ud800-\udfff]", text):  # neither files nor programs take these
         raise ConfigError(f"{text[:40]!r} is not an override: it has a character that is none")
     shown = text[:MOST_LETTERS]
-    if "[" in text and text.count(",") > MOST_ITEMS:
-        raise ConfigError(f"{shown}: a list of more than {MOST_ITEMS:,} values")
-    try:
-        with one_line(f"{shown!r} is not an override like key=value"):
-            parsed = _make_parser().parse_override(text)
-    except ConfigError as error:
-        raise ConfigError(f"{error}{_suggest_quotes(text)}") from error
+    with one_line(f"{shown!r} is not an override like key=value (text may need quotes: a='x y')"):
+        parsed = _make_parser().parse_override(text)
     key = with_dots(parsed.key_or_group)
     if parsed.type is not OverrideType.CHANGE or parsed.package is not None:
-        raise ConfigError(f"{shown}: {_describe_change_of_keys(parsed, text)}")
+        why = "keys of conf/ cannot be added, deleted or moved"
+        raise ConfigError(f"{shown}: {why}; write {key}=VALUE")
     with one_line(shown):
         value = parsed.value()
         if isinstance(value, IntervalSweep):
             return _make_interval(key, value, shown)
         return Override(key, _list_values(parsed, shown))
-
-
-def _suggest_quotes(text: str) -> str:
-    """Return the cure of a value that the grammar takes for more than text, as it is typed in a
-    shell.
-    """
-    key, _, value = text.partition("=")
-    quoted = render(key, value)
-    is_short = 0 < len(value) <= MOST_LETTERS and value.isprintable() and "${" not in value
-    if not is_short or is_group(key) or not re.fullmatch(r"[\w./]+", key):
-        return ""
-    with suppress(Exception):
-        if _make_parser().parse_override(quoted).value() == value:
-            typed = shlex.quote(quoted) if re.search(r'[$"`\\!]', quoted) else f'"{quoted}"'
-            variable = VARIABLES.get(key)
-            instead = f", or set {variable}={shlex.quote(value)}" if variable else ""
-            return f"; if it is text, quote it: {typed}{instead}"
-    return ""
-
-
-def _describe_change_of_keys(parsed: HydraOverride, text: str) -> str:
-    """Return what is said of `+key`, `~key` and `group@package`, and what to write instead."""
-    key = with_dots(parsed.key_or_group)
-    if not is_group(key) and key not in list_known_keys():
-        return f"keys of conf/ cannot be added, deleted or moved; {describe_unknown_key(key, {})}"
-    if parsed.type is OverrideType.DEL:
-        return f"keys of conf/ cannot be deleted; leave it out, or write {key}=VALUE for another"
-    return f"{key} is in conf/; write {key}={text.partition('=')[2][:MOST_LETTERS]}"
 
 
 def _make_interval(key: str, value: IntervalSweep, text: str) -> Interval:
@@ -194,27 +158,21 @@ def _list_values(parsed: HydraOverride, text: str) -> tuple[Any, ...]:
         if not names:
             raise ConfigError(f"{text}: matches no option; glob() is for the files of a group")
         return tuple(names)
-    if not 0 < _count_values(value, text) <= MOST_VALUES:
+    assert isinstance(value, ChoiceSweep | RangeSweep)
+    if value.shuffle:
+        raise ConfigError(f"{text}: an axis has the order in which it is written; no shuffle()")
+    if isinstance(value, ChoiceSweep):
+        made = value.list
+    elif all(map(is_real, (value.start, value.stop, value.step))):
+        made = value.range()  # one by one
+    else:
+        raise ConfigError(f"{text}: range() takes finite numbers, whole ones below 2**63")
+    values = tuple(map(_unquote_texts, islice(made, MOST_VALUES + 1)))
+    if not 0 < len(values) <= MOST_VALUES:
         raise ConfigError(f"{text}: gives no value, or more than {MOST_VALUES:,}")
-    values = tuple(map(_unquote_texts, islice(parsed.sweep_iterator(), MOST_VALUES)))
     if any(isinstance(value, (Sweep, Glob)) for value in values):
         raise ConfigError(f"{text}: an axis within an axis; write its values out")
     return values
-
-
-def _count_values(sweep: Any, text: str) -> int:
-    """Return how many values an axis has, of which none is made."""
-    if isinstance(sweep, ChoiceSweep):
-        return len(sweep.list)
-    assert isinstance(sweep, RangeSweep)
-    ends = sweep.start, sweep.stop, sweep.step
-    numbers = [Decimal(number) for number in ends if number is not None and is_real(number)]
-    if len(numbers) < len(ends):
-        raise ConfigError(f"{text}: range() takes finite numbers, whole ones below 2**63")
-    start, stop, step = numbers
-    if step == 0:
-        raise ConfigError(f"{text}: the step of range() must not be 0")
-    return max(0, math.ceil((stop - start) / step))
 
 
 def _unquote_texts(value: Any) -> Any:
@@ -238,6 +196,12 @@ def parse_single(overrides: Iterable[str | Override]) -> list[Override]:
             raise ConfigError(f"{override.key} is overridden twice; keep one of them")
         choices[override.key] = override
     return list(choices.values())
+
+
+def expand_word(name: str, value: str) -> str:
+    """Return the override that a short name with a key stands for; a path is quoted as it must."""
+    word = BY_NAME[name]
+    return render(word.key, value) if word.is_place else f"{word.key}={value}"
 
 
 def render(key: str, value: Any) -> str:

@@ -1,5 +1,4 @@
-"""The rules across keys: allowed targets, impossible combinations, data and devices; the canonical
-form."""
+"""The rules across keys: allowed targets, impossible combinations, data; the canonical form."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,8 +14,6 @@ REDUCTIONS = {"margin": ("sum", "half_mean"), "spread": ("sum", "mean")}
 
 # Losses on logits, of which every network has some; the files of others say `on_logits: true`.
 ON_LOGITS = ("cross_entropy", "binary_cross_entropy")
-
-CONTROLS = ("uniform", "static", "random")  # dynamic routing of one iteration
 
 # Keys that say how many pixels an image has in both axes when the network gets it.
 SIDES = ("dataset.batches.crop", "dataset.batches.canvas", "dataset.test.canvas")
@@ -37,7 +34,7 @@ def check_config(config: Mapping[str, Any]) -> None:
         )
     check_targets(config)
     bounds.check_bounds(config)
-    for find_faults in (_find_faults_of_devices, _find_faults_of_data, _find_faults_of_choices):
+    for find_faults in (_find_faults_of_data, _find_faults_of_choices):
         for fault in find_faults(config):
             raise ConfigError(fault)
 
@@ -58,13 +55,12 @@ def check_target(key: str, target: object) -> None:
 
 
 def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
-    """Parts that do not fit together."""
+    """Parts that do not fit together; what a routing asks of its network, the network refuses."""
     model, loss = config["model"], config["loss"]
-    name, classes, routing = loss["name"], loss["classification"], config["routing"]
-    is_routed = "routing" in model
+    name, classes = loss["name"], loss["classification"]
     known = REDUCTIONS.get(name, ())
     lr, floor = get(config, "optim.optimizer.lr"), get(config, "optim.schedule.floor")
-    if not is_routed and not is_on_logits(loss):
+    if "routing" not in model and not is_on_logits(loss):
         yield f"loss={name} needs capsules, not model={model['name']}; set loss=cross_entropy"
     if loss["reconstruction"]["weight"] > 0 and not model.get("decoder"):
         yield f"loss.reconstruction.weight needs a decoder; set it to 0 for model={model['name']}"
@@ -81,14 +77,6 @@ def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
             f"optim.optimizer.lr={lr} is below optim.schedule.floor={floor}, which would train "
             "instead; set optim.schedule.floor=0"
         )
-    # Whether a node has the GPU that Triton's kernels need is known there alone.
-    is_dynamic = is_routed and routing["name"] in ("dynamic", *CONTROLS)
-    is_softmax = is_routed and routing.get("normaliser", "softmax") == "softmax"
-    has_kernels = is_dynamic and is_softmax and "capsules" not in model
-    if is_routed and routing["impl"] == "triton" and not has_kernels:
-        yield "routing.impl=triton is for dynamic routing of vector capsules; set routing.impl=fast"
-    if get(config, "routing.none_of_the_above") and not is_softmax:
-        yield "routing.none_of_the_above is a slot of the softmax; set routing.normaliser=softmax"
 
 
 def is_on_logits(loss: Mapping[str, Any]) -> bool:
@@ -142,30 +130,6 @@ def _find_faults_of_images(dataset: Mapping[str, Any]) -> Iterator[str]:
         shift, side = get(dataset, key) or 0, min(shape[1:])
         if shift >= side:
             yield f"dataset.{key} must be below the {side} pixels of an image, got {shift}"
-
-
-def count_requested_devices(config: Mapping[str, Any]) -> int:
-    """The devices that a configuration asks for; auto: as many as whole GPUs, where those are
-    several.
-    """
-    devices, gpu = config["trainer"]["devices"], config["resources"]["gpu"]
-    if devices != "auto":
-        return devices
-    return int(gpu) if gpu != "auto" and gpu > 1 else 1
-
-
-def _find_faults_of_devices(config: Mapping[str, Any]) -> Iterator[str]:
-    gpu, batch = config["resources"]["gpu"], config["batch_size"]
-    accelerator = config["trainer"]["accelerator"]
-    count, gpus = count_requested_devices(config), 1 if gpu == "auto" else gpu
-    is_unknown = gpu == "auto" and accelerator != "gpu"
-    if count > 1 and accelerator != "cpu" and not is_unknown and 0 < gpus < count:
-        yield (
-            f"trainer.devices={count} needs as many GPUs, and resources.gpu={gpu}; set "
-            f"resources.gpu={count}, or trainer.accelerator=cpu"
-        )
-    if batch < count:
-        yield f"batch_size={batch} is too small for {count} devices; set trainer.devices={batch}"
 
 
 def find_targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -50,9 +50,6 @@ class AffineTest:
         self.lowest, self.highest = scale
         self.key = seed_of(seed, "affine")
 
-    def check(self, folder: str) -> None:
-        """Nothing more is needed than the digits themselves."""
-
     def read(self, folder: str, test: LabelledImages) -> LabelledImages:
         """The digits of `test`, transformed, on canvas x canvas pixels.
 

@@ -6,7 +6,6 @@ them accepts the other does too.
 Shape letters: N examples, C H W image.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,8 @@ from capsweep.data.images import Decoded, DecodedReader, LabelledImages
 from capsweep.data.official import OfficialReader
 from capsweep.errors import DataError
 from capsweep.storage.files import hash_open_file
-from capsweep.storage.npz import Header, open_npz, read_headers
-from capsweep.storage.official_files import UNKNOWN, Digest, open_content
+from capsweep.storage.npz import open_npz
+from capsweep.storage.official_files import Digest, open_content
 
 NAMES = {"train": "train", "validation": "val", "test": "test"}  # splits, and their arrays
 VALIDATION = {"val_images", "val_labels"}  # which a file may lack
@@ -34,10 +33,10 @@ SCALE = (
 MOST_CHANNELS = 4  # of images whose axes are told by their shape
 MOST_CLASSES = 10**6
 MOST_NAMED = 200  # letters of a message for names of arrays
-AT_ONCE = 2**24  # pixels that are looked at together
+MOST_SEEN = 1000  # images of a split that are looked at
 # What is left of images that were scaled before they became uint8: to 0..1, to mean 0 and deviation
 # 1, where negative values wrap, or to 0..16 as the digits of scikit-learn.
-FAINT = (*range(17), 253, 254, 255)
+FAINT = {*range(17), 253, 254, 255}
 
 
 @dataclass(frozen=True)
@@ -75,11 +74,9 @@ class NpzReader(OfficialReader, DecodedReader):
 
     def decode_files(self, folder: str) -> Decoded:
         """Return images [N, C, H, W]. Raises DataError naming the file and the cure."""
-        ((name, path),) = self.files.find_all(
-            folder, {n: [f"{n}.npz"] for n in self.sha256}
-        ).items()
+        ((name, declared),) = self.sha256.items()
+        path = self.files.find_all(folder, {name: [f"{name}.npz"]})[name]
         with open_content(path) as file:
-            declared = self.sha256.get(name, UNKNOWN)
             found = hash_open_file(file)
             self.files.check_digests(Digest(path, found, declared, f"dataset.reader.sha256.{name}"))
             arrays = decode_arrays(path, file, self.axes)
@@ -106,42 +103,19 @@ def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> OwnAr
 
 
 def _decode_archive(file: IO[bytes], axes: str | None) -> OwnArrays:
-    headers = read_headers(file)
-    splits = [s for s in NAMES if s != "validation" or VALIDATION & headers.keys()]
-    names = [f"{NAMES[split]}_{kind}" for split in splits for kind in ("images", "labels")]
-    if absent := [name for name in names if name not in headers]:
-        have = ", ".join(headers) or "nothing"
-        raise ValueError(f"{', '.join(absent)} not in it; it has {have[:MOST_NAMED]}")
-    for name in names:
-        _check_header(name, headers[name])
-    _check_memory(sum(headers[name].size for name in names))  # before anything is allocated
-    axes = _choose_axes(headers["train_images"].shape, axes)
-    for split in splits:
-        _check_shapes(split, headers)
-    with open_npz(file) as arrays:
-        decoded = {split: _read_split(arrays, NAMES[split], axes) for split in splits}
-    classes = _count_classes(decoded)
-    return OwnArrays(decoded, axes, classes, [name for name in headers if name not in names])
-
-
-def _check_header(name: str, header: Header) -> None:
-    """Raise DataError for an empty array, or one of a type that no images or labels have."""
-    if min(header.shape, default=1) < 1:
-        raise DataError(f"{name} is empty: its shape is {header.shape}; write at least one example")
-    if name.endswith("images") and header.dtype != np.uint8:
-        raise DataError(f"{name} are {header.dtype}, not uint8; {SCALE}")
-    if name.endswith("labels") and header.dtype.kind not in "iubf":
-        raise DataError(f"{name} are {header.dtype}, not numbers; number the classes from 0 on")
-
-
-def _check_memory(needed: int) -> None:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > memory:
-        raise DataError(
-            f"its arrays are {needed:,} bytes, and this machine has {memory:,} of memory; make "
-            "fewer or smaller images, or shards, which are read as training goes "
-            "(docs/how-to/shards.md)"
-        )
+    with open_npz(file) as archive:
+        present = archive.files
+        splits = [split for split in NAMES if split != "validation" or VALIDATION & {*present}]
+        names = [f"{NAMES[split]}_{kind}" for split in splits for kind in ("images", "labels")]
+        if absent := [name for name in names if name not in present]:
+            have = ", ".join(present) or "nothing"
+            raise ValueError(f"{', '.join(absent)} not in it; it has {have[:MOST_NAMED]}")
+        arrays = {name: archive[name] for name in names}
+    shape = arrays["train_images"].shape
+    axes = _choose_axes(shape, axes)
+    decoded = {split: _make_split(arrays, NAMES[split], shape[1:], axes) for split in splits}
+    unused = [name for name in present if name not in names]
+    return OwnArrays(decoded, axes, _count_classes(decoded), unused)
 
 
 def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
@@ -165,60 +139,58 @@ def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
     return "chw" if first else "hwc"
 
 
-def _check_shapes(split: str, headers: Mapping[str, Header]) -> None:
-    images, labels = (headers[f"{NAMES[split]}_{kind}"].shape for kind in ("images", "labels"))
-    first = headers["train_images"].shape
-    if images[1:] != first[1:]:
-        raise DataError(
-            f"images of train are {list(first[1:])}, those of {NAMES[split]} "
-            f"{list(images[1:])}; make them alike"
-        )
-    if len(labels) != 1 and (len(labels) != 2 or labels[1] != 1):
-        raise DataError(
-            f"{NAMES[split]}_labels are {labels}, not [N] or [N, 1]; of rows with a single 1 "
-            "take labels.argmax(1)"
-        )
-    if images[0] != labels[0]:
-        text = f"{NAMES[split]} has {images[0]} images and {labels[0]} labels; write one for each"
-        raise DataError(text)
-
-
-def _read_split(arrays: Mapping[str, np.ndarray], name: str, axes: str) -> LabelledImages:
-    images, labels_N = arrays[f"{name}_images"], arrays[f"{name}_labels"].reshape(-1)
-    _check_pixels(f"{name}_images", images)
-    _check_labels(f"{name}_labels", labels_N)
+def _make_split(
+    arrays: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...], axes: str
+) -> LabelledImages:
+    images, labels = arrays[f"{name}_images"], arrays[f"{name}_labels"]
+    _check_images(f"{name}_images", images, shape)
+    _check_labels(f"{name}_labels", labels, len(images))
     if images.ndim == 3:
         images = images[:, None]
     elif axes == "hwc":
         images = images.transpose(0, 3, 1, 2)
     images_NCHW = torch.from_numpy(np.ascontiguousarray(images))
-    return LabelledImages(images_NCHW, torch.from_numpy(labels_N.astype(np.int64)))
+    return LabelledImages(images_NCHW, torch.from_numpy(labels.reshape(-1).astype(np.int64)))
 
 
-def _check_pixels(name: str, images: np.ndarray) -> None:
-    """Raise DataError for images that show nothing, or next to nothing. Large arrays are looked at
-    in parts.
+def _check_images(name: str, images: np.ndarray, shape: tuple[int, ...]) -> None:
+    """Raise DataError for other arrays than images of this shape, and for images that show nothing,
+    or next to nothing, by the first MOST_SEEN of them.
     """
-    step = max(1, AT_ONCE // images[0].size)
-    parts = [images[start : start + step] for start in range(0, len(images), step)]
-    if len(images) > 1 and all((part == images[0]).all() for part in parts):
+    if images.size == 0:
+        raise DataError(f"{name} is empty: its shape is {images.shape}; write at least one example")
+    if images.dtype != np.uint8:
+        raise DataError(f"{name} are {images.dtype}, not uint8; {SCALE}")
+    if images.shape[1:] != shape:
+        raise DataError(
+            f"images of train are {list(shape)}, {name} {list(images.shape[1:])}; make them alike"
+        )
+    seen = images[:MOST_SEEN]
+    if len(seen) > 1 and (seen == seen[0]).all():
         raise DataError(f"{name} are all alike; write the images themselves")
-    if all(np.isin(part, FAINT).all() for part in parts):
-        values = sorted(set().union(*(np.unique(part).tolist() for part in parts)))
-        if not {*values} <= {0, 255}:
-            raise DataError(
-                f"{name} use {', '.join(map(str, values))} alone, as images do that were scaled "
-                f"before they became uint8; {SCALE}"
-            )
+    values = set(np.unique(seen).tolist())
+    if values <= FAINT and not values <= {0, 255}:
+        raise DataError(
+            f"{name} use {', '.join(map(str, sorted(values)))} alone, as images do that were "
+            f"scaled before they became uint8; {SCALE}"
+        )
 
 
-def _check_labels(name: str, labels_N: np.ndarray) -> None:
-    is_whole = np.isfinite(labels_N) & (np.floor(labels_N) == labels_N)
+def _check_labels(name: str, labels: np.ndarray, count: int) -> None:
+    """Raise DataError for other arrays than `count` numbers of classes."""
+    if labels.dtype.kind not in "iubf":
+        raise DataError(f"{name} are {labels.dtype}, not numbers; number the classes from 0 on")
+    if labels.shape not in ((count,), (count, 1)):
+        raise DataError(
+            f"{name} are {labels.shape} for {count} images; write one for each (of rows with a "
+            "single 1 take labels.argmax(1))"
+        )
+    is_whole = np.isfinite(labels) & (np.floor(labels) == labels)
     if not is_whole.all():
         raise DataError(
-            f"{name} has {labels_N[~is_whole][0]}, no whole number; number the classes from 0 on"
+            f"{name} has {labels[~is_whole][0]}, no whole number; number the classes from 0 on"
         )
-    low, high = labels_N.min().item(), labels_N.max().item()
+    low, high = labels.min().item(), labels.max().item()
     if low < 0 or high >= MOST_CLASSES:
         raise DataError(
             f"{name} are {low}..{high}; classes count from 0, {MOST_CLASSES:,} of them at most"

@@ -37,83 +37,22 @@ def generator_of(*place: int | str) -> torch.Generator:
 
 
 def epoch_order(num_examples: int, seed: int, epoch: int) -> Tensor:
-    """The permutation [N] of the examples in one epoch, over all ranks."""
+    """The permutation [N] of the examples in one epoch."""
     return torch.randperm(num_examples, generator=generator_of(seed, "order", epoch))
-
-
-class RankShare(NamedTuple):
-    """What one rank of several has of a global batch of so many examples.
-
-    Every rank takes every step. One for which a batch has no example is shown its first, as a
-    stand-in whose weight is 0, and which is counted nowhere.
-    """
-
-    examples: int
-    rank: int
-    ranks: int
-
-    @property
-    def num_examples(self) -> int:
-        """Examples of this rank, without a stand-in; of two ranks they differ by at most one."""
-        return self.examples // self.ranks + (self.rank < self.examples % self.ranks)
-
-    @property
-    def training_rows(self) -> slice:
-        """Which of a global training batch: they are dealt in turn."""
-        return slice(self.rank, self.examples, self.ranks) if self.num_examples else slice(0, 1)
-
-    @property
-    def evaluation_rows(self) -> slice:
-        """Which of a global batch that is evaluated: neighbours, since those are read at once."""
-        if not self.num_examples:
-            return slice(0, 1)
-        each, rest = divmod(self.examples, self.ranks)
-        first = self.rank * each + min(self.rank, rest)
-        return slice(first, first + self.num_examples)
-
-    @property
-    def weight(self) -> float:
-        """What its mean counts, so that the mean over ranks is the mean over the global batch."""
-        return self.num_examples * self.ranks / self.examples
-
-
-def batch_sizes(examples: int, batch_size: int) -> list[int]:
-    """Of the global batches of so many examples: the last is what is left."""
-    return [min(batch_size, examples - first) for first in range(0, examples, batch_size)]
-
-
-def rank_batches(order_N: Tensor, batch_size: int, rank: int, world_size: int) -> list[Tensor]:
-    """The batches of one rank: global batch k is order[k * batch_size : (k + 1) * batch_size],
-    dealt to the ranks in turn. Over all ranks every example comes exactly once, but for stand-ins:
-    see `RankShare`.
-    """
-    batches = order_N.split(batch_size) if len(order_N) else ()
-    return [batch[RankShare(len(batch), rank, world_size).training_rows] for batch in batches]
 
 
 class Batch(NamedTuple):
     """float32 images [B, C, H, W] and int64 labels, [B] or [B, L], on the training device.
 
     targets_BLCHW: what a decoder shall draw for each label, in 0..1; None: the images themselves.
-    share: which part of a batch of several devices this is; None: all of it.
     """
 
     images_BCHW: Tensor
     labels: Tensor
     targets_BLCHW: Tensor | None = None
-    share: RankShare | None = None
-
-    @property
-    def num_counted(self) -> int:
-        """Examples that count: all but a stand-in."""
-        return len(self.labels) if self.share is None else self.share.num_examples
 
     def select(self, part: slice) -> "Batch":
-        """Return the examples of a part, as a batch of one device; the batch itself where it has no
-        more.
-
-        A stand-in, which is a batch alone, stays one.
-        """
+        """Return the examples of a part; the batch itself where it has no more."""
         if part.start == 0 and part.stop >= len(self.labels):
             return self
         targets_BLCHW = None if self.targets_BLCHW is None else self.targets_BLCHW[part]
@@ -133,10 +72,8 @@ class EvaluatedSplit(ABC):
         """Examples in order, as they are validated and tested: the same every time."""
 
     @abstractmethod
-    def make_loader(
-        self, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
-    ) -> "BatchLoader":
-        """Its shuffled batches; batch_size is over all ranks."""
+    def make_loader(self, batch_size: int, seed: int) -> "BatchLoader":
+        """Return its shuffled batches."""
 
 
 class DeviceSplit(EvaluatedSplit):
@@ -146,11 +83,9 @@ class DeviceSplit(EvaluatedSplit):
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """What makes batches of examples [B] in a training epoch: a function of (seed, epoch)."""
 
-    def make_loader(
-        self, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
-    ) -> "TrainLoader":
+    def make_loader(self, batch_size: int, seed: int) -> "TrainLoader":
         """See EvaluatedSplit."""
-        return TrainLoader(self, batch_size, seed, rank, world_size)
+        return TrainLoader(self, batch_size, seed)
 
 
 # Makes a split of examples that are on a device, by their `to`.
@@ -206,71 +141,54 @@ class EpochSampler:
 
 
 class BatchLoader(ABC):
-    """Batches of one rank, as Lightning takes them. batch_size: over all ranks."""
+    """Batches as Lightning takes them; the last one is what is left."""
 
-    def __init__(self, count: int, batch_size: int, rank: int, world_size: int) -> None:
+    def __init__(self, count: int, batch_size: int) -> None:
         self.count, self.batch_size = count, batch_size
-        self.rank, self.world_size = rank, world_size
 
     def __len__(self) -> int:
         return -(-self.count // self.batch_size)
 
-    def __iter__(self) -> Iterator[Batch]:
-        sizes = batch_sizes(self.count, self.batch_size)
-        batches = self._iterate_batches(sizes)
-        if self.world_size == 1:
-            return batches
-        return (
-            batch._replace(share=RankShare(size, self.rank, self.world_size))
-            for batch, size in zip(batches, sizes, strict=True)
-        )
-
     @abstractmethod
-    def _iterate_batches(self, sizes: Sequence[int]) -> Iterator[Batch]:
-        """This rank's part of global batches of these sizes."""
+    def __iter__(self) -> Iterator[Batch]: ...
 
 
 class EvaluationLoader(BatchLoader):
-    """All examples in order, as they are tested; of every batch each rank takes a stretch."""
+    """All examples in order, as they are tested."""
 
-    def __init__(
-        self, examples: EvaluatedSplit, batch_size: int, rank: int = 0, world_size: int = 1
-    ) -> None:
-        super().__init__(len(examples), batch_size, rank, world_size)
+    def __init__(self, examples: EvaluatedSplit, batch_size: int) -> None:
+        super().__init__(len(examples), batch_size)
         self.examples = examples
 
-    def _iterate_batches(self, sizes: Sequence[int]) -> Iterator[Batch]:
-        for number, size in enumerate(sizes):
-            start = number * self.batch_size
-            mine = RankShare(size, self.rank, self.world_size).evaluation_rows
-            yield self.examples.evaluation_batch(slice(start + mine.start, start + mine.stop))
+    def __iter__(self) -> Iterator[Batch]:
+        for start in range(0, self.count, self.batch_size):
+            stop = min(start + self.batch_size, self.count)
+            yield self.examples.evaluation_batch(slice(start, stop))
 
 
 class TrainLoader(BatchLoader):
-    """Shuffled batches. Global batch k is a function of (seed, epoch, k), dealt to the ranks."""
+    """Shuffled batches; batch k is a function of (seed, epoch, k)."""
 
-    def __init__(
-        self, examples: DeviceSplit, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
-    ) -> None:
-        super().__init__(len(examples), batch_size, rank, world_size)
+    def __init__(self, examples: DeviceSplit, batch_size: int, seed: int) -> None:
+        super().__init__(len(examples), batch_size)
         self.examples, self.seed, self.sampler = examples, seed, EpochSampler()
         self.made_at_once = 1 if examples.device.type == "cpu" else MADE_AT_ONCE
 
-    def _iterate_batches(self, sizes: Sequence[int]) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Batch]:
         epoch = self.sampler.epoch
         make_batch = self.examples.prepare_epoch(self.seed, epoch)
         order_N = epoch_order(self.count, self.seed, epoch).to(self.examples.device)
-        index = rank_batches(order_N, self.batch_size, self.rank, self.world_size)
+        index = order_N.split(self.batch_size) if self.count else ()
         for first in range(0, len(index), self.made_at_once):
             yield from _make_batches(make_batch, index[first : first + self.made_at_once])
 
 
-def _make_batches(make_batch: Callable[[Tensor], Batch], index: list[Tensor]) -> list[Batch]:
+def _make_batches(make_batch: Callable[[Tensor], Batch], index: Sequence[Tensor]) -> list[Batch]:
     """The batches of these examples, made as if they were one."""
     if len(index) == 1:
         return [make_batch(index[0])]
     sizes = [len(index_B) for index_B in index]
-    images_BCHW, labels, targets_BLCHW, _ = make_batch(torch.cat(index))
+    images_BCHW, labels, targets_BLCHW = make_batch(torch.cat(tuple(index)))
     parts = [
         [None] * len(sizes) if targets_BLCHW is None else targets_BLCHW.split(sizes),
         images_BCHW.split(sizes),
@@ -331,11 +249,6 @@ def windows_at(windows: Tensor, place_B: Tensor) -> Tensor:
         (1, plane, down, right),
     )
     return everywhere.index_select(0, place_B)[..., :width]
-
-
-def draw_offsets(num_examples: int, shift: int, generator: torch.Generator) -> Tensor:
-    """Uniform window offsets [N, 2] in 0..2 shift, for `shift_windows`."""
-    return torch.randint(2 * shift + 1, (num_examples, 2), generator=generator)
 
 
 def compute_margins(images_NCHW: Tensor, canvas: int | None) -> tuple[int, int, int, int]:

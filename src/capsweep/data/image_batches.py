@@ -15,7 +15,6 @@ from capsweep.data.batches import (
     DeviceSplit,
     Split,
     compute_margins,
-    draw_offsets,
     generator_of,
     shift_windows,
     to_unit,
@@ -77,8 +76,9 @@ class ShiftedImages(DeviceSplit):
         """The place of a drawn window of every example [N]."""
         # Drawn on the CPU, moved once per epoch: the same numbers on every device, no copy per
         # step.
-        offsets_N2 = draw_offsets(len(self), self.shift, generator).to(self.device)
-        return window_places(windows, torch.arange(len(self), device=self.device), offsets_N2)
+        offsets_N2 = torch.randint(2 * self.shift + 1, (len(self), 2), generator=generator)
+        everyone_N = torch.arange(len(self), device=self.device)
+        return window_places(windows, everyone_N, offsets_N2.to(self.device))
 
 
 def centre_images(examples: LabelledImages, canvas: int) -> Tensor:
@@ -113,13 +113,11 @@ class CroppedImages(DeviceSplit):
     ) -> None:
         self.labels_N, self.device = examples.labels_N, examples.labels_N.device
         height, width = examples.images_NCHW.shape[2:]
-        if crop > min(height, width):
+        if height != width or crop > width:
             raise ConfigError(
-                f"dataset.batches.crop must be at most the pixels of an image, got {crop} for "
-                f"images of {height}x{width}"
+                f"dataset.batches.crop={crop} cuts squares out of squares that are as large, and "
+                f"images are {height}x{width}"
             )
-        if height != width:
-            raise ConfigError(f"dataset.batches crops squares, and images are {height}x{width}")
         self.slack = width - crop
         self.windows = examples.images_NCHW.unfold(2, crop, 1).unfold(3, crop, 1)
         self.flip, self.brightness, self.standardise = flip, brightness, standardise

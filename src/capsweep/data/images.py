@@ -10,7 +10,7 @@ Shape letters: N examples, C H W image.
 import hashlib
 import json
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -111,20 +111,16 @@ class Reader(Protocol):
     """Reads one data set from its official files."""
 
     def check(self, folder: str) -> None:
-        """Prove that `read` would succeed. Raises DataError naming the file and the cure."""
-        ...
+        """Prove that `read` succeeds. Raises DataError naming the file and the cure."""
+        self.read(folder)
 
+    @abstractmethod
     def read(self, folder: str) -> Splits:
-        """Return the verified data set. Raises DataError."""
-        ...
+        """Return the verified data set. Raises DataError naming the file and the cure."""
 
 
 class TestReader(Protocol):
     """Other test images than those of the data set itself: its files, or what is made of them."""
-
-    def check(self, folder: str) -> None:
-        """Prove that `read` would succeed. Raises DataError naming the file and the cure."""
-        ...
 
     def read(self, folder: str, test: LabelledImages) -> LabelledImages:
         """The images to be tested on, given the data set's own. Raises DataError."""
@@ -132,16 +128,11 @@ class TestReader(Protocol):
 
 
 @dataclass(frozen=True)
-class TestedElsewhere:
+class TestedElsewhere(Reader):
     """A reader whose training images are of one data set and whose test images of another."""
 
     reader: Reader
     test: TestReader
-
-    def check(self, folder: str) -> None:
-        """Prove that both can be read."""
-        self.reader.check(folder)
-        self.test.check(folder)
 
     def read(self, folder: str) -> Splits:
         """Both, verified."""
@@ -193,7 +184,7 @@ def stratified_sample(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray
     return np.lexsort((tie_break, rank))[:count]
 
 
-class DecodedReader(ABC):
+class DecodedReader(Reader):
     """A reader of official files that are decoded once, not in every trial.
 
     name: of the data set, in the cache.
@@ -206,12 +197,8 @@ class DecodedReader(ABC):
     def declared_hashes(self) -> Mapping[str, object]:
         """All hashes that the files are verified by."""
 
-    def check(self, folder: str) -> None:
-        """Find, verify and decode all files, once. Raises DataError naming the file."""
-        self.read(folder)
-
     def read(self, folder: str) -> Splits:
-        """The verified data set. Raises DataError naming the file and the cure."""
+        """Return the verified data set. Raises DataError naming the file and the cure."""
         images = decode_once(self.name, self.declared_hashes, lambda: self.decode_files(folder))
         return Splits(images["train"], images["test"], images.get("validation"))
 

@@ -23,6 +23,7 @@ from capsweep.data.images import (
     Decoded,
     DecodedReader,
     LabelledImages,
+    Reader,
     Splits,
     decode_once,
     label_images,
@@ -66,8 +67,7 @@ class OfficialReader:
         sha256_plain: Mapping[str, str] | None = None,
     ) -> None:
         self.sha256, self.sha256_plain = dict(sha256), dict(sha256_plain or {})
-        hashes = (*self.sha256.values(), *self.sha256_plain.values())
-        self.files = OfficialFiles(folders, self.publisher, hashes)
+        self.files = OfficialFiles(folders, self.publisher)
 
     @property
     def declared_hashes(self) -> Mapping[str, Mapping[str, str]]:
@@ -80,7 +80,7 @@ class OfficialReader:
         return Digest(path, hash_bytes(data), declared, f"dataset.reader.{group}.{name}")
 
 
-class IdxReader(OfficialReader):
+class IdxReader(OfficialReader, Reader):
     """Finds, downloads, verifies and reads `{train,t10k}-{images-idx3,labels-idx1}-ubyte`, with or
     without `.gz`. mirrors: URL prefixes.
     """
@@ -95,13 +95,8 @@ class IdxReader(OfficialReader):
         self.publisher, self.mirrors = " or ".join(mirrors) or "its publisher", mirrors
         super().__init__(sha256, folders, sha256_plain)
 
-    def check(self, folder: str) -> None:
-        """Find or download all files and verify them. Raises DataError naming the file."""
-        for name in self.sha256:
-            self._read_verified(folder, name)
-
     def read(self, folder: str) -> Splits:
-        """The verified data set. Raises DataError naming the file and the cure."""
+        """Return the verified data set. Raises DataError naming the file and the cure."""
         return Splits(
             train=self._read_split(folder, "train"), test=self._read_split(folder, "t10k")
         )
@@ -136,24 +131,14 @@ class IdxReader(OfficialReader):
                 faults.append(f"{mirror}: {error}")
                 continue
             if hash_bytes(data) == self.sha256[path.stem]:
-                return _write_download(path, data)
+                write_atomically(path, lambda file, data=data: file.write(data))
+                return path
             faults.append(f"{mirror}: sha256 differs from the declared one")
         needed = ", ".join(f"{name}.gz" for name in self.sha256)
         raise DataError(
             f"places.data={hide_query(place)}: {name} is absent and cannot be downloaded "
             f"({'; '.join(faults)}); put {needed} there, or set DATA_DIR"
         )
-
-
-def _write_download(path: Path, data: bytes) -> Path:
-    try:
-        write_atomically(path, lambda file: file.write(data))
-    except OSError as error:
-        raise DataError(
-            f"{path}: downloaded, but cannot be written ({error.strerror}); "
-            "set DATA_DIR to a folder that can be written, or put the file there"
-        ) from error
-    return path
 
 
 def decode_idx(data: bytes) -> Tensor:
@@ -213,19 +198,12 @@ class AffnistTest:
 
     def __init__(self, sha256: Mapping[str, str], folders: Sequence[str]) -> None:
         self.sha256 = dict(sha256)
-        self.files = OfficialFiles(folders, AFFNIST_PUBLISHER, tuple(self.sha256.values()))
+        self.files = OfficialFiles(folders, AFFNIST_PUBLISHER)
         numbered = [join(folder, "test_batches") for folder in folders]
         self.batches = OfficialFiles(numbered, AFFNIST_PUBLISHER)
 
-    def check(self, folder: str) -> None:
-        """Find, verify and decode all files. Raises DataError naming the file."""
-        self._read_images(folder)
-
     def read(self, folder: str, test: LabelledImages) -> LabelledImages:
-        """affNIST's test images [N, 1, 40, 40]. Raises DataError naming the file and the cure."""
-        return self._read_images(folder)
-
-    def _read_images(self, folder: str) -> LabelledImages:
+        """Return affNIST's test images [N, 1, 40, 40]. Raises DataError naming file and cure."""
         declared = {"sha256": self.sha256}
         images = decode_once("affnist", declared, lambda: {"test": self._decode_files(folder)})
         return images["test"]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from capsweep.data.batches import Batch, DeviceSplit, Split
-from capsweep.data.images import LabelledImages, Splits, label_images
+from capsweep.data.images import LabelledImages, Reader, Splits, label_images
 from capsweep.errors import DataError
 from capsweep.storage.files import hash_bytes
 
@@ -21,15 +21,11 @@ LARGEST = 255
 TEST_STEP, TEST_PLACE = 4, 1  # which pairs are tested on; the first and the last are trained on
 
 
-class SignReader:
+class SignReader(Reader):
     """All 256 bytes, with v and 255 - v in the same split; sha256: of both splits."""
 
     def __init__(self, sha256: str) -> None:
         self.sha256 = sha256
-
-    def check(self, folder: str) -> None:
-        """Prove that `read` would succeed. Raises DataError as it does."""
-        self.read(folder)
 
     def read(self, folder: str) -> Splits:
         """192 training and 64 test images [N, 1, 1, 1]; `folder` is not used.

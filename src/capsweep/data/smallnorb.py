@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsweep.data.images import Decoded, DecodedReader, Splits, label_images
+from capsweep.data.images import Decoded, DecodedReader, Reader, Splits, label_images
 from capsweep.data.official import OfficialReader
 from capsweep.storage.official_files import UNKNOWN, Digest, name_undecodable, read_content
 
@@ -99,7 +99,7 @@ def parse_matrix(path: Path, data: bytes, *shape: int) -> np.ndarray:
         return np.frombuffer(data, TYPES[magic], offset=start).reshape(-1, *shape)
 
 
-class NovelViewpoints:
+class NovelViewpoints(Reader):
     """Trains on the training images of familiar viewpoints and tests on the test images of the
     others. Validates on the TEST images of familiar viewpoints: toys that training never showed,
     and the paper's protocol compares networks of equal error on them.
@@ -118,10 +118,6 @@ class NovelViewpoints:
     ) -> None:
         self.smallnorb = SmallNorbReader(sha256, folders, sha256_plain)
         self.column, self.familiar = INFO.index(viewpoint), list(familiar)
-
-    def check(self, folder: str) -> None:
-        """Find, verify and decode all files. Raises DataError naming the file."""
-        self.read(folder)
 
     def read(self, folder: str) -> Splits:
         """The three splits, each in the order of its file. Raises DataError."""

@@ -6,7 +6,6 @@ line begins with the name of that type. Only what is provably of the code is not
 
 import builtins
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -40,7 +39,7 @@ DETERMINISTIC = frozenset({CauseKind.NOT_FINITE, CauseKind.CODE})
 
 # Names of types by their kind; a type that is not here is of the kind of its nearest base.
 TYPES = {
-    CauseKind.LOST: ("WorkerLost", "WorkerLostError"),
+    CauseKind.LOST: ("WorkerLost",),
     CauseKind.NODE: ("NodeError",),
     CauseKind.OUT_OF_MEMORY: ("OutOfMemory", "OutOfMemoryError", "MemoryError"),
     CauseKind.STORAGE: ("StoreError", "OSError"),
@@ -54,8 +53,6 @@ TYPES = {
     ),
 }
 KINDS = {name: kind for kind, names in TYPES.items() for name in names}
-
-OF_A_DEVICE = re.compile(r"RankFailedError: device \d+ of \d+: ")
 
 
 def describe_cause(error: BaseException) -> str:
@@ -100,14 +97,13 @@ def is_lost_worker(cause: str) -> bool:
 
 def kind_of_cause(cause: str) -> CauseKind:
     """Which kind of failure a cause tells of, by the type that it begins with."""
-    line = OF_A_DEVICE.sub("", cause)
-    name = line.partition(":")[0]
+    name = cause.partition(":")[0]
     # Ours and torch's types are in KINDS; Python's are there by what they inherit.
     known = getattr(builtins, name, None)
     names = [base.__name__ for base in known.__mro__] if isinstance(known, type) else [name]
     kind = next((KINDS[base] for base in names if base in KINDS), CauseKind.UNKNOWN)
     may_be_memory = kind in (CauseKind.UNKNOWN, CauseKind.STORAGE)
-    if may_be_memory and any(sign in line.lower() for sign in SHORT_OF_MEMORY):
+    if may_be_memory and any(sign in cause.lower() for sign in SHORT_OF_MEMORY):
         return CauseKind.OUT_OF_MEMORY
     return kind
 

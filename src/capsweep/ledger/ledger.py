@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from capsweep.config import code_identity
@@ -41,16 +41,6 @@ FEW = 8  # cells; for more, an object store is listed as a whole, 1,000 names a 
 STOPPED = "stopped.json"  # a search ended the cell
 POINT_LOSS = "train/loss_step"  # of a point: the mean of the steps since the last one
 EVALUATIONS = "evals"  # the folder of a cell for what was asked of it later
-# Of files below evals/, in the order in which they are shown; a file's name begins with its kind.
-EVALUATION_KINDS = (
-    "reconstructions",
-    "perturbations",
-    "segmentation",
-    "vote-distances",
-    "routing-change",
-    "couplings",
-    "training-loss",
-)
 
 
 def folder_of(signature: str) -> str:
@@ -320,12 +310,6 @@ def fails_again(entry: Entry) -> bool:
 def is_damaged(entry: Entry) -> bool:
     """Whether a cell counts as failed because a file of it is damaged, which its cause names."""
     return entry.status == "failed" and "is damaged" in (entry.cause or "")
-
-
-def kind_of_evaluation(name: str) -> str:
-    """What a file below evals/ shows, by its name; one of no known kind is a kind by itself."""
-    stem = PurePosixPath(name).stem
-    return next((kind for kind in EVALUATION_KINDS if stem.startswith(kind)), stem)
 
 
 def load_predictions(ledger: Ledger, signature: str) -> Predictions:

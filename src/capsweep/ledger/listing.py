@@ -24,7 +24,6 @@ KEYS = ("dataset", "epochs", "seed")
 UNRECORDED = "what nobody recorded"
 DIGITS = 12  # of a fingerprint
 CANDIDATES = 5  # cells that are named where a prefix is that of several
-UNSAID = ("places.", "logger", "rerun=", "seed=")  # beginnings of overrides that are no place
 
 
 @dataclass(frozen=True)
@@ -52,14 +51,13 @@ class ListedCell:
         """What COLUMNS names, and why it failed or who runs it; `-` where nobody knows."""
         entry, date = self.entry, None if self.date is None else self.date.astimezone()
         error = None if entry.result is None else entry.result["metrics"].get("test/error")
-        is_recent = date is not None and date.year == datetime.now().astimezone().year
         settings = [self.value_of(key) for key in KEYS]
         remark = entry.cause or entry.owner
         return (
             *(self.signature, entry.status),
             "-" if error is None else f"{100 * error:.2f} %",
             *("-" if value is None else str(value) for value in settings),
-            "-" if date is None else date.strftime("%m-%d %H:%M" if is_recent else "%Y-%m-%d"),
+            "-" if date is None else f"{date:%Y-%m-%d %H:%M}",
             self.value_of("sweep") or "-",
             (self.place or "-") + (f"  {remark}" if remark else ""),
         )
@@ -97,23 +95,15 @@ def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
         signature=signature,
         entry=ledger.judge(signature, entry, science) if science else entry,
         leaves=flat(science) | tracking.get("columns", {}) | origin,
-        place=_describe_place(signature, made, science),
+        place=_describe_place(made, science),
         date=None if date is None else datetime.fromisoformat(date),
     )
 
 
-def _describe_place(
-    signature: str, made: Mapping[str, Any], science: Mapping[str, Any]
-) -> str | None:
-    """The name of its W&B run, or how it was asked for; and whether its data were cut."""
-    name = made.get("tracking", {}).get("name", signature)
-    if name == signature:  # it was given none
-        overrides = made.get("overrides", [])
-        name = " ".join(text for text in overrides if not text.startswith(UNSAID))
-    place = name.removesuffix(f" · seed {science.get('seed')}")
-    if (limit := science.get("limit_batches")) is not None and "limit_batches" not in place:
-        place += f" · limit_batches={limit}"
-    return place or None
+def _describe_place(made: Mapping[str, Any], science: Mapping[str, Any]) -> str | None:
+    """The name of its W&B run, without the seed; None where it was given none."""
+    name = made.get("tracking", {}).get("name")
+    return name and name.removesuffix(f" · seed {science.get('seed')}")
 
 
 def read_circumstances(ledger: Ledger, signature: str, result: Mapping[str, Any]) -> dict[str, str]:
@@ -198,7 +188,7 @@ def read_failure(ledger: Ledger, signature: str) -> str:
 
 def format_show(ledger: Ledger, signature: str) -> str:
     """Return the command that prints all that is known of a cell, why it failed included."""
-    return format_command("ledger", "show", signature, "--ledger", ledger.store.root)
+    return format_command("ledger", "show", signature, f"LEDGER={ledger.store.root}")
 
 
 def find_signature(ledger: Ledger, prefix: str) -> str:

@@ -133,7 +133,6 @@ class Tracking(Record):
     project: str | None = None
     entity: str | None = None
     mode: Literal["online", "offline", "none"] = "none"
-    images: bool = ABSENT
     group: str | None = None
     job_type: str | None = None
     name: str = ABSENT

@@ -17,7 +17,7 @@ from capsweep.storage.files import remove_path, user_cache_folder
 
 # Below the storage, or below the user's cache on nodes whose storage is an object store.
 SCRATCH = {"ray": r"sweep-", "scratch": r"[0-9a-f]{16}-"}
-TEMPORARY = r"capsweep-(bench|code|error|ranks|wandb)-"  # in the folder of temporary files
+TEMPORARY = r"capsweep-(bench|code|error|wandb)-"  # in the folder of temporary files
 
 
 @dataclass(frozen=True)

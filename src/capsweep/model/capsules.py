@@ -15,7 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.model.convolution import Convolution
-from capsweep.model.routing import LayerSizes, Routed, RoutingFactory, make_class_routing
+from capsweep.model.routing import (
+    LayerSizes,
+    Routed,
+    RoutingFactory,
+    make_routing,
+    name_variant,
+)
 from capsweep.model.votes import Votes
 
 
@@ -70,7 +76,7 @@ def find_fault_of_kernels(device: torch.device) -> str | None:
     fault is told in a line, but for triton that is not installed.
     """
     try:
-        from capsweep.model.primary_kernels import SquashedChannels
+        from capsweep.model.squash_kernels import SquashedChannels
 
         SquashedChannels.apply(torch.ones(1, 1, 1, 1, device=device), 1, torch.float32)
     except Exception as error:  # of Triton, of its compilers and of the driver
@@ -100,7 +106,7 @@ class PrimaryCapsules(nn.Module):
         channel_BCHW, dtype = self.conv(features_BCHW), self.conv.weight.dtype
         by_kernels = self.conv.method != "direct" and channel_BCHW.is_cuda
         if by_kernels and find_fault_of_kernels(channel_BCHW.device) is None:
-            from capsweep.model.primary_kernels import SquashedChannels
+            from capsweep.model.squash_kernels import SquashedChannels
 
             return SquashedChannels.apply(channel_BCHW, self.pose, dtype)
         grouped = channel_BCHW.unflatten(1, (-1, self.pose))  # B, type, P, H, W
@@ -129,8 +135,8 @@ class ClassCapsules(nn.Module):
         weights = 1 if shared else num_children
         weight_IJDP = torch.empty(weights, num_classes, class_pose, child_pose)
         self.weight_IJDP = nn.Parameter(weight_IJDP)
-        sizes = LayerSizes(num_children, num_classes, child_pose, class_pose)
-        self.routing = make_class_routing(routing, sizes)
+        sizes = LayerSizes(num_children, num_classes, child_pose, class_pose, of_classes=True)
+        self.routing = make_routing(routing, sizes, Votes)
 
     @property
     def votes_per_image(self) -> int:
@@ -143,7 +149,7 @@ class ClassCapsules(nn.Module):
             pose_BIP = pose_BIP.to(self.weight_IJDP.dtype)
             weight_IJDP = self.weight_IJDP.expand(self.num_children, -1, -1, -1)
             activation_BI = None
-            if getattr(self.routing, "reads_activation", True):
+            if getattr(self.routing, "reads_activations", False):
                 activation_BI = torch.linalg.vector_norm(pose_BIP, dim=-1)
             return self.routing(Votes(pose_BIP, weight_IJDP, activation_BI), with_trace)
 
@@ -171,8 +177,8 @@ def make_head(head: str, class_pose: int, routing: nn.Module) -> LinearHead | No
         return LinearHead(class_pose)
     if not getattr(routing, "has_activations", True):
         raise ValueError(
-            "model.head=length reads activations, which the parents of this routing do not have; "
-            "set model.head=linear loss=cross_entropy"
+            f"routing={name_variant(routing)} needs model.head=linear; add model.head=linear "
+            "loss=cross_entropy"
         )
     return None
 

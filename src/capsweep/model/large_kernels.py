@@ -95,12 +95,6 @@ class Transform(NamedTuple):
     rows_np: Tensor
     columns: Tensor
 
-    @property
-    def matrix(self) -> Tensor:
-        """The definition."""
-        by_pair = self.rows_np.unflatten(0, (-1, 2)), self.columns.unflatten(2, (2, -1))
-        return torch.einsum("krp,kfrq->kfpq", *by_pair).flatten(2).flatten(0, 1)
-
     def to(self, dtype: torch.dtype) -> "Transform":
         """Rounded to another type."""
         return Transform(self.rows_np.to(dtype), self.columns.to(dtype))

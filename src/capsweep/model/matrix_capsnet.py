@@ -29,7 +29,7 @@ from capsweep.model.convolution import (
     make_coordinate_offsets,
     zip_layers,
 )
-from capsweep.model.routing import LayerSizes, Routed, RoutingFactory, make_class_routing
+from capsweep.model.routing import LayerSizes, Routed, RoutingFactory, make_routing
 from capsweep.model.votes import ConvolutionalVotes
 
 POSES: Mapping[str, tuple[int, int]] = {"matrix": (4, 4), "vector": (1, 16)}
@@ -141,11 +141,12 @@ def make_convolutional(
             "positions; make it or the strides before it smaller"
         )
     offsets, (rows, columns) = kernel**2, pose
+    sizes = LayerSizes(offsets * child_types, types, rows * columns, rows * columns)
     return MatrixCapsules(
         list_fields(children, kernel, stride),
         children.num_positions,
         (offsets, child_types, types, columns, columns),
-        routing(sizes=LayerSizes(offsets * child_types, types, rows * columns, rows * columns)),
+        make_routing(routing, sizes, ConvolutionalVotes),
         shared=shared,
     )
 
@@ -165,12 +166,12 @@ def make_class_capsules(
     """
     rows, columns = pose
     num_children = children.num_positions * child_types
-    sizes = LayerSizes(num_children, num_classes, rows * columns, rows * columns)
+    sizes = LayerSizes(num_children, num_classes, rows * columns, rows * columns, of_classes=True)
     return MatrixCapsules(
         [range(children.num_positions)],
         children.num_positions,
         (1, child_types, num_classes, columns, columns),
-        make_class_routing(routing, sizes),
+        make_routing(routing, sizes, ConvolutionalVotes),
         offset_ND,
         shared,
     )

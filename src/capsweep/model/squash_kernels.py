@@ -1,21 +1,26 @@
-"""Triton kernels that squash what they have just summed, and the gradient; imports triton.
+"""Triton kernels that squash what they have just summed, or the channels of a convolution, and the
+gradients; imports triton.
 
 A squash by torch's operations is five launches forwards and ten backwards, of a few microseconds
 each, on numbers that the kernel before has just written. Parts of a sum are added in an order that
-depends on their number alone.
+depends on their number alone. Primary capsules would be transposed, cast and squashed in eight
+launches, and as many back.
 
-Shape letters: R rows, each a capsule; D its numbers; X parts of a sum; B images, J parents.
+Shape letters: R rows, each a capsule; D its numbers; X parts of a sum; B images, J parents; I
+children, P child pose, C H W channels.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 # Only Triton's compiler can iterate over its loops, and knows which of its functions give tuples.
 
+import math
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 SMALLEST = tl.constexpr(2.0**-126)  # above 0 in float32: what a length is at least divided by
 
@@ -63,6 +68,15 @@ def differentiate_rows(s_RD, by_v_RD):
 
 
 @triton.jit
+def locate_rows(num_rows, D: tl.constexpr, TILE_R: tl.constexpr, TILE_D: tl.constexpr):
+    """Return a program's rows [R, 1] and numbers [1, D], which are inside, and their places."""
+    row_R1 = (tl.program_id(0) * TILE_R + tl.arange(0, TILE_R))[:, None]
+    number_1D = tl.arange(0, TILE_D)[None, :]
+    inside_RD = (row_R1 < num_rows) & (number_1D < D)
+    return row_R1, number_1D, inside_RD, row_R1.to(tl.int64) * D + number_1D
+
+
+@triton.jit
 def add_parts(
     part_XRD,
     place_RD,
@@ -104,18 +118,14 @@ def squash_sums_kernel(
 
     The grid is (rows).
     """
-    row_R1 = (tl.program_id(0) * TILE_R + tl.arange(0, TILE_R))[:, None]
-    number_1D = tl.arange(0, TILE_D)[None, :]
-    is_row_R1 = row_R1 < num_rows
-    inside_RD = is_row_R1 & (number_1D < D)
-    place_RD = row_R1.to(tl.int64) * D + number_1D
+    row_R1, number_1D, inside_RD, place_RD = locate_rows(num_rows, D, TILE_R, TILE_D)
     bias_RD = tl.load(bias_JD + row_R1 % J * D + number_1D, mask=inside_RD, other=0.0)
     sums_RD = bias_RD + add_parts(
         part_XBJD, place_RD, inside_RD, num_rows * D, num_parts, TILE_X, TILE_R, TILE_D
     )
     v_RD, length_R1 = squash_rows(sums_RD)
     tl.store(sums_BJD + place_RD, sums_RD, mask=inside_RD)
-    tl.store(length_BJ + row_R1, length_R1, mask=is_row_R1)
+    tl.store(length_BJ + row_R1, length_R1, mask=row_R1 < num_rows)
     if WITH_BEFORE:
         v_RD += tl.load(before_BJD + place_RD, mask=inside_RD, other=0.0)
     tl.store(after_BJD + place_RD, v_RD, mask=inside_RD)
@@ -142,11 +152,7 @@ def differentiate_sums_kernel(
 
     The grid is (rows).
     """
-    row_R1 = (tl.program_id(0) * TILE_R + tl.arange(0, TILE_R))[:, None]
-    number_1D = tl.arange(0, TILE_D)[None, :]
-    is_row_R1 = row_R1 < num_rows
-    inside_RD = is_row_R1 & (number_1D < D)
-    place_RD = row_R1.to(tl.int64) * D + number_1D
+    row_R1, _, inside_RD, place_RD = locate_rows(num_rows, D, TILE_R, TILE_D)
     by_v_RD = add_parts(
         part_XBJD, place_RD, inside_RD, num_rows * D, num_parts, TILE_X, TILE_R, TILE_D
     )
@@ -155,18 +161,60 @@ def differentiate_sums_kernel(
     tl.store(by_v_BJD + place_RD, by_v_RD, mask=inside_RD)
     sums_RD = tl.load(sums_BJD + place_RD, mask=inside_RD, other=0.0)
     if WITH_LENGTH:
-        by_length_R1 = tl.load(by_length_BJ + row_R1, mask=is_row_R1, other=0.0)
+        by_length_R1 = tl.load(by_length_BJ + row_R1, mask=row_R1 < num_rows, other=0.0)
         by_v_RD += by_length_R1 * get_direction(sums_RD)
     by_sums_RD = differentiate_rows(sums_RD, by_v_RD)
     tl.store(by_sums_BJD + place_RD, by_sums_RD, mask=inside_RD)
 
 
+@triton.jit
+def squash_channels_kernel(
+    channel_BCHW,
+    pose_BIP,
+    by_pose_BIP,
+    by_channel_BCHW,
+    num_rows,
+    types,
+    height,
+    width,
+    stride_B,
+    stride_C,
+    stride_H,
+    stride_W,
+    P: tl.constexpr,
+    TILE_R: tl.constexpr,
+    TILE_P: tl.constexpr,
+    BACKWARD: tl.constexpr,
+):
+    """Write the poses of primary capsules, P channels each, or the gradient by the channels.
+
+    The grid is (rows).
+    """
+    row_R1, number_1P, inside_RP, row_RP = locate_rows(num_rows, P, TILE_R, TILE_P)
+    line_R1 = row_R1 // width
+    type_R1 = line_R1 // height
+    place_R1 = (type_R1 // types).to(tl.int64) * stride_B + row_R1 % width * stride_W
+    place_R1 += line_R1 % height * stride_H
+    place_RP = place_R1 + (type_R1 % types * P + number_1P) * stride_C
+    s_RP = tl.load(channel_BCHW + place_RP, mask=inside_RP, other=0.0)
+    s_RP = s_RP.to(pose_BIP.dtype.element_ty)
+    if BACKWARD:
+        by_pose_RP = tl.load(by_pose_BIP + row_RP, mask=inside_RP, other=0.0)
+        by_s_RP = differentiate_rows(s_RP, by_pose_RP).to(by_channel_BCHW.dtype.element_ty)
+        tl.store(by_channel_BCHW + place_RP, by_s_RP, mask=inside_RP)
+    else:
+        v_RP, _ = squash_rows(s_RP)
+        tl.store(pose_BIP + row_RP, v_RP, mask=inside_RP)
+
+
 # Triton adds arguments of its own to those of a kernel.
 SQUASH_SUMS: Any = squash_sums_kernel
 DIFFERENTIATE_SUMS: Any = differentiate_sums_kernel
+SQUASH_CHANNELS: Any = squash_channels_kernel
 FUSED = {"enable_fp_fusion": True}  # explicit, since the default depends on the version
 ROWS = 128  # numbers of a program's rows: many programs, since these tensors are small
 MOST_PARTS = 16  # that a program reads at once
+CHANNELS = 1024  # numbers of a program's capsules
 
 
 def squash_sums(
@@ -213,3 +261,48 @@ def _cut_rows(rows: int, numbers: int, parts: int) -> tuple[tuple[int], dict[str
 def power_of_two(size: int) -> int:
     """Return the smallest power of two that holds `size`, as the size of a tile must be."""
     return 1 << max(0, size - 1).bit_length()
+
+
+class SquashedChannels(torch.autograd.Function):
+    """Squashes channels [B, C, H, W], in any layout, to poses [B, I, P] of a type of number."""
+
+    @staticmethod
+    def forward(ctx: Any, channel_BCHW: Tensor, pose: int, dtype: torch.dtype) -> Tensor:
+        images, channels, *places = channel_BCHW.shape
+        shape = images, channels // pose * math.prod(places), pose
+        pose_BIP = channel_BCHW.new_empty(shape, dtype=dtype)
+        _launch(channel_BCHW, pose_BIP, pose_BIP, channel_BCHW, BACKWARD=False)
+        ctx.save_for_backward(channel_BCHW)
+        return pose_BIP
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        return _differentiate(ctx, grad_outputs[0].contiguous()), None, None
+
+
+@once_differentiable
+def _differentiate(ctx: Any, by_pose_BIP: Tensor) -> Tensor:
+    """Return the gradient by the channels, laid out as they are."""
+    (channel_BCHW,) = ctx.saved_tensors
+    by_channel_BCHW = channel_BCHW.new_empty_strided(channel_BCHW.shape, channel_BCHW.stride())
+    _launch(channel_BCHW, by_pose_BIP, by_pose_BIP, by_channel_BCHW, BACKWARD=True)
+    return by_channel_BCHW
+
+
+def _launch(
+    channel_BCHW: Tensor,
+    pose_BIP: Tensor,
+    by_pose_BIP: Tensor,
+    by_channel_BCHW: Tensor,
+    **way: bool,
+) -> None:
+    _, channels, height, width = channel_BCHW.shape
+    rows, pose = pose_BIP[..., 0].numel(), pose_BIP.shape[2]
+    tile = power_of_two(pose)
+    many = max(1, CHANNELS // tile)
+    tensors = channel_BCHW, pose_BIP, by_pose_BIP, by_channel_BCHW
+    counts = rows, channels // pose, height, width, *channel_BCHW.stride()
+    with torch.cuda.device_of(channel_BCHW):
+        SQUASH_CHANNELS[-(-rows // many),](
+            *tensors, *counts, P=pose, TILE_R=many, TILE_P=tile, **way, **FUSED
+        )

@@ -3,22 +3,250 @@
 Shape letters: as there.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
-from capsweep.model.bilinear_form import BilinearForm, Factors, make_form
-from capsweep.model.large_kernels import Tiling
+from capsweep.model.large_kernels import Tiling, Transform, make_transforms
 
+CHANNELS_AT_ONCE = 512  # columns of the matrices that are multiplied
+# Numbers of an array. Larger ones would be fresh memory each time, see `devices.keep_freed_memory`.
+NUMBERS_AT_ONCE = 2**23 - 2**10
+CACHED = 2**19  # numbers of the tiles that are transformed at once
 MOST_KEPT = 2**24  # numbers of the factors that may wait for the backward pass
+
+Block = tuple[slice, slice]  # rows of phases, and channels of all phases of such a row
+Factors = tuple[Tensor, Tensor]  # x_TFC, w_OFC of a pair of rows of a block
+WHOLE: Block = (slice(None), slice(None))
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Image, weights or outputs, [B, H, W, C]: how they are cut into tiles and transformed.
+
+    size, step: positions of a tile, and from one tile to the next, along an axis; a position has
+    stride x stride pixels, its phases. padding: zeros around the pixels, left, right, above, below.
+    """
+
+    transform: Transform
+    size: int
+    step: int
+    stride: int
+    padding: tuple[int, int, int, int]
+
+    def transform_rows(self, array_BHWC: Tensor, block: Block) -> Tensor:
+        """[T, n / 2, 2 p, C]: pairs of rows of frequencies of the tiles of a block of channels."""
+        rows = self.make_rows(array_BHWC, block)
+        by_image = self._group_by_image(rows, len(array_BHWC))
+        for images in _split_range(len(array_BHWC), CACHED // by_image[0].numel()):
+            tiles = self.split(self.pad(array_BHWC[images]))[..., *block]
+            tiles = tiles.reshape(-1, self.size, by_image.shape[3])
+            torch.matmul(self.transform.rows_np, tiles, out=by_image[images].flatten(0, 1))
+        return rows
+
+    def make_rows(self, array_BHWC: Tensor, block: Block) -> Tensor:
+        """An array for `transform_rows`, without its numbers."""
+        shape = self.split(self.pad(array_BHWC[:1]))[..., *block].shape
+        tiles, pairs = len(array_BHWC) * shape[:3].numel(), len(self.transform.rows_np) // 2
+        return array_BHWC.new_empty(tiles, pairs, 2 * self.size, shape[5:].numel())
+
+    def add_transposed_rows(self, rows: Tensor, array_BHWC: Tensor, block: Block) -> None:
+        """Add the transposed transform of [T, n / 2, 2 p, C] to the pixels of a block of channels.
+
+        Pixels that several tiles see get the sum of all.
+        """
+        rows_pn = self.transform.rows_np.t().contiguous()
+        by_image = self._group_by_image(rows, len(array_BHWC))
+        for images in _split_range(len(array_BHWC), CACHED // by_image[0].numel()):
+            array = array_BHWC[images]
+            padded = torch.zeros_like(self.pad(array)) if any(self.padding) else array
+            tiles = self.split(padded)[..., *block]
+            added = torch.matmul(rows_pn, by_image[images].flatten(0, 1)).view(tiles.shape)
+            for row in range(tiles.shape[1]):
+                for column in range(tiles.shape[2]):
+                    tiles[:, row, column] += added[:, row, column]
+            if any(self.padding):
+                array += F.pad(padded, (0, 0, *(-count for count in self.padding)))
+
+    def _group_by_image(self, rows: Tensor, count: int) -> Tensor:
+        """A view [B, tiles, n, p C]."""
+        return rows.view(count, -1, 2 * rows.shape[1], self.size * rows.shape[3])
+
+    def transform_columns(self, rows: Tensor, pair: int) -> Tensor:
+        """[T, F, C] of one pair of rows."""
+        return _multiply(self.transform.columns[pair], rows[:, pair])
+
+    def transpose_columns(self, components_FTC: Tensor, pair: int) -> Tensor:
+        """[T, 2 p, C] of one pair of rows, by the transposed transform."""
+        return _multiply(self.transform.columns[pair].t(), components_FTC.transpose(0, 1))
+
+    def pad(self, array_BHWC: Tensor) -> Tensor:
+        """To whole tiles."""
+        return F.pad(array_BHWC, (0, 0, *self.padding)) if any(self.padding) else array_BHWC
+
+    def split(self, padded_BHWC: Tensor) -> Tensor:
+        """A view [B, row of tiles, column of tiles, row, column, row of phases, channels of it]."""
+        batch, height, width, channels = padded_BHWC.shape
+        stride = self.stride
+        phases = batch, height // stride, stride, width // stride, stride * channels
+        tiles = padded_BHWC.view(phases).unfold(1, self.size, self.step)
+        return tiles.unfold(3, self.size, self.step).permute(0, 1, 3, 5, 6, 2, 4)
+
+
+def _multiply(matrix: Tensor, batch: Tensor) -> Tensor:
+    return torch.bmm(matrix.expand(len(batch), -1, -1), batch)
+
+
+def _split_range(count: int, size: int) -> list[slice]:
+    size = max(size, 1)
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+@dataclass(frozen=True)
+class BilinearForm:
+    """A convolution of images [B, H, W, C] by weights [O, K, K, C] to outputs [B, H, W, O].
+
+    places: rows and columns of outputs.
+    """
+
+    image: Operand
+    weights: Operand
+    outputs: Operand
+    places: tuple[int, int]
+
+    def list_blocks(self, image_BHWC: Tensor, outputs: int) -> list[Block]:
+        """The channels of all phases that are multiplied at once: at most CHANNELS_AT_ONCE, and as
+        many as the rows or the components of the weights have few enough numbers for.
+
+        outputs: channels.
+        """
+        stride, width = self.image.stride, self.image.stride * image_BHWC.shape[3]
+        by_channel = outputs * self.weights.transform.rows_np.shape[0] * max(self.weights.size, 3)
+        most = min(CHANNELS_AT_ONCE, max(NUMBERS_AT_ONCE // by_channel, 1))
+        parts = _split_range(width, -(-width // -(-width // most)))
+        rows = _split_range(stride, most // width)
+        return [(phases, part) for phases in rows for part in parts]
+
+    def list_parts(self, image_BHWC: Tensor, outputs: int) -> list[slice]:
+        """Images computed at once: all whose rows have few enough numbers. outputs: channels."""
+        rows = self.image.make_rows(image_BHWC[:1], self.list_blocks(image_BHWC, outputs)[0])
+        y_rows = rows.shape[:2].numel() * 2 * max(self.outputs.size, 3) * outputs
+        return _split_range(len(image_BHWC), NUMBERS_AT_ONCE // max(rows.numel(), y_rows))
+
+    def count_factors(self, image_BHWC: Tensor, weight_OKKC: Tensor) -> int:
+        """The numbers of the factors of all these images; each part has its own of the weights."""
+        pairs, components, _ = self.image.transform.columns.shape
+        tiles = len(image_BHWC) * len(self.image.make_rows(image_BHWC[:1], WHOLE))
+        weights = len(self.list_parts(image_BHWC, len(weight_OKKC))) * len(weight_OKKC)
+        channels = self.image.stride**2 * image_BHWC.shape[3]
+        return pairs * components * channels * (tiles + weights)
+
+    def add_outputs(
+        self,
+        image_BHWC: Tensor,
+        weight_OKKC: Tensor,
+        y_BHWO: Tensor,
+        factors: list[Factors] | None = None,
+    ) -> None:
+        """Add the convolution to y, and all that was multiplied to `factors`.
+
+        One block of channels and one pair of rows of frequencies at a time, so that neither image
+        nor weights need be held in all their components.
+        """
+        y_rows = self.outputs.make_rows(y_BHWO, WHOLE).zero_()
+        for block in self.list_blocks(image_BHWC, len(weight_OKKC)):
+            x_rows = self.image.transform_rows(image_BHWC, block)
+            w_rows = self.weights.transform_rows(weight_OKKC, block)
+            for pair in range(x_rows.shape[1]):
+                x_TFC = self.image.transform_columns(x_rows, pair)
+                w_OFC = self.weights.transform_columns(w_rows, pair)
+                y_FTO = torch.bmm(x_TFC.transpose(0, 1), w_OFC.permute(1, 2, 0))
+                y_rows[:, pair] += self.outputs.transpose_columns(y_FTO, pair)
+                if factors is not None:
+                    factors.append((x_TFC, w_OFC))
+            del x_rows, w_rows  # before the next ones are made beside them
+        self.outputs.add_transposed_rows(y_rows, y_BHWO, WHOLE)
+
+    def add_gradients(
+        self,
+        image_BHWC: Tensor,
+        weight_OKKC: Tensor,
+        gradient_BHWO: Tensor,
+        by_image: Tensor | None,
+        by_weight: Tensor | None,
+        factors: Iterator[Factors] | None = None,
+    ) -> None:
+        """Add to the gradients by image and weights, None where they are not needed.
+
+        gradient_BHWO: by the outputs. factors: of `add_outputs`; None: computed again.
+        """
+        g_rows = self.outputs.transform_rows(gradient_BHWO, WHOLE)
+        for block in self.list_blocks(image_BHWC, len(weight_OKKC)):
+            operands = (self.image, image_BHWC), (self.weights, weight_OKKC)
+            x_rows, w_rows = (
+                each.transform_rows(array, block)
+                if factors is None
+                else each.make_rows(array, block)
+                for each, array in operands
+            )
+            for pair in range(x_rows.shape[1]):  # whose rows become the gradients' own
+                g_TFO = self.outputs.transform_columns(g_rows, pair)
+                if factors is None:
+                    x_TFC = self.image.transform_columns(x_rows, pair)
+                    w_OFC = self.weights.transform_columns(w_rows, pair)
+                else:
+                    x_TFC, w_OFC = next(factors)
+                if by_image is not None:
+                    gx_FTC = torch.bmm(g_TFO.transpose(0, 1), w_OFC.transpose(0, 1))
+                    x_rows[:, pair] = self.image.transpose_columns(gx_FTC, pair)
+                if by_weight is not None:
+                    gw_FOC = torch.bmm(g_TFO.permute(1, 2, 0), x_TFC.transpose(0, 1))
+                    w_rows[:, pair] = self.weights.transpose_columns(gw_FOC, pair)
+            if by_image is not None:
+                self.image.add_transposed_rows(x_rows, by_image, block)
+            if by_weight is not None:
+                self.weights.add_transposed_rows(w_rows, by_weight, block)
+            del x_rows, w_rows
+
+
+def make_form(
+    tiling: Tiling,
+    size: tuple[int, int],
+    before: tuple[int, int],
+    places: tuple[int, int],
+    dtype: torch.dtype,
+) -> BilinearForm:
+    """For images of height and width `size`, with so many zeros above and left of them.
+
+    Below and right zeros are added, or pixels left out, until there are whole tiles.
+    """
+    stride, step, taps = tiling.stride, tiling.outputs, tiling.taps
+    counts = [tiling.count_tiles(count) for count in places]
+    below, right = (
+        stride * (count * step + taps - 1) - pixels - zeros
+        for count, pixels, zeros in zip(counts, size, before, strict=True)
+    )
+    missing_taps = taps * stride - tiling.kernel
+    missing_rows, missing_columns = (
+        count * step - exist for count, exist in zip(counts, places, strict=True)
+    )
+    image, weights, outputs = make_transforms(tiling, dtype)
+    return BilinearForm(
+        Operand(image, tiling.positions, step, stride, (before[1], right, before[0], below)),
+        Operand(weights, taps, taps, stride, (0, missing_taps, 0, missing_taps)),
+        Operand(outputs, step, step, 1, (0, missing_columns, 0, missing_rows)),
+        places,
+    )
 
 
 class TransformedConvolution(torch.autograd.Function):
-    """`BilinearForm.convolve_reference` with a bias, and its gradients, in float32 even inside
-    autocast.
+    """The bilinear form with a bias, and its gradients, in float32 even inside autocast.
 
     is_trained: whether gradients will be asked for.
     """

@@ -18,7 +18,7 @@ one position; R S rows and columns of a pose matrix, D = R S; Q rows of a weight
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -36,6 +36,9 @@ class Votes:
 
     pose_BIP, weight_IJDP; activation_BI for algorithms that ask how present a child is.
     """
+
+    CAPSULES: ClassVar = "vector capsules"
+    MODEL: ClassVar = "capsnet"
 
     pose_BIP: Tensor
     weight_IJDP: Tensor
@@ -96,7 +99,10 @@ class Votes:
     def local_activation(self) -> Tensor:
         """Activations [B, 1, I] of the children. Raises ValueError where they have none."""
         if self.activation_BI is None:
-            raise ValueError("these votes have no child activations, which this routing asks for")
+            raise ValueError(
+                "these votes have no child activations, since the module of this routing does not "
+                "say reads_activations = True"
+            )
         return self.activation_BI[:, None]
 
     def divide_children(
@@ -115,6 +121,9 @@ class ConvolutionalVotes:
     offset k of parent position m; offset_KD: added to the votes from a kernel offset (coordinate
     addition), None: nothing.
     """
+
+    CAPSULES: ClassVar = "matrix capsules"
+    MODEL: ClassVar = "matrix_capsnet"
 
     pose_BNIRS: Tensor
     activation_BNI: Tensor

@@ -2,30 +2,25 @@
 that evaluations left with them.
 """
 
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from pathlib import PurePosixPath
 from typing import Any
 
-from capsweep.errors import DamageError
 from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import (
-    EVALUATION_KINDS,
-    EVALUATIONS,
-    READERS,
-    Entry,
-    Ledger,
-    kind_of_evaluation,
-)
+from capsweep.ledger.ledger import EVALUATIONS, READERS, Entry, Ledger
 from capsweep.ledger.listing import read_hardware
 from capsweep.report.grid import describe_row, format_value
 from capsweep.report.table import COUNTED, ResultTable
 from capsweep.sweep.expand import Point
 
 PICTURES = ".png"
+KIND = re.compile("[a-z]+(-[a-z]+)*(?=-|$)")
 MOST, MOST_BYTES = 120, 6_000_000  # of a page: one of a thousand cells shall open
 
 
@@ -45,7 +40,7 @@ class KnownCell:
 
     @property
     def signature(self) -> str:
-        """As everywhere."""
+        """The cell's signature."""
         return self.point.cell.signature
 
     @property
@@ -77,18 +72,22 @@ class FieldCells:
 
 
 def read_fields(table: ResultTable, ledger: Ledger) -> list[FieldCells]:
-    """The cells behind every field that has any, in the order of the table; places that mean the
-    same run share a cell.
+    """Return the cells behind every field that has any, in the order of the table; places that mean
+    the same run share a cell.
     """
     firsts = {point.cell.signature: point for point in reversed(table.points)}
     entries = ledger.entries_of(point.cell for point in firsts.values())
 
     def read_cell(signature: str) -> KnownCell:
-        provenance, rows = _read_known(ledger, signature)
-        evaluations, where = ledger.list_evaluations(signature), ledger.locate_files(signature)
-        entry = entries[signature]
-        result = entry.result or {}
-        return KnownCell(firsts[signature], entry, provenance, rows, evaluations, where, result)
+        return KnownCell(
+            firsts[signature],
+            entries[signature],
+            stored_files.read_if_sound(partial(ledger.read_provenance, signature)) or {},
+            stored_files.read_if_sound(partial(ledger.read_rows, signature)) or (),
+            ledger.list_evaluations(signature),
+            ledger.locate_files(signature),
+            entries[signature].result or {},
+        )
 
     with ThreadPoolExecutor(READERS) as pool:  # an object store answers slowly, but many at once
         known_cells = dict(zip(firsts, pool.map(read_cell, firsts), strict=True))
@@ -102,28 +101,13 @@ def read_fields(table: ResultTable, ledger: Ledger) -> list[FieldCells]:
     ]
 
 
-def _read_known(
-    ledger: Ledger, signature: str
-) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
-    """Provenance and rows; a damaged file is named in the provenance: the page must not fail."""
-    files: list[Any] = [{}, ()]
-    damages: list[str] = []
-    for number, read in enumerate((ledger.read_provenance, ledger.read_rows)):
-        try:
-            files[number] = read(signature)
-        except DamageError as error:
-            damages.append(str(error))
-    provenance, rows = files
-    return {**provenance, **({"damaged": "; ".join(damages)} if damages else {})}, rows
-
-
 def distinct_cells(fields: Sequence[FieldCells]) -> list[KnownCell]:
-    """Every cell of some fields once."""
+    """Return every cell of some fields once."""
     return list({c.signature: c for field in fields for c in field.cells.values()}.values())
 
 
 def column_name(table: ResultTable, column: int) -> str:
-    """A column as the table's header has it."""
+    """Return a column as the table's header has it."""
     return ", ".join(map(format_value, table.columns[column]))
 
 
@@ -146,8 +130,8 @@ class Picture:
 
 
 def read_pictures(fields: Sequence[FieldCells], ledger: Ledger) -> dict[str, list[Picture]]:
-    """By kind, of every row the first seed that has one; as many as a page has room for. Rows and
-    kinds take turns, so that each has some.
+    """Return by kind the pictures of the first seed of every field that has some, as many as a page
+    has room for: the first of each field and kind go before the second of any.
     """
     candidates = [candidate for field in fields for candidate in _list_candidates(field)]
     pictures, room = [], MOST_BYTES
@@ -158,42 +142,40 @@ def read_pictures(fields: Sequence[FieldCells], ledger: Ledger) -> dict[str, lis
             room -= len(picture.content)
     by_kind: dict[str, list[Picture]] = {}
     for picture in sorted(pictures, key=lambda picture: (picture.field.row, picture.field.column)):
-        by_kind.setdefault(kind_of_evaluation(picture.name), []).append(picture)
-    return {kind: by_kind[kind] for kind in sorted(by_kind, key=_place_kind)}
+        by_kind.setdefault(name_kind(picture.name), []).append(picture)
+    return dict(sorted(by_kind.items()))
 
 
-def _list_candidates(field: FieldCells) -> Iterator[tuple[tuple[int, int], FieldCells, int, str]]:
-    """Turn, field, seed and name of the pictures of a field. Fields side by side begin with
-    different kinds.
-    """
+def _list_candidates(field: FieldCells) -> Iterator[tuple[int, FieldCells, int, str]]:
+    """Yield place within its kind, field, seed and name of the pictures of a field."""
     by_kind: dict[str, list[tuple[int, str]]] = {}
     for seed, cell in sorted(field.cells.items()):
         for name in filter(lambda name: name.endswith(PICTURES), cell.evaluations):
-            by_kind.setdefault(kind_of_evaluation(name), []).append((seed, name))
-    for number, kind in enumerate(sorted(by_kind, key=_place_kind)):
-        turn = (number - field.row - field.column) % len(by_kind)
-        for place, (seed, name) in enumerate(by_kind[kind]):
-            if seed == by_kind[kind][0][0]:
-                yield (place, turn), field, seed, name
+            by_kind.setdefault(name_kind(name), []).append((seed, name))
+    for shown in by_kind.values():
+        of_first = [name for seed, name in shown if seed == shown[0][0]]
+        yield from ((place, field, shown[0][0], name) for place, name in enumerate(of_first))
 
 
-def _place_kind(kind: str) -> tuple[int, str]:
-    """Where a page shows a kind: in the order of EVALUATION_KINDS, unknown ones last."""
-    is_known = kind in EVALUATION_KINDS
-    return EVALUATION_KINDS.index(kind) if is_known else len(EVALUATION_KINDS), kind
+def name_kind(name: str) -> str:
+    """Return `perturbations` of `perturbations-class3.png`: the words before what tells it from its
+    like.
+    """
+    stem = PurePosixPath(name).stem
+    words = KIND.match(stem)
+    return words[0] if words else stem
 
 
 def _read_picture(field: FieldCells, seed: int, name: str, ledger: Ledger) -> Picture | None:
-    """With the caption beside its numbers, if that can be read; None where it is gone."""
+    """Read a picture, with the caption beside its numbers if that can be read; None where it is
+    gone.
+    """
     signature = field.cells[seed].signature
     content = ledger.read(signature, f"{EVALUATIONS}/{name}")
     if content is None:
         return None
     numbers = f"{EVALUATIONS}/{PurePosixPath(name).stem}.npz"
     stored = ledger.read(signature, numbers)
-    try:
-        arrays = stored_files.read_arrays(stored, numbers, "draw it again") if stored else {}
-        caption = str(arrays.get("caption", ""))
-    except DamageError as error:
-        caption = str(error)
-    return Picture(name, field, seed, content, caption)
+    read = partial(stored_files.read_arrays, stored or b"", numbers, "draw it again")
+    arrays = (stored and stored_files.read_if_sound(read)) or {}
+    return Picture(name, field, seed, content, str(arrays.get("caption", "")))

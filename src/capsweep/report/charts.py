@@ -61,7 +61,6 @@ class Curve:
     mean: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
-    seeds: int
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Mark:
 
 
 def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> ChartImage:
-    """The figure that `draw` makes of some numbers, plain data or dataclasses of it.
+    """Return the figure that `draw` makes of some numbers, plain data or dataclasses of it.
 
     Drawn once on a machine: after that matplotlib is not even imported.
     """
@@ -152,7 +151,7 @@ def draw_marks(label: str, metric: str, marks: Sequence[Mark]) -> "Figure":
 
 
 def _make_figure(names: int) -> "tuple[Figure, Axes]":
-    """A figure of one panel, with room below it for a legend of so many names."""
+    """Return a figure of one panel, with room below it for a legend of so many names."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, HEIGHT + LEGEND_LINE * names), layout="constrained")
@@ -160,7 +159,7 @@ def _make_figure(names: int) -> "tuple[Figure, Axes]":
 
 
 def _add_legend(figure: "Figure", handles: Sequence[Any], names: Sequence[str]) -> None:
-    """Names below the panel; none is read as mathematics, whatever its letters."""
+    """Put names below the panel; none is read as mathematics, whatever its letters."""
     labels = [f" {name}" for name in names]  # one that begins with _ would be left out
     box = figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=LETTERS)
     for text in box.get_texts():

@@ -1,6 +1,6 @@
-"""By what the cells of a table were made: hardware, torch, code and data. Rounding follows the
-first two, and numbers follow all of them; so a note names what is not the same for cells that stand
-together. Cells of one data set that saw other data are refused.
+"""By what the cells of a table were made: hardware, torch and code. Rounding follows the first two,
+and numbers follow all of them; so a note names what is not the same for cells that stand together.
+Cells of one data set that saw other data are refused.
 """
 
 import json
@@ -12,15 +12,13 @@ from typing import Any
 
 from capsweep.config.cell import Cell
 from capsweep.errors import UserError
-from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import READERS, Entry, Ledger
 from capsweep.ledger.listing import read_circumstances
 from capsweep.ledger.stored_files import DATA
 from capsweep.report.grid import describe_row, describe_seeds
-from capsweep.runtime.terminal import count_of
 from capsweep.sweep.expand import Point
 
-NAMED, UNPROVEN = 3, 5  # cells of a digest, and cells without digests, that are named
+NAMED = 3  # cells of a digest
 READ_BY = ("reader", "test", "shards")  # sections of a data set that decide what is read
 SHARDS_DIFFER = "; shards made with another SHARDS or ARGS are other files, and cannot be compared"
 Grid = Mapping[tuple[Any, ...], Mapping[tuple[Any, ...], Sequence[Point]]]
@@ -28,34 +26,29 @@ Grid = Mapping[tuple[Any, ...], Mapping[tuple[Any, ...], Sequence[Point]]]
 
 @dataclass(frozen=True)
 class MadeCell:
-    """A finished cell of a table: its field, in words, its seed and data set, and what its files
-    say of its making, by kind.
+    """A finished cell of a table.
+
+    field: in words; made_by: what its files say of its making, by kind.
     """
 
     field: str
     seed: int
-    dataset: str
     made_by: Mapping[str, str]
 
 
 def list_differences(grid: Grid, entries: Mapping[str, Entry], ledger: Ledger) -> dict[str, str]:
     """Return which cells of a table were made by what, by the name of each kind that differs.
 
-    grid: points by row and column. Hardware and torch are compared over the table, fingerprints
-    over the cells of a data set, code over the seeds of a field: other networks run other code.
+    grid: points by row and column. Hardware and torch are compared over the table, code over the
+    seeds of a field: other networks run other code.
     """
     cells = _read_cells(grid, entries, ledger)
-    differences: dict[str, str] = {}
-    for kind in ("hardware", "torch"):
-        differences |= _name_difference(kind, kind, cells)
-    for dataset in dict.fromkeys(cell.dataset for cell in cells):
-        of_data = [cell for cell in cells if cell.dataset == dataset]
-        differences |= _name_difference(f"fingerprint of {dataset}", "fingerprint", of_data)
     codes: dict[str, set[str]] = {}
     for cell in cells:
         codes.setdefault(cell.field, set()).add(cell.made_by["code"])
     mixed = [cell for cell in cells if len(codes[cell.field]) > 1]
-    return differences | _name_difference("code", "code", mixed)
+    differences = _name_difference("hardware", cells) | _name_difference("torch", cells)
+    return differences | _name_difference("code", mixed)
 
 
 def compare_data(points: Sequence[Point], entries: Mapping[str, Entry]) -> dict[str, str]:
@@ -95,15 +88,6 @@ def _refuse_mixture(split: str, by_digest: Mapping[str, Sequence[Cell]]) -> User
     )
 
 
-def name_unproven(entries: Mapping[str, Entry]) -> dict[str, str]:
-    """Return a note, by "not proven", on finished cells without digests, as early code wrote."""
-    results = {name: entry.result for name, entry in entries.items() if entry.result}
-    unproven = [name for name, result in results.items() if not stored_files.is_signed(result)]
-    names = " ".join(unproven[:UNPROVEN]) + (" ..." if len(unproven) > UNPROVEN else "")
-    text = f"{count_of(len(unproven), 'result')} without digests: {names}"
-    return {"not proven": text} if unproven else {}
-
-
 def _read_cells(grid: Grid, entries: Mapping[str, Entry], ledger: Ledger) -> list[MadeCell]:
     """Return the finished cells, one of each field and seed."""
     columns = {column for by_column in grid.values() for column in by_column}
@@ -117,14 +101,13 @@ def _read_cells(grid: Grid, entries: Mapping[str, Entry], ledger: Ledger) -> lis
 
     def read_cell(key: tuple[str, int]) -> MadeCell:
         point, result = fields[key]
-        made_by = read_circumstances(ledger, point.cell.signature, result)
-        return MadeCell(*key, str(point.coordinate("dataset")), made_by)
+        return MadeCell(*key, read_circumstances(ledger, point.cell.signature, result))
 
     with ThreadPoolExecutor(1 if ledger.disk is not None else READERS) as pool:
         return list(pool.map(read_cell, fields))
 
 
-def _name_difference(name: str, kind: str, cells: Sequence[MadeCell]) -> dict[str, str]:
+def _name_difference(kind: str, cells: Sequence[MadeCell]) -> dict[str, str]:
     """Return `{"torch differs": "2.12.0 in seed 0 of cnn; 2.13.0 in seed 1 of cnn, capsnet"}`;
     empty where all is the same.
     """
@@ -132,7 +115,7 @@ def _name_difference(name: str, kind: str, cells: Sequence[MadeCell]) -> dict[st
     if len(values) < 2:
         return {}
     texts = (f"{value} in {', and '.join(_name_cells(kind, value, cells))}" for value in values)
-    return {f"{name} differs": "; ".join(texts)}
+    return {f"{kind} differs": "; ".join(texts)}
 
 
 def _name_cells(kind: str, value: str, cells: Sequence[MadeCell]) -> Iterator[str]:

@@ -1,36 +1,97 @@
 """What stands beside an answer: what its networks cost, and how they route as far as
 `capsweep eval routing` has measured it.
+
+A content is that of routing.json in the evals/ of a cell.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.ledger.records import Couplings
 from capsweep.report import grid
-from capsweep.report.evaluation_tables import SeedsRow, format_percent
-from capsweep.report.grid import format_value
-from capsweep.report.routing_table import COLUMNS, NOTES, RoutingGroup, make_routing_rows
+from capsweep.report.grid import MISSING, format_value
 from capsweep.report.table import ResultTable
+from capsweep.statistics.seeds import summarise_values
 
+Content: TypeAlias = Mapping[str, Any]
 ROUTING = "routing.json"  # in the evals/ of a cell
 NOTE = "parameters: with decoder. images/s: the median speed of training, as the cells ran."
+MEASURES = ("entropy", "polarisation", "variety", "dead", "trees")  # of a layer
+FEWEST, MOST = 1, 10  # iterations at test whose answers are in the table
+NOTES = (
+    "Of each layer, by couplings of the last iteration. entropy: that of the shares of a child, by "
+    "that of equal shares. polarisation: how far a child's largest share is from an equal one; 0 "
+    "where all are equal, 100 % where one parent has the child. Both are means over children and "
+    "images. variety: the part of the variance of couplings that is between images, the rest being "
+    "between links; none where all couplings are equal. dead: parents whose activation is below "
+    "0.01 in all images; the threshold is ours. trees: distinct parse trees, of the strongest "
+    "parent of every child, by number of images.",
+    "Of the whole network, the same beside each of its layers. error: as trained. frozen: with the "
+    "couplings of all layers replaced by their mean over as many training images, not augmented. "
+    f"changed at T'={FEWEST}, T'={MOST}: images whose predicted classes change when the same "
+    "weights are routed with so many iterations.",
+)
+
+
+def _read_changed(content: Content, iterations: int) -> float | None:
+    answers = [a for a in content["iterations"] or () if a["iterations"] == iterations]
+    return answers[0]["changed"] if answers else None
+
+
+CELL_COLUMNS: Mapping[str, Callable[[Content], float | None]] = {
+    "error": lambda content: content["error"],
+    "frozen": lambda content: content["frozen_error"],
+    f"changed at T'={FEWEST}": lambda content: _read_changed(content, FEWEST),
+    f"changed at T'={MOST}": lambda content: _read_changed(content, MOST),
+}
+COLUMNS = (*MEASURES, *CELL_COLUMNS)
+
+
+def collect_measures(contents: Sequence[Content]) -> dict[str, dict[str, list[float]]]:
+    """Return the numbers of every cell that has them, by layer and by COLUMNS."""
+    return {
+        layer: {
+            column: [
+                value
+                for content in contents
+                if (value := _read(content, layer, column)) is not None
+            ]
+            for column in COLUMNS
+        }
+        for layer in (contents[0]["layers"] if contents else ())
+    }
+
+
+def _read(content: Content, layer: str, column: str) -> float | None:
+    if column in MEASURES:
+        return content["layers"][layer][column]
+    return CELL_COLUMNS[column](content)
+
+
+def format_percent(values: Sequence[float]) -> str:
+    """Return `87.31 ± 1.20 %` of fractions, those of seeds; the missing sign of none."""
+    if not values:
+        return MISSING
+    summary = summarise_values(values)
+    spread = "" if summary.std is None else f" ± {100 * summary.std:.2f}"
+    return f"{100 * summary.mean:.2f}{spread} %"
 
 
 def list_costs(table: ResultTable, ledger: Ledger) -> list[str]:
-    """A table in Markdown with a row for each field, and layer where routing was measured, and what
-    its columns are. Fields that only settings of the optimiser tell apart share a row, but not
-    where routing was measured.
+    """Return a table in Markdown with a row for each field, and layer where routing was measured,
+    and what its columns are. Fields that only settings of the optimiser tell apart share a row, but
+    not where routing was measured.
 
     Raises DamageError for a damaged file of a cell.
     """
     keys = (*table.sweep.rows, *table.sweep.columns)
     shown = range(len(keys))
     cells = _group_cells(table, shown)
-    measured = {place: _measure_rows(place, names, ledger) for place, names in cells.items()}
-    is_measured = any(row.wanted for rows in measured.values() for row in rows)
+    measured = {place: _read_contents(names, ledger) for place, names in cells.items()}
+    is_measured = any(measured.values())
     if not is_measured:
         shown = [number for number in shown if not keys[number].startswith("optim")]
         cells = _group_cells(table, shown)
@@ -38,14 +99,14 @@ def list_costs(table: ResultTable, ledger: Ledger) -> list[str]:
     lines = []
     for place, signatures in cells.items():
         start = [*map(format_value, place), *_describe_sizes(signatures, ledger)]
-        rows = map(_format_measures, measured[place]) if is_measured else ([],)
+        rows = _list_measures(measured[place]) if is_measured else ([],)
         lines += [[*start, *measures] for measures in rows]
     header += ["layer", "measured", *COLUMNS] if is_measured else []
     return [grid.pipe_table(header, lines), NOTE, *(NOTES if is_measured else ())]
 
 
 def _group_cells(table: ResultTable, shown: Sequence[int]) -> dict[tuple[Any, ...], list[str]]:
-    """Signatures of finished cells by the coordinates of those numbers."""
+    """Return signatures of finished cells by the coordinates of those numbers."""
     cells: dict[tuple[Any, ...], list[str]] = {}
     for row in table.rows:
         for column, group in zip(table.columns, row.values, strict=True):
@@ -57,30 +118,28 @@ def _group_cells(table: ResultTable, shown: Sequence[int]) -> dict[tuple[Any, ..
 
 
 def _describe_sizes(signatures: Sequence[str], ledger: Ledger) -> list[str]:
-    """Parameters and speed of training."""
+    """Return parameters and speed of training."""
     results = [ledger.read_result(signature) or {} for signature in signatures]
     sizes = sorted({result["parameters"] for result in results if "parameters" in result})
     speeds = [speed for result in results if (speed := result.get("images_per_second"))]
     return [
-        ", ".join(f"{size:,}" for size in sizes) or grid.MISSING,
-        f"{median(speeds):,.0f}" if speeds else grid.MISSING,
+        ", ".join(f"{size:,}" for size in sizes) or MISSING,
+        f"{median(speeds):,.0f}" if speeds else MISSING,
     ]
 
 
-def _measure_rows(
-    place: tuple[Any, ...], signatures: Sequence[str], ledger: Ledger
-) -> Sequence[SeedsRow]:
-    """A row for each routed layer; one without values where nothing was measured."""
+def _read_contents(signatures: Sequence[str], ledger: Ledger) -> list[Content]:
     stored = (ledger.read(signature, f"{EVALUATIONS}/{ROUTING}") for signature in signatures)
-    contents = [
+    return [
         stored_files.parse_json(content, ROUTING, "evaluate the cell again", Couplings)
         for content in stored
         if content is not None
     ]
-    fields = {"coordinates": place, "wanted": len(contents), "missing": {}, "stale": 0}
-    return make_routing_rows([RoutingGroup(contents, None, fields)])
 
 
-def _format_measures(row: SeedsRow) -> list[str]:
-    measures = (format_percent(row.values.get(column, ())) for column in COLUMNS)
-    return [*row.beside, f"({row.wanted})", *measures]
+def _list_measures(contents: Sequence[Content]) -> Iterator[list[str]]:
+    """Yield a row for each routed layer; one without values where nothing was measured."""
+    by_layer = collect_measures(contents) or {MISSING: {}}
+    for layer, values in by_layer.items():
+        measures = (format_percent(values.get(column, ())) for column in COLUMNS)
+        yield [layer, f"({len(contents)})", *measures]

@@ -6,8 +6,9 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 from capsweep.report import charts
 from capsweep.report.cells import FieldCells, KnownCell, column_name
@@ -16,63 +17,40 @@ from capsweep.report.table import ResultTable
 from capsweep.statistics.seeds import list_common_places
 
 MOST_ROWS = 14  # in a figure: the eye does not tell more apart
-LAST_STEP = " As it is after the last step of an epoch; equal rows cover each other."
-Section = Literal["curves", "cost", "schedules"]
 Series = Mapping[int, float]  # a number per epoch
 
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """section: of the page; caption: every choice, as text, or why there is no image; stem: of its
-    files; alt: for those who do not see it.
+    """A figure of the page.
+
+    caption: every choice, as text, or why there is no image; stem: of its files; names: of the rows
+    that are drawn.
     """
 
-    section: Section
     caption: str
-    stem: str = ""
-    alt: str = ""
+    stem: str
+    names: Sequence[str] = ()
     image: ChartImage | None = None
 
 
-@dataclass(frozen=True)
-class FigureColumn:
-    """One column of the table. ending: of the names of files; where: in captions."""
-
-    fields: Sequence[FieldCells]
-    ending: str
-    where: str
-
-
-@dataclass(frozen=True)
-class CurvePlan:
-    """What a figure shows. label: of its axis; series: of a cell; note: ends the caption."""
-
-    kind: str
-    label: str
-    series: Callable[[KnownCell], Series]
-    note: str = ""
-    section: Section = "curves"
-
-
 def make_figures(table: ResultTable, fields: Sequence[FieldCells]) -> Iterator[ReportFigure]:
-    """Every figure, of each column of the table."""
+    """Yield every figure, of each column of the table."""
     table, fields = _choose_rows(table, fields)
     for number in range(len(table.columns)):
         name, ending, where = column_name(table, number), "", ""
         if len(table.columns) > 1:
             slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "column"
             ending, where = f"-{slug}-{number}", f" ({name})"
-        column_fields = [field for field in fields if field.column == number]
-        column = FigureColumn(column_fields, ending, where)
-        for plan in plan_curves(column_fields):
-            yield _make_curve_figure(plan, column)
-        yield from _make_cost_figures(table, column)
+        column = [field for field in fields if field.column == number]
+        for figure in (*_make_curve_figures(column, where), *_make_costs(table, column, where)):
+            yield replace(figure, stem=f"{figure.stem}{ending}")
 
 
 def _choose_rows(
     table: ResultTable, fields: Sequence[FieldCells]
 ) -> tuple[ResultTable, Sequence[FieldCells]]:
-    """The rows that are drawn, in the order of the table and numbered anew: of too many the
+    """Return the rows that are drawn, in the order of the table and numbered anew: of too many the
     baseline and the best by the metric.
     """
     sign = -1 if table.measure.higher_is_better else 1
@@ -88,8 +66,8 @@ def _choose_rows(
 
 
 def describe_rows(table: ResultTable) -> str:
-    """How a row is named in figures, and which rows are left out."""
-    text = f"Rows are named {' · '.join(table.sweep.rows)}."
+    """Return how a row is named in figures, and which rows are left out."""
+    text = f"Rows are named {' · '.join(table.sweep.rows)}. Time includes validation."
     if len(table.rows) > MOST_ROWS:
         best = "the best" if table.baseline is None else "the baseline and the best"
         text += f" Drawn are {MOST_ROWS} of the {len(table.rows)} rows: {best} by "
@@ -97,48 +75,30 @@ def describe_rows(table: ResultTable) -> str:
     return text
 
 
-def plan_curves(fields: Sequence[FieldCells]) -> list[CurvePlan]:
-    """The curves of a column: `val/NAME` where all rows of finished cells have it, else
-    `train/NAME`.
-    """
+def choose_split(name: str, fields: Sequence[FieldCells]) -> str:
+    """Return `val/NAME` where all rows of finished cells have it, else `train/NAME`."""
     rows = [row for field in fields for cell in field.counted_cells for row in cell.rows]
-
-    def choose_split(name: str) -> str:
-        is_validated = bool(rows) and all(f"val/{name}" in row for row in rows)
-        return f"{'val' if is_validated else 'train'}/{name}"
-
-    loss, error = choose_split("loss"), choose_split("error")
-    note = " An epoch's time includes its validation."
-    return [
-        CurvePlan("loss", loss, read_rows(loss)),
-        CurvePlan("error", f"{error} (%)", read_rows(error, 100)),
-        CurvePlan("throughput", "training images / s", read_throughput, note),
-        CurvePlan("learning-rate", "learning rate", read_rows("lr"), LAST_STEP, "schedules"),
-        CurvePlan("margin", "margin of the loss", read_rows("margin"), LAST_STEP, "schedules"),
-    ]
+    is_validated = bool(rows) and all(f"val/{name}" in row for row in rows)
+    return f"{'val' if is_validated else 'train'}/{name}"
 
 
-def read_rows(key: str, factor: float = 1) -> Callable[[KnownCell], Series]:
-    """The number at a key of a cell's rows."""
-
-    def read_cell(cell: KnownCell) -> Series:
-        values = {row["epoch"]: row.get(key) for row in cell.rows}
-        return {epoch: factor * v for epoch, v in values.items() if isinstance(v, (int, float))}
-
-    return read_cell
+def read_rows(cell: KnownCell, key: str, factor: float = 1) -> Series:
+    """Return the number at a key of a cell's rows."""
+    values = {row["epoch"]: row.get(key) for row in cell.rows}
+    return {epoch: factor * v for epoch, v in values.items() if isinstance(v, (int, float))}
 
 
 def read_throughput(cell: KnownCell) -> Series:
-    """Training images a second of each epoch; empty where the result does not tell how many."""
+    """Return training images a second of each epoch; none where the result lacks their number."""
     result, images = cell.result, 0.0
     if result.get("epochs") and result.keys() >= {"images_per_second", "seconds"}:
         images = result["images_per_second"] * result["seconds"]["fit"] / result["epochs"]
-    seconds = read_rows("seconds")(cell)
+    seconds = read_rows(cell, "seconds")
     return {epoch: images / s for epoch, s in seconds.items() if s > 0} if images else {}
 
 
 def average_seeds(name: str, row: int, seeds: Sequence[Series]) -> list[Curve]:
-    """The curve of some seeds; none where they have no epoch in common.
+    """Return the curve of some seeds; none where they have no epoch in common.
 
     An epoch counts when every seed has it, as a finite number.
     """
@@ -152,39 +112,37 @@ def average_seeds(name: str, row: int, seeds: Sequence[Series]) -> list[Curve]:
         for numbers, low, high in zip(values.values(), lows, highs, strict=True)
     )
     epochs = tuple(epoch + 1 for epoch in values)
-    return [Curve(name, row, epochs, means, lows, highs, len(seeds))]
+    return [Curve(name, row, epochs, means, lows, highs)]
 
 
-def _make_curve_figure(plan: CurvePlan, column: FigureColumn) -> ReportFigure:
-    curves = []
-    for field in column.fields:
-        seeds = [series for cell in field.counted_cells if (series := plan.series(cell))]
-        curves += average_seeds(field.name, field.row, seeds)
-    if not curves:
-        absent = f"{plan.label}{column.where}: no finished cell has it by epoch."
-        return ReportFigure(plan.section, absent)
-    image = charts.draw_once(charts.draw_curves, plan.label, curves)
-    names = "; ".join(curve.name for curve in curves)
-    alt = f"Curves of {plan.label} by epoch{column.where}, for {names}."
-    fewest, most = (choose(curve.seeds for curve in curves) for choose in (min, max))
-    seeds = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    caption = (
-        f"{plan.label} by epoch{column.where}: mean over the seeds that have it ({seeds}), in the "
-        f"epochs that all of them have; band from the lowest seed to the highest.{plan.note}"
-    )
-    return ReportFigure(plan.section, caption, f"{plan.kind}{column.ending}", alt, image)
-
-
-def is_timed_on_gpus(fields: Sequence[FieldCells]) -> bool:
-    """Whether every finished cell has hours of an accelerator; 0 where it has none."""
-    cells = [cell for field in fields for cell in field.counted_cells]
-    return bool(cells) and all(cell.result.get("gpu_hours") for cell in cells)
+def _make_curve_figures(fields: Sequence[FieldCells], where: str) -> Iterator[ReportFigure]:
+    """Yield the loss, the error and the speed by epoch; where: the column, in captions."""
+    loss, error = choose_split("loss", fields), choose_split("error", fields)
+    for stem, label, read_series in (
+        ("loss", loss, partial(read_rows, key=loss)),
+        ("error", f"{error} (%)", partial(read_rows, key=error, factor=100)),
+        ("throughput", "training images / s", read_throughput),
+    ):
+        curves: list[Curve] = []
+        for field in fields:
+            seeds = [series for cell in field.counted_cells if (series := read_series(cell))]
+            curves += average_seeds(field.name, field.row, seeds)
+        if not curves:
+            yield ReportFigure(f"{label}{where}: no finished cell has it by epoch.", stem)
+            continue
+        yield ReportFigure(
+            f"{label} by epoch{where}: mean over the seeds that have it, in the epochs that all of "
+            "them have; band from the lowest seed to the highest.",
+            stem,
+            [curve.name for curve in curves],
+            charts.draw_once(charts.draw_curves, label, curves),
+        )
 
 
 def collect_marks(
     table: ResultTable, fields: Sequence[FieldCells], read_cost: Callable[[Any], float | None]
 ) -> list[Mark]:
-    """Of the complete fields whose results all tell their cost: its mean over the seeds."""
+    """Return the mean cost over seeds of the complete fields whose results all tell it."""
     marks = []
     for field in fields:
         group = table.rows[field.row].values[field.column]
@@ -196,35 +154,36 @@ def collect_marks(
     return marks
 
 
-def _make_cost_figures(table: ResultTable, column: FigureColumn) -> Iterator[ReportFigure]:
-    """A figure of the time and one of the parameters, of the complete rows."""
-    metric, on_gpus = table.sweep.metric, is_timed_on_gpus(column.fields)
+def _make_costs(
+    table: ResultTable, fields: Sequence[FieldCells], where: str
+) -> Iterator[ReportFigure]:
+    """Yield the metric of complete rows against the time and the parameters of a cell."""
+    metric, cells = table.sweep.metric, [c for field in fields for c in field.counted_cells]
+    on_gpus = bool(cells) and all(cell.result.get("gpu_hours") for cell in cells)
 
     def read_minutes(result: Mapping[str, Any]) -> float | None:
         seconds = result.get("seconds", {}).get("total")
         return 60 * result["gpu_hours"] if on_gpus else seconds and seconds / 60
 
-    clock = "device" if on_gpus else "wall"
-    time = f"the {clock} time of a cell, training and test, on {_name_hardware(column.fields)}"
-    for kind, label, what, read_cost in (
-        ("time", f"{clock} minutes of a cell", time, read_minutes),
-        ("parameters", "parameters", "the parameters", lambda result: result.get("parameters")),
+    clock, hardware = "device" if on_gpus else "wall", {str(cell.hardware) for cell in cells}
+    mixed = " (different hardware: its times do not compare)" if len(hardware) > 1 else ""
+    time = f"the {clock} time of a cell, training and test, on {', '.join(sorted(hardware))}{mixed}"
+    for stem, label, what, read_cost in (
+        ("cost-time", f"{clock} minutes of a cell", time, read_minutes),
+        (
+            "cost-parameters",
+            "parameters",
+            "the parameters",
+            lambda result: result.get("parameters"),
+        ),
     ):
-        marks = collect_marks(table, column.fields, read_cost)
-        caption = f"{metric}{column.where} against {what}"
+        marks = collect_marks(table, fields, read_cost)
+        caption = f"{metric}{where} against {what}"
         if not marks:
-            yield ReportFigure("cost", f"{caption}: no row has it of all of its seeds.")
+            yield ReportFigure(f"{caption}: no row has it of all of its seeds.", stem)
             continue
-        image = charts.draw_once(charts.draw_marks, label, metric, marks)
         caption += ": mean over seeds, bars of one standard deviation."
-        if incomplete := len(column.fields) - len(marks):
+        if incomplete := len(fields) - len(marks):
             caption += f" Rows that lack seeds or their cost are left out: {incomplete}."
-        alt = f"{metric} against cost{column.where}, for {'; '.join(m.name for m in marks)}."
-        yield ReportFigure("cost", caption, f"cost-{kind}{column.ending}", alt, image)
-
-
-def _name_hardware(fields: Sequence[FieldCells]) -> str:
-    cells = [cell for field in fields for cell in field.counted_cells]
-    names = list(dict.fromkeys(cell.hardware for cell in cells if cell.hardware))
-    mixed = " (different hardware: its times do not compare)" if len(names) > 1 else ""
-    return (", ".join(names) or "hardware that nobody wrote down") + mixed
+        image = charts.draw_once(charts.draw_marks, label, metric, marks)
+        yield ReportFigure(caption, stem, [mark.name for mark in marks], image)

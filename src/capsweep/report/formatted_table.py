@@ -62,24 +62,25 @@ class FormattedTable:
 
 
 def format_table(table: ResultTable, cause: Callable[[str], str] = str) -> FormattedTable:
-    """The table in words: coordinates, values, differences to the baseline, published numbers.
+    """Return the table in words: coordinates, values, differences to the baseline, published
+    numbers.
 
     cause: writes a cause of failure for the notes.
     """
     best = _best_means(table)
     rows = [_format_row(table, row, best) for row in table.rows]
-    notes = table_notes(table, cause)
+    notes = _list_notes(table, cause)
     return FormattedTable(_table_header(table), rows, notes, warn_of_cuts(table.points))
 
 
-def table_notes(table: ResultTable, cause: Callable[[str], str] = str) -> list[str]:
+def _list_notes(table: ResultTable, cause: Callable[[str], str]) -> list[str]:
     """Return what was trained, what the numbers are, why some are missing, and who published
     others.
     """
     sweep, points = table.sweep, table.points
     notes = [describe_trained(sweep, points)] if points else []  # a search may have no trial yet
-    if sweep.variation:
-        notes.append(f"{sweep.path.name} with {', '.join(sweep.variation)}.")
+    if sweep.words:
+        notes.append(f"{sweep.path.name} with {', '.join(sweep.words)}.")
     notes += [f"{note}." for note in sweep.notes]
     notes += [f"{name}: {footnote}." for name, footnote in table.footnotes.items()]
     notes += _notes_on_numbers(table)
@@ -164,7 +165,7 @@ def _describe_families(table: ResultTable) -> str:
 
 
 def shorten_cause(cause: str) -> str:
-    """A cause of failure in a word or two: its kind, or the name of the error."""
+    """Return a cause of failure in a word or two: its kind, or the name of the error."""
     kind = causes.kind_of_cause(cause)
     name = cause.partition(":")[0]
     is_named = kind in (CauseKind.CODE, CauseKind.UNKNOWN) and name.isidentifier()
@@ -204,7 +205,7 @@ def _format_row(
 
 
 def _best_means(table: ResultTable) -> list[float | None]:
-    """The best mean of each column among complete fields; None where none is worse."""
+    """Return the best mean of each column among complete fields; None where none is worse."""
     choose = max if table.measure.higher_is_better else min
     means_by_column = (
         [group.full_summary.mean for group in column if group and group.full_summary]
@@ -214,8 +215,8 @@ def _best_means(table: ResultTable) -> list[float | None]:
 
 
 def _format_mean(group: CellGroup | None, measure: Measure) -> str:
-    """`1.23 ± 0.10 % (3) [0.98, 1.48]`; a partial field says how many of its seeds are there, and
-    `failed: out of memory`.
+    """Return `1.23 ± 0.10 % (3) [0.98, 1.48]`; a partial field says how many of its seeds are
+    there, and `failed: out of memory`.
     """
     if group is None or group.unmeasured:
         return MISSING
@@ -228,7 +229,7 @@ def _format_mean(group: CellGroup | None, measure: Measure) -> str:
 
 
 def _format_accuracy(group: CellGroup | None) -> str:
-    """`99.25 ± 0.02 % (3)`: of the finished cells, on their validation examples."""
+    """Return `99.25 ± 0.02 % (3)`: of the finished cells, on their validation examples."""
     if group is None or not group.accuracies:
         return MISSING
     percent = metric_format.measure_of(MATCHED_METRIC)

@@ -20,12 +20,12 @@ def grid_markdown(
     rows: Iterable[Sequence[str]],
     notes: Iterable[str],
 ) -> str:
-    """Title, what stands above the table, table, and a paragraph for each note."""
+    """Return title, what stands above the table, table, and a paragraph for each note."""
     return "\n\n".join([f"# {title}", question, pipe_table(header, rows), *notes]) + "\n"
 
 
 def pipe_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """The table alone, without an end of line after it."""
+    """Return the table alone, without an end of line after it."""
     return "\n".join(
         [_pipe_line(header), _pipe_line(["---"] * len(header)), *map(_pipe_line, rows)]
     )
@@ -40,21 +40,21 @@ def grid_terminal(
     table = Table(title=question, box=box.SIMPLE_HEAD, pad_edge=False)
     table.title_style, table.title_justify = "none", "left"
     for name in header:
-        table.add_column(_fold_name(name), overflow="fold")
+        table.add_column(name.replace(".", ".\n"), overflow="fold")  # long keys
     for fields in rows:
         table.add_row(*fields)
     return table
 
 
 def format_value(value: Any) -> str:
-    """A coordinate or setting, floats with six digits."""
+    """Return a coordinate or setting, floats with six digits."""
     if value is None:
         return MISSING
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def describe_row(coordinates: Iterable[Any]) -> str:
-    """Which row, in a note."""
+    """Return the name of a row, for a note."""
     return " · ".join(map(format_value, coordinates))
 
 
@@ -66,7 +66,8 @@ def describe_seeds(seeds: Iterable[int]) -> str:
 
 
 def note_stale(stale: Mapping[tuple[Any, ...], int], finished: int) -> list[str]:
-    """A note for each row that has cells which other code made; one where all are such cells.
+    """Return a note for each row that has cells which other code made; one where all are such
+    cells.
 
     stale: by the coordinates of a row; finished: the cells of all rows.
     """
@@ -81,18 +82,13 @@ def note_stale(stale: Mapping[tuple[Any, ...], int], finished: int) -> list[str]
     ]
 
 
-def format_duration(seconds: float | None) -> str | None:
-    """`19.5 s`, `4 min 10 s`, `2 h 03 min`."""
-    if seconds is None or seconds < 60:
-        return None if seconds is None else f"{seconds:.1f} s"
+def format_duration(seconds: float) -> str:
+    """Return `19.5 s`, `4 min 10 s` or `2 h 03 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, left = divmod(minutes, 60)
     return f"{hours} h {left:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
-def _fold_name(name: str) -> str:
-    """Long keys in narrow columns."""
-    return name.replace(".", ".\n").replace(" · ", " ·\n")
 
 
 def _pipe_line(fields: Sequence[str]) -> str:

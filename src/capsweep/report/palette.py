@@ -18,7 +18,7 @@ class Style:
 
 
 def choose_style(index: int) -> Style:
-    """Of the curve at a place among those that are drawn; 28 differ."""
+    """Return the style of the curve at a place among those that are drawn; 28 differ."""
     return Style(
         COLOURS[index % len(COLOURS)], LINES[index % len(LINES)], MARKERS[index % len(MARKERS)]
     )

@@ -4,7 +4,7 @@ are kept in `sweeps/ledgers/NAME.tar.xz`, from which it can be printed again.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from capsweep.ledger.listing import read_hardware
 from capsweep.report import costs, formatted_table, grid, render
 from capsweep.report.table import ResultTable
 from capsweep.runtime.terminal import count_of
-from capsweep.statistics.seeds import LEVEL
+from capsweep.statistics.seeds import LEVEL, PairedDifference
 from capsweep.storage.files import write_text
 
 NAME = "report"
@@ -26,7 +26,7 @@ VERDICT = "Not written yet. All that is outside the two markers is written by ha
 
 
 def section_markers(name: str) -> tuple[str, str]:
-    """The lines between which a command writes; comments, which no reader sees."""
+    """Return the lines between which a command writes; comments, which no reader sees."""
     return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
 
@@ -75,7 +75,7 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None
     new = f"# {table.sweep.name}\n\n{markers}\n\n## Verdict\n\n{VERDICT}\n"
     before = re.search(COMMAND, renew_section(path, NAME, None, new))
     instead = None if before is None or before[1] == command else before[1]
-    if instead and table.sweep.variation:
+    if instead and table.sweep.words:
         cure = "to replace it, remove what stands between the markers of that page"
         raise UserError(f"{refused}: {path} has the table of `{instead}`; {cure}")
     keep_cells(table, ledger, path.parent / ARCHIVES / f"{path.stem}.tar{archive.PACKED}")
@@ -113,37 +113,31 @@ def describe_decisions(table: ResultTable) -> list[str]:
     """
     sentences = []
     for number, column in enumerate(table.columns):
-        where = f"{grid.describe_row(column)}: " if len(table.columns) > 1 else ""
-        tested = [
-            (grid.describe_row(row.coordinates), group.difference, group.p, interval)
-            for row in table.rows
-            if (group := row.values[number]) and group.difference and group.p is not None
-            if (interval := group.difference.interval) is not None
-        ]
-        decided = [f"{name} ({_format(table, d.mean)})" for name, d, p, _ in tested if p < LEVEL]
-        others = {name: interval for name, _, p, interval in tested if p >= LEVEL}
-        constant = [
-            f"{grid.describe_row(row.coordinates)} ({_format(table, difference.mean)})"
-            for row in table.rows
-            if (group := row.values[number]) and (difference := group.difference)
-            if difference.is_constant
-        ]
+        rows = [(grid.describe_row(r.coordinates), r.values[number]) for r in table.rows]
+        differences = {name: (g.difference, g.p) for name, g in rows if g and g.difference}
+        tested = {n: (d, p) for n, (d, p) in differences.items() if d.interval and p is not None}
+        decided = {name: d for name, (d, p) in tested.items() if p < LEVEL}
+        others = {name: d.interval for name, (d, p) in tested.items() if d.interval and p >= LEVEL}
+        constant = {name: d for name, (d, _) in differences.items() if d.is_constant}
         parts = []
         if tested:
-            baseline = table.sweep.baseline
-            parts.append(
-                f"told apart from {baseline} (p < {LEVEL:g}): {', '.join(decided) or 'none'}."
-            )
+            told = _list_differences(table, decided) or "none"
+            parts.append(f"told apart from {table.sweep.baseline} (p < {LEVEL:g}): {told}.")
         parts += [_describe_reach(table, others)] if others else []
         if constant:
-            parts.append(f"{NOT_TESTED}: {', '.join(constant)}.")
+            parts.append(f"{NOT_TESTED}: {_list_differences(table, constant)}.")
+        where = f"{grid.describe_row(column)}: " if len(table.columns) > 1 else ""
         sentences += [f"{where}{' '.join(parts)}"] if parts else []
     return sentences
 
 
+def _list_differences(table: ResultTable, differences: Mapping[str, PairedDifference]) -> str:
+    return ", ".join(f"{name} ({_format(table, d.mean)})" for name, d in differences.items())
+
+
 def _describe_reach(table: ResultTable, intervals: Mapping[str, tuple[float, float]]) -> str:
-    """How far the intervals of rows that no test tells apart reach; each is a 95 % interval by
-    itself.
+    """Return how far the intervals of rows that no test tells apart reach; each is a 95 % interval
+    by itself.
     """
     low = min(intervals, key=lambda name: intervals[name][0])
     high = max(intervals, key=lambda name: intervals[name][1])
@@ -158,39 +152,31 @@ def _format(table: ResultTable, difference: float) -> str:
     return table.measure.format_number(difference, "+")
 
 
-def list_counted(table: ResultTable) -> list[str]:
-    """Signatures of the finished cells that count in the table."""
-    groups = table.groups
-    return list(dict.fromkeys(group.cells[seed] for group in groups for seed in group.by_seed))
-
-
 def describe_training(table: ResultTable, ledger: Ledger) -> str:
-    """`printed this, from 9 cells of 2 epochs, trained 2026-11-01 in 4 min 10 s of cells on ...`,
-    as far as the cells that count in the table wrote it down. The time is that of the cells one
-    after another; some may have run side by side.
+    """Return `printed this, from 9 cells of 2 epochs, trained 2026-11-01 in 4 min 10 s of cells on
+    ...`, of the cells that count in the table. The time is that of the cells one after another;
+    some may have run side by side.
 
     Raises DamageError for a cell whose file of that is damaged.
     """
-    cells = list_counted(table)
-    if not cells:
-        return "printed this; no cell was finished"
+    cells = list(dict.fromkeys(g.cells[seed] for g in table.groups for seed in g.by_seed))
     provenances = [ledger.read_provenance(signature) for signature in cells]
     by_cell = [ledger.read_rows(signature) for signature in cells]
-    days = sorted({each["started"][:10] for each in provenances if each.get("started")})
-    hardware = sorted({name for each in provenances if (name := read_hardware(each))})
+    days = _describe_span({str(each.get("started", "?"))[:10] for each in provenances})
+    epochs = _describe_span({len(rows) for rows in by_cell})
+    noun = "epoch" if epochs == "1" else "epochs"
+    hardware = sorted({read_hardware(each) or "unknown hardware" for each in provenances})
     seconds = sum(row.get("seconds", 0.0) for rows in by_cell for row in rows)
-    epochs = sorted({len(rows) for rows in by_cell if rows})
-    parts = [f"printed this, from {count_of(len(cells), 'cell')}"]
-    if epochs:
-        span = " to ".join(map(str, dict.fromkeys((epochs[0], epochs[-1]))))
-        parts[0] += f" of {span} epoch{'' if epochs[-1] == 1 else 's'}"
-    if days:
-        parts.append(f"trained {' to '.join(dict.fromkeys((days[0], days[-1])))}")
-    if seconds:
-        on = f" on {', '.join(hardware)}" if hardware else ""
-        parts[-1] += f" in {grid.format_duration(seconds)} of cells{on}"
-    commits = "; ".join(sorted(set(map(_describe_code, provenances))))
-    return ", ".join([*parts, f"by {commits}"])
+    return (
+        f"printed this, from {count_of(len(cells), 'cell')} of {epochs} {noun}, trained {days} in "
+        f"{grid.format_duration(seconds)} of cells on {', '.join(hardware)}, by "
+        f"{'; '.join(sorted(set(map(_describe_code, provenances))))}"
+    )
+
+
+def _describe_span(values: Set[Any]) -> str:
+    """Return `2`, or `2 to 5`."""
+    return " to ".join(map(str, dict.fromkeys((min(values), max(values)))))
 
 
 def _describe_code(provenance: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from capsweep.report.grid import MISSING
 from capsweep.statistics import metric_format
+from capsweep.sweep.choices import SHOWN
 from capsweep.sweep.expand import Point, as_coordinate
 from capsweep.sweep.spec import Sweep
 
@@ -32,7 +33,9 @@ class PublishedNumber:
 
 
 def format_published(sweep: Sweep, numbers: Sequence[PublishedNumber]) -> str:
-    """`0.25 % ≠ capsnet, 640 epochs (mnist)`: after the sign, of what it is that the row is not."""
+    """Return `0.25 % ≠ capsnet, 640 epochs (mnist)`: after the sign, of what it is that the row is
+    not.
+    """
     measure = metric_format.measure_of(sweep.metric)
     texts = []
     for number in numbers:
@@ -55,7 +58,7 @@ def note_published(sweep: Sweep, numbers: Sequence[PublishedNumber]) -> list[str
 def find_published(
     sweep: Sweep, points: Sequence[Point], members: int = 1
 ) -> tuple[PublishedNumber, ...]:
-    """The numbers that do not contradict a row's coordinates, network and epochs aside.
+    """Return the numbers that do not contradict a row's coordinates, network and epochs aside.
 
     points: one of each of its columns; members: of an ensemble.
     """
@@ -77,9 +80,10 @@ def find_published(
 def _list_differences(
     sweep: Sweep, number: Mapping[str, Any], point: Point, members: int
 ) -> dict[str, str]:
-    """What a number is of and a cell is not; of a typed key that it does not name it is as the file
-    has it. A cell that has no such setting does not differ, one that trains for longer neither.
-    First weights are no part of a network.
+    """Return what a number is of and a cell is not, in words; a typed key is of the cell alone.
+
+    A cell that has no such setting does not differ, one that trains for longer neither. First
+    weights are no part of a network.
     """
     keys = {text.partition("=")[0] for text in point.cell.overrides} - number.keys()
     changed = {
@@ -93,10 +97,8 @@ def _list_differences(
         if key not in ("arm", "value") and (changed.get(key) or not is_same):
             form = WORDS.get(key, f"{key} {{}}")
             differs[key] = (WHOLE[key] if is_same else form).format(theirs)
-    place = point.arm, point.coordinate("model")
-    for key, theirs in sweep.own.get(place, sweep.own.get(point.arm, {})).items():
-        ours = point.coordinate(key)
-        is_same = ours in (None, theirs) or (key == "epochs" and ours > theirs)
-        if not is_same and key not in number and key.partition(".")[0] not in differs:
+    for key in sweep.typed_keys:
+        is_unsaid = key not in (*number, *SHOWN) and key.partition(".")[0] not in differs
+        if is_unsaid and point.coordinate(key) is not None:
             differs[key] = f"the file's {key}"
     return differs

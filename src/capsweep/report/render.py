@@ -4,14 +4,12 @@ import csv
 import io
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from rich.console import Console, RenderableType
-from rich.measure import Measurement
+from rich.console import RenderableType
 from rich.styled import Styled
 from rich.table import Table as RichTable
 
@@ -43,7 +41,7 @@ MINUS = re.compile(r"(?<![\w.)-])-(?=\.?\d)")  # before a number; a hyphen is be
 
 
 def render_markdown(table: ResultTable, formatted: FormattedTable | None = None) -> str:
-    """A Markdown table, best mean of a column in bold, the question above, notes below.
+    """Return a Markdown table, best mean of a column in bold, the question above, notes below.
 
     One table, however wide: who reads Markdown can scroll, and a row stays one line of a diff.
     """
@@ -69,41 +67,20 @@ def _mark_field(field: FormattedField) -> str:
     return f"{mark}{field.text}{mark}"
 
 
-def render_terminal(formatted: FormattedTable, console: Console) -> RichTable:
-    """The same without question and notes, published numbers behind a rule. Where that is wider
-    than the console, the coordinates of a row are one column: keys are often wider than what stands
-    below them.
-    """
-    header = list(formatted.header)
+def render_terminal(formatted: FormattedTable) -> RichTable:
+    """Return the table without question and notes, the published numbers dim."""
     rows = [[_style_field(field) for field in row] for row in formatted.rows]
-    table = grid.grid_terminal(None, header, rows)
-    unbounded = console.options.update(max_width=sys.maxsize)
-    if Measurement.get(console, unbounded, table).maximum > console.width:
-        count = [field.kind for field in formatted.rows[0]].count("coordinate")
-        rows = [
-            [
-                " · ".join(field.text for field in fields[:count]),
-                *(_style_field(field, narrow=True) for field in fields[count:]),
-            ]
-            for fields in formatted.rows
-        ]
-        table = grid.grid_terminal(None, [" · ".join(header[:count]), *header[count:]], rows)
-    if formatted.has_published:
-        table.columns[-1].header = f"{RULE}{header[-1]}"
-        table.columns[-1].no_wrap = True
-    return table
+    return grid.grid_terminal(None, formatted.header, rows)
 
 
-def _style_field(field: FormattedField, narrow: bool = False) -> RenderableType:
-    """narrow: a published number has a line for each thing that it is of."""
-    if field.kind != "published":
-        return Styled(field.text, "bold") if field.best else field.text
-    lines = re.split(r"(?<=[,;]) | (?=[≠(])", field.text) if narrow else [field.text]
-    return Styled("\n".join(f"{RULE}{line}" for line in lines), "dim")
+def _style_field(field: FormattedField) -> RenderableType:
+    if field.kind == "published":
+        return Styled(field.text, "dim italic")
+    return Styled(field.text, "bold") if field.best else field.text
 
 
 def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
-    """A table environment: the question as its caption, notes below in small print.
+    """Return a table environment: the question as its caption, notes below in small print.
 
     Best means are bold, ± and minus signs are set as mathematics.
     """
@@ -125,7 +102,7 @@ def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Text that LaTeX sets as it stands, on one line."""
+    """Return a text as LaTeX sets it, on one line."""
     line = " ".join(text.split()).replace("<=", "≤").replace(">=", "≥")
     line = MINUS.sub("$-$", line.translate(SPECIAL))
     return DASH.sub("-{}", line).replace("–", "{--}")
@@ -136,16 +113,16 @@ def _latex_line(fields: Iterable[str]) -> str:
 
 
 def _latex_field(field: FormattedField) -> str:
-    """The number, and its interval in small print."""
+    """Return the number, and its interval in small print."""
     number, beside = map(escape_latex, field.halves)
     number = rf"\textbf{{{number}}}" if field.best else number
     return rf"{number} {{\scriptsize {beside}}}" if beside else number
 
 
 def table_records(table: ResultTable, formatted: FormattedTable) -> list[Record]:
-    """A record for each row and column that has cells, numbers in full precision: its coordinates
-    by key, then its numbers. Fractions are fractions, not percent. What a table does not show as a
-    number (a mean of some of the seeds) is none here; `values` has what is there.
+    """Return a record for each row and column that has cells, numbers in full precision: its
+    coordinates by key, then its numbers. Fractions are fractions, not percent. What a table does
+    not show as a number (a mean of some of the seeds) is none here; `values` has what is there.
     """
     return [
         {
@@ -191,8 +168,8 @@ def _group_record(group: CellGroup, best: bool, published: Sequence[PublishedNum
 
 
 def render_csv(table: ResultTable, formatted: FormattedTable) -> str:
-    """The records with a header. Nothing is an empty field; several words are joined by a space,
-    `seed=value` where they belong to seeds, causes by "; ".
+    """Return the records with a header. Nothing is an empty field; several words are joined by a
+    space, `seed=value` where they belong to seeds, causes by "; ".
     """
     records = table_records(table, formatted)
     file = io.StringIO()
@@ -204,7 +181,9 @@ def render_csv(table: ResultTable, formatted: FormattedTable) -> str:
 
 
 def _csv_word(key: str, value: Any) -> Any:
-    """A value of a record as a field of the CSV, which writes floats by repr and loses nothing."""
+    """Return a value of a record as a field of the CSV, which writes floats by repr and loses
+    nothing.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if key == "cells":
@@ -219,7 +198,7 @@ def _csv_word(key: str, value: Any) -> Any:
 
 
 def render_json(table: ResultTable, formatted: FormattedTable) -> str:
-    """What the table is about, and its records; notes: as below the table."""
+    """Return what the table is about, and its records; notes: as below the table."""
     sweep = table.sweep
     baseline = None if table.baseline is None else table.rows[table.baseline].coordinates
     content = {

@@ -137,18 +137,18 @@ def build_table(
     )
     notes = dataset_notes(points) | _composed_test_sets(points, entries)
     notes |= circumstances.list_differences(grid, entries, ledger)
-    notes |= circumstances.compare_data(points, entries) | circumstances.name_unproven(entries)
+    notes |= circumstances.compare_data(points, entries)
     return ResultTable(sweep, columns, rows, baseline, stopping, notes)
 
 
 def dataset_notes(points: Sequence[Point]) -> dict[str, str]:
-    """What must be said of the data sets of some points, by their name."""
+    """Return what must be said of the data sets of some points, by their name."""
     datasets = [point.cell.config["dataset"] for point in points]
     return {d["name"]: d["footnote"] for d in datasets if "footnote" in d}
 
 
 def _composed_test_sets(points: Sequence[Point], entries: Mapping[str, Entry]) -> dict[str, str]:
-    """Which test images that no file holds the finished cells were tested on."""
+    """Return which test images that no file holds the finished cells were tested on."""
     hashes: dict[str, dict[str, None]] = {}
     for point in points:
         if sha256 := (entries[point.cell.signature].result or {}).get("test_sha256"):
@@ -160,7 +160,7 @@ def _composed_test_sets(points: Sequence[Point], entries: Mapping[str, Entry]) -
 def group_points(
     sweep: Sweep, points: Sequence[Point]
 ) -> dict[tuple[Any, ...], dict[tuple[Any, ...], list[Point]]]:
-    """The points of each row, by column: coordinates in the order of the sweep's table.
+    """Return the points of each row, by column: coordinates in the order of the sweep's table.
 
     Raises ConfigError for different cells of one seed in one field.
     """
@@ -175,7 +175,7 @@ def group_points(
 def _collect_group(
     sweep: Sweep, points: Sequence[Point], entries: Mapping[str, Entry]
 ) -> CellGroup | None:
-    """The cells of one field, one of each seed; places that mean the same run share it."""
+    """Return the cells of one field, one of each seed; places that mean the same run share it."""
     if not points:
         return None
     places = {point.seed: point for point in points}
@@ -201,7 +201,7 @@ def _collect_group(
 def _compare_column(
     groups: Sequence[CellGroup | None], baseline: int
 ) -> Sequence[CellGroup | None]:
-    """The fields of a column with their differences to the baseline's, p adjusted over them."""
+    """Return the fields of a column with differences to the baseline's, p adjusted over them."""
     base = groups[baseline]
     if base is None:
         return groups

@@ -52,7 +52,9 @@ def describe_trained(sweep: Sweep, points: Sequence[Point]) -> str:
 
 
 def _describe_fact(key: str, points: Sequence[Point]) -> str:
-    """Of the cells of one field, which differ in nothing but the seed: `0 to 4`, or `0, 2, 3`."""
+    """Describe the cells of one field, which differ in nothing but the seed: `0 to 4`, or `0, 2,
+    3`.
+    """
     if key == "seed":
         return describe_seeds(point.seed for point in points)
     stops = key == "epochs" and points[0].coordinate(ACCURACY) is not None
@@ -127,8 +129,8 @@ def _name_places(values: Mapping[Place, str | None]) -> list[str]:
 
 
 def warn_of_cuts(points: Sequence[Point]) -> list[str]:
-    """A line, in letters that nobody overlooks, for each number of batches that cut the data of
-    cells; of which arms, unless of all, or of an axis. Debug settings cut them too.
+    """Return a line, in letters that nobody overlooks, for each number of batches that cut the data
+    of cells; of which arms, unless of all, or of an axis. Debug settings cut them too.
     """
     arms: dict[int | None, dict[str, None]] = {}
     for point in points:

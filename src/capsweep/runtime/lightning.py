@@ -12,11 +12,9 @@ from lightning_fabric.plugins.environments.lightning import (
     LightningEnvironment as LightningEnvironment,
 )
 from pytorch_lightning import Callback as Callback
-from pytorch_lightning import LightningDataModule as LightningDataModule
 from pytorch_lightning import LightningModule as LightningModule
 from pytorch_lightning import Trainer as Trainer
 from pytorch_lightning.callbacks import Checkpoint as Checkpoint
-from pytorch_lightning.strategies import DDPStrategy as DDPStrategy
 from pytorch_lightning.utilities.seed import isolate_rng as isolate_rng
 from pytorch_lightning.utilities.types import (
     OptimizerLRSchedulerConfig as OptimizerLRSchedulerConfig,

@@ -1,8 +1,7 @@
 """What is printed for a person: as wide as the terminal, and whole where there is none (a log).
 
 Causes, names and versions come from files and other machines. What of them a terminal would obey,
-or could not show, is printed as its escape (`\\x1b`), by print() and by rich alike; signs of ours
-that its encoding lacks have a stand-in.
+or could not show, is printed as its escape (`\\x1b`), by print() and by rich alike.
 """
 
 import io
@@ -25,7 +24,6 @@ WIDEST = 100_000  # no line is as long
 OBEYED = re.compile(
     "(?!\x1b\\[0m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-STAND_INS = {"±": "+-", "–": "-", "·": "/", "│": "|", "…": "...", "≠": "!="}
 
 
 def escape_text(text: str, stream: Any = None) -> str:
@@ -34,17 +32,12 @@ def escape_text(text: str, stream: Any = None) -> str:
     """
     escaped = OBEYED.sub(lambda match: ascii(match[0])[1:-1], text)
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    try:
-        escaped.encode(encoding)
-    except UnicodeEncodeError:
-        signs = (STAND_INS.get(sign, sign) for sign in escaped)
-        return "".join(signs).encode(encoding, "backslashreplace").decode(encoding)
-    return escaped
+    return escaped.encode(encoding, "backslashreplace").decode(encoding)
 
 
 @contextmanager
 def escaped_streams() -> Iterator[None]:
-    """What print() writes within the block is escaped, to the standard output and the error."""
+    """Escape what print() writes within the block, to the standard output and the error."""
     with redirect_stdout(_escape_stream(sys.stdout)), redirect_stderr(_escape_stream(sys.stderr)):
         yield
 
@@ -82,7 +75,7 @@ class _Unbroken(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """From now on, what is printed is dropped where its reader is gone, and the program goes on."""
+    """Drop what is printed from now on where its reader is gone; the program goes on."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError):  # no stream, or one without a descriptor
             old = stream.rich_proxied_file  # pyright: ignore
@@ -93,7 +86,8 @@ def outlive_readers() -> None:
 
 
 def make_console(stderr: bool = False) -> "Console":
-    """A console that prints text as it stands: no markup, no names of emoji, no colours of its own.
+    """Return a console that prints text as it stands: no markup, no names of emoji, no colours of
+    its own.
 
     Without a terminal it is plain text, and no line is wrapped or cut unless COLUMNS says at which
     width; rich knows NO_COLOR.
@@ -108,7 +102,7 @@ def make_console(stderr: bool = False) -> "Console":
 
 @cache
 def _console_class() -> "type[Console]":
-    """rich's console, made here because importing it takes longer than `--help` may."""
+    """Return rich's console, made here because importing it takes longer than `--help` may."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -133,15 +127,15 @@ def _console_class() -> "type[Console]":
             return getattr(self.file, "encoding", None) or "utf-8"
 
         def on_broken_pipe(self) -> None:
-            """As print() does; rich itself would end the program."""
+            """Raise as print() does; rich itself would end the program."""
             raise BrokenPipeError
 
         def render_str(self, text: str, **how: Any) -> Any:
-            """Before it is measured."""
+            """Escape a text before it is measured."""
             return super().render_str(escape_text(text, self.file), **how)
 
         def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
-            """Also what was no string."""
+            """Escape also what was no string."""
             for part in super().render(renderable, options):
                 yield (
                     part if part.control else Segment(escape_text(part.text, self.file), part.style)
@@ -151,7 +145,7 @@ def _console_class() -> "type[Console]":
 
 
 def count_of(count: float, noun: str) -> str:
-    """`1 cell`, `2,000 cells`, `0.5 GPUs`."""
+    """Return `1 cell`, `2,000 cells`, `0.5 GPUs`."""
     return f"{count:,.15g} {noun}{'' if count == 1 else 's'}"
 
 
@@ -178,7 +172,7 @@ def print_aside(text: str) -> None:
 
 @cache
 def print_once(text: str) -> None:
-    """As `print_aside`, but the same line once in a process."""
+    """Print as `print_aside`, but the same line once in a process."""
     print_aside(text)
 
 

@@ -4,7 +4,7 @@ Shape letters: B batch, G examples of a group, K of them, L classes shown in one
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -18,21 +18,19 @@ from capsweep.data.batches import (
     ExampleRanges,
     OnDevice,
     Split,
-    rank_batches,
     to_unit,
 )
 from capsweep.errors import ConfigError, DataError
-from capsweep.shards.groups import Fields, GroupDataset, GroupRequest, PassOrder, read_range
+from capsweep.shards.groups import ExampleGroup, Fields, GroupDataset, PassOrder, read_range
 
 AT_ONCE = 1000  # examples that are hashed at once
 
 
 class ShardLoader(BatchLoader):
-    """Shuffled batches of one rank: its part of global batches, each a function of (seed, epoch,
-    position).
+    """Shuffled batches, each a function of (seed, epoch, position).
 
     An epoch of `epoch_examples` goes on in the pass over all examples where the last one ended.
-    batch_size: over all ranks. workers: processes that read ahead, 0: this one reads.
+    workers: processes that read ahead, 0: this one reads.
     """
 
     def __init__(
@@ -42,14 +40,14 @@ class ShardLoader(BatchLoader):
         batch_size: int,
         epoch_examples: int,
         seed: int,
-        rank: int = 0,
-        world_size: int = 1,
         workers: int = 0,
     ) -> None:
-        super().__init__(epoch_examples, batch_size, rank, world_size)
+        super().__init__(epoch_examples, batch_size)
         self.order = PassOrder(len(examples), seed)
         self.device, self.sampler = device, EpochSampler()
-        self._requests: list[GroupRequest] = []  # what the DataLoader shall bring next
+        self._requests: list[
+            tuple[ExampleGroup, slice]
+        ] = []  # what the DataLoader shall bring next
         self._loader: DataLoader[Fields | DataError] = DataLoader(
             GroupDataset(examples),
             sampler=self._requests,
@@ -63,36 +61,20 @@ class ShardLoader(BatchLoader):
             generator=torch.Generator(),
         )
 
-    def _iterate_batches(self, sizes: Sequence[int]) -> Iterator[Batch]:
-        """Lightning may set the epoch after it has made the iterator."""
-        epoch = self.sampler.epoch
-        places_N = torch.arange(self.count)
-        places = rank_batches(places_N, self.batch_size, self.rank, self.world_size)
-        self._requests[:] = self._request_groups(epoch * self.count, places)
+    def __iter__(self) -> Iterator[Batch]:
+        # Lightning may set the epoch after it has made the iterator.
+        self._requests[:] = self.order.groups_from(self.sampler.epoch * self.count, self.count)
         groups, rest = iter(self._loader), {}
-        for places_B in places:
-            batch, rest = _split_fields(rest, len(places_B))
-            while (missing := len(places_B) - _count_examples(batch)) > 0:
+        for start in range(0, self.count, self.batch_size):
+            size = min(self.batch_size, self.count - start)
+            batch, rest = _split_fields(rest, size)
+            while (missing := size - _count_examples(batch)) > 0:
                 more, rest = _split_fields(self._move_to_device(next(groups)), missing)
                 batch = _join_fields(batch, more)
             yield to_batch(batch)
 
-    def _request_groups(self, position: int, places: Sequence[Tensor]) -> Iterator[GroupRequest]:
-        """The groups of an epoch that begins at a position, with what this rank has of each.
-
-        places: of this rank's examples among them, by batch.
-        """
-        mine_M = torch.cat([*places, torch.empty(0, dtype=torch.int64)])
-        passed = 0
-        for group, part in self.order.groups_from(position, self.count):
-            ends = torch.tensor([passed, passed + part.stop - part.start])
-            first, last = torch.searchsorted(mine_M, ends).tolist()
-            if first < last:
-                yield group, mine_M[first:last] - passed + part.start
-            passed = int(ends[1])
-
     def _move_to_device(self, fields: Fields | DataError) -> Fields:
-        """One copy for all batches of a group."""
+        """Move a group with one copy for all its batches."""
         if isinstance(fields, DataError):
             raise fields
         return {name: t.to(self.device, non_blocking=True) for name, t in fields.items()}
@@ -103,20 +85,20 @@ def _count_examples(fields: Fields) -> int:
 
 
 def _split_fields(fields: Fields, count: int) -> tuple[Fields, Fields]:
-    """The first so many examples, and the others; both are views."""
+    """Return the first so many examples, and the others; both are views."""
     first = {name: tensor[:count] for name, tensor in fields.items()}
     return first, {name: tensor[count:] for name, tensor in fields.items()}
 
 
 def _join_fields(batch: Fields, more: Fields) -> Fields:
-    """What was left of one group, and the beginning of the next."""
+    """Return what was left of one group, and the beginning of the next."""
     if not _count_examples(batch):
         return more
     return {name: torch.cat([batch[name], more[name]]) for name in more}
 
 
 def to_batch(fields: Mapping[str, Tensor]) -> Batch:
-    """uint8 images, labels and, where they were read, the digits alone, as a network has them."""
+    """Make a batch of uint8 images, labels and, where they were read, the digits alone."""
     digits_BLCHW = fields.get("digits")
     targets_BLCHW = None if digits_BLCHW is None else to_unit(digits_BLCHW)
     return Batch(to_unit(fields["images"]), fields["labels"].long(), targets_BLCHW)
@@ -152,22 +134,18 @@ class StretchImages(EvaluatedSplit):
     def __len__(self) -> int:
         return self.count
 
-    def make_loader(
-        self, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
-    ) -> ShardLoader:
-        """Its shuffled batches: those of a training epoch."""
-        return ShardLoader(
-            self.examples, self.device, batch_size, len(self), seed, rank, world_size, self.workers
-        )
+    def make_loader(self, batch_size: int, seed: int) -> ShardLoader:
+        """Return the shuffled batches of a training epoch."""
+        return ShardLoader(self.examples, self.device, batch_size, len(self), seed, self.workers)
 
     def evaluation_batch(self, part: slice) -> Batch:
-        """Examples in order."""
+        """Return examples in order."""
         start, stop, _ = part.indices(len(self))
         arrays = read_range(self.examples, start, max(start, stop))
         return to_batch({n: torch.from_numpy(array).to(self.device) for n, array in arrays.items()})
 
     def fingerprint(self) -> str:
-        """sha256 of all evaluated images and labels; as of pairs composed on the fly."""
+        """Return the sha256 of all evaluated images and labels; as of pairs composed on the fly."""
         digest = hashlib.sha256()
         for start in range(0, len(self), AT_ONCE):
             arrays = read_range(self.examples, start, min(start + AT_ONCE, len(self)))

@@ -6,7 +6,7 @@ A pass shows every example of a split once. Its blocks of BLOCK examples stand i
 this sequence is cut into groups of BUFFER examples, each of which is shuffled whole. So what is
 read is sequential within a block, any position is reached without those before it, and what is kept
 grows with the blocks alone. Neither the number of shards, nor how they are stored, nor who reads
-them, nor how many devices share a batch enters.
+them enters.
 
 How far examples travel: two blocks of a group come from anywhere in the split, and examples of one
 block stay within one group, on average BUFFER / 3 positions apart. A block is several chunks of a
@@ -43,7 +43,7 @@ class ExampleGroup(NamedTuple):
         return sum(stop - start for start, stop in self.stretches)
 
     def draw_permutation(self) -> Tensor:
-        """The permutation of its examples."""
+        """Return the permutation of its examples."""
         return torch.randperm(len(self), generator=generator_of(*self.place))
 
 
@@ -59,8 +59,8 @@ class PassOrder:
         self._blocks: tuple[int, Tensor, int] | None = None
 
     def groups_from(self, position: int, examples: int) -> Iterator[tuple[ExampleGroup, slice]]:
-        """The groups that so many examples from a position on are part of, and which part of each
-        shuffled group they are.
+        """Return the groups that so many examples from a position on are part of, and which part of
+        each shuffled group they are.
         """
         end = position + examples if self.count else position
         while position < end:
@@ -72,15 +72,15 @@ class PassOrder:
             position += taken
 
     def _make_group(self, number: int, group: int) -> ExampleGroup:
-        """A group of pass `number`."""
+        """Return a group of pass `number`."""
         start = group * self.buffer
         stop = min(start + self.buffer, self.count)
         stretches = tuple(self._list_stretches(number, start, stop))
-        # The 0 stays: each rank had a number of its own once.
+        # 0 stays in the place so that old orders reproduce.
         return ExampleGroup(stretches, (self.seed, "group", number, 0, group))
 
     def _list_stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Positions start .. stop - 1 of the permuted sequence, as stretches of the split."""
+        """Yield positions start .. stop - 1 of the permuted sequence, as stretches of the split."""
         blocks, short = self._permute_blocks(number)
         place, offset = self._find_place(start, short)
         while start < stop:
@@ -91,14 +91,14 @@ class PassOrder:
             start, place, offset = start + taken, place + 1, 0
 
     def _find_place(self, position: int, short: int) -> tuple[int, int]:
-        """Which block of the permuted order a position lies in, and how far inside."""
+        """Return which block of the permuted order a position lies in, and how far inside."""
         missing = -self.count % self.block  # in the block at place `short`, of all the shortest
         if position < short * self.block + self.block - missing:
             return divmod(position, self.block)
         return divmod(position + missing, self.block)
 
     def _permute_blocks(self, number: int) -> tuple[Tensor, int]:
-        """The blocks of a pass in their order, and the place of the split's last one."""
+        """Return the blocks of a pass in their order, and the place of the split's last one."""
         if self._blocks is None or self._blocks[0] != number:
             count = -(-self.count // self.block)
             generator = generator_of(self.seed, "blocks", number)
@@ -107,14 +107,10 @@ class PassOrder:
         return self._blocks[1:]
 
 
-# A group, and which of its shuffled examples [K] are wanted.
-GroupRequest: TypeAlias = tuple[ExampleGroup, Tensor]
-
-
 class GroupDataset(Dataset[Fields | DataError]):
     """Groups of a split, read and shuffled by the process that asks for them, or by a worker.
 
-    Of a group that several ranks share each reads all, and keeps its own.
+    A request is a group, and which of its shuffled examples are wanted.
     What is wrong with a file is returned: a DataLoader wraps what is raised in a traceback.
     """
 
@@ -122,8 +118,8 @@ class GroupDataset(Dataset[Fields | DataError]):
         self.examples = examples
         self._room: dict[str, np.ndarray] = {}  # used again: new memory costs a fifth of reading
 
-    def __getitem__(self, request: GroupRequest) -> Fields | DataError:
-        group, rows_K = request
+    def __getitem__(self, request: tuple[ExampleGroup, slice]) -> Fields | DataError:
+        group, wanted = request
         count, filled = len(group), 0
         if not self._room or len(self._room["labels"]) < count:
             self._room = make_room(self.examples.fields, count)
@@ -137,17 +133,19 @@ class GroupDataset(Dataset[Fields | DataError]):
                 filled = part.stop
         except DataError as error:
             return error
-        places_K = group.draw_permutation()[rows_K]
+        places_K = group.draw_permutation()[wanted]
         return {n: torch.from_numpy(a).index_select(0, places_K) for n, a in arrays.items()}
 
 
 def make_room(fields: Sequence[Field], count: int) -> dict[str, np.ndarray]:
-    """Room for so many examples."""
+    """Allocate arrays for so many examples."""
     return {field.name: np.empty((count, *field.shape), field.dtype) for field in fields}
 
 
 def read_range(examples: ExampleRanges, start: int, stop: int) -> dict[str, np.ndarray]:
-    """The examples start .. stop - 1, by field. Raises DataError, IndexError beyond the split."""
+    """Return the examples start .. stop - 1, by field. Raises DataError, IndexError beyond the
+    split.
+    """
     arrays = make_room(examples.fields, stop - start)
     examples.read_into(start, arrays)
     return arrays

@@ -52,16 +52,16 @@ class ShardJob(Protocol):
         ...
 
     def list_fields(self) -> Sequence[Field]:
-        """What is stored of each example."""
+        """Return what is stored of each example."""
         ...
 
     def build_maker(self, split: str) -> Maker:
-        """The function that makes examples of a split."""
+        """Return the function that makes examples of a split."""
         ...
 
 
 def describe_shard(content: DataSetContent, split: str, first: int) -> dict[str, str | int]:
-    """The attributes of the file that has the examples of a split from `first` on."""
+    """Return the attributes of the file that has the examples of a split from `first` on."""
     return {
         "dataset": content.dataset,
         "fingerprint": content.fingerprint,
@@ -86,7 +86,7 @@ def write_shard(folder: Path, job: ShardJob, part: ShardPart, make: Maker) -> Sh
 
 
 def fill_shard(job: ShardJob, part: ShardPart, make: Maker) -> bytes:
-    """The bytes of a shard."""
+    """Return the bytes of a shard."""
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
         file.attrs.update(describe_shard(job.content, part.split, part.first))
@@ -109,7 +109,7 @@ def fill_shard(job: ShardJob, part: ShardPart, make: Maker) -> bytes:
 
 
 def open_shard(path: Path) -> h5py.File:
-    """A shard for reading. Raises OSError.
+    """Return a shard for reading. Raises OSError.
 
     The file system need not know locks. Blocks are read whole and in no order, so that nothing is
     worth a cache.
@@ -118,7 +118,7 @@ def open_shard(path: Path) -> h5py.File:
 
 
 def find_disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Iterator[str]:
-    """Where a file is not what the manifest says of the shard; none where it is.
+    """Return where a file is not what the manifest says of the shard; none where it is.
 
     Raises one of DAMAGE_ERRORS where the file cannot be read.
     """
@@ -135,7 +135,9 @@ def find_disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Ite
 
 
 def _describe_data_set(file: h5py.File, name: str) -> str:
-    """Its dtype and shape; or why it is none. A hash proves no bytes that lie in another file."""
+    """Return its dtype and shape; or why it is none. A hash proves no bytes that lie in another
+    file.
+    """
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):
         return "a link"
     stored = file[name]
@@ -170,7 +172,7 @@ def read_number(settings: Mapping[str, Any], name: str) -> int:
 def compose_pairs(
     source: PairSource, k_B: Tensor, with_digits: bool = True
 ) -> dict[str, np.ndarray]:
-    """Examples k, by field; the digits alone where asked for."""
+    """Return examples k, by field; the digits alone where asked for."""
     drawn = source.draw_pairs(k_B)
     arrays = {
         "labels": drawn.labels_BL.numpy().astype(np.uint8),

@@ -6,8 +6,6 @@ as what it should be is kept, and anything else is made again.
 
 import errno
 import fcntl
-import re
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -29,7 +27,6 @@ from capsweep.storage.files import hash_file, write_json
 
 FINISHED, INCOMPLETE, INTERRUPTED = 0, 1, 130  # exit statuses
 LOCK = "lock"
-TEMPORARY = re.compile(r"\.([a-z0-9][a-z0-9_-]*\.h5|index\.json)\.\d+\.tmp")
 AGAIN = "run the same command again"
 
 
@@ -52,7 +49,7 @@ class ShardOutcome:
     part: ShardPart
     shard: Shard | None = None
     is_made: bool = False
-    cause: str | None = None
+    cause: str = ""
     is_common: bool = False
 
 
@@ -64,28 +61,31 @@ TaskRunner: TypeAlias = Callable[[ShardJob, Sequence[ShardTask]], Generator[Shar
 class MakingResult:
     """What became of a data set.
 
-    total: how many shards it has. shards: those that are whole, by name, of which `made` were made
-    now. failures: names of shards, by cause.
+    status: of the command; outcomes: of the tasks that ended; fault: why `index.json` could not be
+    written.
     """
 
-    total: int
     status: int = INCOMPLETE
-    shards: dict[str, Shard] = field(default_factory=dict)
-    made: int = 0
-    failures: dict[str, list[str]] = field(default_factory=dict)
-    seconds: float = 0.0
+    outcomes: list[ShardOutcome] = field(default_factory=list)
+    fault: str = ""
 
-    def add_outcome(self, outcome: ShardOutcome) -> None:
-        """Count what became of one task."""
-        if outcome.cause is not None:
-            self.failures.setdefault(outcome.cause, []).append(outcome.part.name)
-        if outcome.shard is not None:
-            self.shards[outcome.part.name] = outcome.shard
-            self.made += outcome.is_made
+    @property
+    def shards(self) -> dict[str, Shard]:
+        """The shards that are whole, by name."""
+        return {one.part.name: one.shard for one in self.outcomes if one.shard is not None}
+
+    @property
+    def failures(self) -> dict[str, list[str]]:
+        """Names of files that are missing, by cause."""
+        failures = {self.fault: [INDEX]} if self.fault else {}
+        for outcome in self.outcomes:
+            if outcome.shard is None:
+                failures.setdefault(outcome.cause, []).append(outcome.part.name)
+        return failures
 
 
 def run_locally(job: ShardJob, tasks: Sequence[ShardTask]) -> Generator[ShardOutcome]:
-    """One shard after the other in this process, without Ray."""
+    """Make one shard after the other in this process, without Ray."""
     for task in tasks:
         try:
             yield run_task(job, task)
@@ -123,13 +123,15 @@ def _find_whole(job: ShardJob, task: ShardTask) -> Shard | None:
 
 
 def build_manifest(job: ShardJob, shards: Sequence[Shard]) -> Manifest:
-    """The manifest of these shards."""
+    """Return the manifest of these shards."""
     fields = {field.name: (field.dtype, field.shape) for field in job.list_fields()}
     return Manifest(job.content, "pixels", fields, tuple(shards))
 
 
 def describe_failure(task: ShardTask, error: BaseException) -> ShardOutcome:
-    """The outcome of a task that raised: an error of the disk would meet other shards as well."""
+    """Return the outcome of a task that raised: an error of the disk would meet other shards as
+    well.
+    """
     if isinstance(error, OSError):
         cause = (
             f"{task.folder}: {error.strerror or error}; free space there, correct its permissions, "
@@ -149,7 +151,7 @@ def run_plan(
 
     Raises UserError when the folder cannot be written or another process fills it.
     """
-    result, begun = MakingResult(len(plan.parts)), time.monotonic()
+    result = MakingResult()
     with _hold_folder(plan):
         try:
             known = _read_known(plan)
@@ -157,24 +159,24 @@ def run_plan(
             # Closed at an interruption too, before the folder is left: then nothing runs any more.
             with closing(run_tasks(plan.job, tasks)) as outcomes:
                 for outcome in outcomes:
-                    result.add_outcome(outcome)
+                    result.outcomes.append(outcome)
                     on_outcome(outcome)
                     if outcome.is_common:
                         break
-            if len(result.shards) == result.total:
-                shards = [result.shards[part.name] for part in plan.parts]
-                manifest.write_manifest(plan.folder, build_manifest(plan.job, shards))
+            shards = result.shards
+            if len(shards) == len(plan.parts):
+                whole = build_manifest(plan.job, [shards[part.name] for part in plan.parts])
+                manifest.write_manifest(plan.folder, whole)
                 result.status = FINISHED
         except KeyboardInterrupt:
             result.status = INTERRUPTED
         except OSError as error:
-            result.failures[f"{plan.folder}: {error.strerror}; {AGAIN}"] = [INDEX]
-    result.seconds = time.monotonic() - begun
+            result.fault = f"{plan.folder}: {error.strerror}; {AGAIN}"
     return result
 
 
 def _read_known(plan: MakingPlan) -> dict[ShardPart, Shard]:
-    """The shards of an `index.json` of this data set."""
+    """Return the shards of an `index.json` of this data set."""
     try:
         stored = manifest.read_manifest(plan.folder)
     except DataError:  # none yet, or altered: it is written anew at the end
@@ -196,7 +198,7 @@ def _hold_folder(plan: MakingPlan) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             check_folder(plan)  # another process may have begun meanwhile
             write_json(folder / STATE / WANTED, {"identity": plan.identity})
-            remove_temporary_files(folder)
+            _remove_temporaries(plan)
         except BlockingIOError as error:
             raise UserError(
                 f"STORAGE={folder}: is being filled by another process; wait for its end, or end it"
@@ -206,12 +208,13 @@ def _hold_folder(plan: MakingPlan) -> Iterator[None]:
                 f"STORAGE={folder}: cannot be written, or has no locks ({error.strerror}); "
                 "correct that, or set STORAGE to another folder"
             ) from error
-        stack.callback(remove_temporary_files, folder)
+        stack.callback(_remove_temporaries, plan)
         yield
 
 
-def remove_temporary_files(folder: Path) -> None:
+def _remove_temporaries(plan: MakingPlan) -> None:
     """Remove what killed workers left; the caller alone fills the folder."""
-    for path in folder.glob(".*.tmp"):
-        if TEMPORARY.fullmatch(path.name):
+    names = {INDEX, *(part.name for part in plan.parts)}
+    for path in plan.folder.glob(".*.*.tmp"):
+        if path.name[1:].rsplit(".", 2)[0] in names:
             path.unlink(missing_ok=True)

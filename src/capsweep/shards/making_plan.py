@@ -12,36 +12,27 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Any, Literal
 
-from pydantic import Field, FiniteFloat, StringConstraints, TypeAdapter
+from pydantic import JsonValue, TypeAdapter
 
 from capsweep.config.cell import flat
 from capsweep.errors import ConfigError, DataError, UserError
 from capsweep.shards import manifest
 from capsweep.shards.layout import BLOCK, ShardJob
-from capsweep.shards.manifest import INDEX, MOST, STATE, WANTED, DataSetContent, ShardPart
+from capsweep.shards.manifest import INDEX, STATE, WANTED, DataSetContent, ShardPart
 from capsweep.storage import stores
 from capsweep.storage.files import read_plain_file
 from capsweep.storage.typed_json import parse_json
 
 USUAL = 100_000  # examples of a shard, where the number of shards is not given
 LARGEST = 2**29  # bytes of a shard, which is made in memory
-MOST_SHARDS = 200_000  # of all splits: each is a file, and a line of `index.json`
-EARLIER = ("store", "gzip")  # of a shard, when there was a choice
-
-Text = Annotated[str, StringConstraints(max_length=200, pattern=r"^[ -~]*$")]
-Scalar: TypeAlias = Text | Annotated[int, Field(ge=-MOST, le=MOST)] | FiniteFloat | bool | None
-Identity: TypeAlias = dict[Text, Scalar | list[Scalar]]  # by dotted key
-STORED = TypeAdapter(dict[Text, Scalar | list[Scalar] | Identity])  # what is in WANTED
+STORED = TypeAdapter(dict[Literal["identity"], dict[str, JsonValue]])  # what is in WANTED
 
 
 @dataclass(frozen=True)
 class MakingPlan:
-    """What is to be done, and what it takes.
-
-    free: bytes on the disk.
-    """
+    """What is to be done, and what it takes; free: bytes on the disk."""
 
     job: ShardJob
     folder: Path
@@ -95,7 +86,7 @@ def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
 
 
 def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...]:
-    """The shards of all splits; their sizes within a split differ by one example at most.
+    """Return the shards of all splits; their sizes within a split differ by one example at most.
 
     shards: those of "train", or of the first split where there is no such; None: of USUAL examples.
     Other splits have as many examples in each. Raises ConfigError for too few or too many.
@@ -112,10 +103,6 @@ def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...
             f"SHARDS={shards}: must be {-(-count // room)} or more, since a shard is made in memory"
         )
     numbers = {split: -(-examples // usual) for split, examples in splits.items()} | {first: shards}
-    if (total := sum(numbers.values())) > MOST_SHARDS:
-        raise ConfigError(
-            f"SHARDS={shards}: {total:,} files in all, of at most {MOST_SHARDS:,}; set fewer"
-        )
     parts: list[ShardPart] = []
     for split, examples in splits.items():
         number = numbers[split]
@@ -135,20 +122,16 @@ def check_folder(plan: MakingPlan) -> None:
             some = ", ".join(foreign[:3])
             raise DataError(f"STORAGE={folder}: holds other files ({some}); name an empty folder")
         return
-    if difference := describe_difference(stored, plan.identity):
+    differences = [
+        f"{key}: {stored.get(key)} there, {plan.identity.get(key)} asked for"
+        for key in {**stored, **plan.identity}
+        if stored.get(key) != plan.identity.get(key)
+    ]
+    if differences:
         raise DataError(
             f"STORAGE={folder}: another data set, or another layout of it, is there "
-            f"({difference}); name another folder, or ask for what is there"
+            f"({'; '.join(differences)}); name another folder, or ask for what is there"
         )
-
-
-def describe_difference(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Where two data sets differ, by dotted key; nothing where they are equal."""
-    return "; ".join(
-        f"{key}: {stored.get(key)} there, {wanted.get(key)} asked for"
-        for key in {**stored, **wanted}
-        if stored.get(key) != wanted.get(key)
-    )
 
 
 def _read_identity(folder: Path) -> Mapping[str, Any] | None:
@@ -157,17 +140,11 @@ def _read_identity(folder: Path) -> Mapping[str, Any] | None:
     """
     path = folder / STATE / WANTED
     try:
-        stored = parse_json(read_plain_file(path), STORED)
-        if "dataset" in stored:  # as earlier versions wrote it
-            return {key: value for key, value in stored.items() if key not in EARLIER}
-        identity = stored.get("identity")
-        if not isinstance(identity, dict):
-            raise ValueError("it has no identity")
-        return identity
+        return parse_json(read_plain_file(path), STORED)["identity"]
     except FileNotFoundError:
         if not (folder / INDEX).exists():
             return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise DataError(
             f"{path}: cannot be read ({error}); delete it, and it is written anew"
         ) from error

@@ -99,8 +99,7 @@ class Shard(ShardPart):
 class Manifest:
     """A data set on a disk.
 
-    store: "pixels", kept for what was written when there were others. fields: dtype and shape of
-    one example, by name.
+    store: always "pixels". fields: dtype and shape of one example, by name.
     """
 
     __pydantic_config__ = STRICT
@@ -111,7 +110,7 @@ class Manifest:
     shards: tuple[Shard, ...] = ()
 
     def shards_of(self, split: str) -> tuple[Shard, ...]:
-        """The shards of a split, in the order of its examples."""
+        """Return the shards of a split, in the order of its examples."""
         return tuple(shard for shard in self.shards if shard.split == split)
 
 
@@ -147,7 +146,10 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / INDEX
     try:
         stat_regular_file(folder, INDEX)
-        return _parse_manifest(path)
+        stored = parse_json(path.read_bytes(), STORED)
+        if stored.content.fingerprint != stored.fingerprint:
+            raise ValueError("the fingerprint is not that of the content")
+        _check_shards(stored)
     except DataError:
         raise
     except FileNotFoundError as error:
@@ -161,22 +163,6 @@ def read_manifest(folder: Path) -> Manifest:
         if not (folder / STATE / WANTED).exists():
             cure = "copy it there again, or make the data set in an empty folder"
         raise DataError(f"{path}: altered, or of another program ({error}); {cure}") from error
-
-
-def _parse_manifest(path: Path) -> Manifest:
-    """Raise ValueError for what `write_manifest` did not write."""
-    content = path.read_bytes()
-    try:
-        stored = parse_json(content, STORED)
-    except ValueError:
-        if b'"store": "virtual"' in content:
-            cure = "make one with pixels in another folder, by `make shards`"
-            text = f"{path}: a virtual data set, which is no longer read; {cure}"
-            raise DataError(text) from None
-        raise
-    if stored.content.fingerprint != stored.fingerprint:
-        raise ValueError("the fingerprint is not that of the content")
-    _check_shards(stored)
     return Manifest(stored.content, stored.store, stored.fields, stored.shards)
 
 

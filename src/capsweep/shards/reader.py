@@ -22,7 +22,7 @@ from capsweep.errors import DataError
 from capsweep.shards import manifest
 from capsweep.shards.layout import MULTIMNIST, compose_pairs, make_pair_source
 from capsweep.shards.manifest import INDEX, DataSetContent, Manifest, Shard
-from capsweep.shards.shard_verifier import Fault, ShardVerifier, check_sizes, damage_fault
+from capsweep.shards.verify import Fault, ShardVerifier, check_sizes, damage_fault
 from capsweep.storage import official_files
 from capsweep.storage.files import hash_bytes
 from capsweep.storage.stores import hide_query
@@ -33,7 +33,7 @@ OPEN = 64  # files at once in a process, about 1 MB each: HDF5 keeps a large tab
 
 
 def declare_data_set(content: DataSetContent) -> list[str]:
-    """The overrides of `dataset=multimnist_shards` that declare a data set."""
+    """Return the overrides of `dataset=multimnist_shards` that declare a data set."""
     validation = content.splits.get("validation", 0)
     return [
         f"dataset.source={content.origin.name}",
@@ -69,8 +69,8 @@ class ShardReader:
         check_sizes(place, whole.shards)
 
     def read(self, folder: str) -> Splits:
-        """Its splits, each a StoredRanges, of which nothing is read yet; one that it has not is
-        empty. Raises DataError naming the file and the cure.
+        """Return its splits, each a StoredRanges, of which nothing is read yet; one that it has not
+        is empty. Raises DataError naming the file and the cure.
         """
         place, whole = self._find_data_set(folder)
         digits = self._read_digits(place, whole, folder)
@@ -85,7 +85,9 @@ class ShardReader:
         return Splits(**splits, parts={f"digits.{name}": sha for name, sha in composed.items()})
 
     def _read_digits(self, place: Path, whole: Manifest, folder: str) -> Splits | None:
-        """The digits that examples are composed of, where those alone are wanted and not stored."""
+        """Return the digits that examples are composed of, where those alone are wanted and not
+        stored.
+        """
         if not self.targets or DIGITS in whole.fields:
             return None
         content = whole.content
@@ -104,7 +106,7 @@ class ShardReader:
             ) from error
 
     def _find_data_set(self, folder: str) -> tuple[Path, Manifest]:
-        """The folder that has the declared data set."""
+        """Return the folder that has the declared data set."""
         places = official_files.resolve_folders(folder, self.folders)
         others: list[str] = []
         for place in official_files.find_current(places, INDEX, self._is_declared):
@@ -125,7 +127,7 @@ class ShardReader:
         )
 
     def _is_declared(self, path: Path) -> bool:
-        """Whether a manifest that was fetched before will do."""
+        """Return whether a manifest that was fetched before will do."""
         try:
             return manifest.read_manifest(path.parent).content.fingerprint == self.fingerprint
         except DataError:
@@ -179,7 +181,7 @@ class StoredRanges:
         return self.count
 
     def to(self, device: torch.device) -> OnDevice:
-        """The same ranges, whose batches are to be on a device."""
+        """Return the same ranges, whose batches are to be on a device."""
         return OnDevice(self, device)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -223,7 +225,7 @@ class StoredRanges:
             raise Fault(shard.name, "different", text).as_error(self.verifier.folder)
 
     def _find_open(self, shard: Shard) -> h5py.File:
-        """A shard that this process has open; of all, those used last stay open."""
+        """Return a shard that this process has open; of all, those used last stay open."""
         key = os.getpid(), shard.name  # after a fork, what was open is the parent's
         if key not in self._open:
             while len(self._open) >= OPEN:

@@ -24,7 +24,7 @@ class Measure:
     high: float = math.inf
 
     def format_number(self, value: float, sign: str = "") -> str:
-        """A value without its unit; sign "+": with its sign."""
+        """Return a value without its unit; sign "+": with its sign."""
         return f"{self.factor * value:{sign}{self.form}}"
 
 

@@ -49,8 +49,8 @@ class Summary:
 def summarise_values(
     values: Sequence[float], low: float = -math.inf, high: float = math.inf
 ) -> Summary:
-    """Summary of at least one value, with Student's t interval of the mean; low, high: the least
-    and the most that a value can be.
+    """Return summary of at least one value, with Student's t interval of the mean; low, high: the
+    least and the most that a value can be.
 
     Raises ValueError for none. Source: Student, "The probable error of a mean", 1908.
     """
@@ -75,14 +75,15 @@ def _t_interval(array: np.ndarray, low: float, high: float) -> tuple[float, floa
 
 
 def list_common_places(series: Sequence[Mapping[int, float]]) -> list[int]:
-    """The epochs or steps that all series have, in order: the mean over those that happen to be
-    left would jump where one ends.
+    """Return the epochs or steps that all series have, in order: the mean over those that happen to
+    be left would jump where one ends.
     """
     return sorted(set.intersection(*map(set, series))) if series else []
 
 
 def adjust_holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p values, in the given order: the k-th smallest times (m - k + 1), made monotone.
+    """Return adjusted p values, in the given order: the k-th smallest times (m - k + 1), made
+    monotone.
 
     Source: Holm 1979.
     """
@@ -114,8 +115,8 @@ class PairedDifference:
 def paired_difference(
     ours: Mapping[int, float], theirs: Mapping[int, float], most: float = math.inf
 ) -> PairedDifference | None:
-    """ours - theirs over the seeds both have; None when they have none in common. most: the largest
-    that a difference can be.
+    """Return ours - theirs over the seeds both have; None when they have none in common. most: the
+    largest that a difference can be.
 
     Source: Student 1908.
     """
@@ -129,7 +130,7 @@ def paired_difference(
 
 
 def t_test(differences: Sequence[float] | np.ndarray) -> float | None:
-    """Two-sided p of Student's paired test; None when the differences do not vary.
+    """Return the two-sided p of Student's paired test; None when the differences do not vary.
 
     Raises ValueError for fewer than two differences, or one that is not a number.
 
@@ -147,8 +148,8 @@ def t_test(differences: Sequence[float] | np.ndarray) -> float | None:
 
 
 def smallest_p(n: int) -> float:
-    """The smallest two-sided p that a test of n pairs can reach which assumes only that under no
-    difference each pair's sign is a fair coin: 2 / 2**n.
+    """Return the smallest two-sided p that a test of n pairs can reach which assumes only that
+    under no difference each pair's sign is a fair coin: 2 / 2**n.
 
     Source: Fisher, "The design of experiments", 1935, section 21.
     """
@@ -156,7 +157,8 @@ def smallest_p(n: int) -> float:
 
 
 def list_looks(first: int, last: int, step: int) -> tuple[int, ...]:
-    """The numbers of seeds at which one looks: from `first` in steps to `last`, which is included.
+    """Return the numbers of seeds at which one looks: from `first` in steps to `last`, which is
+    included.
 
     Raises ValueError unless 3 <= first <= last and step >= 1: two seeds that agree by chance, as
     rates in steps of one example do, would look decided.
@@ -169,7 +171,7 @@ def list_looks(first: int, last: int, step: int) -> tuple[int, ...]:
 def undecided_rows(
     rows: Mapping[Any, Mapping[int, float]], num_looks: int, level: float = LEVEL
 ) -> set[Any]:
-    """Rows whose order beside a neighbour, ranked by mean, is not decided at this look.
+    """Return rows whose order beside a neighbour, ranked by mean, is not decided at this look.
 
     rows: values by seed. Rows whose differences do not vary stay undecided: equal rows because no
     number of seeds decides an order that is not there, others because chance makes few seeds agree.
@@ -187,5 +189,5 @@ def _paired_p(left: Mapping[int, float], right: Mapping[int, float]) -> float:
 
 
 def describe_correction(planned: Sequence[int]) -> str:
-    """The sentence that names the correction in a table."""
+    """Return the sentence that names the correction in a table."""
     return CORRECTION.format(looks=len(planned))

@@ -54,12 +54,7 @@ def open_plain_file(path: Path) -> IO[bytes]:
     """Open a plain file to be read. Raises IsADirectoryError for what is none: a pipe would be
     waited for.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise IsADirectoryError(errno.EISDIR, "it is a link to itself", str(path)) from error
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise IsADirectoryError(errno.EISDIR, "it is no plain file", str(path))

@@ -2,23 +2,23 @@
 
 Of a data folder in an object store each file is fetched once for a node, into the user's cache.
 A folder of the store has a folder of its own there (`fetched/NAME-HASH`, the hash of its URL), with
-the URL in `.origin`. A file has its name when it is whole and accepted, not before; processes that
+the URL in `.origin`. A file has its name when it is whole, not before; processes that
 want it at the same time wait for the one that fetches it, and a dead one holds nothing up.
 What lies there is verified again when it is read. All of it may be deleted.
 """
 
+import itertools
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from capsweep.errors import DataError
 from capsweep.storage.files import (
     hash_bytes,
-    hash_file,
     hold_lock,
     open_plain_file,
     remove_path,
@@ -78,33 +78,26 @@ def read_origin(folder: Path) -> str | None:
         return None
 
 
-def find_file(places: Sequence[str], names: Sequence[str], sha256: Sequence[str]) -> Path | None:
+def find_file(places: Sequence[str], names: Sequence[str]) -> Path | None:
     """The first of `names` in the first place that has one; None where none has.
 
-    What was fetched before comes first, and no store is asked. Raises DataError and StoreError.
+    Raises DataError and StoreError.
     """
-    candidates = [(place, name) for place in places for name in names]
-    for place, name in candidates:
-        if is_url(place) and _has_file(local_folder(place), name):
-            return local_folder(place) / name
-    for place, name in candidates:
-        if fetch_file(place, name, sha256) if is_url(place) else _has_file(Path(place), name):
+    for place, name in itertools.product(places, names):
+        if fetch_file(place, name) if is_url(place) else _has_file(Path(place), name):
             return local_folder(place) / name
     return None
 
 
 def find_current(places: Sequence[str], name: str, is_current: IsCurrent) -> Iterator[Path]:
     """The folders that have a file which may change at its place: fetched again unless what was
-    fetched before is the current one; then that comes first.
+    fetched before is the current one.
     """
-    kept = [place for place in places if is_url(place) and _has_current(place, name, is_current)]
-    yield from map(local_folder, kept)
     for place in places:
-        if place not in kept and (
-            fetch_file(place, name, is_current=is_current)
-            if is_url(place)
-            else _has_file(Path(place), name)
-        ):
+        is_there = (
+            fetch_file(place, name, is_current) if is_url(place) else _has_file(Path(place), name)
+        )
+        if is_there:
             yield local_folder(place)
 
 
@@ -124,28 +117,17 @@ def _has_file(folder: Path, name: str) -> bool:
     return True
 
 
-def fetch_file(
-    place: str,
-    name: str,
-    sha256: Collection[str] = (),
-    is_current: IsCurrent = lambda path: True,
-) -> bool:
-    """Whether a file is there now, whole and of one of these sha256; False where the store has
-    none. is_current: whether what was fetched before will do.
+def fetch_file(place: str, name: str, is_current: IsCurrent = lambda path: True) -> bool:
+    """Whether a file is there now, whole; False where the store has none. Its reader verifies it.
+    is_current: whether what was fetched before will do.
 
-    Raises StoreError for a store that does not answer; DataError for what was refused, and where
-    there is no room for it. Nothing of that stays.
+    Raises StoreError for a store that does not answer; DataError where there is no room for it.
     """
     check_inside(name, f"{KEY}={hide_query(place)}")
     if _has_current(place, name, is_current):
         return True
     folder = local_folder(place)
-
-    def fill(file: IO[bytes]) -> None:
-        _open_bucket(place, os.getpid()).copy_to(name, file)
-        file.flush()
-        _check_accepted(place, Path(file.name), name, sha256)
-
+    fill = partial(_open_bucket(place, os.getpid()).copy_to, name)
     try:
         with hold_lock(folder / f".{name}.lock") as is_held:
             if is_held:
@@ -165,19 +147,6 @@ def fetch_file(
             "node that can be written"
         ) from error
     return True
-
-
-def _check_accepted(place: str, path: Path, name: str, sha256: Collection[str]) -> None:
-    """Raise DataError unless the file has one of these sha256. Where none is known, or that of what
-    an .xz file holds, its reader checks it.
-    """
-    if not sha256 or UNKNOWN in sha256 or name.endswith(".xz"):
-        return
-    if (found := hash_file(path)) not in sha256:
-        raise DataError(
-            f"{KEY}={hide_query(place)}: {name} is truncated or altered there (sha256 {found} of "
-            f"{path.stat().st_size:,} bytes is not declared); put the declared file in its place"
-        )
 
 
 def forget_copy(path: Path) -> bool:
@@ -257,12 +226,11 @@ class OfficialFiles:
     """Where the files of one data set are looked for, and who offers them.
 
     folders: below the data folder, the first that has a file wins. publisher: the page or URL that
-    messages name as the cure. sha256: what a file is accepted by that comes from an object store.
+    messages name as the cure.
     """
 
     folders: Sequence[str]
     publisher: str
-    sha256: Sequence[str] = ()
 
     def find(self, data: str, *names: str) -> Path | None:
         """The first of `names` in the first folder that has one; None where none has."""
@@ -272,7 +240,7 @@ class OfficialFiles:
                     f"{KEY}: {data} does not exist; set DATA_DIR to the folder of the files from "
                     f"{self.publisher}"
                 )
-            return find_file(resolve_folders(data, self.folders), names, self.sha256)
+            return find_file(resolve_folders(data, self.folders), names)
 
     def find_all(self, data: str, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:
         """A file for every key, `names` being what it may be called.
@@ -301,7 +269,7 @@ class OfficialFiles:
                 cure = f"delete it and download it again from {self.publisher}"
                 if forget_copy(path):
                     cure = "it was a copy from the object store and is removed; the same command "
-                    cure += "fetches it"
+                    cure += "fetches it again"
                 raise DataError(
                     f"{path}: truncated or altered (sha256 {found}, declared {declared}); {cure}"
                 )

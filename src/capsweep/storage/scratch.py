@@ -69,18 +69,4 @@ def _is_left(path: Path) -> bool:
     if owned is None or owned["machine"] != machine:
         times = [status.st_mtime, *(each.lstat().st_mtime for each in path.rglob("*"))]
         return time.time() - max(times) > UNTOUCHED_SECONDS
-    is_alive = path.stem.rpartition("-")[0].endswith(_name_process(int(owned["pid"])))
-    return not is_alive and not _is_named_by_process(path)
-
-
-def _is_named_by_process(path: Path) -> bool:
-    """Return whether a living process was started with this path, as an argument or in its
-    environment: a child may outlive the process that made its folder by some seconds.
-    """
-    needle = os.fsencode(path)
-    for process in Path("/proc").glob("[0-9]*"):
-        for name in ("cmdline", "environ"):
-            with suppress(OSError):
-                if needle in (process / name).read_bytes():
-                    return True
-    return False
+    return not path.stem.rpartition("-")[0].endswith(_name_process(int(owned["pid"])))

@@ -1,15 +1,14 @@
-"""The arms of a sweep: what the cells of one share, the axes of its grid, when it is run."""
+"""The arms of a sweep: what the cells of one share, and the axes of its grid."""
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from capsweep.config.overrides import Interval, Override
 from capsweep.errors import ConfigError
 
-CONTROL = "control"  # the arm without routing: one iteration, in which couplings are equal
-ITERATIONS = "routing.num_iters"
+ROUTING = "routing"  # the group of routing variants; keys of a variant begin with it and a dot
 Place = tuple[Override, ...]  # one value of each axis
 
 
@@ -85,37 +84,28 @@ class Space:
 
 @dataclass(frozen=True)
 class Arm:
-    """One row family: overrides that hold in all its cells, and axes that span a grid.
-
-    optional: an addition, run where ROUTING names its variant or ARMS its name. matched: training
-    stops where the baseline's cell of the same column and seed is as good (`sweep/expand.py`).
-    """
+    """One family of rows of a table."""
 
     name: str
-    fixed: tuple[Override, ...]
-    space: Space
-    optional: bool = False
-    matched: bool = False
-
-    @property
-    def is_control(self) -> bool:
-        """Whether it has no routing; where networks differ, `control_ARM` is that of an arm."""
-        return self.name == CONTROL or self.name.startswith(f"{CONTROL}_")
+    fixed: tuple[Override, ...]  # what holds in all its cells
+    space: Space  # axes that span its grid
+    matched: bool = False  # training stops where the baseline is as good (`sweep/expand.py`)
 
     def set_override(self, override: Override) -> "Arm":
-        """The arm with this override in the place of the axis or value of its key, or added."""
+        """Return the arm with this override in the place of the axis or value of its key, or added.
+
+        Beside an axis over routings a key of a routing is an axis too, of those that have it.
+        """
         fixed = tuple(old for old in self.fixed if old.key != override.key)
-        if len(override.values) == 1 and override.key not in self.space.keys:
-            return replace(self, fixed=(*fixed, override))
-        return replace(self, fixed=fixed, space=self.space.set_axis(override))
+        is_axis = len(override.values) > 1 or override.key in self.space.keys
+        if is_axis or (override.key.startswith(f"{ROUTING}.") and ROUTING in self.space.keys):
+            return replace(self, fixed=fixed, space=self.space.set_axis(override))
+        return replace(self, fixed=(*fixed, override))
 
-
-def join_arms(texts: Iterable[tuple[str, str]]) -> list[str]:
-    """A line for each text of some arms, given with their names, that begins with these."""
-    arms: dict[str, list[str]] = {}
-    for name, text in texts:
-        arms.setdefault(text, []).append(name)
-    return [
-        f"{'arm' if len(names) == 1 else 'arms'} {', '.join(names)}{text}"
-        for text, names in arms.items()
-    ]
+    def set_routings(self, names: tuple[str, ...]) -> "Arm":
+        """Return the arm with an axis over routings; what it fixes of one becomes an axis too."""
+        fixed = [old for old in self.fixed if old.key.partition(".")[0] != ROUTING]
+        moved = [old for old in self.fixed if old.key.startswith(f"{ROUTING}.")]
+        others = (axis for axis in self.space.axes if axis.key != ROUTING)
+        axes = (Override(ROUTING, names), *moved, *others)
+        return replace(self, fixed=tuple(fixed), space=replace(self.space, axes=axes))

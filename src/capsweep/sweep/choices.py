@@ -1,168 +1,197 @@
-"""What the command line changes about a sweep: axes, values, seeds, arms, variants."""
+"""What the words of a command line change about a sweep.
 
-import itertools
+Keys of model, routing and loss go to the arms that route (to all where none does), every other key
+to all arms. A key replaces the axis or value that an arm has of it.
+"""
+
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from capsweep.config import compose
 from capsweep.config import overrides as grammar
 from capsweep.config.cell import LOGISTICS, LOGISTICS_INSIDE, get
 from capsweep.config.overrides import Override, render, with_dots
+from capsweep.config.words import BY_KEY, BY_NAME
 from capsweep.errors import ConfigError
-from capsweep.sweep import expand, spec, variants
-from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm, join_arms
+from capsweep.sweep import spec
+from capsweep.sweep.arms import ROUTING, Arm
 from capsweep.sweep.spec import Published, Sweep, check_axis, check_seeds
 
-RECONSTRUCTION = "loss.reconstruction.weight"
-# Groups whose keys are parts of a network, which the network of another arm may not have.
-PARTS = ("model", "routing", "loss")
+ITERATIONS, RECONSTRUCTION = "routing.num_iters", "loss.reconstruction.weight"
+PARTS = ("model", ROUTING, "loss")  # of a network that routes
+OF_GRIDS = ("ZIP", "EXCLUDE", "METRIC", "BASELINE")
+# Logistics of which a table says what they make of the data set.
+SHOWN = ("limit_batches", "dataset.source")
 
 
-@dataclass(frozen=True)
-class Choices:
-    """As typed. routing: "3", "1,3", "dynamic" or "control"; recon: "off", "on,off" or weights;
-    seeds: a count or a list; model: for every arm but a baseline of another network; arms: to keep;
-    baseline: another arm; zips: "KEY,KEY"; excludes: "a=1 b=2"; metric: of the table; overrides:
-    Hydra's.
-    """
+def load_sweep(
+    name: str, words: Mapping[str, str] | None = None, overrides: Sequence[str] = ()
+) -> Sweep:
+    """Return the sweep of a file as it is chosen: by the values of short names, and by overrides.
 
-    routing: str | None = None
-    recon: str | None = None
-    seeds: str | None = None
-    model: str | None = None
-    arms: str | None = None
-    baseline: str | None = None
-    zips: Sequence[str] = ()
-    excludes: Sequence[str] = ()
-    metric: str | None = None
-    overrides: Sequence[str] = ()
-
-
-def load_sweep(name: str, choices: Choices) -> Sweep:
-    """The sweep of a file as chosen.
-
-    Raises ConfigError: what is wrong with the file, as it is written, comes first.
+    Raises ConfigError naming the file and key, or the word.
     """
     sweep = spec.load(name)
-    points = expand.check_file(sweep) if sweep.search is None else []
-    typed = [grammar.parse(text).key for text in choices.overrides]
-    # Of these two a table says more: what they make of the data set.
-    seen = ("limit_batches", "dataset.source")
-    keys = [key for key in typed if not is_logistics(key) and key not in seen]
-    own = {
-        place: {key: point.coordinate(key) for key in keys}
-        for point in points
-        for place in (point.arm, (point.arm, point.coordinate("model")))
-    }
-    variation = describe_choices(sweep, choices)
-    return replace(apply_choices(sweep, choices), variation=variation, own=own)
+    words, overrides = _spell_routing(sweep, words or {}, overrides)
+    chosen = apply_words(sweep, words, overrides)
+    return replace(chosen, words=describe_words(sweep, words, overrides))
 
 
-def describe_choices(sweep: Sweep, choices: Choices) -> tuple[str, ...]:
-    """What was typed that the file does not say itself, as it was typed but for spaces, quotes and
-    the order of arms and seeds, sorted: `epochs 1`, `routing 3`. Where cells run and what they are
-    stored in is none of it.
+def _spell_routing(
+    sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
+) -> tuple[Mapping[str, str], list[str]]:
+    """Return words and overrides in which names of routings are those of ROUTING."""
+    typed = [text for text in overrides if text.partition("=")[0].strip() == ROUTING]
+    if not typed or sweep.search is not None:
+        return words, [*overrides]
+    if "ROUTING" in words or len(typed) > 1:
+        raise ConfigError(f"ROUTING and {typed[-1]} are one choice; keep one of them")
+    names = ",".join(map(str, grammar.parse(typed[0]).values))
+    return {**words, "ROUTING": names}, [text for text in overrides if text not in typed]
+
+
+def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str] = ()) -> Sweep:
+    """Return the sweep as words change it. Raises ConfigError naming the word."""
+    iterations, routings = _read_routing(words.get("ROUTING"))
+    weights = _read_reconstruction(words["RECON"]) if "RECON" in words else None
+    typed = _read_typed(words, overrides)
+    for name, axis in (("ROUTING", iterations), ("RECON", weights)):
+        if axis is not None and axis.key in [override.key for override in typed]:
+            raise ConfigError(f"{name} and {axis.key} are one choice; keep one of them")
+    if sweep.search is not None and (routings or any(name in words for name in OF_GRIDS)):
+        raise ConfigError(
+            f"{sweep.path.name} is a search: without a grid and a table it takes no "
+            f"{', '.join(OF_GRIDS)} or routing variant as ROUTING"
+        )
+    if (text := words.get("ARMS")) is not None:
+        sweep = _keep_arms(sweep, text)
+    if (text := words.get("SEEDS")) is not None:
+        sweep = replace(sweep, seeds=_read_seeds(text))
+    sweep = _set_keys(sweep, typed)
+    if routings:
+        sweep = _set_routings(sweep, routings, with_own=iterations is not None)
+    for name, axis in (("ROUTING", iterations), ("RECON", weights)):
+        if axis is not None:
+            sweep = _pin_axis(sweep, name, axis)
+    for keys in _split(words.get("ZIP")):
+        sweep = _couple_axes(sweep, keys)
+    metric = words.get("METRIC", sweep.metric)
+    if metric != sweep.metric:  # what was published is of the file's metric
+        sweep = replace(sweep, metric=metric, published=Published("", ()))
+    if (text := words.get("BASELINE")) is not None:
+        sweep = _set_baseline(sweep, text)
+    return replace(sweep, excluded=tuple(map(_read_place, _split(words.get("EXCLUDE")))))
+
+
+def describe_words(
+    sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return what was typed that the file of a sweep does not say itself, sorted: `EPOCHS=1`.
+
+    Each choice has one form, whichever of its spellings was typed. Where cells run and what they
+    are stored in is left out.
     """
-    texts = {
-        name: getattr(choices, name) for name in ("routing", "recon", "model", "arms", "baseline")
-    }
-    typed = {name: text.replace(" ", "").split(",") for name, text in texts.items() if text}
-    words = [
-        f"{name} {','.join(sorted(each) if name == 'arms' else each)}"
-        for name, each in typed.items()
-    ]
-    for override in map(grammar.parse, choices.overrides):
+    texts = {}
+    for name, value in words.items():
+        if BY_NAME[name].is_grid:
+            values = value.replace(" ", "").split(",") if name != "EXCLUDE" else [value]
+            texts[name] = ",".join(sorted(values) if name == "ARMS" else values)
+    seeds = _read_seeds(words["SEEDS"]) if "SEEDS" in words else sweep.seeds
+    if sorted(seeds) == sorted(sweep.seeds):
+        texts.pop("SEEDS", None)
+    elif (ordered := sorted(seeds)) == list(range(len(seeds))):
+        texts["SEEDS"] = str(len(seeds))
+    else:
+        texts["SEEDS"] = ",".join(map(str, ordered))
+    if texts.get("METRIC") == sweep.metric:
+        del texts["METRIC"]
+    for override in _read_typed(words, overrides):
         if not is_logistics(override.key) and override not in sweep.base:
             values = (render(override.key, value).partition("=")[2] for value in override.values)
-            values = (re.sub(r"^'([0-9.]+)'$", r"\1", value) for value in values)
-            # ROUTING and `routing=` mean different things.
-            words.append(f"{override.key}{'=' if override.key in texts else ' '}{','.join(values)}")
-    seeds = sweep.seeds if choices.seeds is None else _read_seeds(choices.seeds)
-    if (ordered := sorted(seeds)) != sorted(sweep.seeds):
-        is_count = ordered == list(range(len(seeds)))
-        words.append(f"seeds {len(seeds) if is_count else ','.join(map(str, ordered))}")
-    if choices.metric not in (None, sweep.metric):
-        words.append(f"metric {choices.metric}")
-    words += [f"zip {text}" for text in choices.zips]
-    words += [f"exclude {text}" for text in choices.excludes]
-    return tuple(sorted(words))
+            values = [re.sub(r"^'([0-9.]+)'$", r"\1", value) for value in values]
+            word = BY_KEY.get(override.key)
+            texts[word.name if word else override.key] = ",".join(values)
+    return tuple(sorted(f"{name}={text}" for name, text in texts.items()))
 
 
 def is_logistics(key: str) -> bool:
-    """Whether a key decides where or how a cell runs, and nothing that a table shows."""
-    names = {*LOGISTICS, *LOGISTICS_INSIDE} - {"dataset.source"}
+    """Return whether a key decides where or how a cell runs, and nothing that a table shows."""
+    names = {*LOGISTICS, *LOGISTICS_INSIDE} - {*SHOWN}
     return any(f"{key}.".startswith(f"{name}.") for name in names)
 
 
-def apply_choices(sweep: Sweep, choices: Choices) -> Sweep:
-    """Return the sweep as chosen. Raises ConfigError naming the variable.
-
-    An override replaces the axis or value of its key where an arm has one, and is added where it
-    has not; of a part of the network, to the arms that can take it.
-    """
-    iterations, names = _read_routing(choices.routing)
-    of_grids = names, choices.zips, choices.excludes, choices.metric, choices.baseline
-    if sweep.search is not None and any(of_grids):
-        raise ConfigError(
-            f"{sweep.path.name} is a search: without a grid and a table it takes no ZIP, EXCLUDE, "
-            "METRIC, BASELINE or variant as ROUTING"
-        )
-    new = variants.list_new_variants(sweep, names)
-    names -= {CONTROL} if new else set()  # it is always beside these
-    sweep = _keep_arms(sweep, choices, names, bool(new))
-    if choices.seeds is not None:
-        sweep = replace(sweep, seeds=_read_seeds(choices.seeds))
-    if choices.model is not None:
-        sweep = _set_model(sweep, grammar.parse(f"model={choices.model}"))
-    typed = [check_axis(text, grammar.parse(text)) for text in choices.overrides]
-    if len({override.key for override in typed}) < len(typed):
-        raise ConfigError(f"{' '.join(choices.overrides)}: a key is overridden twice; keep one")
-    if new:  # a variant may need a network that is typed
-        others = [override for override in typed if override.key.partition(".")[0] != "routing"]
-        sweep = _set_typed(sweep, others)
-        typed = [override for override in typed if override not in others]
-        sweep = variants.place_variants(sweep, new, names, choices.arms is not None)
-    sweep = variants.keep_arms(replace(sweep, variants=names))
-    if iterations is not None:
-        sweep = _set_axis(sweep, "ROUTING", iterations)
-    if choices.recon is not None:
-        sweep = _set_axis(sweep, "RECON", _read_reconstruction(choices.recon))
-    sweep = _set_typed(sweep, typed)
-    for text in choices.zips:
-        sweep = _couple_axes(sweep, text)
-    if choices.metric is not None and choices.metric != sweep.metric:
-        # What was published is of the file's metric.
-        sweep = replace(sweep, metric=choices.metric, published=Published("", ()))
-    if choices.baseline is not None:
-        sweep = _set_baseline(sweep, choices.baseline)
-    places = [grammar.parse_single(text.split()) for text in choices.excludes]
-    if not all(places):
-        raise ConfigError("EXCLUDE is empty; write settings such as EXCLUDE='a=1 b=2'")
-    excluded = tuple({override.key: override.value for override in place} for place in places)
-    return replace(sweep, excluded=excluded)
+def _read_typed(words: Mapping[str, str], overrides: Sequence[str]) -> list[Override]:
+    """Return the keys that words set, each once. Raises ConfigError naming the word."""
+    texts = [grammar.expand_word(n, value) for n, value in words.items() if BY_NAME[n].key]
+    typed = [check_axis(text, grammar.parse(text)) for text in (*texts, *overrides)]
+    keys = [override.key for override in typed]
+    if "seed" in keys:
+        raise ConfigError("seed is set by SEEDS: a count, or a list such as SEEDS=0,7")
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ConfigError(f"{key} is typed twice; keep one, a list of values is an axis")
+    return typed
 
 
-def _read_routing(text: str | None) -> tuple[Override | None, frozenset[str]]:
-    """The axis of iterations that is typed, and the names of variants."""
+def _set_keys(sweep: Sweep, typed: Sequence[Override]) -> Sweep:
+    """Set typed keys: those of PARTS in the arms that route, or in all, every other in all arms."""
+    sweep = sweep.move_to_arms({override.key for override in typed}.__contains__)
+    parts = [override for override in typed if override.key.partition(".")[0] in PARTS]
+    routed = {arm.name for arm in sweep.arms if _routes(sweep, arm)} if parts else set()
+    for override in typed:
+        is_part = override in parts and bool(routed)
+        sweep = _set_override(sweep, override, lambda a, p=is_part: not p or a.name in routed)
+    return sweep
+
+
+def _routes(sweep: Sweep, arm: Arm) -> bool:
+    return _read_own_routing(sweep, arm) is not None
+
+
+def _read_own_routing(sweep: Sweep, arm: Arm) -> str | None:
+    """Return the routing of an arm's first place; None where its network does not route."""
+    files = compose.read_files((*sweep.base, *arm.fixed, *arm.space.first_place()))
+    return files[ROUTING]["name"] if ROUTING in files["model"] else None
+
+
+def _set_routings(sweep: Sweep, names: Sequence[str], with_own: bool) -> Sweep:
+    """Give an axis over routings to the arms that route. Raises ConfigError where none does."""
+    sweep = sweep.move_to_arms(lambda key: key.partition(".")[0] == ROUTING)
+    arms, added = [], Override(ROUTING, tuple(names))
+    for arm in sweep.arms:
+        own = _read_own_routing(sweep, arm)
+        if own is not None:
+            axes = {axis.key: axis.values for axis in arm.space.axes}
+            first = axes.get(ROUTING, (own,)) if with_own else ()
+            arm = arm.set_routings(tuple(dict.fromkeys((*first, *names))))
+            added = next(axis for axis in arm.space.axes if axis.key == ROUTING)
+        arms.append(arm)
+    if tuple(arms) == sweep.arms:
+        raise ConfigError(f"ROUTING={','.join(names)}: no arm of {sweep.path.name} routes")
+    return _add_coordinate(replace(sweep, arms=tuple(arms)), added)
+
+
+def _read_routing(text: str | None) -> tuple[Override | None, list[str]]:
+    """Return the axis of iterations that is typed, and the names of routings."""
     words = [] if text is None else [word.strip() for word in text.split(",")]
     numbers = [word for word in words if re.fullmatch("[0-9]{1,18}", word)]
-    variants = frozenset(words) - set(numbers)
-    known = [*grammar.list_options("routing"), CONTROL]
-    for word in sorted(variants - set(known)):
-        raise ConfigError(
-            f"ROUTING={text}: {word!r} is neither a number of routing iterations (>= 1) nor a "
-            f"routing variant ({', '.join(known)})"
-        )
+    names = [word for word in words if word not in numbers]
+    known = grammar.list_options(ROUTING)
+    for word in names:
+        if word not in known:
+            raise ConfigError(
+                f"ROUTING={text}: {word!r} is neither a number of routing iterations (>= 1) nor a "
+                f"routing variant ({', '.join(known)})"
+            )
+    check_axis(f"ROUTING={text}", Override(ROUTING, tuple(names)))
     if not numbers:
-        return None, variants
-    axis = Override(ITERATIONS, tuple(map(int, numbers)))
-    return check_axis(f"ROUTING={text}", axis), variants
+        return None, names
+    return check_axis(f"ROUTING={text}", Override(ITERATIONS, tuple(map(int, numbers)))), names
 
 
 def _read_reconstruction(text: str) -> Override:
-    """off is 0, on the weight that stands in conf/; numbers are themselves."""
+    """Return weights: off is 0, on the weight that stands in conf/, numbers are themselves."""
     names = {"off": 0.0, "on": get(compose.cell([]).config, RECONSTRUCTION)}
     weights: list[float] = []
     for word in map(str.strip, text.split(",")):
@@ -173,96 +202,35 @@ def _read_reconstruction(text: str) -> Override:
     return check_axis(f"RECON={text}", Override(RECONSTRUCTION, tuple(weights)))
 
 
-def _keep_arms(sweep: Sweep, choices: Choices, variants: frozenset[str], has_new: bool) -> Sweep:
-    """The arms that are named; without a name, those that are not optional.
-
-    has_new: one of the variants is new to the file, and needs a control.
-    """
-    arms = sweep.arms
-    if choices.arms is not None:
-        names = {word.strip() for word in choices.arms.split(",")}
-        known = [arm.name for arm in arms]
-        for name in sorted(names - set(known)):
-            raise ConfigError(f"ARMS={choices.arms}: {name!r} is no arm; have {', '.join(known)}")
-        names |= {sweep.baseline, CONTROL} if has_new else {sweep.baseline}
-        arms = tuple(arm for arm in arms if arm.name in names)
-    elif not variants:
-        arms = tuple(arm for arm in arms if not arm.optional)
-    kept = [arm.name for arm in arms]
-    if CONTROL in variants and CONTROL not in kept:
-        have = f"{sweep.path.name} has no arm {CONTROL}; have {', '.join(kept)}"
-        raise ConfigError(f"ROUTING={choices.routing}: {have}")
+def _keep_arms(sweep: Sweep, text: str) -> Sweep:
+    names = {word.strip() for word in text.split(",")}
+    for name in sorted(names):
+        _check_arm(sweep, f"ARMS={text}", name)
+    arms = tuple(arm for arm in sweep.arms if arm.name in {*names, sweep.baseline})
     return replace(sweep, arms=arms)
 
 
-def _set_axis(sweep: Sweep, variable: str, axis: Override) -> Sweep:
-    """Replace an axis in the arms that have it."""
+def _check_arm(sweep: Sweep, where: str, name: str) -> None:
+    known = [arm.name for arm in sweep.arms]
+    if name not in known:
+        raise ConfigError(f"{where}: {name!r} is no arm; have {', '.join(known)}")
+
+
+def _set_baseline(sweep: Sweep, name: str) -> Sweep:
+    """Return the sweep with differences to another arm; the file's baseline stays in the table."""
+    _check_arm(sweep, f"BASELINE={name}", name)
+    if any(arm.matched for arm in sweep.arms) and name != sweep.baseline:
+        raise ConfigError(
+            f"BASELINE={name}: arms of {sweep.path.name} stop where {sweep.baseline} is as good"
+        )
+    return replace(sweep, baseline=name)
+
+
+def _pin_axis(sweep: Sweep, name: str, axis: Override) -> Sweep:
+    """Replace an axis in the arms that have it. Raises ConfigError where none has."""
     if not any(axis.key in arm.space.keys for arm in sweep.arms):
-        raise ConfigError(f"{variable}: no arm of {sweep.path.name} has the axis {axis.key}")
+        raise ConfigError(f"{name}: no arm of {sweep.path.name} has the axis {axis.key}")
     return _set_override(sweep, axis, lambda arm: axis.key in arm.space.keys)
-
-
-def _set_model(sweep: Sweep, override: Override) -> Sweep:
-    """In every arm but a baseline of another network, which is there to be compared to."""
-    networks: set[str] = set()
-    if sweep.search is None:
-        points = expand.expand_sweep(replace(sweep, seeds=sweep.seeds[:1]))
-        networks = {point.cell.config["model"]["name"] for point in points}
-    kept = sweep.baseline if len(networks) > 1 else None
-    return _set_override(sweep, override, lambda arm: arm.name != kept)
-
-
-def _set_typed(sweep: Sweep, typed: Sequence[Override]) -> Sweep:
-    """Set typed keys: those of PARTS in the arms that can take them, all others everywhere.
-
-    Raises ConfigError for a value that no arm can take.
-    """
-    keys = {override.key for override in typed}
-    if "seed" in keys:
-        raise ConfigError("seed is set by SEEDS: a count, or a list such as SEEDS=0,7")
-    sweep = reduce(_add_coordinate, typed, sweep.move_to_arms(keys.__contains__))
-    parts = [override for override in typed if override.key.partition(".")[0] in PARTS]
-    rest = [override for override in typed if override not in parts]
-    for part in parts:  # each value will be that of some arm
-        expand.check_count(sweep, len(part.values))
-    fits = [_fit_parts(sweep, reduce(Arm.set_override, rest, arm), parts) for arm in sweep.arms]
-    for choice in itertools.chain(*(part.split() for part in parts)):
-        if all(choice.text in faults for _, faults in fits):
-            reasons = join_arms((arm.name, f": {faults[choice.text]}") for arm, faults in fits)
-            raise ConfigError(f"{sweep.path.name}: {'; '.join(reasons)}")
-    notes = join_arms(_describe_faults(parts, fits))
-    return replace(sweep, arms=tuple(arm for arm, _ in fits), notes=(*sweep.notes, *notes))
-
-
-def _fit_parts(sweep: Sweep, arm: Arm, parts: Sequence[Override]) -> tuple[Arm, dict[str, str]]:
-    """An arm with the values that it can take, and why it cannot take the others.
-
-    One that cannot be composed either way gets all: the error is said where its cells are.
-    """
-    whole = reduce(Arm.set_override, parts, arm)  # values may need one another
-    if all(expand.find_fault(sweep, whole, part.key) is None for part in parts):
-        arm = whole
-    elif expand.find_fault(sweep, arm) is not None:
-        return whole, {}
-    faults: dict[str, str | None] = {}
-    for part in (*parts, *parts):  # twice: a value may need that of a later key
-        for c in part.split():
-            faults[c.text] = expand.find_fault(sweep, arm.set_override(c), c.key)
-        if values := tuple(c.value for c in part.split() if faults[c.text] is None):
-            arm = arm.set_override(Override(part.key, values))
-    return arm, {text: fault for text, fault in faults.items() if fault is not None}
-
-
-def _describe_faults(
-    parts: Sequence[Override], fits: Iterable[tuple[Arm, Mapping[str, str]]]
-) -> Iterator[tuple[str, str]]:
-    """The name of an arm and what it cannot take: each value, or a key of which it takes none."""
-    for part, (arm, faults) in itertools.product(parts, fits):
-        refused = [choice.text for choice in part.split() if choice.text in faults]
-        is_whole = len(refused) == len(part.values)
-        for text in refused[:1] if is_whole else refused:
-            reason = faults[text].partition(";")[0]
-            yield arm.name, f" cannot take {part.key if is_whole else text}: {reason}"
 
 
 def _set_override(sweep: Sweep, override: Override, is_chosen: Callable[[Arm], bool]) -> Sweep:
@@ -271,29 +239,24 @@ def _set_override(sweep: Sweep, override: Override, is_chosen: Callable[[Arm], b
     return _add_coordinate(replace(sweep, arms=tuple(arms)), override)
 
 
-def _add_coordinate(sweep: Sweep, override: Override) -> Sweep:
-    """A new axis becomes a coordinate of the table: a column where its group is one
-    (dataset.source), else a row.
+def _add_coordinate(sweep: Sweep, axis: Override) -> Sweep:
+    """Make a new axis a coordinate of the table: a column where its group is one (dataset.source),
+    the first row after the arm for routings, else the last row.
     """
-    is_new = len(override.values) > 1 and override.key not in (*sweep.rows, *sweep.columns)
+    is_new = len(axis.values) > 1 and axis.key not in (*sweep.rows, *sweep.columns)
     if not is_new or sweep.search is not None:
         return sweep
     # Rows are compared to the baseline of their own column: data with the same data.
-    if any(override.key.startswith(f"{column}.") for column in sweep.columns):
-        return replace(sweep, columns=(*sweep.columns, override.key))
-    return replace(sweep, rows=(*sweep.rows, override.key))
+    if any(axis.key.startswith(f"{column}.") for column in sweep.columns):
+        return replace(sweep, columns=(*sweep.columns, axis.key))
+    rows = [*sweep.rows]
+    rows.insert(rows[:1].count("arm") if axis.key == ROUTING else len(rows), axis.key)
+    return replace(sweep, rows=tuple(rows))
 
 
-def _set_baseline(sweep: Sweep, name: str) -> Sweep:
-    """Differences are to this arm; the file's baseline stays in the table."""
-    known = [arm.name for arm in sweep.arms]
-    if name not in known:
-        raise ConfigError(f"BASELINE={name}: no such arm; have {', '.join(known)}")
-    if any(arm.matched for arm in sweep.arms) and name != sweep.baseline:
-        raise ConfigError(
-            f"BASELINE={name}: arms of {sweep.path.name} stop where {sweep.baseline} is as good"
-        )
-    return replace(sweep, baseline=name)
+def _split(text: str | None) -> list[str]:
+    """Return the parts of a word that are separated by semicolons."""
+    return [] if text is None else [part.strip() for part in text.split(";")]
 
 
 def _couple_axes(sweep: Sweep, text: str) -> Sweep:
@@ -305,6 +268,13 @@ def _couple_axes(sweep: Sweep, text: str) -> Sweep:
     if arms == sweep.arms:
         raise ConfigError(f"ZIP={text}: no arm of {sweep.path.name} has all of these axes")
     return replace(sweep, arms=arms)
+
+
+def _read_place(text: str) -> Mapping[str, object]:
+    place = grammar.parse_single(text.split())
+    if not place:
+        raise ConfigError("EXCLUDE is empty; write settings such as EXCLUDE='a=1 b=2'")
+    return {override.key: override.value for override in place}
 
 
 def _read_seeds(text: str) -> tuple[int, ...]:

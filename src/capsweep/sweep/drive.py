@@ -42,10 +42,10 @@ class ArrayPart:
 
     @classmethod
     def parse(cls, text: str) -> "ArrayPart":
-        """Read `2/8`. Raises ConfigError naming --shard."""
+        """Read `2/8`. Raises ConfigError naming SHARD."""
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
-            raise ConfigError(f"--shard {text}: must be i/n with 1 <= i <= n, such as 1/8")
+            raise ConfigError(f"SHARD={text}: must be i/n with 1 <= i <= n, such as 1/8")
         return cls(int(match[1]), int(match[2]))
 
     def select_cells(self, cells: Sequence[PlannedCell]) -> tuple[PlannedCell, ...]:
@@ -126,7 +126,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
         terminal.announce(f"{sweep.name}: checking its data")
     plan.check_data(due, node)
     terminal.print_line(console, plan.describe_plan(sweep, ready))
-    why = terminal.format_command("ledger", "failures", sweep.name, "--ledger", ledger.store.root)
+    why = terminal.format_command("ledger", "failures", sweep.name, f"LEDGER={ledger.store.root}")
     repeats = sum(cell.fails_again and cell not in due for cell in ready.cells)
     if not due:
         lines = _describe_repeats(repeats, why) or ["nothing to run: every cell is finished"]

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from capsweep.config import compose, places, validation
+from capsweep.config import overrides as grammar
 from capsweep.config.cell import Cell, get, signature, without
 from capsweep.config.overrides import Override, render
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
-from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm, Place
+from capsweep.sweep.arms import ROUTING, Arm, Place
 from capsweep.sweep.spec import Sweep
 from capsweep.tracking import labels
 from capsweep.tracking.labels import Labels
@@ -25,7 +26,6 @@ MOST_CELLS = 20_000
 ACCURACY = "stop_accuracy"
 ACCURACY_DIGITS = 9  # far less than one example is of any data set
 MATCHED_METRIC = "val/error"
-NOT_ROUTED = "does not route"
 # What a cell that waits for its accuracy is planned with; such a one is never run.
 WAITING = Override(ACCURACY, (1.0,))
 
@@ -67,22 +67,46 @@ def as_coordinate(value: Any) -> Any:
 
 
 def expand_sweep(sweep: Sweep) -> list[Point]:
-    """Every place of the grid that is not excluded, composed and checked.
+    """Return every place of the grid that is not excluded, with its seeds, composed and checked.
 
     Raises ConfigError naming the file, the arm and the key.
     """
+    where = sweep.path.name
     if sweep.search is not None:
-        raise ConfigError(f"{sweep.path.name}: a search has no grid; it is run with make sweep")
-    points = compose_points(sweep)
+        raise ConfigError(f"{where}: a search has no grid; it is run with make sweep")
+    check_count(sweep, sum(arm.space.count_places() for arm in sweep.arms))
+    points = [point for arm in sweep.arms for point in _compose_arm(sweep, arm)]
+    configs = [point.cell.config for point in select_places(points)]
+    validation.check_metric(f"{where}: table.metric", sweep.metric, configs)
+    _check_keys(sweep, points)
     _check_places("EXCLUDE", sweep, sweep.excluded, points)
-    if sweep.variants:
-        points = keep_variants(sweep, points)
+    if not sweep.words:
+        _check_places("exclude", sweep, sweep.exclude, points)
     places = (*sweep.exclude, *sweep.excluded)
     kept = [p for p in points if not any(_is_at(p, place) for place in places)]
     for arm in sorted({point.arm for point in points} - {point.arm for point in kept}):
         cure = "name the arm that is meant, such as EXCLUDE='arm=capsnet epochs=1'"
-        raise ConfigError(f"{sweep.path.name}: exclude: no place of arm {arm} is left; {cure}")
+        raise ConfigError(f"{where}: exclude: no place of arm {arm} is left; {cure}")
     return kept
+
+
+def select_places(points: Sequence[Point]) -> list[Point]:
+    """Return the first point of each place: its others differ from it in the seed alone."""
+    places: dict[str, Point] = {}
+    for point in points:
+        places.setdefault(point.title, point)
+    return list(places.values())
+
+
+def _check_keys(sweep: Sweep, points: Sequence[Point]) -> None:
+    """Raise ConfigError where the table or published numbers speak of a key that no run has."""
+    published = {key for numbers in sweep.published.values for key in numbers}
+    published -= {"value", "members"}  # members: of an ensemble
+    for section, keys in {"table": {*sweep.rows, *sweep.columns}, "published": published}.items():
+        for key in sorted(keys):
+            is_known = any(p.coordinate(key) is not None for p in select_places(points))
+            if not is_known and not grammar.is_group(key) and key not in grammar.list_known_keys():
+                raise ConfigError(f"{sweep.path.name}: {section}: {key} is no key of any cell")
 
 
 def _check_places(
@@ -94,47 +118,8 @@ def _check_places(
             raise ConfigError(f"{where}='{text}': {sweep.path.name} has no such place")
 
 
-def check_file(sweep: Sweep) -> list[Point]:
-    """The places of a sweep file as it is written, whatever is typed beside its name.
-
-    Raises ConfigError for one that speaks of keys or places which no cell has.
-    """
-    points = compose_points(replace(sweep, seeds=sweep.seeds[:1]))
-    where = sweep.path.name
-    published = {key for numbers in sweep.published.values for key in numbers}
-    published -= {"value", "members"}  # members: of an ensemble
-    for section, keys in {"table": {*sweep.rows, *sweep.columns}, "published": published}.items():
-        for key in sorted(keys):
-            if all(point.coordinate(key) is None for point in points):
-                raise ConfigError(f"{where}: {section}: {key} is no key of any cell")
-    _check_places("exclude", sweep, sweep.exclude, points)
-    return points
-
-
 def _is_at(point: Point, place: Mapping[str, Any]) -> bool:
     return all(point.coordinate(key) == as_coordinate(value) for key, value in place.items())
-
-
-def keep_variants(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
-    """Cells of the named variants, of the baseline and of the control; `control` alone: of those
-    two.
-
-    An optional arm is an addition: where its variant is named, it is run beside all that is run
-    anyway. An arm that does not route is no variant's: it is a control of all of them.
-    """
-    variants = sweep.variants
-    known = {str(v) for point in points if (v := point.coordinate("routing")) is not None}
-    if missing := sorted(variants - known - {CONTROL}):
-        have = f"has {', '.join(sorted(known))}" if known else "does not route"
-        raise ConfigError(
-            f"ROUTING={','.join(missing)}: no arm of {sweep.path.name} has it; the file {have}"
-        )
-    always = {sweep.baseline, *(arm.name for arm in sweep.arms if arm.is_control)}
-    named = {p.arm for p in points if p.coordinate("routing") in variants} - always
-    if any(arm.optional and arm.name in named for arm in sweep.arms):
-        always |= {arm.name for arm in sweep.arms if not arm.optional}
-    kept = variants if variants == {CONTROL} else {None, *variants}
-    return [p for p in points if p.arm in always or p.coordinate("routing") in kept]
 
 
 def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
@@ -143,7 +128,7 @@ def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
     table shows.
     """
     cells: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-    for point in points:
+    for point in select_places(points):
         field = tuple(map(point.coordinate, (*sweep.rows, *sweep.columns)))
         science = without(without(point.cell.science, "seed"), ACCURACY)
         known = cells.setdefault(field, science)
@@ -152,18 +137,6 @@ def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
                 f"{sweep.path.name}: table: {point.title} and another setting fall into one field; "
                 "add the key in which they differ to table.rows or table.columns"
             )
-
-
-def compose_points(sweep: Sweep) -> list[Point]:
-    """Every place of the grid. Raises ConfigError for a grid that nobody means before its cells
-    are composed.
-    """
-    check_count(sweep, sum(arm.space.count_places() for arm in sweep.arms))
-    points = [point for arm in sweep.arms for point in _compose_arm(sweep, arm)]
-    validation.check_metric(
-        f"{sweep.path.name}: table.metric", sweep.metric, [point.cell.config for point in points]
-    )
-    return points
 
 
 def check_count(sweep: Sweep, places: int) -> None:
@@ -176,13 +149,40 @@ def check_count(sweep: Sweep, places: int) -> None:
 
 
 def _compose_arm(sweep: Sweep, arm: Arm) -> Iterator[Point]:
+    """Yield the points of an arm: each place is composed once, and gives the cells of all seeds."""
     waits = is_waiting(sweep, arm)
     try:
-        for place in arm.space.iterate_places():
-            for seed in sweep.seeds:
-                yield make_point(sweep, arm, place, seed, waits)
+        for place in _list_places(sweep, arm):
+            first = make_point(sweep, arm, place, sweep.seeds[0], waits)
+            yield first
+            for seed in sweep.seeds[1:]:
+                yield replace(first, seed=seed, cell=first.cell.with_seed(seed))
     except ConfigError as error:
         raise ConfigError(f"{sweep.path.name}: arm {arm.name}: {error}") from error
+
+
+def _list_places(sweep: Sweep, arm: Arm) -> list[Place]:
+    """Return the places of an arm; where routings are an axis, each without the axes that its
+    routing lacks, and equal ones once.
+
+    Raises ConfigError for an axis that no routing of the arm has.
+    """
+    if ROUTING not in arm.space.keys:
+        return list(arm.space.iterate_places())
+    places: dict[tuple[str, ...], Place] = {}
+    for place in arm.space.iterate_places():
+        choices = (*sweep.base, *arm.fixed, *place)
+        kept = [
+            choice
+            for choice in place
+            if not choice.key.startswith(f"{ROUTING}.") or compose.has_key(choices, choice.key)
+        ]
+        places.setdefault(tuple(choice.text for choice in kept), tuple(kept))
+    unused = {*arm.space.keys} - {choice.key for place in places.values() for choice in place}
+    for key in sorted(unused):
+        if key in sweep.typed_keys or key not in grammar.list_known_keys():
+            raise ConfigError(f"{key}: no routing of this arm has this key")
+    return list(places.values())
 
 
 def make_point(sweep: Sweep, arm: Arm, place: Place, seed: int, waits: bool = False) -> Point:
@@ -191,22 +191,6 @@ def make_point(sweep: Sweep, arm: Arm, place: Place, seed: int, waits: bool = Fa
     cell = compose.cell([*fixed, *place, Override("seed", (seed,))])
     title = " · ".join([arm.name, *(render(choice.key, choice.value) for choice in place)])
     return Point(arm.name, title, seed, cell, waits)
-
-
-def find_fault(sweep: Sweep, arm: Arm, key: str = "") -> str | None:
-    """Why an arm cannot take what is set in it, by its first place; None: it can.
-
-    key: one of those, which must be of use.
-    """
-    try:
-        config = make_point(sweep, arm, arm.space.first_place(), sweep.seeds[0]).cell.config
-    except ConfigError as error:
-        return str(error)
-    if key == ITERATIONS and arm.is_control:
-        return "a control has one iteration, always"
-    if key.partition(".")[0] == "routing" and config["routing"] is None:
-        return f"model={config['model']['name']} {NOT_ROUTED}"
-    return None
 
 
 def is_waiting(sweep: Sweep, arm: Arm) -> bool:
@@ -263,16 +247,17 @@ def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
     runs: dict[str, Labels] = {}
     for point in points:
         config, signature = point.cell.config, point.cell.signature
-        typed = [word.replace(" ", "=", 1) for word in sweep.variation if _is_setting(config, word)]
+        typed = [f"{key}={value}" for key, value in _list_settings(sweep, config)]
         place = [*point.title.split(labels.SEPARATOR)[1:], *typed]
         name = labels.run_name(config, point.arm, place, weights, signature)
-        tags = labels.run_tags(config, sweep.name, *sweep.variation)
+        tags = labels.run_tags(config, sweep.name, *sweep.words)
         run = Labels(sweep.name, point.arm, name, sweep.question, tags, sweep.command)
         runs.setdefault(signature, run)
     return runs
 
 
-def _is_setting(config: Mapping[str, Any], word: str) -> bool:
-    """Whether a word of a variation is one value of a key, which is in no coordinate of a cell."""
-    is_value = isinstance(get(config, word.partition(" ")[0]), bool | int | float | str)
-    return is_value and "," not in word
+def _list_settings(sweep: Sweep, config: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the typed keys of a sweep that are no coordinates, and their values in a cell."""
+    axes = {key for arm in sweep.arms for key in arm.space.keys}
+    pairs = [(key, get(config, key)) for key in sweep.typed_keys if key not in axes]
+    return [(key, value) for key, value in pairs if isinstance(value, bool | int | float | str)]

@@ -1,4 +1,4 @@
-"""`--more-seeds`: seeds are added where the order of two rows is undecided, up to a number.
+"""`MORE_SEEDS`: seeds are added where the order of two rows is undecided, up to a number.
 
 Which seeds were added, and at which looks, is stored: every later table of the sweep says so. It is
 stored below `places.storage` as typed, folder or URL, since a table without it would be another.

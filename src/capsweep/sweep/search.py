@@ -243,7 +243,7 @@ def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor
     search = search_of(sweep)
     if options.limits.budget is not None or options.part is not None:
         raise ConfigError(
-            "BUDGET and --shard are for ablations; a search is bounded by trials and MAX_HOURS"
+            "BUDGET and SHARD are for ablations; a search is bounded by trials and MAX_HOURS"
         )
     execute = drive.choose_executor(options.executor)
     if search.scheduler == "none":

@@ -6,7 +6,7 @@ Sections of the file are read strictly: no key is unknown, and none is missing.
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ from capsweep.config import bounded_yaml, package_files
 from capsweep.config import overrides as grammar
 from capsweep.config.cell import name_nearest
 from capsweep.config.overrides import Interval, Override
+from capsweep.config.words import BY_NAME
 from capsweep.errors import ConfigError
 from capsweep.statistics.metric_format import measure_of
 from capsweep.storage.files import hash_bytes
-from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm, Space
+from capsweep.sweep.arms import Arm, Space
 
 ZIP = "zip"
-MOST_LETTERS = 80  # of a variation in the name of a folder
+MOST_LETTERS = 80  # of words in the name of a folder
 
 
 @dataclass(frozen=True)
@@ -51,47 +52,45 @@ SEARCH_NUMBERS = {"trials": 1, "reduction_factor": 2}  # the least
 
 @dataclass(frozen=True)
 class Sweep:
-    """A question and the grid that answers it; `path` is the file it was read from.
-
-    exclude, excluded: places that the file, and the command line, leave out. variants: of routing,
-    to keep; none: all. baseline: empty for a search. variation: what the command line changed about
-    the file, in words such as `epochs 1`; empty: nothing. own: the values of typed keys in the
-    file, by arm, and by arm and network. command: what prints its table again. notes: lines on
-    what a typed choice did to the arms.
-    """
+    """A question and the grid that answers it."""
 
     name: str
-    path: Path
+    path: Path  # the file it was read from
     question: str
     base: tuple[Override, ...]
     seeds: tuple[int, ...]
-    baseline: str
+    baseline: str  # empty for a search
     arms: tuple[Arm, ...]
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     metric: str
     published: Published
     search: Search | None = None
-    variants: frozenset[str] = frozenset()
-    exclude: tuple[Mapping[str, Any], ...] = ()
-    excluded: tuple[Mapping[str, Any], ...] = ()
-    variation: tuple[str, ...] = ()
-    own: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
-    command: str = ""
-    notes: tuple[str, ...] = ()
+    exclude: tuple[Mapping[str, Any], ...] = ()  # places that the file leaves out
+    excluded: tuple[Mapping[str, Any], ...] = ()  # places that the command line leaves out
+    words: tuple[str, ...] = ()  # what was typed that the file does not say, such as EPOCHS=1
+    command: str = ""  # what prints its table again
+    notes: tuple[str, ...] = ()  # lines below its table
 
     @property
     def report_name(self) -> str:
-        """The folder of its report, another one for each variation: `ablation-epochs-1`."""
-        if not self.variation:
+        """The folder of its report, another one for other words: `ablation-EPOCHS=1`."""
+        if not self.words:
             return self.name
-        text = "-".join(self.variation).replace(" ", "-").replace("/", "-")
+        text = "-".join(self.words).replace(" ", "-").replace("/", "-")
         safe = re.sub("[^A-Za-z0-9_.,=-]", "", text)[:MOST_LETTERS]
         rest = "" if safe == text else f"-{hash_bytes(text.encode())[:8]}"
         return f"{self.name}-{safe}{rest}"
 
+    @property
+    def typed_keys(self) -> list[str]:
+        """The keys of conf/ that its words set."""
+        names = [word.partition("=")[0] for word in self.words]
+        keys = [BY_NAME[name].key if name in BY_NAME else name for name in names]
+        return [key for key in keys if key]
+
     def move_to_arms(self, is_moved: Callable[[str], bool]) -> "Sweep":
-        """The same sweep, but the overrides of some keys stand in each arm and not in the base."""
+        """Return the sweep with the overrides of some keys in each arm and not in the base."""
         moved = tuple(override for override in self.base if is_moved(override.key))
         base = tuple(override for override in self.base if override not in moved)
         arms = tuple(replace(arm, fixed=(*moved, *arm.fixed)) for arm in self.arms)
@@ -186,9 +185,8 @@ def _check_baseline(baseline: str, arms: Sequence[Arm]) -> None:
     arm = next((arm for arm in arms if arm.name == baseline), None)
     if arm is None:
         raise ConfigError(f"baseline: {baseline} is not an arm")
-    for flag in ("optional", "matched"):
-        if getattr(arm, flag):
-            raise ConfigError(f"arms.{baseline}.{flag}: never of the baseline; leave it out")
+    if arm.matched:
+        raise ConfigError(f"arms.{baseline}.matched: never of the baseline; leave it out")
 
 
 def _read_arm(key: Any, content: Any, base: Sequence[Override], is_search: bool) -> Arm:
@@ -199,11 +197,11 @@ def _read_arm(key: Any, content: Any, base: Sequence[Override], is_search: bool)
         raise ConfigError(f"arms: {key!r} is no name of an arm; write one line of printable text")
     where = f"arms.{name}"
     content = {} if content is None else content
-    flags = () if is_search else ("optional", "matched")
+    flags = () if is_search else ("matched",)
     _check_keys(where, content, required=(), optional=("fixed", "space", *flags))
-    for flag in flags:
-        if not isinstance(content.get(flag, False), bool):
-            raise ConfigError(f"{where}.{flag} must be true or false, got {content[flag]}")
+    matched = content.get("matched", False)
+    if not isinstance(matched, bool):
+        raise ConfigError(f"{where}.matched must be true or false, got {matched}")
     fixed = _read_overrides(f"{where}.fixed", content.get("fixed", []))
     space = _read_space(f"{where}.space", content.get("space", {}), is_search)
     keys = [override.key for override in (*base, *fixed)] + space.keys
@@ -211,11 +209,7 @@ def _read_arm(key: Any, content: Any, base: Sequence[Override], is_search: bool)
         raise ConfigError(f"{where}: {key} is set twice between base, fixed and space; keep one")
     if "seed" in keys:
         raise ConfigError(f"{where}: seed is not an axis of an arm; list it under seeds")
-    if name == CONTROL and Override(ITERATIONS, (1,)) not in fixed:
-        raise ConfigError(
-            f"{where}: {ITERATIONS} must be fixed to 1, in {where}.fixed: the control is no routing"
-        )
-    return Arm(name, fixed, space, content.get("optional", False), content.get("matched", False))
+    return Arm(name, fixed, space, matched)
 
 
 def _read_space(where: str, content: Any, is_search: bool) -> Space:

@@ -30,22 +30,16 @@ CODE = ("numerics", "commit", "dirty")
 
 @dataclass(frozen=True)
 class RunContent:
-    """Everything that W&B should have of one cell.
-
-    mode: "online", "offline", or "none" for a cell without W&B. run: see `run_arguments`. rows: of
-    epochs and of points inside them, see `merge_rows`. images: whether pictures are sent. pictures:
-    names below evals/, with the sha256 of each.
-    """
+    """Everything that W&B should have of one cell."""
 
     signature: str
     status: str
     cause: str | None
-    mode: str
-    run: Mapping[str, Any]
-    rows: tuple[Row, ...]
+    mode: str  # online, offline, or none for a cell without W&B
+    run: Mapping[str, Any]  # see `run_arguments`
+    rows: tuple[Row, ...]  # of epochs and of points inside them, see `merge_rows`
     summary: Mapping[str, Any]
-    images: bool
-    pictures: Mapping[str, str]
+    pictures: Mapping[str, str]  # names below evals/, with the sha256 of each
 
     @property
     def digest(self) -> str:
@@ -61,7 +55,6 @@ def read_content(ledger: Ledger, signature: str) -> RunContent:
     points = ledger.read_rows(signature, POINTS)
     tracking = UNTRACKED | provenance.get("tracking", {})
     last = {key: value for row in rows[-1:] for key, value in row.items() if "/" in key}
-    images = tracking.get("images", True)  # cells from before there was a choice have pictures
     return RunContent(
         signature=signature,
         status="finished" if entry.status in ("done", "stale") else entry.status,
@@ -70,16 +63,15 @@ def read_content(ledger: Ledger, signature: str) -> RunContent:
         run=run_arguments(signature, provenance, ledger.read_science(signature) or {}),
         rows=tuple(merge_rows(rows, points)),
         summary=summarise_result(entry.result) if entry.result else last,
-        images=images,
-        pictures=_hash_pictures(ledger, signature) if images else {},
+        pictures=_hash_pictures(ledger, signature),
     )
 
 
 def merge_rows(rows: Sequence[Row], points: Sequence[Row]) -> list[Row]:
     """Rows of epochs and points inside them in the order of training; where both are at the same
-    step, the point comes first. Cells of before there were points have none.
+    step, the point comes first.
     """
-    return sorted([*points, *rows], key=lambda row: row["step"]) if points else list(rows)
+    return sorted([*points, *rows], key=lambda row: row["step"])
 
 
 def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
@@ -89,7 +81,7 @@ def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
     columns = {} if source is None else {"dataset.source": source}
     logger, place = cell.config["logger"], {"project": None, "entity": None, "mode": "none"}
     if logger["name"] == "wandb":
-        place = {key: logger[key] for key in ("project", "entity", "images")}
+        place = {key: logger[key] for key in ("project", "entity")}
         place |= {"mode": "online" if logger["mode"] == "online" else "offline"}
     return place | named.to_plain() | {"columns": columns}
 

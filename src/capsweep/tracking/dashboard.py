@@ -16,7 +16,6 @@ from capsweep.ledger.ledger import POINT_LOSS
 from capsweep.tracking.tracker import Child, TrackingError
 
 if TYPE_CHECKING:
-    import wandb_workspaces.reports.v2 as wr
     from wandb_workspaces.workspaces import Section, Workspace
 
 OF_EPOCHS = ("train/loss", "val/loss", "train/error", "val/error")
@@ -27,7 +26,7 @@ MOST_RUNS = 1000  # in a panel; W&B's own 10 would leave seeds out of a mean
 
 @dataclass(frozen=True)
 class SweepView:
-    """What the workspace shows: the runs of a sweep's cells. metric: of the table.
+    """What the workspace shows: the runs of a sweep's cells.
 
     title: of the sweep as chosen. cells: signatures, if all are known and a panel has room for
     them; else runs are found by the arms and `tags` of the sweep, without tags where cells wait for
@@ -90,27 +89,8 @@ def _make_sections(view: SweepView) -> "list[Section]":
         groupby_rangefunc="stddev",
         **mean,
     )
-    answers = [bars, *([_plot_axes(view)] if view.axes else [])]
-    panels: dict[str, list[Any]] = {"Curves": curves, "Answers": answers}
+    panels = {"Curves": curves, "Answers": [bars]}
     return [ws.Section(name=name, panels=made, is_open=True) for name, made in panels.items()]
-
-
-def _plot_axes(view: SweepView) -> "wr.ParallelCoordinatesPlot":
-    """A line for each group of runs. Of keys in columns wandb-workspaces always takes the first dot
-    for a nesting.
-    """
-    import wandb_workspaces.reports.v2 as wr
-    from wandb_workspaces.reports.v2.interface import ParallelCoordinatesPlotColumn as Column
-
-    class ConfigColumn(Column):
-        def _to_model(self) -> Any:
-            model = super()._to_model()
-            model.accessor = f"config:{self.display_name}.value"
-            return model
-
-    columns = [ConfigColumn(metric=wr.Config(key), display_name=key) for key in view.axes]
-    metric = Column(metric=wr.SummaryMetric(view.metric))
-    return wr.ParallelCoordinatesPlot(title=f"axes and {view.metric}", columns=[*columns, metric])
 
 
 def describe_workspace(view: SweepView, entity: str | None, project: str) -> dict[str, Any]:

@@ -122,14 +122,11 @@ def _read_settings() -> Any:
         settings = wandb.Settings(settings_system=str(_find_system_settings()), silent=True)
         settings.update_from_system_settings()
         settings.update_from_env_vars(variables)
-        (urlsplit(settings.base_url).hostname or "").encode("idna")
     except (ValueError, wandb.Error) as error:
         text = " ".join(str(error).split())
         if isinstance(error, ValidationError):  # whose text quotes a value, which may be a password
             faults = error.errors(include_input=False)
             text = ", ".join(f"WANDB_{e['loc'][0]}".upper() + f": {e['msg']}" for e in faults)
-        elif isinstance(error, UnicodeError):
-            text = f"WANDB_BASE_URL: {error}"
         raise ConfigError(f"W&B's settings: {text}; correct them, or set logger=csv") from error
     return settings
 

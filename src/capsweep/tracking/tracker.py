@@ -27,6 +27,7 @@ import tempfile
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -50,7 +51,7 @@ HANDLERS = {
 PIPE_BYTES = 2**20
 KILL_SECONDS = 0.5
 MOST_RUNS = 100  # of one process: W&B's client keeps a quarter of a megabyte of each
-PATIENCE, PAUSE_SECONDS = 2, 600.0  # faults in a row, after which cells of so long do not pay
+PATIENCE = 2  # faults in a row, after which the cells of this process do not wait for W&B
 
 
 class TrackingError(Exception):
@@ -169,14 +170,8 @@ def kill_tree(pid: int) -> None:
 
 
 IDLE: list[Child] = []  # processes that are kept for the next cells of this one
-# When W&B failed, by mode, since a run of this process last ended well in that mode.
-FAULTS: dict[str, list[float]] = {"online": [], "offline": []}
+FAULTS = Counter[str]()  # by mode, since a run of this process last ended well in that mode
 atexit.register(lambda: [child.kill() for child in IDLE])
-
-
-def _is_resting(mode: str) -> bool:
-    faults = FAULTS[mode]
-    return len(faults) >= PATIENCE and time.monotonic() - faults[-1] < PAUSE_SECONDS
 
 
 class Tracker:
@@ -197,11 +192,11 @@ class Tracker:
         if self._logger["name"] != "wandb":
             return
         self._mode = provenance["tracking"]["mode"]
-        if self._mode == "online" and _is_resting("online"):
-            terminal.print_once("W&B: failed before: offline for a while")
+        if FAULTS["online"] >= PATIENCE and self._mode == "online":
+            terminal.print_once("W&B: failed before: offline from now on")
             self._mode = "offline"
-        if _is_resting(self._mode):
-            self._print_fault("W&B failed before, and is tried again later")
+        if FAULTS[self._mode] >= PATIENCE:
+            self._print_fault("W&B failed before")
             return
         with self._guard_training():
             self._child = IDLE.pop() if IDLE else Child("run")
@@ -241,11 +236,10 @@ class Tracker:
                 exit_code=exit_code,
                 summary=dict(summary or {}),
                 folder=None if folder is None else str(folder),
-                images=self._logger["images"],
             )
             if self._mode == "online":
                 self.server, self.url = answer["server"], answer["url"]
-            FAULTS[self._mode].clear()
+            FAULTS[self._mode] = 0
             if self._child.runs < MOST_RUNS:
                 IDLE.append(self._child)
             else:
@@ -272,7 +266,7 @@ class Tracker:
             if self._child is not None:
                 self._child.kill()
                 self._child = None
-            FAULTS[self._mode].append(time.monotonic())
+            FAULTS[self._mode] += 1
             self._print_fault(" ".join(str(error).split()))
         self.seconds += time.monotonic() - started
 

@@ -43,7 +43,6 @@ class RunWriter:
 
     def __init__(self) -> None:
         self.run: Any = None
-        self.key = "step"
         self.epoch: int | None = None
 
     def handle_request(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -52,11 +51,10 @@ class RunWriter:
             case {"do": "open", **values}:
                 use_storage(values["storage"])
                 self.run, self.epoch = open_run(**values), None
-                self.key = name_step(self.run)
             case {"do": "log", "row": row}:
                 if POINT_LOSS not in row:
                     self.epoch = row["epoch"]
-                log_row(self.run, row, self.key)
+                log_row(self.run, row)
             case {"do": "finish"}:
                 return self._finish_run(request)
             case _ if self.run is not None:  # the parent is gone
@@ -72,8 +70,7 @@ class RunWriter:
                 path = Path(folder, name)
                 return path.read_bytes() if path.exists() else None
 
-            files = sorted(Path(folder, EVALUATIONS).glob("*.png")) if request["images"] else []
-            pictures = [file.name for file in files]
+            pictures = [file.name for file in sorted(Path(folder, EVALUATIONS).glob("*.png"))]
             log_files(run, read_file, pictures, self.epoch)
         url = run.url
         run.finish(exit_code=request["exit_code"])
@@ -135,20 +132,15 @@ def open_run(
     return opened
 
 
-def name_step(run: wandb.Run) -> str:
-    """The key of rows that is W&B's step: `epoch` in a run that began before there were points."""
-    is_earlier = run.starting_step > 0 and run.summary.get(POINT_LOSS) is None
-    return "epoch" if is_earlier else "step"
-
-
-def log_row(run: wandb.Run, row: Mapping[str, Any], key: str) -> None:
-    """Log the row of an epoch, or a point inside it, unless the run has it; `key`: its step."""
-    is_point = POINT_LOSS in row
-    if row[key] < run.starting_step or (is_point and key == "epoch"):
+def log_row(run: wandb.Run, row: Mapping[str, Any]) -> None:
+    """Log the row of an epoch, or a point inside it, at its step, unless the run has it."""
+    if row["step"] < run.starting_step:
         return
+    is_point = POINT_LOSS in row
     # The epoch of a point is a fraction: metrics of epochs would get it as their place.
     values = {name: row[name] for name in ("step", POINT_LOSS)} if is_point else dict(row)
-    run.log(values, step=row[key], commit=not is_point)  # at an epoch's end, its row joins a point
+    # At an epoch's end, its row joins a point.
+    run.log(values, step=row["step"], commit=not is_point)
 
 
 def log_files(
@@ -231,15 +223,14 @@ def upload_cell(content: RunContent, ledger: Ledger, seconds: float) -> None:
     use_storage(folder)
     run = open_run(content.run, folder, "online", seconds, of_process=None)
     epochs = [row for row in content.rows if POINT_LOSS not in row]
-    key = name_step(run) if len(epochs) < len(content.rows) else "epoch"
     for row in content.rows:
-        log_row(run, row, key)
+        log_row(run, row)
     epoch = epochs[-1]["epoch"] if epochs else None
     read = partial(ledger.read, content.signature)
     digests = log_files(run, read, content.pictures, epoch)
     run.summary.update(dict(content.summary))
     run.finish(exit_code=0 if content.status in ("finished", "stopped") else 1)
-    last = epochs[-1][key] if epochs else -1
+    last = epochs[-1]["step"] if epochs else -1
     _read_back(f"{run.entity}/{run.project}/{run.id}", content, digests, last, seconds)
 
 

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from hydra.utils import instantiate
@@ -15,13 +15,11 @@ from capsweep.config.cell import with_current_targets
 from capsweep.data.batches import Presenter
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import Reader, TestedElsewhere
-from capsweep.errors import ConfigError, is_short_of_memory
+from capsweep.data.splits import PreparedSplits, prepare_splits
+from capsweep.errors import ConfigError
 from capsweep.model.convolution import lay_out_weights, set_method
 from capsweep.shards.manifest import hash_declared
 from capsweep.training.objective import Classification, Objective
-
-if TYPE_CHECKING:  # it imports Lightning
-    from capsweep.data.module import PreparedSplits
 
 FUSED_KEY = "trainer.fused_optimizer"
 
@@ -64,11 +62,6 @@ def build_network(config: Mapping[str, Any], device: str = "cpu") -> nn.Module:
             raise ConfigError(str(error.__cause__)) from error
         if isinstance(error.__cause__, TypeError):  # another class than its section is for
             raise ConfigError(f"model._target_: {error.__cause__}") from error
-        if is_short_of_memory(error.__cause__ or error):
-            raise MemoryError(
-                f"model={config['model']['name']}: its weights do not fit into the memory of this "
-                "machine; `capsweep info` says how many each layer has"
-            ) from error
         raise
     set_method(network, config.get("trainer", {}).get("convolution", "auto"))
     return network
@@ -131,10 +124,8 @@ def build_presenter(config: Mapping[str, Any]) -> Presenter:
     return _instantiate(dataset["batches"])
 
 
-def load_splits(config: Mapping[str, Any], folder: str, device: torch.device) -> "PreparedSplits":
+def load_splits(config: Mapping[str, Any], folder: str, device: torch.device) -> PreparedSplits:
     """Return the splits of a data set on a device: `train`, `validation` and `test`."""
-    from capsweep.data.module import prepare_splits  # it imports Lightning
-
     dataset = config["dataset"]
     return prepare_splits(
         build_source(config),
@@ -160,17 +151,14 @@ def build_optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.op
 
     Raises ConfigError where it shall be fused and its class has no fused form.
     """
-    section, fused = config["optim"]["optimizer"], {}
-    if config["trainer"]["fused_optimizer"]:
-        target, fused = section["_target_"], {"fused": True}
-        check_target("optim.optimizer._target_", target)
-        if "fused" not in inspect.signature(resolve_name(target)).parameters:
-            raise ConfigError(f"{FUSED_KEY}: {target} has no fused form; set {FUSED_KEY}=false")
-    make: Callable[..., torch.optim.Optimizer] = _instantiate(section, **fused)
-    decayed = config["optim"]["decayed"]
+    make: partial[torch.optim.Optimizer] = _instantiate(config["optim"]["optimizer"])
+    options = {"fused": True} if config["trainer"]["fused_optimizer"] else {}
+    if options and "fused" not in inspect.signature(make.func).parameters:
+        target = config["optim"]["optimizer"]["_target_"]
+        raise ConfigError(f"{FUSED_KEY}: {target} has no fused form; set {FUSED_KEY}=false")
 
     def make_optimizer(network: nn.Module) -> torch.optim.Optimizer:
-        optimizer = make(group_parameters(network, decayed))
+        optimizer = make(group_parameters(network, config["optim"]["decayed"]), **options)
         optimizer.register_load_state_dict_post_hook(_lay_out_states)
         return optimizer
 

@@ -13,7 +13,7 @@ from torch import nn
 from capsweep.config.cell import Cell, hash_shape
 from capsweep.config.places import Places
 from capsweep.data.batches import Batch, BatchLoader, EvaluationLoader
-from capsweep.data.module import EVALUATION_BATCH
+from capsweep.data.splits import EVALUATION_BATCH
 from capsweep.runtime.lightning import isolate_rng
 from capsweep.training import build, devices, provenance
 from capsweep.training.devices import using_threads
@@ -31,8 +31,6 @@ def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
     """Train the cell's own network on its own data for `steps` timed steps, after a warm-up; on a
     GPU for BUSY seconds at least.
 
-    Of a cell for several devices: what one has to do with its share of each batch, without what
-    they tell each other; its memory is that of one device.
     Random state and thread count are as before, memory is freed; nothing is written. Raises
     ConfigError, before all else, for a `_target_` that may not be called.
     """
@@ -47,13 +45,13 @@ def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
 def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     devices.start_memory_peak()
     started = time.perf_counter()
-    config, ranks = cell.config, devices.count_devices(cell.config)
-    device = torch.device("cuda" if devices.on_gpus(config) else "cpu")
+    config = cell.config
+    device = devices.choose_device(config)
     if device.type == "cpu":
         devices.keep_freed_memory()
     task = make_task(cell).to(device)
     parts = build.load_splits(config, str(places.data), device)
-    train = parts["train"].make_loader(config["batch_size"], config["seed"], 0, ranks)
+    train = parts["train"].make_loader(config["batch_size"], config["seed"])
     startup = time.perf_counter() - started
     captured = task.make_graphs(task.make_optimizer(task.network))
     seconds = _train(task, captured, train, steps)
@@ -66,7 +64,7 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
         total = torch.cuda.get_device_properties(device).total_memory
     return Measurement(
         shape=hash_shape(cell),
-        hardware=provenance.name_hardware(ranks),
+        hardware=provenance.name_hardware(),
         seconds_per_step=median(seconds),
         evaluation_seconds_per_image=evaluation_seconds,
         startup_seconds=startup,
@@ -100,7 +98,7 @@ def _time_evaluation(task: CapsuleTask, loader: EvaluationLoader) -> float:
     seconds = 0.0
     for _ in range(2):
         begun = time.perf_counter()
-        with torch.no_grad(), autocast(task.precision, task.device):
+        with torch.no_grad(), autocast(task.config["precision"], task.device):
             for _, losses in task.parts.evaluate(batch, partial(task.objective, network)):
                 float(losses.total)
         seconds = time.perf_counter() - begun

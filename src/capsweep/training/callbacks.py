@@ -11,7 +11,7 @@ import os
 import sys
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from capsweep.data.batches import RankShare
-from capsweep.errors import AccuracyNotReachedError
-from capsweep.ledger import causes, records
+from capsweep.errors import AccuracyNotReachedError, DataError
+from capsweep.ledger import causes
 from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.ledger.ledger import POINT_LOSS
+from capsweep.ledger.ledger import METRICS, POINT_LOSS, POINTS
 from capsweep.model.capsules import PrimaryCapsules
 from capsweep.model.routing import Routed
 from capsweep.runtime.lightning import Callback, Checkpoint, LightningModule, Trainer
 from capsweep.runtime.terminal import count_of
-from capsweep.training import distributed
 from capsweep.training.module import CapsuleTask
 from capsweep.training.run_hooks import Row, RunHooks
 
@@ -39,12 +37,12 @@ ROUNDING = 1e-9  # of 1 - error; far less than one example is of any data set
 ANEW = "begun_anew"  # key of what says that, in provenance and result
 CIRCUMSTANCES = ("code", "versions", "hardware", "implementations")
 AUTO_STEPS, POINTS_OF_EPOCH, MOST_POINTS = 50, 10, 1000
+RecordRow = Callable[[str, Row], None]  # with the name of its file
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 class EpochRecorder(Checkpoint):
-    """One row per epoch, and points inside it. Every device keeps them; the first one's go to the
-    hooks.
+    """One row per epoch, and points inside it.
 
     They travel in the checkpoint, with the provenance of what trained them, so a resumed run
     continues the same files without doubles.
@@ -58,6 +56,8 @@ class EpochRecorder(Checkpoint):
     validated on test images, as smallNORB's viewpoints are, at those, as "Matrix capsules with EM
     routing", section 5.1, does. Its footnote says so.
 
+    digests: of the data; a checkpoint whose epochs were trained on others is refused by DataError.
+
     earlier_seconds: how long the epochs of earlier runs took. ends_early: a hook asked for that.
     """
 
@@ -66,11 +66,13 @@ class EpochRecorder(Checkpoint):
         task: CapsuleTask,
         directory: CellDirectory,
         hooks: RunHooks,
-        accuracy: float | None,
-        every_n_steps: int | str = "auto",
+        record_row: RecordRow,
+        digests: Mapping[str, str],
     ) -> None:
         self.task, self.directory, self.hooks = task, directory, hooks
-        self.accuracy, self.every_n_steps = accuracy, every_n_steps
+        self.record_row = record_row
+        self.accuracy, self.digests = task.config["stop_accuracy"], dict(digests)
+        self.every_n_steps = task.config["logger"].get("every_n_steps", "auto")  # in new cells
         self.rows: list[Row] = []
         self.points: list[Row] = []
         self.earlier_seconds = 0.0
@@ -79,9 +81,16 @@ class EpochRecorder(Checkpoint):
 
     def state_dict(self) -> dict[str, Any]:
         provenance = self.directory.read_provenance()
-        return {"rows": self.rows, "points": self.points, "provenance": provenance}
+        recorded = {"rows": self.rows, "points": self.points, "provenance": provenance}
+        return {**recorded, "digests": self.digests}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        if state_dict["digests"] != self.digests:
+            raise DataError(
+                f"the data were altered since the first epochs of this cell: sha256 {self.digests} "
+                f"now, {state_dict['digests']} in its resume.ckpt; restore the data, or remove the "
+                "cell (capsweep ledger rm) and run it again"
+            )
         self.rows, self.points = list(state_dict["rows"]), list(state_dict["points"])
         self.earlier_seconds = sum(row["seconds"] for row in self.rows)
         # A run cut short after its last epoch measures nothing of it again.
@@ -110,8 +119,7 @@ class EpochRecorder(Checkpoint):
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
         }
         self.points.append(point)
-        if trainer.is_global_zero:
-            self.hooks.record_point(point)
+        self.record_row(POINTS, point)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # The margin that the loss has reached, where it grows with training.
@@ -126,8 +134,8 @@ class EpochRecorder(Checkpoint):
             "seconds": time.monotonic() - self.started,
         }
         self.rows.append(row)
-        if trainer.is_global_zero:
-            self.ends_early = self.hooks.record_epoch(row)
+        self.record_row(METRICS, row)
+        self.ends_early = self.hooks.on_epoch(row) is True
         trainer.should_stop |= is_reached(self.accuracy, row)
 
 
@@ -144,14 +152,13 @@ class ResumeCheckpoint(Checkpoint):
     """Keeps the newest full state for a run that is cut short, in resume.ckpt, at most every
     `interval` seconds.
 
-    All devices take part, when the first finds that it is due; that one alone writes. When a hook
-    or SIGTERM ends the run early, the state of that epoch is kept and training ends: `has_left`.
-    After the last epoch a cell is rather tested.
+    When a hook or SIGTERM ends the run early, the state of that epoch is kept and training ends:
+    `has_left`. After the last epoch a cell is rather tested.
     """
 
     def __init__(self, directory: CellDirectory, interval: float, recorder: EpochRecorder) -> None:
         self.interval, self.recorder = interval, recorder
-        self.path = directory.resume_checkpoint
+        self.directory, self.path = directory, directory.resume_checkpoint
         self.last = time.monotonic()
         self.has_left = False
 
@@ -165,23 +172,19 @@ class ResumeCheckpoint(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         ends_early = self.recorder.ends_early or self.recorder.hooks.is_stopping
-        leaves = ends_early and trainer.current_epoch + 1 < (trainer.max_epochs or 0)
-        is_due = leaves or time.monotonic() - self.last >= self.interval
-        is_due, self.has_left = trainer.strategy.broadcast((is_due, leaves))
+        self.has_left = ends_early and trainer.current_epoch + 1 < (trainer.max_epochs or 0)
         trainer.should_stop = trainer.should_stop or self.has_left
-        if not is_due:
+        if not self.has_left and time.monotonic() - self.last < self.interval:
             return
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         try:
             trainer.save_checkpoint(temporary)
-            if not trainer.is_global_zero:
-                return
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             temporary.replace(self.path)
         finally:
             temporary.unlink(missing_ok=True)  # a full disk needs the room
-        self.recorder.hooks.on_checkpoint()
+        self.directory.store_checkpoint()
         self.last = time.monotonic()
 
 
@@ -197,8 +200,9 @@ def check_resumable(
     path = directory.resume_checkpoint
     if not path.exists():
         return {}, [], []
-    stored, fault = _read_recorder(path, provenance)
-    if fault is not None:
+    try:
+        stored = _read_recorder(path, provenance)
+    except DataError as fault:
         path.unlink()
         line = f"{path} is dropped, and the cell begins anew: {fault}"
         print(line, file=sys.stderr, flush=True)
@@ -209,29 +213,28 @@ def check_resumable(
     return {"earlier": earlier}, stored["rows"], stored["points"]
 
 
-def _read_recorder(path: Path, provenance: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """Return what the recorder put into a checkpoint; or why that is useless to this run."""
+def _read_recorder(path: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the recorder put into a checkpoint. Raises DataError where this run cannot go on
+    with it.
+    """
     try:
-        if (damaged := zipfile.ZipFile(path).testzip()) is not None:  # torch looks at no checksum
-            return {}, f"it is damaged ({damaged})"
+        damaged = zipfile.ZipFile(path).testzip()  # torch looks at no checksum
         stored = torch.load(path, weights_only=True, map_location="cpu")
         (state,) = (state for state in stored["callbacks"].values() if "rows" in state)
-        made = state["provenance"]
-        code, cell = made["code"]["numerics"], made.get("signature")
-        fault = records.find_fault(records.Provenance, made)
-        fault = fault or records.find_fault(list[records.Row], state["rows"])
-        fault = fault or records.find_fault(list[records.Point], state["points"])
+        code, cell = state["provenance"]["code"]["numerics"], state["provenance"]["signature"]
     except Exception as error:  # anything, for a file that is none
         kind = causes.kind_of_cause(causes.describe_cause(error))
         is_damaged = isinstance(error, OSError) and error.errno == errno.EINVAL  # a seek to nowhere
         if kind in (CauseKind.OUT_OF_MEMORY, CauseKind.STORAGE) and not is_damaged:
             raise  # of this moment: the checkpoint is kept
-        return {}, f"it is no checkpoint of a cell ({type(error).__name__})"
-    if fault is None and cell != provenance["signature"]:
-        fault = f"it is of {'an unnamed cell' if cell is None else f'cell {cell}'}"
-    if fault is None and code != provenance["code"]["numerics"]:
-        fault = "other code than today's trained its epochs"
-    return state, fault
+        raise DataError(f"it is no checkpoint of a cell ({type(error).__name__})") from error
+    if damaged is not None:
+        raise DataError(f"it is damaged ({damaged})")
+    if cell != provenance["signature"]:
+        raise DataError(f"it is of cell {cell}")
+    if code != provenance["code"]["numerics"]:
+        raise DataError("other code than today's trained its epochs")
+    return state
 
 
 def find_accuracy(row: Mapping[str, Any]) -> float:
@@ -281,7 +284,7 @@ class FirstActivations(Callback):
         if trainer.global_step > 0:
             return
         for name, module in pl_module.get_submodule("network").named_modules():
-            note = partial(self._note_activations, name, batch.share)
+            note = partial(self._note_activations, name)
             self.hooks.append(module.register_forward_hook(note))
 
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
@@ -290,16 +293,10 @@ class FirstActivations(Callback):
 
     on_exception = on_train_batch_end
 
-    def _note_activations(
-        self, name: str, share: RankShare | None, module: nn.Module, _: Any, output: Any
-    ) -> None:
+    def _note_activations(self, name: str, module: nn.Module, _: Any, output: Any) -> None:
         active = find_activations(module, output)
-        if active is None:
-            return
-        active = active.detach().float()
-        if share is not None:
-            active = distributed.gather_rows([(active, share, share.training_rows)])
-        self.quantiles[name] = measure_quantiles(active)
+        if active is not None:
+            self.quantiles[name] = measure_quantiles(active.detach().float())
 
 
 def find_activations(module: nn.Module, output: Any) -> Tensor | None:

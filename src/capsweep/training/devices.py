@@ -1,4 +1,4 @@
-"""The devices that train a cell: how many, their threads, memory and rounding."""
+"""The device that trains a cell: its threads, memory and rounding."""
 
 import ctypes
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from capsweep.config.validation import count_requested_devices
 from capsweep.errors import ConfigError
 
 PROCESS = Path("/proc/self")
@@ -16,29 +15,11 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 LARGEST_BLOCK, LARGEST_INT = 2**25, 2**31 - 1
 
 
-def count_devices(config: Mapping[str, Any]) -> int:
-    """The devices of this node that train a cell: GPUs, or processes on the processor.
-
-    Raises ConfigError where there are not as many GPUs.
-    """
-    uses_gpus = on_gpus(config)
-    count = count_requested_devices(config)
-    if config["trainer"]["devices"] == "auto" and not uses_gpus:
-        return 1
-    there = torch.cuda.device_count() if uses_gpus else count
-    if count > there:
-        raise ConfigError(
-            f"trainer.devices: {count} devices are to train this cell, and this process sees "
-            f"{there} GPU{'' if there == 1 else 's'}; set resources.gpu={count} on a node that has "
-            f"them, trainer.devices={max(there, 1)}, or trainer.accelerator=cpu"
-        )
-    return count
-
-
-def on_gpus(config: Mapping[str, Any]) -> bool:
-    """Whether a cell is trained on GPUs, on this node."""
+def choose_device(config: Mapping[str, Any]) -> torch.device:
+    """Return the device that trains a cell, on this node."""
     accelerator = config["trainer"]["accelerator"]
-    return accelerator == "gpu" or (accelerator == "auto" and torch.cuda.is_available())
+    on_gpu = accelerator == "gpu" or (accelerator == "auto" and torch.cuda.is_available())
+    return torch.device("cuda" if on_gpu else "cpu")
 
 
 @contextmanager
@@ -52,17 +33,23 @@ def using_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def set_tf32(config: Mapping[str, Any]) -> None:
+def prepare_device(config: Mapping[str, Any]) -> None:
     """Let this process compute products of float32 as `precision` of a cell that it trains says.
 
-    Raises ConfigError where they are to be rounded to TF32, and the device cannot.
+    Raises ConfigError where they are to be rounded to TF32, and the device cannot; or where the
+    cell is to be trained on a GPU, and this process sees none.
     """
     is_rounded = config["precision"] == "tf32"
-    device = torch.device("cuda" if on_gpus(config) else "cpu")
+    device = choose_device(config)
     if is_rounded and not has_tf32(device):
         raise ConfigError(
-            "precision=tf32 needs an NVIDIA GPU of compute capability 8.0 or more, and this cell "
-            f"would be trained on {_name_device(device)}; set precision=32 or precision=bf16-mixed"
+            "precision=tf32 needs an NVIDIA GPU of compute capability 8.0 or more, and there is "
+            "none for this cell; set precision=32 or precision=bf16-mixed"
+        )
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "trainer.accelerator=gpu: this process sees no GPU; set resources.gpu=1 on a node that "
+            "has one, or trainer.accelerator=auto"
         )
     allow_tf32(is_rounded)
 
@@ -82,13 +69,6 @@ def has_tf32(device: torch.device) -> bool:
     if device.type != "cuda" or torch.version.cuda is None or not torch.cuda.is_available():
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-def _name_device(device: torch.device) -> str:
-    if device.type != "cuda" or not torch.cuda.is_available():
-        return "a processor" if device.type == "cpu" else "a GPU that torch does not see"
-    major, minor = torch.cuda.get_device_capability(device)
-    return f"{torch.cuda.get_device_name(device)} ({major}.{minor})"
 
 
 def keep_freed_memory() -> None:

@@ -1,4 +1,4 @@
-"""One cell trained and tested, by this process or by several that share it; writes its files.
+"""One cell trained and tested; writes its files.
 
 Shape letters: M test examples, N classes, L classes shown in one image, K worst, C H W image.
 """
@@ -8,12 +8,11 @@ import time
 import warnings
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributed import ReduceOp
 from torch.nn import functional as F
 
 from capsweep.runtime import torchvision_cure as torchvision_cure
@@ -25,8 +24,8 @@ from capsweep.config import code_identity
 from capsweep.config.cell import Cell, hash_shape
 from capsweep.config.places import Places
 from capsweep.config.validation import count_validation_examples
-from capsweep.data.batches import EvaluatedSplit, seed_of
-from capsweep.data.module import ImageDataModule
+from capsweep.data.batches import EvaluatedSplit, EvaluationLoader, seed_of
+from capsweep.data.splits import EVALUATION_BATCH, PreparedSplits
 from capsweep.errors import LeftEarlyError
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import EVALUATIONS
@@ -36,50 +35,31 @@ from capsweep.model.routing import describe_routing
 from capsweep.runtime.lightning import Callback, LightningEnvironment, Trainer
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics import examples
-from capsweep.training import build, callbacks, devices, distributed, provenance
-from capsweep.training.callbacks import EpochRecorder, FirstActivations, ResumeCheckpoint
+from capsweep.training import build, callbacks, devices, provenance
+from capsweep.training.callbacks import EpochRecorder, FirstActivations, RecordRow, ResumeCheckpoint
 from capsweep.training.module import CapsuleTask
 from capsweep.training.run_hooks import RunHooks
 
-PRECISION: Mapping[str, Literal["32-true", "bf16-mixed"]] = {
-    "32": "32-true",
-    "tf32": "32-true",  # its products: `devices.set_tf32`
-    "bf16-mixed": "bf16-mixed",
-}
 WORST, WORST_COUNT = "worst-examples", 25
 COLUMNS, SCALE = 5, 3  # of their sheet: pictures in a row, pixels of one of theirs
 # Lightning asks torch for what is deprecated, and looks for an srun that starts nothing here.
 IGNORED_WARNINGS = (
     ".*LeafSpec.*is deprecated",
-    "`broadcast_buffers` is deprecated",
     "The `srun` command is available",
 )
 
 
-def make_task(cell: Cell, num_devices: int = 1) -> CapsuleTask:
+def make_task(cell: Cell) -> CapsuleTask:
     """Return the network, its weights drawn from the seed, with its objective and optimiser.
 
-    num_devices: that share a batch. Raises ConfigError where this node has no device for the
-    precision, or the network cannot be shared.
+    Raises ConfigError where this node has no device for the cell.
     """
     config = cell.config
-    devices.set_tf32(config)
+    devices.prepare_device(config)
     torch.manual_seed(seed_of(config["seed"], "weights"))
-    network = build.build_network(config, "cuda" if devices.on_gpus(config) else "cpu")
-    shared = distributed.share_modules(network) if num_devices > 1 else []
+    network = build.build_network(config, devices.choose_device(config).type)
     objective, optimizer = build.build_objective(config), build.build_optimizer(config)
-    batch_size = -(-config["batch_size"] // num_devices)
-    return CapsuleTask(
-        network,
-        objective,
-        optimizer,
-        config["optim"],
-        config["seed"],
-        shared,
-        batch_size,
-        config["precision"],
-        config["trainer"].get("graphs", "auto"),  # older cells lack it
-    )
+    return CapsuleTask(network, objective, optimizer, config)
 
 
 def fit(
@@ -87,65 +67,57 @@ def fit(
     places: Places,
     directory: CellDirectory,
     hooks: RunHooks,
+    record_row: RecordRow,
     gpus: float | None,
-    count: int = 1,
-    strategy: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train and test a cell, on from its resume.ckpt, and write its files; the result so far.
 
-    gpus: the share that it was given, where that is known. count: the devices that train it; each
-    has a process that calls this with its own `strategy` for Lightning. The first one writes, and
-    the results of the others are without meaning. Raises LeftEarlyError where a hook ended it.
+    record_row: writes a row of metrics.jsonl or steps.jsonl. gpus: the share that it was given,
+    where that is known. Raises LeftEarlyError where a hook ended it.
     """
-    started = time.monotonic()
+    started, device = time.monotonic(), devices.choose_device(cell.config)
     devices.start_memory_peak()
-    if not devices.on_gpus(cell.config):
+    if device.type == "cpu":
         devices.keep_freed_memory()
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    torch.set_num_threads(max(1, cell.config["trainer"]["threads"] // count))
-    task = make_task(cell, count)
-    load = partial(build.load_splits, cell.config, str(places.data))
-    data = ImageDataModule(load, cell.config["batch_size"], cell.config["seed"])
-    accuracy, first = cell.config["stop_accuracy"], FirstActivations()
-    every_n_steps = cell.config["logger"].get("every_n_steps", "auto")  # older cells lack it
-    recorder = EpochRecorder(task, directory, hooks, accuracy, every_n_steps)
+    torch.set_num_threads(cell.config["trainer"]["threads"])
+    task = make_task(cell)
+    splits = build.load_splits(cell.config, str(places.data), device)
+    recorder = EpochRecorder(task, directory, hooks, record_row, splits.digests)
     keeper = ResumeCheckpoint(directory, cell.config["trainer"]["checkpoint_interval"], recorder)
-    trainer = _make_trainer(cell.config, [recorder, keeper, first], strategy)
-    _fit_and_test(trainer, task, data, keeper)
-    if trainer.is_global_zero:
-        _record_methods(directory, task)
-    callbacks.check_reached(accuracy, recorder.rows)
+    first = FirstActivations()
+    trainer = _make_trainer(cell.config, device, [recorder, keeper, first])
+    _fit_and_test(trainer, task, splits, keeper)
+    _record_methods(directory, task)
+    callbacks.check_reached(recorder.accuracy, recorder.rows)
     # What an unbroken run would have taken: epochs count for the cost of a cell whoever ran them.
     seconds = recorder.earlier_seconds + time.monotonic() - started
-    given = (gpus or float(count)) if trainer.strategy.root_device.type == "cuda" else 0.0
-    result = _summarise_run(cell, task, data, recorder, count) | {
+    given = (gpus or 1.0) if device.type == "cuda" else 0.0
+    result = _summarise_run(cell, task, splits, recorder) | {
         "gpu_hours": given * seconds / 3600,
         "first_activations": first.quantiles,
     }
     result["seconds"]["total"] = seconds
-    scores_MN, labels_M = task.predictions()  # of all ranks together
-    if trainer.is_global_zero:
-        scores, labels = scores_MN.float().numpy(), labels_M.numpy()
-        arrays: dict[str, Any] = {"scores": scores, "labels": labels}
-        directory.write("predictions.npz", lambda file: np.savez_compressed(file, **arrays))
-        write_worst_examples(directory, scores, labels, data.test_dataloader().examples)
-        directory.write("weights.ckpt", lambda file: torch.save(task.network.state_dict(), file))
-        if cell.config["logger"]["name"] == "csv":
-            directory.write_metrics_csv(recorder.rows)
+    scores_MN, labels_M = task.predictions()
+    scores, labels = scores_MN.float().numpy(), labels_M.numpy()
+    arrays: dict[str, Any] = {"scores": scores, "labels": labels}
+    directory.write("predictions.npz", lambda file: np.savez_compressed(file, **arrays))
+    write_worst_examples(directory, scores, labels, splits["test"])
+    directory.write("weights.ckpt", lambda file: torch.save(task.network.state_dict(), file))
+    if cell.config["logger"]["name"] == "csv":
+        directory.write_metrics_csv(recorder.rows)
     return result
 
 
 def _make_trainer(
-    config: Mapping[str, Any], called: list[Callback], strategy: Mapping[str, Any] | None
+    config: Mapping[str, Any], device: torch.device, called: list[Callback]
 ) -> Trainer:
-    # Lightning would look for a cluster by itself, and find a Slurm that is none of its business.
-    alone = {"devices": 1, "plugins": [LightningEnvironment()]}
-    alone["accelerator"] = config["trainer"]["accelerator"]
     limit = config["limit_batches"] or 1.0
     return Trainer(
         max_epochs=config["epochs"],
-        **(alone if strategy is None else strategy),
-        precision=PRECISION[config["precision"]],
+        accelerator=device.type,
+        devices=1,
+        plugins=[LightningEnvironment()],  # else Lightning would detect an unrelated Slurm job
         callbacks=called,
         limit_train_batches=limit,
         limit_val_batches=limit if count_validation_examples(config["dataset"]) else 0,
@@ -155,26 +127,29 @@ def _make_trainer(
         enable_checkpointing=True,
         enable_progress_bar=False,
         enable_model_summary=False,
-        use_distributed_sampler=False,
     )
 
 
 def _fit_and_test(
-    trainer: Trainer, task: CapsuleTask, data: ImageDataModule, keeper: ResumeCheckpoint
+    trainer: Trainer, task: CapsuleTask, splits: PreparedSplits, keeper: ResumeCheckpoint
 ) -> None:
     resume = keeper.path if keeper.path.exists() else None
+    train = splits["train"].make_loader(task.config["batch_size"], task.config["seed"])
+    validation, test = (
+        EvaluationLoader(splits[n], EVALUATION_BATCH) for n in ("validation", "test")
+    )
     with warnings.catch_warnings():
         for message in IGNORED_WARNINGS:
             warnings.filterwarnings("ignore", message=message)
         try:
-            trainer.fit(task, datamodule=data, ckpt_path=resume, weights_only=True)
+            trainer.fit(task, train, validation, ckpt_path=resume, weights_only=True)
         finally:  # the test, and after a failure the next cell, have the memory of the graphs
             if task.captured is not None:
                 task.captured.release()
         if keeper.has_left:
             done = trainer.current_epoch
             raise LeftEarlyError(f"it left after {count_of(done, 'epoch')}; its checkpoint is kept")
-        trainer.test(task, datamodule=data, verbose=False)
+        trainer.test(task, test, verbose=False)
 
 
 def _record_methods(directory: CellDirectory, task: CapsuleTask) -> None:
@@ -189,12 +164,12 @@ def _record_methods(directory: CellDirectory, task: CapsuleTask) -> None:
 
 
 def _summarise_run(
-    cell: Cell, task: CapsuleTask, data: ImageDataModule, recorder: EpochRecorder, count: int
+    cell: Cell, task: CapsuleTask, splits: PreparedSplits, recorder: EpochRecorder
 ) -> dict[str, Any]:
-    """The result without its total duration. All ranks ask together."""
+    """The result without its total duration."""
     epochs, steps = len(recorder.rows), recorder.rows[-1]["step"]
     fit_seconds = sum(row["seconds"] for row in recorder.rows)
-    images = min(data.num_train * epochs, steps * cell.config["batch_size"])
+    images = min(len(splits["train"]) * epochs, steps * cell.config["batch_size"])
     return {
         "status": "finished",
         "signature": cell.signature,
@@ -204,12 +179,11 @@ def _summarise_run(
         "parameters": sum(parameter.numel() for parameter in task.network.parameters()),
         "seconds": {"fit": fit_seconds},
         "shape": hash_shape(cell),
-        "devices": count,
-        "hardware": provenance.name_hardware(count),
+        "hardware": provenance.name_hardware(),
         "images_per_second": images / fit_seconds,
-        "peak_memory_bytes": _reduce_memory_peak(),
-        DATA: data.digests,
-        "test_sha256": data.test_fingerprint(),
+        "peak_memory_bytes": devices.read_memory_peak(),
+        DATA: splits.digests,
+        "test_sha256": splits.test_fingerprint,
         "code": {
             "numerics": code_identity.hash_numerics(cell.config),
             "package": code_identity.hash_package(),
@@ -217,40 +191,30 @@ def _summarise_run(
     }
 
 
-def _reduce_memory_peak() -> dict[str, int | None]:
-    """As `devices.read_memory_peak`: of all processes together, and of the GPU that needed most."""
-    peak = devices.read_memory_peak()
-    for kind, operation in (("process", ReduceOp.SUM), ("gpu", ReduceOp.MAX)):
-        if (own := peak[kind]) is not None:
-            device = "cuda" if peak["gpu"] is not None else "cpu"
-            peak[kind] = int(distributed.all_reduce(torch.tensor(own, device=device), operation))
-    return peak
-
-
 def write_worst_examples(
     directory: CellDirectory, scores_MN: np.ndarray, labels: np.ndarray, test: EvaluatedSplit
 ) -> None:
     """Write evals/worst-examples.npz and .png of at most 25 wrongly classified test examples: later
-    neither data nor network are needed to show them.
+    neither data nor network are needed to show them. Write nothing where all are right.
 
     In the .npz: indices [K] among the test examples, labels and predictions [K, L], margins [K] by
     which a wrong class won, the largest first, scores [K, N], images uint8 [K, C, H, W]; and the
     caption of the picture.
     """
     wrong, margins = examples.find_worst(scores_MN, labels, len(labels))
+    if not len(wrong):
+        return
     indices_K = wrong[:WORST_COUNT]
     labels_KL = labels.reshape(len(labels), -1)[indices_K]
     predictions_KL = examples.predict_classes(scores_MN[indices_K], labels_KL.shape[1])
     images_KCHW = _present_images(test, indices_K.tolist())
-    caption = "no test example is classified wrongly"
-    if len(wrong):
-        names = (map(_join_classes, classes) for classes in (labels_KL, predictions_KL))
-        taken = ", ".join(map(" as ".join, zip(*names, strict=True)))
-        caption = (
-            f"{len(indices_K)} of {len(wrong)} wrongly classified test examples, those of which a "
-            "wrong class was the surest: the margin of its score over the label's falls from left "
-            f"to right and from row to row; each label and what it was taken for: {taken}"
-        )
+    names = (map(_join_classes, classes) for classes in (labels_KL, predictions_KL))
+    taken = ", ".join(map(" as ".join, zip(*names, strict=True)))
+    caption = (
+        f"{len(indices_K)} of {len(wrong)} wrongly classified test examples, those of which a "
+        "wrong class was the surest: the margin of its score over the label's falls from left "
+        f"to right and from row to row; each label and what it was taken for: {taken}"
+    )
     file: dict[str, Any] = {
         "indices": indices_K,
         "labels": labels_KL,
@@ -260,16 +224,11 @@ def write_worst_examples(
         "images": images_KCHW.numpy(),
         "caption": np.array(caption),
     }
-    name = f"{EVALUATIONS}/{WORST}"
-    directory.write(f"{name}.npz", lambda target: np.savez_compressed(target, **file))
-    if len(wrong):
-        colours = 3 if images_KCHW.shape[1] == 3 else 1  # of other channels the first
-        sheet = F.interpolate(images_KCHW[:, :colours] / 255, scale_factor=SCALE)
-
-        def write_sheet(target: Any) -> None:
-            save_image(sheet, target, format="png", nrow=COLUMNS)
-
-        directory.write(f"{name}.png", write_sheet)
+    colours = 3 if images_KCHW.shape[1] == 3 else 1  # of other channels the first
+    sheet = F.interpolate(images_KCHW[:, :colours] / 255, scale_factor=SCALE)
+    write_sheet: Any = partial(save_image, sheet, format="png", nrow=COLUMNS)
+    directory.write(f"{EVALUATIONS}/{WORST}.npz", lambda to: np.savez_compressed(to, **file))
+    directory.write(f"{EVALUATIONS}/{WORST}.png", write_sheet)
 
 
 def _join_classes(classes_L: np.ndarray) -> str:
@@ -278,9 +237,8 @@ def _join_classes(classes_L: np.ndarray) -> str:
 
 def _present_images(test: EvaluatedSplit, indices: list[int]) -> Tensor:
     """uint8 [K, C, H, W], as the network was shown them; what leaves 0..1 is scaled into it."""
-    none = test.evaluation_batch(slice(0, 1)).images_BCHW[:0]
     images = [test.evaluation_batch(slice(i, i + 1)).images_BCHW for i in indices]
-    images_KCHW = torch.cat([none, *images]).float()
+    images_KCHW = torch.cat(images).float()
     low_K111 = images_KCHW.amin(dim=(1, 2, 3), keepdim=True).clamp(max=0)
     high_K111 = images_KCHW.amax(dim=(1, 2, 3), keepdim=True).clamp(min=1)
     return ((images_KCHW - low_K111) / (high_K111 - low_K111) * 255).round().byte().cpu()

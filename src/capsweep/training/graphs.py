@@ -258,13 +258,10 @@ class StepGraphs:
             before = [parameter.detach().clone() for parameter in self.step.network.parameters()]
             eager = self.step.copy()
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
-                losses = eager(batch, margin)
-        except torch.OutOfMemoryError:
-            self._give_up("the GPU has no memory for a copy of it, with which it is checked")
-        except Exception as error:  # of a network's own code, which nobody has copied so far
-            self._give_up(f"it has no copy with which it is checked: {_first_line(error)}")
-        else:
-            return eager, losses, before
+                return eager, eager(batch, margin), before
+        except Exception as error:  # of memory, or of a network's own code
+            reason = _first_line(error)
+        self._give_up(f"it has no copy with which it is checked: {reason}")
         return None
 
     def _give_up(self, reason: str) -> None:

@@ -4,7 +4,7 @@ Shape letters: B batch, N classes.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -12,19 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from capsweep.data.batches import Batch, RankShare, seed_of
+from capsweep.data.batches import Batch, seed_of
 from capsweep.data.evaluation_parts import EvaluationParts
-from capsweep.data.module import EVALUATION_BATCH
 from capsweep.errors import NonFiniteLossError
 from capsweep.runtime.lightning import LightningModule, OptimizerLRSchedulerConfig
-from capsweep.training import build, distributed
-from capsweep.training.distributed import SharedDropout
+from capsweep.training import build
 from capsweep.training.graphs import StepGraphs, print_reason
 from capsweep.training.objective import Objective, SplitMetrics
-from capsweep.training.step import TrainingStep, clip_gradient, round_rates
+from capsweep.training.step import TrainingStep, autocast
 
 OFF, NO_GPU = "trainer.graphs=off", "no GPU"  # reasons for eager steps that need no line
-ALIKE = 0  # once a rank: all draw the same numbers, and take their own share of them
 
 
 class CapsuleTask(LightningModule):
@@ -34,12 +31,10 @@ class CapsuleTask(LightningModule):
     random state.
 
     Attributes:
-        optim: its schedule, and clip_norm, the length of the longest gradient.
-        shared: the modules of the network that several devices share; see `distributed`.
-        parts: evaluates batches in parts that fit where a training batch does.
-        precision: as in a configuration.
+        config: of the cell.
         graphs: `trainer.graphs`, auto or off.
-        captured: trains by captured steps, or says why steps are eager; None before training.
+        parts: evaluates batches in parts that fit where a training batch does.
+        captured: trains by captured steps, or eagerly and says why; None before training.
         epoch_metrics: what was measured last.
     """
 
@@ -48,58 +43,45 @@ class CapsuleTask(LightningModule):
         network: nn.Module,
         objective: Objective,
         optimizer: Callable[[nn.Module], torch.optim.Optimizer],
-        optim: Mapping[str, Any],
-        seed: int,
-        shared: Sequence[SharedDropout] = (),
-        batch_size: int = EVALUATION_BATCH,
-        precision: str = "32",
-        graphs: str = "off",
+        config: Mapping[str, Any],
     ) -> None:
         super().__init__()
-        self.precision, self.graphs = precision, graphs
-        self.captured: StepGraphs | None = None
-        self.batch: Batch | None = None
-        self.replayed: Tensor | None = None  # the loss of a step that is trained already
         self.network, self.objective, self.make_optimizer = network, objective, optimizer
-        self.optim, self.seed, self.shared = optim, seed, shared
-        self.parts = EvaluationParts(batch_size)
+        self.config, self.graphs = config, config["trainer"].get("graphs", "auto")  # in new cells
+        self.parts = EvaluationParts(config["batch_size"])
+        self.captured: StepGraphs | None = None
         self.train_metrics = SplitMetrics()
         self.val_metrics = SplitMetrics()
         self.test_metrics = SplitMetrics()
         self.losses: list[Tensor] = []  # of the steps since the last point, on the device
         self.steps = 0  # of the whole training, once it has begun
         self.epoch_metrics: dict[str, float] = {}
-        self.test_outputs: list[tuple[Tensor, Tensor, RankShare | None]] = []
+        self.test_outputs: list[tuple[Tensor, Tensor]] = []
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Adam, say, whose learning rate decays with every step."""
         optimizer = self.make_optimizer(self.network)
-        factor = partial(
-            build.decay_continuously, lr=optimizer.defaults["lr"], **self.optim["schedule"]
-        )
+        settings = self.config["optim"]["schedule"]
+        factor = partial(build.decay_continuously, lr=optimizer.defaults["lr"], **settings)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor(step))
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
-        }
+        scheduler: Any = {"scheduler": schedule, "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def make_graphs(self, optimizer: torch.optim.Optimizer) -> StepGraphs:
-        """Return what trains by captured steps, or says why steps are not captured."""
+        """Return what trains by captured steps, or eagerly and says why."""
         step = TrainingStep(
             self.network,
             self.objective,
             optimizer,
             self.make_optimizer,
-            self.optim["clip_norm"],
-            self.precision,
+            self.config["optim"]["clip_norm"],
+            self.config["precision"],
         )
         reason = None
         if self.graphs == "off":
             reason = OFF
         elif self.device.type != "cuda":
             reason = NO_GPU
-        elif self.shared or distributed.count_ranks() > 1:
-            reason = "several devices train it"
         elif "capturable" not in optimizer.defaults:
             reason = f"{type(optimizer).__name__} has no capturable form"
         return StepGraphs(step, self.train_metrics, reason)
@@ -110,71 +92,42 @@ class CapsuleTask(LightningModule):
         self.steps = int(self.trainer.estimated_stepping_batches)
         self.captured = self.make_graphs(self.trainer.optimizers[0])
         reason = self.captured.reason
-        if reason not in (None, OFF, NO_GPU) and self.trainer.is_global_zero:
+        if reason not in (None, OFF, NO_GPU):
             print_reason(reason)
 
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Keep the batch for `optimizer_step`."""
-        self.batch = batch
+    def transfer_batch_to_device(
+        self, batch: Batch, device: torch.device, dataloader_idx: int
+    ) -> Batch:
+        """Return the batch itself, which was made on the device."""
+        return batch
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Train on the batch, backward pass and optimiser included, and return its loss."""
+        assert self.captured is not None
+        margin = self.objective.margin_at(self.global_step, self.steps)
+        self.losses.append(self.captured.train(batch, margin))
+        return self.losses[-1]
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Do nothing, since `training_step` has differentiated."""
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Train on the batch by a captured step, or as Lightning does.
-
-        After a captured step Lightning's closure only counts.
-        """
-        self.replayed = None
-        if self.captured is None or self.captured.reason is not None:
-            super().optimizer_step(*args, **kwargs)
-            return
-        assert self.batch is not None
-        margin = self.objective.margin_at(self.global_step, self.steps)
-        self.replayed = self.captured.train(self.batch, margin)
+        """Call Lightning's closure of `training_step`, without another step of the optimiser."""
         closure = kwargs.get("optimizer_closure", args[-1])
         closure()
 
-    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Differentiate, where no captured step has done it."""
-        if self.replayed is None:
-            super().backward(loss, *args, **kwargs)
-
-    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Shorten the gradient, and round learning rates as a GPU does.
-
-        Lightning itself shortens none for fused optimisers in mixed precision, for the sake of
-        float16, whose gradients are scaled.
-        """
-        clip_gradient(self.network, self.optim["clip_norm"])
-        round_rates(optimizer, self.device)
-
     def on_train_epoch_start(self) -> None:
         """Make the epoch's randomness a function of its place."""
-        torch.manual_seed(seed_of(self.seed, "epoch", self.current_epoch, ALIKE))
+        # 0 stays in the place so that old runs reproduce.
+        torch.manual_seed(seed_of(self.config["seed"], "epoch", self.current_epoch, 0))
         self.losses.clear()
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return the loss of one batch.
-
-        The mean of the losses of several devices is the loss of the global batch.
-        """
-        if self.replayed is not None:
-            self.losses.append(self.replayed)
-            return self.replayed
-        for module in self.shared:
-            module.dealt = batch.share
-        margin = self.objective.margin_at(self.global_step, self.steps)
-        losses = self.objective(self.network, batch, margin)
-        self.train_metrics.update(losses, batch)
-        loss = losses.total if batch.share is None else batch.share.weight * losses.total
-        self.losses.append(loss.detach())
-        return loss
-
     def average_losses(self, step: int) -> float:
-        """Return the mean loss of the steps before `step` since the last call, over all ranks.
+        """Return the mean loss of the steps before `step` since the last call.
 
-        Raises NonFiniteLossError naming the first bad step, on all ranks alike, so that none waits
-        for another. Synchronises.
+        Raises NonFiniteLossError naming the first bad step. Synchronises.
         """
-        losses = distributed.all_reduce(torch.stack(self.losses)).tolist()
+        losses = torch.stack(self.losses).tolist()
         self.losses.clear()
         for number, loss in enumerate(losses, step - len(losses)):
             if not math.isfinite(loss):
@@ -182,7 +135,7 @@ class CapsuleTask(LightningModule):
                     f"the loss was not finite at step {number} (epoch {self.current_epoch}); lower "
                     "optim.optimizer.lr, or look at that step's data"
                 )
-        return fmean(losses) / distributed.count_ranks()
+        return fmean(losses)
 
     def on_train_epoch_end(self) -> None:
         """Collect the epoch's metrics."""
@@ -199,23 +152,20 @@ class CapsuleTask(LightningModule):
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Add one batch of test examples and keep what the network said."""
         scores_BN = self._evaluate(self.test_metrics, batch)
-        self.test_outputs.append((scores_BN, batch.labels, batch.share))
+        self.test_outputs.append((scores_BN, batch.labels))
 
     def on_test_epoch_end(self) -> None:
         """Collect the test metrics."""
         self._collect_metrics(self.test_metrics, "test")
 
     def predictions(self) -> tuple[Tensor, Tensor]:
-        """Return scores [M, N] and labels, [M] or [M, L], of the M test examples, in order.
-
-        All ranks ask together, and all have them.
-        """
-        scores, labels, dealt = zip(*self.test_outputs, strict=True)
-        return _in_order(scores, dealt), _in_order(labels, dealt)
+        """Return scores [M, N] and labels, [M] or [M, L], of the M test examples, on the CPU."""
+        scores, labels = zip(*self.test_outputs, strict=True)
+        return torch.cat(scores).cpu(), torch.cat(labels).cpu()
 
     def _collect_metrics(self, metrics: SplitMetrics, split: str) -> None:
-        """Raise NonFiniteLossError, on all ranks alike, for a mean that is no number."""
-        measured = metrics.compute(split, self.device)
+        """Raise NonFiniteLossError for a mean that is no number."""
+        measured = metrics.compute(split)
         for name, value in measured.items():
             if not math.isfinite(value):
                 raise NonFiniteLossError(
@@ -227,14 +177,8 @@ class CapsuleTask(LightningModule):
     def _evaluate(self, metrics: SplitMetrics, batch: Batch) -> Tensor:
         """Add a batch in parts that fit into memory; its scores [B, N]."""
         scores = []
-        for part, losses in self.parts.evaluate(batch, partial(self.objective, self.network)):
-            metrics.update(losses, part)
-            # A copy: what a CUDA graph returned is overwritten by its next run.
-            scores.append(losses.scores_BN.clone())
+        with autocast(self.config["precision"], self.device):
+            for part, losses in self.parts.evaluate(batch, partial(self.objective, self.network)):
+                metrics.update(losses, part)
+                scores.append(losses.scores_BN)
         return torch.cat(scores)
-
-
-def _in_order(parts: Sequence[Tensor], dealt: Sequence[RankShare | None]) -> Tensor:
-    """Return the rows of all test batches, of all ranks, on the processor."""
-    shared = [(p, d, d.evaluation_rows) for p, d in zip(parts, dealt, strict=True) if d is not None]
-    return (distributed.gather_rows(shared) if shared else torch.cat(list(parts))).cpu()

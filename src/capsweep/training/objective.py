@@ -15,7 +15,6 @@ from capsweep.config.validation import METRICS
 from capsweep.data.batches import Batch
 from capsweep.errors import DataError
 from capsweep.model.losses import reconstruction_loss
-from capsweep.training import distributed
 
 Classification = Callable[..., Tensor]
 # What eight bits round to zero is zero: a sigmoid never is.
@@ -108,15 +107,14 @@ class Objective:
 
 
 class SplitMetrics:
-    """Means over the examples of a split, over all ranks.
+    """Means over the examples of a split.
 
     loss; error, a fraction: an image is right when its L most active classes are exactly those it
     shows (section 6.2); reconstruction, as in `Losses`. Of images of several classes also
     at_least_one, the fraction with one of them among the most active, and, where there is a
     decoder, segmentation: see `measure_overlap`.
 
-    Sums stay on the device until `compute`, so that a step does not wait for it. They are no
-    buffers: DDP would overwrite those with rank 0's.
+    Sums stay on the device until `compute`, so that a step does not wait for it.
     """
 
     def __init__(self) -> None:
@@ -125,9 +123,7 @@ class SplitMetrics:
 
     def update(self, losses: Losses, batch: Batch) -> None:
         """Add one batch."""
-        count = batch.num_counted
-        if not count:
-            return
+        count = len(batch.labels)
         self._add("loss", losses.total.detach(), count, times=count)
         if losses.reconstruction is not None:
             self._add("reconstruction", losses.reconstruction.detach(), count, times=count)
@@ -143,21 +139,20 @@ class SplitMetrics:
             overlapping = (overlap_BL * found_BL).sum(dtype=torch.float64)
             self._add("segmentation", overlapping, found_BL.numel())
 
-    def compute(self, split: str, device: torch.device | None = None) -> dict[str, float]:
+    def compute(self, split: str) -> dict[str, float]:
         """Return what was measured, as `split/loss` and so on, and start again. Synchronises.
 
         The sums stay the same tensors, which captured steps add to.
-
-        device: where ranks add up, since one may have measured nothing; None: the processor.
         """
-        device = next((value.device for value in self.sums.values()), device)
-        rows = [[float(self.sums.get(name, 0.0)), self.counts[name]] for name in METRICS]
-        totals_K2 = torch.tensor(rows, dtype=torch.float64, device=device)
+        means = {
+            f"{split}/{name}": float(self.sums[name]) / self.counts[name]
+            for name in METRICS
+            if self.counts[name]
+        }
         for value in self.sums.values():
             value.zero_()
         self.counts = Counter()
-        totals = zip(METRICS, distributed.all_reduce(totals_K2).tolist(), strict=True)
-        return {f"{split}/{name}": total / count for name, (total, count) in totals if count}
+        return means
 
     def _add(self, name: str, value: Tensor, count: int, times: int = 1) -> None:
         """One operation on the device; in float64, since the sum is."""

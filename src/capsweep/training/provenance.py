@@ -26,8 +26,8 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
     from capsweep.training import build, devices  # they import torch
 
     config = cell.config
-    device = "cuda" if devices.on_gpus(config) else "cpu"
-    layout = "last" if build.is_channels_last(config, device) else "first"
+    device = devices.choose_device(config)
+    layout = "last" if build.is_channels_last(config, device.type) else "first"
     dataset, routing, trainer = config["dataset"], config["routing"], config["trainer"]
     overrides = [text for text in cell.overrides if not text.startswith(OF_HERE)]
     return {
@@ -52,7 +52,7 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
             **({} if routing is None else {"routing": routing["impl"]}),
             "convolutions": f"{trainer.get('convolution', 'auto')}, channels {layout}",
             "optimizer": "fused" if trainer["fused_optimizer"] else "torch's default",
-            "tf32": config["precision"] == "tf32",  # else never: see `devices.set_tf32`
+            "tf32": config["precision"] == "tf32",  # else never: see `devices.prepare_device`
         },
         "logistics": {key: config[key] for key in ("trainer", "resources", "logger")},
         "tracking": content.describe_tracking(cell, labels),
@@ -106,11 +106,10 @@ def describe_hardware() -> dict[str, Any]:
     }
 
 
-def name_hardware(devices: int = 1) -> str:
-    """What decides the speed of a cell on so many devices, for people and for comparison."""
+def name_hardware() -> str:
+    """Return what decides the speed of a cell here, for people and for comparison."""
     gpus = list_gpus()
-    one = gpus[0] if gpus else _read_processor() or "unknown"
-    return one if devices == 1 else f"{devices} x {one}"
+    return gpus[0] if gpus else _read_processor() or "unknown"
 
 
 @cache

@@ -3,22 +3,21 @@
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
-from capsweep.errors import CodeChangedError, LeftEarlyError, WorkerLostError
+from capsweep.errors import LeftEarlyError
 from capsweep.ledger import cell_directory
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.ledger.lease import ClaimLostError, hold_lease
+from capsweep.ledger.lease import ClaimLostError, Lease, hold_lease
 from capsweep.ledger.ledger import METRICS, POINTS, Entry, Ledger
 from capsweep.tracking import content
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
-from capsweep.training import build, callbacks, ddp, devices, fit, provenance
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training import build, callbacks, fit, provenance
+from capsweep.training.run_hooks import Row, RunHooks
 from capsweep.training.size import network_size
 
 
@@ -67,26 +66,27 @@ def run(
                 directory.write_rows(POINTS, points)
                 for row in content.merge_rows(rows, points):  # again: W&B may have lost them
                     tracker.log(row)
-                hooks = replace(
-                    hooks,
-                    on_checkpoint=directory.store_checkpoint,
-                    directory=directory,
-                    tracker=tracker,
-                    lease=lease,
-                )
-                count = devices.count_devices(cell.config)
-                if count == 1:
-                    result = fit.fit(cell, places, directory, hooks, gpus)
-                else:
-                    result = ddp.fit(count, cell, places, directory, hooks, gpus)
+
+                def record_row(name: str, row: Row) -> None:
+                    """Write a row to the ledger, then to W&B, unless the cell was taken over."""
+                    _check_lease(lease)
+                    directory.append_row(name, row)
+                    tracker.log(row)
+
+                result = fit.fit(cell, places, directory, hooks, record_row, gpus)
                 tracker.close(0, content.summarise_result(result), directory.path)
                 for name in ("fault", "seconds", "url"):
                     result[f"tracking_{name}"] = getattr(tracker, name)
-                hooks.check_lease()
+                _check_lease(lease)
                 now = datetime.now(UTC).isoformat(timespec="seconds")
                 result = directory.finish({**result, **anew, **(facts or {}), "finished": now})
                 tracker.mark_synced(ledger, places.storage, cell.signature)
                 return result
+
+
+def _check_lease(lease: Lease | None) -> None:
+    if lease is not None:
+        lease.raise_if_lost()
 
 
 def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
@@ -106,7 +106,7 @@ def _recording_failures(directory: CellDirectory, hooks: RunHooks) -> Iterator[N
         yield
     except SystemExit as error:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from error
-    except (ClaimLostError, CodeChangedError, LeftEarlyError, WorkerLostError):
+    except (ClaimLostError, LeftEarlyError):
         raise  # the folder is another process's now; or it goes on later, and did not fail
     except Exception as error:  # whatever it is, it is written down and raised
         if hooks.is_stopping:

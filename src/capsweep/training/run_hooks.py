@@ -1,20 +1,11 @@
-"""The way of an epoch's row and of points inside it, and how a run is asked to stop. Drivers
-import this: no torch.
-"""
+"""How a run tells its caller of epochs, and is asked to stop. Drivers import this: no torch."""
 
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from capsweep.ledger.ledger import METRICS, POINTS
-
-if TYPE_CHECKING:
-    from capsweep.ledger.cell_directory import CellDirectory
-    from capsweep.ledger.lease import Lease
-    from capsweep.tracking.tracker import Tracker
+from typing import Any
 
 Row = dict[str, Any]  # of metrics.jsonl: one epoch; of steps.jsonl: a point inside it
 
@@ -22,13 +13,10 @@ Row = dict[str, Any]  # of metrics.jsonl: one epoch; of steps.jsonl: a point ins
 class StopFlag:
     """Set by the first SIGTERM, such as Slurm's before it takes a node; a second one ends the
     process. It stays set between cells.
-
-    handler: what SIGTERM does instead, and the flag is never set.
     """
 
-    def __init__(self, handler: Any = None) -> None:
+    def __init__(self) -> None:
         self.is_set = False
-        self.handler = self._on_sigterm if handler is None else handler
 
     @contextmanager
     def handling_sigterm(self) -> Iterator[None]:
@@ -43,7 +31,7 @@ class StopFlag:
     def install_handler(self) -> None:
         """Take SIGTERM over, from Lightning too. Only a main thread can."""
         if not self.is_set:
-            _set_handler(self.handler)
+            _set_handler(self._on_sigterm)
 
     def _on_sigterm(self, *_: object) -> None:
         self.is_set = True
@@ -55,54 +43,23 @@ def _set_handler(handler: Any) -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
-def _ignore(*_: object) -> None:
+def _ignore(row: Row) -> None:
     return None
 
 
 @dataclass(frozen=True)
 class RunHooks:
-    """Takes each epoch's row, and points inside it, to the ledger, to W&B and to the caller, in the
-    process that holds the cell.
+    """What the caller of a run is told, and how it ends the run early.
 
-    on_epoch: the caller's; it returns True to end the run after that epoch, with a checkpoint.
-    on_point: the caller's too.
-    stop_flag: SIGTERM ends the run as on_epoch can. The others are the cell's, once it runs;
-    on_checkpoint: stores a renewed checkpoint where the ledger is.
+    on_epoch: gets each epoch's row; it returns True to end the run after that epoch, with a
+        checkpoint.
+    stop_flag: SIGTERM ends the run as on_epoch can.
     """
 
     on_epoch: Callable[[Row], object] = _ignore
     stop_flag: StopFlag | None = None
-    on_checkpoint: Callable[[], object] = _ignore
-    on_point: Callable[[Row], object] = _ignore
-    directory: "CellDirectory | None" = None
-    tracker: "Tracker | None" = None
-    lease: "Lease | None" = None
 
     @property
     def is_stopping(self) -> bool:
-        """Whether SIGTERM has come."""
+        """Return whether SIGTERM has come."""
         return self.stop_flag is not None and self.stop_flag.is_set
-
-    def check_lease(self) -> None:
-        """Raise ClaimLostError when another process has taken the cell over."""
-        if self.lease is not None:
-            self.lease.raise_if_lost()
-
-    def record_epoch(self, row: Row) -> bool:
-        """Whether the caller ends the run after this epoch. The lease is checked before anything is
-        written.
-        """
-        self._record_row(METRICS, row)
-        return self.on_epoch(row) is True
-
-    def record_point(self, point: Row) -> None:
-        """As `record_epoch`; a point ends no run."""
-        self._record_row(POINTS, point)
-        self.on_point(point)
-
-    def _record_row(self, name: str, row: Row) -> None:
-        self.check_lease()
-        if self.directory is not None:
-            self.directory.append_row(name, row)
-        if self.tracker is not None:
-            self.tracker.log(row)

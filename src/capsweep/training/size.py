@@ -73,7 +73,6 @@ class Layer:
     """
 
     name: str
-    kind: str
     output_shape: tuple[int, ...] | None
     parameters: int
     flops: int
@@ -110,7 +109,6 @@ def measure_layers(config: Mapping[str, Any]) -> list[Layer]:
     layers = [
         Layer(
             name=name or "(network)",
-            kind=type(module).__name__,
             output_shape=shapes.get(name),
             parameters=sum(parameter.numel() for parameter in module.parameters(recurse=False)),
             flops=flops[name],
@@ -129,22 +127,21 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
+    from capsweep.model.routing import use_references
     from capsweep.training import build
 
     build.check_targets(config)
     build.build_optimizer(config)
-    dataset, routing = config["dataset"], config["routing"]
-    if routing is not None and routing["impl"] in ("auto", "fast", "triton"):
-        routing = {**routing, "impl": "reference"}  # FLOPs do not depend on the implementation
+    dataset = config["dataset"]
     flops: Counter[str] = Counter()
     shapes: dict[str, Any] = {}
     running = [""]  # the names of the modules whose forward runs, the innermost last
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        network = build.build_network({**config, "routing": routing})
+        network = build.build_network(config)
+        use_references(network)  # FLOPs do not depend on the implementation
         names = {module: name for name, module in network.named_modules()}
 
-        def enter_module(module: Any, inputs: Any, named_inputs: Any) -> None:
-            _check_votes(config, module, (*inputs, *named_inputs.values()))
+        def enter_module(module: Any, *_: Any) -> None:
             flops[running[-1]] += counter.get_total_flops() - flops.total()
             running.append(names[module])
 
@@ -154,27 +151,17 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
             shapes.setdefault(running.pop(), tuple(first.shape[1:]))
 
         for module in names:
-            module.register_forward_pre_hook(enter_module, with_kwargs=True)
+            module.register_forward_pre_hook(enter_module)
             module.register_forward_hook(leave_module)
         try:
             output = network(torch.empty(1, *dataset["image_shape"]))
             if (decoder := getattr(network, "decoder", None)) is not None:
                 for _ in range(dataset.get(LABELS, 1)):  # each class that an image shows
                     decoder(output.pose_BJD, torch.empty(1, dataset["num_classes"]))
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise ConfigError(f"model={config['model']['name']}: {reason}") from error
     return network, flops, shapes
-
-
-def _check_votes(config: Mapping[str, Any], module: Any, inputs: tuple[Any, ...]) -> None:
-    """Raise ConfigError where a routing is for votes of another kind than its network has."""
-    kind = getattr(module, "votes_kind", None)
-    if kind is not None and not any(isinstance(value, kind) for value in inputs):
-        raise ConfigError(
-            f"routing={config['routing']['name']} is for {KINDS[kind.__name__]} alone, and "
-            f"model={config['model']['name']} has others"
-        )
 
 
 def _cache_key(config: Mapping[str, Any]) -> str:

@@ -42,10 +42,20 @@ class TrainingStep:
             losses = self.objective(self.network, batch, margin)
         self.optimizer.zero_grad()
         losses.total.backward()
-        clip_gradient(self.network, self.clip_norm)
-        round_rates(self.optimizer, self.device)
+        if self.clip_norm:
+            nn.utils.clip_grad_norm_(self.network.parameters(), self.clip_norm)
+        self._round_rates()
         self.optimizer.step()
         return losses._replace(total=losses.total.detach(), scores_BN=losses.scores_BN.detach())
+
+    def _round_rates(self) -> None:
+        """Round the learning rates of a GPU's optimiser to float32.
+
+        Kernels read them so off a tensor; eager and captured steps have the same bits.
+        """
+        for group in self.optimizer.param_groups if self.device.type == "cuda" else ():
+            if not isinstance(group["lr"], Tensor):
+                group["lr"] = torch.tensor(group["lr"], dtype=torch.float32).item()
 
     def copy(self) -> "TrainingStep":
         """Return the step of a copy of the network, with an optimiser in the same state."""
@@ -71,22 +81,6 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
     """Let what a network multiplies be bfloat16 where a cell's precision is mixed."""
     mixed = precision == "bf16-mixed"
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed)
-
-
-def clip_gradient(network: nn.Module, longest: float | None) -> None:
-    """Shorten the gradient of all parameters together to a length; None: leave it."""
-    if longest:
-        nn.utils.clip_grad_norm_(network.parameters(), longest)
-
-
-def round_rates(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """Round the learning rates of a GPU's optimiser to float32.
-
-    Kernels read them so off a tensor; eager and captured steps have the same bits.
-    """
-    for group in optimizer.param_groups if device.type == "cuda" else ():
-        if not isinstance(group["lr"], Tensor):
-            group["lr"] = torch.tensor(group["lr"], dtype=torch.float32).item()
 
 
 def list_numbers(step: TrainingStep) -> dict[str, float]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from procedure_1 import AWKWARD
+from routing_oracles import AWKWARD
 from torch import nn
 
 from capsweep.config import compose, package_files

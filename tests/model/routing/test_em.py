@@ -1,65 +1,77 @@
 """EM routing against procedure 1, written out. Other implementations than the reference are held to
 it by test_parity.
 
-Shape letters: B batch, M parent positions, K kernel offsets, L = K I children below one, J parent
-types, D parent pose, T iterations.
+Shape letters: B batch, I children, J parent types, D parent pose.
 """
 
+import math
 from functools import partial
 
 import pytest
+import routing_oracles as oracles
 import torch
-from em_procedure import em_procedure, list_pairs
 from hydra.utils import instantiate
-from routing_layers import Layer, convolutional_layer
+from routing_oracles import Image, RoutedImage, Shape
+from routing_variants import iterations, normal
 from torch import Tensor, nn
 
 from capsweep.config import compose
-from capsweep.model.routing import LayerSizes, make_class_routing
+from capsweep.model.routing import LayerSizes
 from capsweep.model.routing.em import IMPLS, EMProcedure, EMRouting, reference
 from capsweep.model.votes import Votes
 
-GRIDS = {"stride-1": ((3, 4), 2, 1), "stride-2": ((5, 6), 3, 2), "one-position": ((3, 3), 3, 1)}
-
-approx = partial(pytest.approx, abs=1e-10, rel=0)
 every_impl = pytest.mark.parametrize("impl", IMPLS)
-iterations = pytest.mark.parametrize("num_iters", [1, 2, 3])
 
 
-def draw_layer(name: str = "stride-1") -> Layer:
-    """Children of two types on a grid, parents of three above them, poses of 2x2."""
-    grid, kernel, stride = GRIDS[name]
-    return convolutional_layer("em", grid, kernel, (2, 3), (2, 2), stride=stride, batch=2)
+def procedure_1(
+    image: Image, beta_u_J: Tensor, beta_a_J: Tensor, num_iters: int, procedure: EMProcedure
+) -> RoutedImage:
+    first = assigned = oracles.divide(oracles.zeros(image), procedure.r0)
+    usual = oracles.add_up(first)
+    present = oracles.add_up({link: image.activation[link.child] for link in image.vote})
+    mean, active, logit = {}, {}, {}
+    for t in range(num_iters):
+        r = {link: share * image.activation[link.child] for link, share in assigned.items()}
+        mass = {parent: m + 1e-7 for parent, m in oracles.add_up(r).items()}
+        mean = {parent: s / mass[parent] for parent, s in oracles.add_votes(image, r).items()}
+        square = {link: (vote - mean[link.parent]) ** 2 for link, vote in image.vote.items()}
+        spread = oracles.add_up({link: r[link] * square[link] for link in square})
+        variance = {parent: s / mass[parent] + procedure.floor for parent, s in spread.items()}
+        for parent, m in mass.items():
+            kind, heavy = parent[1], m / usual[parent] if procedure.mass_norm == "ratio" else m
+            cost = heavy * (beta_u_J[kind] + variance[parent].log() / 2).sum()
+            temperature = procedure.inverse_temperature * (1 - procedure.rate ** (t + 1))
+            active[parent] = (temperature * (beta_a_J[kind] - cost)).sigmoid()
+            if procedure.activation == "mixing":
+                active[parent] = m / (present[parent] + 1e-7 * len(beta_u_J))
+        for link in image.vote:
+            density = square[link] / variance[link.parent]
+            density = density + (2 * math.pi * variance[link.parent]).log()
+            logit[link] = active[link.parent].log() - density.sum() / 2
+        last, assigned = assigned, oracles.divide(logit, procedure.norm)
+    return RoutedImage(last, mean, active)
 
 
-@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("shape", [(2, 5, 3, 4, 2), None], ids=str)
+@iterations
 @pytest.mark.parametrize("norm", ["all", "types", "positions"])
 @pytest.mark.parametrize("r0", ["all", "types"])
 @pytest.mark.parametrize(
     ("activation", "mass_norm"), [("cost", "sum"), ("cost", "ratio"), ("mixing", "sum")]
 )
-def test_every_iteration_is_that_of_procedure_1(
-    grid: str, norm: str, r0: str, activation: str, mass_norm: str
+def test_parents_assignments_and_gradients_are_those_of_procedure_1(
+    shape: Shape, num_iters: int, norm: str, r0: str, activation: str, mass_norm: str
 ) -> None:
     procedure = EMProcedure(1.0, norm=norm, r0=r0, mass_norm=mass_norm, activation=activation)
-    given = draw_layer(grid)
-    with torch.no_grad():
-        routed = given.route(reference, 3, with_trace=True, procedure=procedure)
-    pairs = list_pairs(given.votes)
-    assert routed.trace is not None
-    for item in range(2):
-        expected = em_procedure(item, given, procedure, num_iters=3)
-        for step, iteration in zip(routed.trace, expected, strict=True):
-            coupling_MLJ = step["coupling"].expand(2, -1, -1, -1)[item]
-            for place, pair in pairs.items():
-                assert coupling_MLJ[place].item() == approx(iteration.assigned[pair])
-            for parent, activation_of in iteration.activation.items():
-                assert step["activation"][item][parent].item() == approx(activation_of)
-                assert step["pose"][item][parent].tolist() == approx(iteration.mean[parent])
-    torch.testing.assert_close(routed.pose_BJD, routed.trace[-1]["pose"].flatten(1, 2))
-    torch.testing.assert_close(routed.act_BJ, routed.trace[-1]["activation"].flatten(1))
-    if activation == "cost":
-        torch.testing.assert_close(routed.logit_BJ.sigmoid(), routed.act_BJ)
+    votes, options = oracles.draw_votes(shape), {"num_iters": num_iters, "procedure": procedure}
+    beta_u_J, beta_a_J = normal(1)(2, oracles.sizes_of(votes).parents).unbind()
+    oracles.assert_follows(
+        lambda votes, *own: reference(votes, num_iters, *own, procedure, with_trace=True),
+        partial(procedure_1, **options),
+        votes,
+        beta_u_J,
+        beta_a_J,
+    )
 
 
 ODD = {
@@ -107,50 +119,44 @@ def test_a_layer_owns_a_pair_of_betas_for_each_parent_type_and_that_of_classes_o
     # In units of 2500: -1250, and -2500.
     expected = {"beta_u_J": pytest.approx([0.709, 0.709]), "beta_a_J": [-0.5, -0.5]}
     assert parameters(module) == expected
-    assert module.procedure.inverse_temperature_at(0) == pytest.approx(0.02 * 0.05)
-    module = make_class_routing(factory(), LayerSizes(256, 2, 16, 16))
+    assert module.procedure.inverse_temperature == 0.02
+    module = factory()(sizes=LayerSizes(256, 2, 16, 16, of_classes=True))
     expected = {"beta_u_J": pytest.approx([2.838, 2.838]), "beta_a_J": [-1.0, -1.0]}
     assert parameters(module) == expected
-    assert module.procedure.inverse_temperature_at(0) == pytest.approx(0.005 * 0.05)
+    assert module.procedure.inverse_temperature == pytest.approx(0.005)
 
 
 @every_impl
 def test_the_layer_routes_with_its_own_options_and_the_unit_of_its_betas(impl: str) -> None:
-    given = draw_layer()
+    votes = oracles.draw_votes(None)
     options = {"norm": "types", "r0": "types", "mass_norm": "ratio", "floor": 0.01}
     overrides = [f"routing.{key}={value}" for key, value in options.items()]
     make = factory(*overrides, "routing.num_iters=2", "routing.beta_a=-3.0", impl=impl)
-    module = make(sizes=LayerSizes(8, 3, 4, 4)).double()
-    routed = module(given.votes)
-    betas: list[Tensor] = [torch.full((3,), beta, dtype=torch.float64) for beta in (0.709, -3.0)]
-    procedure = EMProcedure(0.02, norm="types", r0="types", mass_norm="ratio", floor=0.01)
-    expected = IMPLS[impl](given.votes, 2, *betas, procedure=procedure)
+    module = make(sizes=oracles.sizes_of(votes)).double()
+    betas = [torch.full((3,), beta, dtype=torch.float64) for beta in (0.709, -3.0)]
+    expected = IMPLS[impl](votes, 2, *betas, procedure=EMProcedure(0.02, **options))
+    routed = module(votes)
     torch.testing.assert_close(routed.act_BJ, expected.act_BJ, rtol=1e-6, atol=0)
     torch.testing.assert_close(routed.pose_BJD, expected.pose_BJD, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(routed.logit_BJ.sigmoid(), routed.act_BJ)
 
 
 def test_a_trace_says_what_entered_each_m_step_and_is_kept_on_request() -> None:
-    given = draw_layer()
-    module = factory(impl="fast")(sizes=LayerSizes(8, 3, 4, 4)).double()
-    assert module(given.votes).trace is None
-    routed = module(given.votes, with_trace=True)
-    torch.testing.assert_close(routed.pose_BJD, module(given.votes).pose_BJD)
+    votes = oracles.draw_votes(None)
+    module = factory(impl="fast")(sizes=oracles.sizes_of(votes)).double()
+    assert module(votes).trace is None
+    routed = module(votes, with_trace=True)
+    torch.testing.assert_close(routed.pose_BJD, module(votes).pose_BJD)
+    assert len(routed.trace) == 3
     for step in routed.trace:
-        shapes = {key: tuple(value.shape[1:]) for key, value in step.items()}
-        assert shapes == {
-            "coupling": (6, 8, 3),
-            "pose": (6, 3, 4),
-            "activation": (6, 3),
-            "squared_distance": (6, 8, 3),
-            "child_activation": (6, 8),
-        }
-        difference = given.votes.form_local() - step["pose"][:, :, None]
-        squared = difference.square().sum(dim=4)
+        squared = (votes.form_local() - step["pose"][:, :, None]).square().sum(dim=4)
         torch.testing.assert_close(step["squared_distance"], squared)
+        assert step["coupling"].shape == squared.shape
+        assert torch.equal(step["child_activation"], votes.local_activation())
 
 
 @every_impl
 def test_votes_without_child_activations_are_refused(impl: str) -> None:
     votes = Votes(torch.ones(1, 2, 3), torch.ones(2, 2, 4, 3))
-    with pytest.raises(ValueError, match="no child activations, which this routing asks for"):
+    with pytest.raises(ValueError, match="no child activations, since the module of"):
         IMPLS[impl](votes, 2, torch.zeros(2), torch.zeros(2))

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from capsweep.errors import ConfigError
 from capsweep.model.capsules import find_fault_of_kernels
-from capsweep.model.routing import LayerSizes, choose_impl, describe_routing
-from capsweep.model.routing.dynamic import DynamicRouting, triton_route
-from capsweep.model.votes import ConvolutionalVotes, Votes
+from capsweep.model.routing import LayerSizes, Route, describe_routing
+from capsweep.model.routing.dynamic import DynamicRouting
+from capsweep.model.votes import Votes
 
 pytest.importorskip("triton", reason="triton is not installed (it is on Linux, in the dev extra)")
 
@@ -60,18 +59,9 @@ def test_on_a_gpu_auto_is_triton_where_it_applies(normaliser: str, votes: Votes)
 
 def test_of_several_implementations_auto_takes_the_last_that_can_route_these_votes() -> None:
     impls = {"reference": lambda *_, **__: 1, "fast": lambda *_, **__: 2, "best": lambda *_: 3}
-    route = choose_impl(impls, "auto", {"best": lambda votes, **options: votes > len(options)})
+    route = Route(impls, "auto", {"best": lambda votes, **options: votes > len(options)})
     assert [route(1), route(0), route(1, divided=True)] == [3, 2, 2]
     assert route.used == {"best", "fast"}
-
-
-def test_votes_that_are_not_linear_are_refused_with_the_cure() -> None:
-    numbers = torch.zeros(1, 1, 1, 2, 2)
-    votes = ConvolutionalVotes(numbers, numbers[..., 0, 0], numbers, torch.zeros(1, 1).long())
-    with pytest.raises(
-        ConfigError, match=r"routing\.impl=triton .* set routing\.impl=auto, fast or reference"
-    ):
-        triton_route(votes, 2)
 
 
 def _python(*arguments: str) -> str:

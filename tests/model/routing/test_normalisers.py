@@ -17,7 +17,6 @@ from routing_oracles import Image, RoutedImage, Shape, any_seed
 from routing_variants import assert_same, iterations, normal
 from torch import Tensor
 
-from capsweep.config import bounds
 from capsweep.model.routing import dynamic
 from capsweep.model.routing.normalisers import DIVIDING, NORMALISERS
 
@@ -27,10 +26,6 @@ every_normaliser = pytest.mark.parametrize("name", NORMALISERS)
 any_logits = st.lists(st.integers(-8, 8) | st.floats(-50, 50), min_size=1, max_size=7).map(
     partial(torch.tensor, dtype=torch.float64)
 )
-
-
-def test_the_configuration_knows_their_names() -> None:
-    assert tuple(NORMALISERS) == bounds.NORMALISERS
 
 
 def find_threshold(part: Callable[[float], Tensor], highest: float) -> Tensor:

@@ -27,7 +27,7 @@ from capsweep.model.routing import (
     sda,
     variational_bayes,
 )
-from capsweep.model.routing.em_procedure import EMProcedure
+from capsweep.model.routing.em import EMProcedure
 
 VARIANTS = {
     "dynamic": dynamic.IMPLS,

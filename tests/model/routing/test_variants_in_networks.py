@@ -4,6 +4,7 @@ the same weights as the others.
 Shape letters: B batch, I children, J parents, D parent pose.
 """
 
+import re
 from functools import cache
 
 import pytest
@@ -107,12 +108,37 @@ def test_a_linear_head_reads_a_logit_off_each_pose_by_the_weights_of_all() -> No
     assert torch.equal(find_logits(output), output.scores_BN)  # what attacks climb
 
 
-@every_network
-def test_parents_without_activations_are_refused_where_activations_are_the_scores(
-    model: str,
+KERNELS = "routing=uniform routing.impl=triton is for vector capsules alone; add model=capsnet"
+LENGTHS = "routing=inverted_attention needs model.head=linear; add model.head=linear loss=cross_ent"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("model=capsnet_tiny routing=inverted_attention", LENGTHS),
+        ("model=matrix_capsnet_tiny routing=inverted_attention", LENGTHS),
+        (
+            "model=capsnet_tiny routing=em routing.impl=triton",
+            "routing.impl must be one of auto, re",
+        ),
+        ("model=matrix_capsnet_tiny routing=uniform routing.impl=triton", KERNELS),
+        (
+            "routing.impl=triton routing.normaliser=entmax",
+            "routing.impl=triton is for a softmax; s",
+        ),
+        (
+            "routing.normaliser=argmax",
+            "routing.normaliser must be one of softmax, sigmoid, max_min",
+        ),
+        ("routing.normaliser=entmax routing.none_of_the_above=true", "routing.none_of_the_above=t"),
+        ("routing=self_attention model.primary.divided=true", "model.primary.divided=true needs a"),
+    ],
+)
+def test_a_routing_that_a_network_cannot_take_is_refused_in_one_line_with_the_cure(
+    line: str, message: str
 ) -> None:
-    config = compose.cell(["dataset=digits", f"model={model}", "routing=inverted_attention"]).config
-    with pytest.raises(ConfigError, match=r"^model\.head=length reads .* set model\.head=linear"):
+    config = compose.cell(["dataset=digits", *line.split()]).config
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}.*$"):
         network_size(config)
 
 

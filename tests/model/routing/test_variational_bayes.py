@@ -16,7 +16,7 @@ from routing_variants import assert_same, iterations, normal
 from torch import Tensor
 
 from capsweep.model.routing import Routed, em, variational_bayes
-from capsweep.model.routing.em_procedure import EMProcedure
+from capsweep.model.routing.em import EMProcedure
 from capsweep.model.routing.variational_bayes import reference
 from capsweep.model.votes import Votes
 

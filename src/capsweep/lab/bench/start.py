@@ -21,7 +21,7 @@ QUICK = {"start": {"rounds": 1}}
 PATIENCE = 120.0  # seconds within which a sweep must begin to train
 UNIT, TRAINING = "import torch", "import capsweep.training.run"
 # The cells of `make sweep ROUTING=3`, as short as can be: what is timed is all but training.
-SWEEP = ("ablation", "--routing", "3", "--epochs", "1", "limit_batches=1", "logger=csv")
+SWEEP = ("ablation", "ROUTING=3", "EPOCHS=1", "limit_batches=1", "logger=csv")
 HELPED = (
     *("sweep", "plan", "report", "train", "info", "eval", "ledger", "data", "bench", "doctor"),
     *("attach", "status", "stop", "wandb"),
@@ -31,7 +31,7 @@ HELPED = (
 def measure_start(rounds: int = ROUNDS) -> BenchReport:
     """Commands that train nothing, and the first cell of a sweep."""
     with tempfile.TemporaryDirectory() as folder:
-        _run_python("-m", "capsweep", "sweep", *SWEEP, "--executor", "local", "--storage", folder)
+        _run_python("-m", "capsweep", "sweep", *SWEEP, "EXECUTOR=local", f"STORAGE={folder}")
         commands = _list_commands(folder)
         seconds: dict[str, list[float]] = {name: [] for name in commands}
         for _ in range(rounds + 1):
@@ -57,7 +57,7 @@ def _list_commands(storage: str) -> dict[str, tuple[tuple[str, ...], str, float 
     """What takes turns: what is typed after `python`, unit (seconds, or times `import torch`), and
     bar. storage: of a sweep whose cells are finished.
     """
-    place = ("--storage", storage)
+    place = (f"STORAGE={storage}",)
     commands = {
         "plan ablation": (("plan", "ablation", *place), "x", 1.6),
         "make sweep ROUTING=3, nothing to run": (("sweep", *SWEEP, *place), "x", 2.0),
@@ -81,7 +81,7 @@ def _time_first_step(storage: Path) -> float:
     """From the start of a sweep to its first training step; the sweep is ended then."""
     started = time.time()
     sweep = subprocess.Popen(
-        [sys.executable, "-m", "capsweep", "sweep", *SWEEP, "--storage", str(storage)],
+        [sys.executable, "-m", "capsweep", "sweep", *SWEEP, f"STORAGE={storage}"],
         stdout=subprocess.DEVNULL,
     )
     try:

@@ -16,7 +16,6 @@ from capsweep.lab.bench.machine import time_call
 from capsweep.lab.bench.results import BenchReport, Measured
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import choices, executors, expand, plan
-from capsweep.sweep.choices import Choices
 from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.queue import JobQueue
@@ -38,7 +37,7 @@ def measure_sweep(cells: int = CELLS, seeds: int = 200) -> BenchReport:
 
 def _measure_plan(seeds: int) -> Measured:
     """The ablation, five places, with so many seeds."""
-    sweep = choices.load_sweep("ablation", Choices(seeds=str(seeds)))
+    sweep = choices.load_sweep("ablation", {"SEEDS": str(seeds)})
     with tempfile.TemporaryDirectory() as folder:
         seconds = time_call(lambda: plan.make_plan(expand.expand_sweep(sweep), Ledger(folder)))
     return Measured(f"plan of {5 * seeds:,} cells", seconds, "s", 10)

@@ -9,12 +9,12 @@ from statistics import median
 from typing import Any
 
 from capsweep.config import package_files
-from capsweep.config.bounds import NORMALISERS
 from capsweep.lab.bench import comparison
 from capsweep.lab.bench.processes import start_calls
 from capsweep.lab.bench.results import BenchReport, Measured
 from capsweep.lab.bench.training import StepCandidate, StepTraining, check_step
 from capsweep.model.routing import describe_routing
+from capsweep.model.routing.normalisers import NORMALISERS
 from capsweep.training import devices
 
 SETTINGS = ("experiment=overlap", "model.head=linear", "loss=binary_cross_entropy")
@@ -30,7 +30,7 @@ def list_candidates() -> dict[str, StepCandidate]:
     """
     folder = package_files.find_folder("conf") / "routing"
     choices = {path.stem: [f"routing={path.stem}"] for path in sorted(folder.glob("*.yaml"))}
-    for name in NORMALISERS[1:]:
+    for name in [*NORMALISERS][1:]:
         choices[f"{DYNAMIC}, {name}"] = ["routing=dynamic", f"routing.normaliser={name}"]
     return {
         name: StepCandidate("auto", overrides=(*SETTINGS, *choice))

@@ -118,6 +118,11 @@ class AttackOptions:
         """What the attack aims at, as tables and file names say it."""
         return "targeted" if self.targeted else "untargeted"
 
+    @property
+    def rate(self) -> str:
+        """Return the key of the fraction that a content has of each attack."""
+        return "success_rate" if self.targeted else "accuracy"
+
     def list_attacks(self, method: str, seed: int) -> list[Attack]:
         """One for each eps."""
         steps = 1 if method == "fgsm" else self.steps
@@ -148,7 +153,6 @@ def attack_cell(
     retest = verify_predictions(cell, stored, options.examples)
     parts = list(split_range(retest.examples, BATCH))  # their images are made one after another
     bounds = make_threat_model(cell, parts[0]).bounds
-    rate = "success_rate" if options.targeted else "accuracy"
     for method in options.methods:
         attacks, results = options.list_attacks(method, cell.config["seed"]), []
         for attack in attacks:
@@ -159,7 +163,7 @@ def attack_cell(
             count = AttackCount(*map(sum, zip(*counts, strict=True)))
             successes = count.successes if options.targeted else count.tries - count.successes
             result = {**asdict(attack), "step": attack.step, **count._asdict()}
-            results.append(result | {rate: successes / count.tries})
+            results.append(result | {options.rate: successes / count.tries})
         settings = [[asdict(attack) for attack in attacks], EPS_SCALE, retest.examples]
         digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
         content = {

@@ -20,7 +20,7 @@ from capsweep.config import compose
 from capsweep.config.cell import LOGISTICS_INSIDE, get
 from capsweep.data.batches import Batch, EvaluatedSplit, EvaluationLoader
 from capsweep.data.evaluation_parts import EvaluationParts
-from capsweep.data.module import EVALUATION_BATCH, PreparedSplits
+from capsweep.data.splits import EVALUATION_BATCH, PreparedSplits
 from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger, Predictions, load_predictions
@@ -29,6 +29,8 @@ from capsweep.model.capsules import NetworkOutput
 from capsweep.statistics.examples import find_wrong
 from capsweep.training import build, devices
 
+# Overrides of where a cell was trained; older cells may have had several devices.
+OF_TRAINING = ("places.", "resources.", "trainer.devices=")
 AMBIGUOUS = 1e-3  # of the highest score: the next lower one may win on another device
 
 
@@ -119,7 +121,7 @@ class CellLoader:
             if digests.get(split, digest) != digest:
                 raise UserError(
                     f"{name}: its {split} data had sha256 {digest}, and what is read now has "
-                    f"{digests[split]}; set --data-dir to the data that it was trained on"
+                    f"{digests[split]}; set DATA_DIR to the data that it was trained on"
                 )
 
     def load_tested(
@@ -142,7 +144,7 @@ class CellLoader:
         if overrides is None:
             raise DamageError(f"{name}: its provenance.json is absent; {REMOVE}")
         try:
-            return compose.cell([o for o in overrides if not o.startswith("places.")]).config
+            return compose.cell([o for o in overrides if not o.startswith(OF_TRAINING)]).config
         except ConfigError as error:
             why = f"today's configuration refuses its settings ({error})"
             raise UserError(f"{name}: {why}; {_other_code(name)}") from error

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from capsweep.data.batches import Batch, EvaluatedSplit
-from capsweep.data.module import EVALUATION_BATCH
+from capsweep.data.splits import EVALUATION_BATCH
 from capsweep.errors import NotApplicableError
 from capsweep.lab.evaluation.checkpoint import (
     CellLoader,
@@ -108,7 +108,7 @@ def find_routed(cell: TrainedCell, examples: int, iterations: int | None) -> Rou
 
 
 def load_routed(loader: CellLoader, name: str, options: argparse.Namespace) -> RoutedCell:
-    """The same of a cell of the ledger, as `figures.add_trace_options` say, once it is verified."""
+    """The same of a cell of the ledger, as the options of a figure say, once it is verified."""
     cell, predictions = loader.load_tested(name)
     routed = find_routed(cell, options.examples, options.iterations)
     verify_predictions(cell, predictions, routed.examples)

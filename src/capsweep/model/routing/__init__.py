@@ -36,31 +36,28 @@ class Routed(NamedTuple):
 
 def make_routed(
     pose_BMJD: Tensor,
-    act_BMJ: Tensor,
     coupling_BMLJ: Tensor,
     trace: list[dict[str, Tensor]] | None = None,
+    *,
+    act_BMJ: Tensor | None = None,
     logit_BMJ: Tensor | None = None,
 ) -> Routed:
-    """What routing returns, position by position."""
+    """Return what routing returns, position by position.
+
+    act_BMJ: None, as active as their pose is long.
+    """
+    active_BMJ = torch.linalg.vector_norm(pose_BMJD, dim=-1) if act_BMJ is None else act_BMJ
     return Routed(
         pose_BJD=pose_BMJD.flatten(1, 2),
-        act_BJ=act_BMJ.flatten(1),
+        act_BJ=active_BMJ.flatten(1),
         coupling_BIJ=coupling_BMLJ[:, 0] if coupling_BMLJ.shape[1] == 1 else None,
         trace=trace,
         logit_BJ=None if logit_BMJ is None else logit_BMJ.flatten(1),
     )
 
 
-def make_routed_by_length(
-    pose_BMJD: Tensor, coupling_BMLJ: Tensor, trace: list[dict[str, Tensor]] | None = None
-) -> Routed:
-    """The same, of parents that are as active as their pose is long."""
-    length_BMJ = torch.linalg.vector_norm(pose_BMJD, dim=-1)
-    return make_routed(pose_BMJD, length_BMJ, coupling_BMLJ, trace)
-
-
 def join_routed(parts: Sequence[Routed]) -> Routed:
-    """What routing returned for some images at a time, of all of them; no traces."""
+    """Return of all images what routing returned for some at a time; no traces."""
     if len(parts) == 1:
         return parts[0]
     joined = [None if one[0] is None else torch.cat(one) for one in zip(*parts, strict=True)]
@@ -71,12 +68,21 @@ def join_routed(parts: Sequence[Routed]) -> Routed:
 
 
 class LayerSizes(NamedTuple):
-    """Of a layer that is routed: children below one position, parents there, numbers of a pose."""
+    """The sizes of a layer that is routed.
+
+    Attributes:
+        children: below one position.
+        parents: there.
+        child_pose: numbers of a child's pose.
+        parent_pose: numbers of a parent's pose.
+        of_classes: whether the parents are the classes.
+    """
 
     children: int
     parents: int
     child_pose: int
     parent_pose: int
+    of_classes: bool = False
 
 
 class RoutingFactory(Protocol):
@@ -85,22 +91,20 @@ class RoutingFactory(Protocol):
     def __call__(self, *, sizes: LayerSizes) -> nn.Module: ...
 
 
-def make_class_routing(routing: RoutingFactory, sizes: LayerSizes) -> nn.Module:
-    """The routing of a layer whose parents are the classes.
+class CouplingRule(NamedTuple):
+    """How the children of a routing divide themselves: as in `coupling_softmax`."""
 
-    A variant that starts with other values there has the method `use_class_values`.
-    """
-    layer = routing(sizes=sizes)
-    use_class_values: Any = getattr(layer, "use_class_values", None)
-    if use_class_values is not None:
-        use_class_values()
-    return layer
+    norm: str = "all"
+    none_of_the_above: bool = False
 
 
 class Route:
-    """Routes the votes of a layer by an implementation of its variant, as `choose_impl` says.
+    """Routes the votes of a layer by one implementation of its variant, and by no other.
 
-    used: the names of those that have routed so far.
+    impl: its name in `impls`, or auto: the last of them that can, chosen where votes are routed,
+    since only there their device is known. conditions: a question on votes and options for each
+    that cannot always. used: the names of those that have routed so far. Raises ValueError for
+    another name.
     """
 
     def __init__(
@@ -109,42 +113,106 @@ class Route:
         impl: str,
         conditions: Mapping[str, Callable[..., bool]],
     ) -> None:
+        if impl not in (AUTO, *impls):
+            raise ValueError(f"routing.impl must be one of {', '.join((AUTO, *impls))}, got {impl}")
         self.impls, self.impl, self.conditions = impls, impl, conditions
         self.used: set[str] = set()
 
-    def __call__(self, votes: Any, *arguments: Any, **options: Any) -> Routed:
+    def __call__(self, votes: Any, **arguments: Any) -> Routed:
         """Route `votes`."""
         name = self.impl
         if name == AUTO:
             asked = self.conditions.items()
-            unable = {each for each, can_route in asked if not can_route(votes, **options)}
+            unable = {each for each, can_route in asked if not can_route(votes, **arguments)}
             name = [each for each in self.impls if each not in unable][-1]
         self.used.add(name)
-        return self.impls[name](votes, *arguments, **options)
+        return self.impls[name](votes, **arguments)
 
 
-def choose_impl(
-    impls: Mapping[str, Callable[..., Routed]],
-    impl: str,
-    conditions: Mapping[str, Callable[..., bool]] | None = None,
-) -> Route:
-    """Return the implementation of `impls` that is named `impl`; nothing else routes in its place.
+class RoutingLayer(nn.Module):
+    """The routing of one layer, with what its variant needs beside the votes.
 
-    auto: the last of `impls` that can, asked where votes are routed, since only there their device
-    is known: `conditions` has a question on votes and options for each that cannot always, which
-    the first can. Raises ValueError for another name.
+    impls, impl, conditions: as in `Route`; `reference` also takes with_trace, and given_BMLJ, the
+    couplings by which it forms the parents at once. arguments: what all of them take, by keyword; a
+    parameter among them is learned.
+
+    Attributes:
+        coupling_rule: among whom a child divides itself; None where its couplings have no sum.
+        has_activations: whether its parents are more or less active.
+        reads_activations: whether it asks how active its children are.
+        votes_kind: the only kind of votes that it routes; None: all.
     """
-    if impl not in (AUTO, *impls):
-        raise ValueError(f"routing.impl must be one of {', '.join((AUTO, *impls))}, got {impl}")
-    return Route(impls, impl, conditions or {})
+
+    coupling_rule: CouplingRule | None = None
+    has_activations = True
+    reads_activations = False
+    votes_kind: type | None = None
+
+    def __init__(
+        self,
+        impls: Mapping[str, Callable[..., Routed]],
+        impl: str,
+        conditions: Mapping[str, Callable[..., bool]] | None = None,
+        **arguments: Any,
+    ) -> None:
+        super().__init__()
+        self.reference, self.route = impls["reference"], Route(impls, impl, conditions or {})
+        self.argument_names = tuple(arguments)
+        for name, value in arguments.items():
+            setattr(self, name, value)
+
+    def get_arguments(self) -> dict[str, Any]:
+        """Return what the implementations take beside the votes."""
+        return {name: getattr(self, name) for name in self.argument_names}
+
+    def forward(self, votes: Any, with_trace: bool = False) -> Routed:
+        """Route the votes of this layer's children; with a trace, by the reference."""
+        arguments = self.get_arguments()
+        if with_trace:
+            return self.reference(votes, **arguments, with_trace=True)
+        return self.route(votes, **arguments)
+
+    def form_parents(self, votes: Any, coupling_BMLJ: Tensor) -> Routed:
+        """Form the parents of children with these couplings."""
+        return self.reference(votes, **self.get_arguments(), given_BMLJ=coupling_BMLJ)
+
+
+def make_routing(routing: RoutingFactory, sizes: LayerSizes, votes_kind: Any) -> nn.Module:
+    """Return the routing of a layer whose votes are of a kind.
+
+    Raises ValueError for a variant that routes others alone.
+    """
+    layer = routing(sizes=sizes)
+    only: Any = getattr(layer, "votes_kind", None)
+    if only not in (None, votes_kind):
+        impl = getattr(getattr(layer, "route", None), "impl", AUTO)
+        typed = f"routing={name_variant(layer)}" + (f" routing.impl={impl}" if impl != AUTO else "")
+        raise ValueError(f"{typed} is for {only.CAPSULES} alone; add model={only.MODEL}")
+    return layer
+
+
+def name_variant(routing: nn.Module) -> str:
+    """Return the name of a variant, that of its file."""
+    return type(routing).__module__.rpartition(".")[2]
+
+
+def find_routes(network: nn.Module) -> list[Route]:
+    """Return what routes the layers of `network`."""
+    routes = (getattr(module, "route", None) for module in network.modules())
+    return [route for route in routes if isinstance(route, Route)]
+
+
+def use_references(network: nn.Module) -> None:
+    """Let the reference of its variant route each layer of `network`."""
+    for route in find_routes(network):
+        route.impl = "reference"
 
 
 def describe_routing(network: nn.Module) -> str | None:
     """Return how the votes of `network` were routed, such as `fast` or `auto: triton`; None where
     none are.
     """
-    layers = (getattr(module, "route", None) for module in network.modules())
-    routes = [route for route in layers if isinstance(route, Route)]
+    routes = find_routes(network)
     if not routes:
         return None
     used = " or ".join(sorted(set().union(*(route.used for route in routes))))
@@ -159,13 +227,6 @@ class ReceptiveFields(NamedTuple):
 
     child_MK: Tensor
     num_child_positions: int
-
-
-class CouplingRule(NamedTuple):
-    """How the children of a routing divide themselves: as in `coupling_softmax`."""
-
-    norm: str = "all"
-    none_of_the_above: bool = False
 
 
 def coupling_softmax(

@@ -27,8 +27,6 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, T it
 positions, L children below one, J parent types there.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -36,30 +34,23 @@ from torch import Tensor, nn
 
 from capsweep.errors import ConfigError
 from capsweep.model.capsules import find_fault_of_kernels, squash
-from capsweep.model.routing import (
-    CouplingRule,
-    LayerSizes,
-    Routed,
-    choose_impl,
-    join_routed,
-    make_routed_by_length,
-)
+from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
 from capsweep.model.routing.dynamic_fast import route_linear, softmax_over_parents
 from capsweep.model.routing.normalisers import DIVIDING, NORMALISERS
-from capsweep.model.routing.vote_products import VoteProducts, apply_to_votes
-from capsweep.model.votes import LocalVotes, Votes, form_parents_first, images_at_once
+from capsweep.model.routing.vote_products import FormedVotes, by_products, form_votes
+from capsweep.model.votes import LocalVotes, Votes
 
 
 def reference(
-    votes: LocalVotes,
+    votes: LocalVotes | FormedVotes,
     num_iters: int,
     bias_JD: Tensor | None = None,
-    with_trace: bool = False,
     *,
     prior_LJ: Tensor | None = None,
     none_of_the_above: bool = False,
     gradient: str = "full",
     normaliser: str = "softmax",
+    with_trace: bool = False,
     given_BMLJ: Tensor | None = None,
 ) -> Routed:
     """Route `votes` in `num_iters` iterations (procedure 1); with given couplings, by the last
@@ -70,50 +61,27 @@ def reference(
     "pose": [B, M, J, D], "agreement": u_hat_ij . v_j [B, M, L, J], what the iteration adds to the
     logits, or in the last one would add} per iteration.
     """
-    # They are read 2 T - 1 times, and therefore laid out in order once.
-    votes_BMJLD = form_parents_first(votes)
-    if given_BMLJ is not None:
-        v_BMJD = _sum_and_squash(given_BMLJ.transpose(2, 3), votes_BMJLD, bias_JD)
-        return make_routed_by_length(v_BMJD, given_BMLJ)
-    divide = partial(
-        _divide_children, votes=votes, none_of_the_above=none_of_the_above, normaliser=normaliser
-    )
-    early_BMJLD, early_bias_JD = votes_BMJLD, bias_JD  # of the iterations before the last
-    if gradient == "last":
-        early_BMJLD = votes_BMJLD.detach()
-        early_bias_JD = None if bias_JD is None else bias_JD.detach()
-
-    logit_BMJL = votes_BMJLD.new_zeros(votes_BMJLD.shape[:-1])
-    if prior_LJ is not None:
-        logit_BMJL = logit_BMJL + prior_LJ.T
-    coupling_BMJL = divide(logit_BMJL)
-    trace: list[dict[str, Tensor]] = []
-    for _ in range(num_iters - 1):
-        early_BMJL = coupling_BMJL if gradient == "full" else coupling_BMJL.detach()
-        v_BMJD = _sum_and_squash(early_BMJL, early_BMJLD, early_bias_JD)
-        agreement_BMJL = _compute_agreement(early_BMJLD, v_BMJD)
-        if with_trace:
-            trace.append(_make_trace_step(coupling_BMJL, v_BMJD, agreement_BMJL))
+    formed, trace = form_votes(votes), list[dict[str, Tensor]]()
+    first_JL = formed.zero_BMJL[:1, :1] if prior_LJ is None else prior_LJ.T
+    logit_BMJL = first_JL.expand_as(formed.zero_BMJL)
+    iteration = 0 if given_BMLJ is None else num_iters - 1
+    while True:
+        coupling_BMJL = _divide_children(logit_BMJL, formed.votes, none_of_the_above, normaliser)
+        if given_BMLJ is not None:
+            coupling_BMJL = given_BMLJ.mT
+        iteration += 1
+        is_last, coupling_BMLJ = iteration == num_iters, coupling_BMJL.mT
+        with torch.set_grad_enabled(torch.is_grad_enabled() and (is_last or gradient == "full")):
+            s_BMJD = formed.sum_votes(coupling_BMJL)
+            v_BMJD = squash(s_BMJD if bias_JD is None else s_BMJD + bias_JD)
+            if is_last and not with_trace:
+                return make_routed(v_BMJD, coupling_BMLJ)
+            agreement_BMJL = formed.compare_votes(v_BMJD)
+        agreement_BMLJ = agreement_BMJL.mT
+        trace.append({"coupling": coupling_BMLJ, "pose": v_BMJD, "agreement": agreement_BMLJ})
+        if is_last:
+            return make_routed(v_BMJD, coupling_BMLJ, trace)
         logit_BMJL = logit_BMJL + agreement_BMJL
-        coupling_BMJL = divide(logit_BMJL)
-    v_BMJD = _sum_and_squash(coupling_BMJL, votes_BMJLD, bias_JD)
-    if with_trace:
-        agreement_BMJL = _compute_agreement(votes_BMJLD, v_BMJD)
-        trace.append(_make_trace_step(coupling_BMJL, v_BMJD, agreement_BMJL))
-    return make_routed_by_length(
-        v_BMJD, coupling_BMJL.transpose(2, 3), trace if with_trace else None
-    )
-
-
-def _compute_agreement(votes_BMJLD: Tensor, v_BMJD: Tensor) -> Tensor:
-    return torch.matmul(votes_BMJLD, v_BMJD[..., None]).squeeze(-1)
-
-
-def _make_trace_step(
-    coupling_BMJL: Tensor, v_BMJD: Tensor, agreement_BMJL: Tensor
-) -> dict[str, Tensor]:
-    coupling_BMLJ, agreement_BMLJ = coupling_BMJL.transpose(2, 3), agreement_BMJL.transpose(2, 3)
-    return {"coupling": coupling_BMLJ, "pose": v_BMJD, "agreement": agreement_BMLJ}
 
 
 def _divide_children(
@@ -122,17 +90,12 @@ def _divide_children(
     if normaliser != "softmax":
         return NORMALISERS[normaliser](logit_BMJL, 2)
     if logit_BMJL.shape[1] > 1:
-        shares_BMLJ = votes.divide_children(
-            logit_BMJL.transpose(2, 3), none_of_the_above=none_of_the_above
-        )
-        return shares_BMLJ.transpose(2, 3)
+        return votes.divide_children(logit_BMJL.mT, none_of_the_above=none_of_the_above).mT
     # All parents stand at one position: the same, without moving the children to and fro.
     return softmax_over_parents(logit_BMJL, none_of_the_above, dim=2)
 
 
-def _sum_and_squash(coupling_BMJL: Tensor, votes_BMJLD: Tensor, bias_JD: Tensor | None) -> Tensor:
-    s_BMJD = torch.matmul(coupling_BMJL[..., None, :], votes_BMJLD).squeeze(3)
-    return squash(s_BMJD if bias_JD is None else s_BMJD + bias_JD)
+_route_formed = by_products(reference)
 
 
 def fast(
@@ -140,59 +103,18 @@ def fast(
     num_iters: int,
     bias_JD: Tensor | None = None,
     *,
-    prior_LJ: Tensor | None = None,
-    none_of_the_above: bool = False,
-    gradient: str = "full",
     normaliser: str = "softmax",
+    **options: Any,
 ) -> Routed:
-    """The same as `reference`, in less time and memory, with its options but for traces.
+    """Route as `reference`, in less time and memory, with its options but for traces.
 
     Linear votes are never formed (`dynamic_fast`), and their couplings have no gradients. Other
     votes, and those that another normaliser than the softmax divides, are a few images at a time
     (`vote_products`).
     """
     if isinstance(votes, Votes) and normaliser == "softmax":
-        options = {"none_of_the_above": none_of_the_above, "gradient": gradient}
-        return route_linear(votes, num_iters, bias_JD, prior_LJ=prior_LJ, **options)
-    parts: list[Routed] = []
-    for part in votes.split_images(images_at_once(votes)):
-        iterations = partial(
-            _run_iterations, part, num_iters, normaliser, none_of_the_above, gradient
-        )
-        votes_BMJDL = part.form_numbers_first()
-        parents, numbers, children = votes_BMJDL.shape[2:]
-        leaves = (
-            votes_BMJDL.new_zeros(parents, numbers) if bias_JD is None else bias_JD,
-            votes_BMJDL.new_zeros(children, parents) if prior_LJ is None else prior_LJ,
-        )
-        v_BMJD, coupling_BMLJ = apply_to_votes(VoteProducts, iterations, votes_BMJDL, *leaves)
-        parts.append(make_routed_by_length(v_BMJD, coupling_BMLJ))
-    return join_routed(parts)
-
-
-def _run_iterations(
-    votes: LocalVotes,
-    num_iters: int,
-    normaliser: str,
-    none_of_the_above: bool,
-    gradient: str,
-    products: VoteProducts,
-    bias_JD: Tensor,
-    prior_LJ: Tensor,
-) -> Sequence[Tensor]:
-    """Poses and couplings."""
-    logit_BMJL = prior_LJ.T.expand(*products.parents[:2], -1, -1)
-    iteration = 0
-    while True:
-        coupling_BMJL = _divide_children(logit_BMJL, votes, none_of_the_above, normaliser)
-        iteration += 1
-        is_last = iteration >= num_iters
-        with torch.set_grad_enabled(torch.is_grad_enabled() and (is_last or gradient == "full")):
-            v_BMJD = squash(products.sum_votes(coupling_BMJL) + bias_JD)
-            if is_last:
-                return v_BMJD, coupling_BMJL.transpose(2, 3)
-            agreement_BMJL = products.compare_votes(v_BMJD)
-        logit_BMJL = logit_BMJL + agreement_BMJL
+        return route_linear(votes, num_iters, bias_JD, **options)
+    return _route_formed(votes, num_iters, bias_JD=bias_JD, normaliser=normaliser, **options)
 
 
 def triton_route(
@@ -205,15 +127,11 @@ def triton_route(
 ) -> Routed:
     """Route linear votes on a GPU by `dynamic_triton`, with the options of `fast`.
 
-    Raises ConfigError for other votes, without triton, and on another device.
+    Raises ConfigError without triton, and on another device.
     """
+    assert isinstance(votes, Votes)
+    assert normaliser == "softmax"
     instead = "set routing.impl=auto, fast or reference"
-    if normaliser != "softmax":
-        raise ConfigError(f"routing.impl=triton knows routing.normaliser=softmax alone; {instead}")
-    if not isinstance(votes, Votes):
-        raise ConfigError(
-            f"routing.impl=triton routes linear votes alone (model=capsnet); {instead}"
-        )
     try:
         from capsweep.model.routing.dynamic_kernels import INTERPRETED
         from capsweep.model.routing.dynamic_triton import route_by_kernels
@@ -241,15 +159,13 @@ def can_route_by_kernels(votes: LocalVotes, *, normaliser: str = "softmax", **_:
 IMPLS = {"reference": reference, "fast": fast, "triton": triton_route}
 
 
-class DynamicRouting(nn.Module):
+class DynamicRouting(RoutingLayer):
     """The routing of one layer.
 
     Owns the parents' bias [J, D], at first 0.1 as the authors' is, and, with `learned_prior`, the
     log priors [I, J] of equation 3, at first zero: they depend on the capsules and not on the
-    image.
+    image. Raises ValueError, naming the key, for options that do not fit together.
     """
-
-    reads_activation = False  # of children
 
     def __init__(
         self,
@@ -263,42 +179,37 @@ class DynamicRouting(nn.Module):
         *,
         sizes: LayerSizes,
     ) -> None:
-        super().__init__()
-        self.num_iters = num_iters
-        self.route: Callable[..., Routed] = choose_impl(
-            IMPLS, impl, {"triton": can_route_by_kernels}
+        _check_normaliser(normaliser, none_of_the_above, impl)
+        bias_JD = torch.full((sizes.parents, sizes.parent_pose), 0.1)
+        super().__init__(
+            IMPLS,
+            impl,
+            {"triton": can_route_by_kernels},
+            num_iters=num_iters,
+            bias_JD=nn.Parameter(bias_JD) if bias else None,
+            none_of_the_above=none_of_the_above,
+            gradient=gradient,
+            normaliser=normaliser,
         )
-        self.none_of_the_above = none_of_the_above
-        self.gradient, self.normaliser = gradient, normaliser
-        self.bias_JD = self.prior_IJ = None
-        if bias:
-            self.bias_JD = nn.Parameter(torch.full((sizes.parents, sizes.parent_pose), 0.1))
-        if learned_prior:
-            self.prior_IJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))
+        prior_IJ = torch.zeros(sizes.children, sizes.parents)
+        self.prior_IJ = nn.Parameter(prior_IJ) if learned_prior else None
+        self.votes_kind = Votes if impl == "triton" else None
+        if normaliser == "softmax":
+            self.coupling_rule = CouplingRule(none_of_the_above=none_of_the_above)
+        elif normaliser in DIVIDING:
+            self.coupling_rule = CouplingRule("types")
 
-    @property
-    def coupling_rule(self) -> CouplingRule | None:
-        """Among whom a child divides itself; None where its couplings have no sum."""
-        if self.normaliser == "softmax":
-            return CouplingRule(none_of_the_above=self.none_of_the_above)
-        return CouplingRule("types") if self.normaliser in DIVIDING else None
+    def get_arguments(self) -> dict[str, Any]:
+        """Return them with the prior."""
+        return {**super().get_arguments(), "prior_LJ": self.prior_IJ}
 
-    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children; with a trace, by the reference."""
-        route = partial(reference, with_trace=True) if with_trace else self.route
-        return self._call(route, votes)
 
-    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
-        """The parents of children with these couplings."""
-        return self._call(partial(reference, given_BMLJ=coupling_BMLJ), votes)
-
-    def _call(self, route: Callable[..., Routed], votes: LocalVotes) -> Routed:
-        return route(
-            votes,
-            self.num_iters,
-            self.bias_JD,
-            prior_LJ=self.prior_IJ,
-            none_of_the_above=self.none_of_the_above,
-            gradient=self.gradient,
-            normaliser=self.normaliser,
-        )
+def _check_normaliser(normaliser: str, none_of_the_above: bool, impl: str) -> None:
+    if normaliser not in NORMALISERS:
+        known = ", ".join(NORMALISERS)
+        raise ValueError(f"routing.normaliser must be one of {known}, got {normaliser}")
+    cure = "is for a softmax; set routing.normaliser=softmax"
+    if none_of_the_above and normaliser != "softmax":
+        raise ValueError(f"routing.none_of_the_above=true {cure}")
+    if impl == "triton" and normaliser != "softmax":
+        raise ValueError(f"routing.impl=triton {cure}")

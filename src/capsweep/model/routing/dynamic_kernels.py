@@ -26,6 +26,14 @@ from capsweep.model.squash_kernels import divide
 
 
 @triton.jit
+def locate_parents(J: tl.constexpr, D: tl.constexpr, TILE_J: tl.constexpr, TILE_D: tl.constexpr):
+    """Return the parents of a tile [J], which of their numbers exist, and the places of these."""
+    parent_J, number_D = tl.arange(0, TILE_J), tl.arange(0, TILE_D)
+    inside_JD = (parent_J < J)[:, None] & (number_D < D)[None, :]
+    return parent_J, inside_JD, parent_J[:, None] * D + number_D[None, :]
+
+
+@triton.jit
 def lay_out_kernel(
     weight_IJDP,
     coupling_IJ,
@@ -43,11 +51,8 @@ def lay_out_kernel(
     """
     child = tl.program_id(0).to(tl.int64)
     pose_P = tl.program_id(1) * TILE_P + tl.arange(0, TILE_P)
-    parent_J = tl.arange(0, TILE_J)
-    number_D = tl.arange(0, TILE_D)
-    inside_JD = (parent_J < J)[:, None] & (number_D < D)[None, :]
+    parent_J, inside_JD, place_JD = locate_parents(J, D, TILE_J, TILE_D)
     inside_PJD = (pose_P < P)[:, None, None] & inside_JD[None, :, :]
-    place_JD = parent_J[:, None] * D + number_D[None, :]
     place_PJD = child * (P * J * D) + pose_P[:, None, None] * (J * D) + place_JD[None, :, :]
     read_PJD = child * (P * J * D) + place_JD[None, :, :] * P + pose_P[:, None, None]
 
@@ -89,14 +94,10 @@ def iterate_kernel(
     c given. They are written as well.
     """
     image_B = tl.program_id(0).to(tl.int64) * TILE_B + tl.arange(0, TILE_B)
-    parent_J = tl.arange(0, TILE_J)
-    number_D = tl.arange(0, TILE_D)
-    is_image_B = image_B < num_images
-    is_parent_J = parent_J < J
+    parent_J, inside_JD, place_JD = locate_parents(J, D, TILE_J, TILE_D)
+    is_image_B, is_parent_J = image_B < num_images, parent_J < J
     inside_BJ = is_image_B[:, None] & is_parent_J[None, :]
-    inside_JD = is_parent_J[:, None] & (number_D < D)[None, :]
     inside_BJD = is_image_B[:, None, None] & inside_JD[None, :, :]
-    place_JD = parent_J[:, None] * D + number_D[None, :]
     place_BJD = image_B[:, None, None] * (J * D) + place_JD[None, :, :]
 
     parent = tl.load(parent_BJD + place_BJD, mask=inside_BJD, other=0.0)
@@ -166,13 +167,9 @@ def differentiate_kernel(
     """
     child = tl.program_id(0).to(tl.int64)
     pose_P = tl.program_id(2) * TILE_P + tl.arange(0, TILE_P)
-    parent_J = tl.arange(0, TILE_J)
-    number_D = tl.arange(0, TILE_D)
-    is_pose_P = pose_P < P
-    is_parent_J = parent_J < J
-    inside_JD = is_parent_J[:, None] & (number_D < D)[None, :]
+    parent_J, inside_JD, place_JD = locate_parents(J, D, TILE_J, TILE_D)
+    is_pose_P, is_parent_J = pose_P < P, parent_J < J
     inside_PJD = is_pose_P[:, None, None] & inside_JD[None, :, :]
-    place_JD = parent_J[:, None] * D + number_D[None, :]
     place_PJD = pose_P[:, None, None] * (J * D) + place_JD[None, :, :]
 
     weight = tl.load(weight_IPJD + child * (P * J * D) + place_PJD, mask=inside_PJD, other=0.0)

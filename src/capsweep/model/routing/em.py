@@ -24,42 +24,63 @@ Shape letters: B batch, M parent positions, L children below one, J parent types
 iterations.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from capsweep.model.routing import (
-    CouplingRule,
-    LayerSizes,
-    Routed,
-    choose_impl,
-    make_routed,
-)
-from capsweep.model.routing.em_fast import fast
-from capsweep.model.routing.em_procedure import (
-    PAPER_PROCEDURE,
-    SMALLEST_MASS,
-    ActivationRule,
-    Activations,
-    EMProcedure,
-    assign_equally,
+from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
+from capsweep.model.routing.vote_products import (
+    FormedVotes,
+    VoteMoments,
+    by_products,
     compute_log_fit,
+    form_votes,
 )
 from capsweep.model.votes import LocalVotes
 
+SMALLEST_MASS = 1e-7
+
+
+@dataclass(frozen=True)
+class EMProcedure:
+    """What can be varied of the procedure.
+
+    Attributes:
+        inverse_temperature: lambda after infinitely many iterations.
+        rate: 0.95 above.
+        floor: added to every variance.
+        norm: among which parents a child divides itself, as in `coupling_softmax`.
+        r0: the first assignment; all: equally among all parents of a child; types: among the types
+            at each position.
+        mass_norm: how heavy the cost weighs; sum: by the assigned data m_j; ratio: by m_j over what
+            it would be if all children were active and equally divided.
+        activation: cost: by the description length, as above; mixing: the share of the active
+            children below a parent that is assigned to it, a mixing proportion.
+    """
+
+    inverse_temperature: float = 0.01
+    rate: float = 0.95
+    floor: float = 5e-4
+    norm: str = "all"
+    r0: str = "all"
+    mass_norm: str = "sum"
+    activation: str = "cost"
+
+
+PAPER_PROCEDURE = EMProcedure()
+
 
 def reference(
-    votes: LocalVotes,
+    votes: LocalVotes | FormedVotes,
     num_iters: int,
     beta_u_J: Tensor,
     beta_a_J: Tensor,
-    with_trace: bool = False,
-    *,
     procedure: EMProcedure = PAPER_PROCEDURE,
+    with_trace: bool = False,
     given_BMLJ: Tensor | None = None,
 ) -> Routed:
     """Route `votes` in `num_iters` iterations (procedure 1); with a given assignment, by the last
@@ -71,81 +92,85 @@ def reference(
     [B, M, L, J] of votes to means, "child_activation": [B, M, L]} per iteration. Raises ValueError
     for votes without child activations.
     """
-    votes_BMLJD, activation_BML = votes.form_local(), votes.local_activation()
-    assigned_BMLJ = assign_equally(votes, activation_BML, procedure)
-    description = ActivationRule(
-        procedure, beta_u_J, beta_a_J, assigned_BMLJ.sum(dim=2), activation_BML.sum(dim=2)
-    )
+    formed, trace = form_votes(votes), list[dict[str, Tensor]]()
+    activation_BML = formed.local_activation()
+    first_1MLJ = formed.votes.divide_children(formed.zero_BMJL.mT[:1], procedure.r0)
+    rule = ActivationRule(procedure, beta_u_J, beta_a_J, first_1MLJ, activation_BML)
+    assigned_BMJL, iteration = first_1MLJ.mT.expand_as(formed.zero_BMJL), 0
     if given_BMLJ is not None:
-        fit = _m_step(votes_BMLJD, activation_BML, given_BMLJ, description, num_iters - 1)
-        return _make_routed(fit)
-    fit = _m_step(votes_BMLJD, activation_BML, assigned_BMLJ, description, 0)
-    trace = [_make_trace_step(fit, activation_BML)] if with_trace else None
-    for iteration in range(1, num_iters):
-        assigned_BMLJ = _e_step(fit, votes, procedure)
-        fit = _m_step(votes_BMLJD, activation_BML, assigned_BMLJ, description, iteration)
-        if trace is not None:
-            trace.append(_make_trace_step(fit, activation_BML))
-    return _make_routed(fit, trace)
+        assigned_BMJL, iteration = given_BMLJ.mT, num_iters - 1
+    while True:
+        weight_BMJL = assigned_BMJL * activation_BML[:, :, None]  # M-step
+        mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
+        share_BMJL = weight_BMJL / mass_BMJ[..., None]
+        mean_BMJD, variance_BMJD = formed.fit_gaussians(share_BMJL, procedure.floor)
+        act = rule.activate_parents(mass_BMJ, variance_BMJD, iteration)
+        assigned_BMLJ = assigned_BMJL.mT
+        if with_trace:
+            squared_BMJL = formed.compute_distances(mean_BMJD, torch.ones_like(mean_BMJD))
+            step = {"coupling": assigned_BMLJ, "pose": mean_BMJD, "activation": act.value}
+            others = {"squared_distance": squared_BMJL.mT}
+            trace.append({**step, **others, "child_activation": activation_BML})
+        iteration += 1
+        if iteration == num_iters:
+            shown = trace if with_trace else None
+            options = {"act_BMJ": act.value, "logit_BMJ": act.logit}
+            return make_routed(mean_BMJD, assigned_BMLJ, shown, **options)
+        scaled_BMJL = formed.compute_distances(mean_BMJD, variance_BMJD)  # E-step
+        fit_BMJL = compute_log_fit(scaled_BMJL, variance_BMJD, act.log)
+        assigned_BMJL = formed.divide_children(fit_BMJL, procedure.norm)
 
 
-class GaussianFit(NamedTuple):
-    """The Gaussians after an M-step: the assignment [B, M, L, J] that they are of; their mean and
-    variance [B, M, J, D]; the squared differences of the votes from the mean [B, M, L, J, D].
+class Activations(NamedTuple):
+    """Of the parents, [B, M, J]: the activation, its logarithm, and the logit that it is of."""
+
+    value: Tensor
+    log: Tensor
+    logit: Tensor
+
+
+class ActivationRule:
+    """What turns Gaussians into activations, by the betas of every type of parent.
+
+    first_1MLJ: the first assignment, of equal shares. activation_BML: of the children.
     """
 
-    assigned: Tensor
-    mean: Tensor
-    variance: Tensor
-    squared: Tensor
-    activations: Activations
+    def __init__(
+        self,
+        procedure: EMProcedure,
+        beta_u_J: Tensor,
+        beta_a_J: Tensor,
+        first_1MLJ: Tensor,
+        activation_BML: Tensor,
+    ) -> None:
+        self.procedure, self.beta_u_J, self.beta_a_J = procedure, beta_u_J, beta_a_J
+        self.usual_BMJ, self.present_BM = first_1MLJ.sum(dim=2), activation_BML.sum(dim=2)
+
+    def activate_parents(
+        self, mass_BMJ: Tensor, variance_BMJD: Tensor, iteration: int
+    ) -> Activations:
+        """Return the activations of an iteration."""
+        if self.procedure.activation == "mixing":
+            # Nobody present: all types are equally likely.
+            all_BM1 = self.present_BM[..., None] + SMALLEST_MASS * mass_BMJ.shape[2]
+            log_BMJ = (mass_BMJ / all_BM1).log()
+            return Activations(log_BMJ.exp(), log_BMJ, log_BMJ)
+        is_ratio = self.procedure.mass_norm == "ratio"
+        heavy_BMJ = mass_BMJ / self.usual_BMJ if is_ratio else mass_BMJ
+        volume_BMJ = 0.5 * variance_BMJD.log().sum(dim=3)
+        described_BMJ = variance_BMJD.shape[3] * self.beta_u_J + volume_BMJ
+        temperature = self.procedure.inverse_temperature
+        temperature *= 1 - self.procedure.rate ** (iteration + 1)
+        logit_BMJ = temperature * (self.beta_a_J - heavy_BMJ * described_BMJ)
+        return Activations(logit_BMJ.sigmoid(), F.logsigmoid(logit_BMJ), logit_BMJ)
 
 
-def _m_step(
-    votes_BMLJD: Tensor,
-    activation_BML: Tensor,
-    assigned_BMLJ: Tensor,
-    description: ActivationRule,
-    iteration: int,
-) -> GaussianFit:
-    weight_BMLJ = assigned_BMLJ * activation_BML[..., None]
-    mass_BMJ = weight_BMLJ.sum(dim=2) + SMALLEST_MASS
-    share_BMLJ = weight_BMLJ / mass_BMJ[:, :, None]
-    mean_BMJD = (share_BMLJ[..., None] * votes_BMLJD).sum(dim=2)
-    squared_BMLJD = (votes_BMLJD - mean_BMJD[:, :, None]).square()
-    spread_BMJD = (share_BMLJ[..., None] * squared_BMLJD).sum(dim=2)
-    variance_BMJD = spread_BMJD + description.procedure.floor
-    activations = description.activate_parents(mass_BMJ, variance_BMJD, iteration)
-    assigned_BMLJ = assigned_BMLJ.expand_as(weight_BMLJ)
-    return GaussianFit(assigned_BMLJ, mean_BMJD, variance_BMJD, squared_BMLJD, activations)
-
-
-def _make_routed(fit: GaussianFit, trace: list[dict[str, Tensor]] | None = None) -> Routed:
-    act = fit.activations
-    return make_routed(fit.mean, act.value, fit.assigned, trace, act.logit)
-
-
-def _make_trace_step(fit: GaussianFit, activation_BML: Tensor) -> dict[str, Tensor]:
-    return {
-        "coupling": fit.assigned,
-        "pose": fit.mean,
-        "activation": fit.activations.value,
-        "squared_distance": fit.squared.sum(dim=4),
-        "child_activation": activation_BML,
-    }
-
-
-def _e_step(fit: GaussianFit, votes: LocalVotes, procedure: EMProcedure) -> Tensor:
-    """R [B, M, L, J]."""
-    scaled_BMLJ = (fit.squared / fit.variance[:, :, None]).sum(dim=4)
-    fit_BMLJ = compute_log_fit(scaled_BMLJ, fit.variance, fit.activations.log)
-    return votes.divide_children(fit_BMLJ, procedure.norm)
-
+fast = by_products(reference, VoteMoments)
 
 IMPLS = {"reference": reference, "fast": fast}
 
 
-class EMRouting(nn.Module):
+class EMRouting(RoutingLayer):
     """The routing of one layer.
 
     Owns beta_u and beta_a of every parent type [J]; beta_a is kept in units of beta_a_unit, so that
@@ -166,37 +191,24 @@ class EMRouting(nn.Module):
         classes: Mapping[str, float],
         *,
         sizes: LayerSizes,
-        **procedure: Any,
+        **options: Any,
     ) -> None:
-        super().__init__()
-        self.num_iters, self.route = num_iters, choose_impl(IMPLS, impl)
-        self.beta_a_unit, self.class_values = beta_a_unit, classes
-        self.procedure = EMProcedure(**procedure)
-        self.beta_u_J = nn.Parameter(torch.full((sizes.parents,), beta_u))
-        self.beta_a_J = nn.Parameter(torch.full((sizes.parents,), beta_a / beta_a_unit))
+        procedure = EMProcedure(**options)
+        if sizes.of_classes:
+            beta_u, beta_a = classes["beta_u"], classes["beta_a"]
+            temperature = classes["temperature_scale"] * procedure.inverse_temperature
+            procedure = replace(procedure, inverse_temperature=temperature)
+        super().__init__(
+            IMPLS,
+            impl,
+            num_iters=num_iters,
+            beta_u_J=nn.Parameter(torch.full((sizes.parents,), beta_u)),
+            beta_a_J=nn.Parameter(torch.full((sizes.parents,), beta_a / beta_a_unit)),
+            procedure=procedure,
+        )
+        self.beta_a_J: nn.Parameter
+        self.beta_a_unit, self.coupling_rule = beta_a_unit, CouplingRule(procedure.norm)
 
-    def use_class_values(self) -> None:
-        """Begin as the routing of class capsules."""
-        scale = self.class_values["temperature_scale"]
-        temperature = scale * self.procedure.inverse_temperature
-        self.procedure = replace(self.procedure, inverse_temperature=temperature)
-        nn.init.constant_(self.beta_u_J, self.class_values["beta_u"])
-        nn.init.constant_(self.beta_a_J, self.class_values["beta_a"] / self.beta_a_unit)
-
-    @property
-    def coupling_rule(self) -> CouplingRule:
-        """Among whom a child divides itself."""
-        return CouplingRule(self.procedure.norm)
-
-    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children; with a trace, by the reference."""
-        route = partial(reference, with_trace=True) if with_trace else self.route
-        return self._call(route, votes)
-
-    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
-        """The parents of children that are assigned so."""
-        return self._call(partial(reference, given_BMLJ=coupling_BMLJ), votes)
-
-    def _call(self, route: Callable[..., Routed], votes: LocalVotes) -> Routed:
-        beta_a_J = self.beta_a_unit * self.beta_a_J
-        return route(votes, self.num_iters, self.beta_u_J, beta_a_J, procedure=self.procedure)
+    def get_arguments(self) -> dict[str, Any]:
+        """Return them with beta_a itself."""
+        return {**super().get_arguments(), "beta_a_J": self.beta_a_unit * self.beta_a_J}

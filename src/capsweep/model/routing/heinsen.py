@@ -25,95 +25,61 @@ Shape letters: B batch, M parent positions, L children below one, J parent types
 pose, T iterations.
 """
 
-from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsweep.model.routing import (
-    CouplingRule,
-    LayerSizes,
-    Routed,
-    choose_impl,
-    join_routed,
-    make_routed,
+from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
+from capsweep.model.routing.vote_products import (
+    FormedVotes,
+    VoteMoments,
+    by_products,
+    compute_log_fit,
+    form_votes,
 )
-from capsweep.model.routing.em_procedure import compute_log_fit
-from capsweep.model.routing.vote_products import VoteMoments, apply_to_votes, divide_children
-from capsweep.model.votes import (
-    LocalVotes,
-    compare_votes,
-    form_parents_first,
-    images_at_once,
-    sum_votes,
-)
+from capsweep.model.votes import LocalVotes
 
 FLOOR = 1e-5  # of masses and variances
 
 
 def reference(
-    votes: LocalVotes,
+    votes: LocalVotes | FormedVotes,
     num_iters: int,
     beta_use_LJ: Tensor,
     beta_ignore_LJ: Tensor,
     with_trace: bool = False,
-    *,
     given_BMLJ: Tensor | None = None,
 ) -> Routed:
     """Route `votes` in `num_iters` iterations; with a given assignment, by one D- and M-step.
     `Routed` says what is returned and traced.
     """
-    votes_BMJLD, activation_BML = form_parents_first(votes), votes.local_activation()
-    fit_parents = partial(_fit_parents, votes_BMJLD, activation_BML, beta_use_LJ, beta_ignore_LJ)
+    formed, trace = form_votes(votes), list[dict[str, Tensor]]()
+    betas = beta_use_LJ.T.contiguous(), beta_ignore_LJ.T.contiguous()
+    use_children = partial(_use_children, formed.local_activation(), *betas)
+    coupling_BMJL = formed.divide_children(formed.zero_BMJL, "types")
     if given_BMLJ is not None:
-        return _make_routed(fit_parents(given_BMLJ))
-    logit_BMLJ = torch.zeros_like(votes_BMJLD[..., 0]).transpose(2, 3)
-    fit = fit_parents(votes.divide_children(logit_BMLJ, "types"))
-    trace = [_make_trace_step(fit)]
-    for _ in range(num_iters - 1):
-        scaled_BMLJ = compare_votes(fit.squared, 1 / fit.variance)
-        logit_BMLJ = compute_log_fit(scaled_BMLJ, fit.variance, F.logsigmoid(fit.logit))
-        fit = fit_parents(votes.divide_children(logit_BMLJ, "types"))
-        trace.append(_make_trace_step(fit))
-    return _make_routed(fit, trace if with_trace else None)
-
-
-class ParentFit(NamedTuple):
-    """Of an assignment [B, M, L, J]: z [B, M, J], means and variances [B, M, J, D], and the squared
-    differences of the votes from the means [B, M, J, L, D].
-    """
-
-    assigned: Tensor
-    logit: Tensor
-    mean: Tensor
-    variance: Tensor
-    squared: Tensor
-
-
-def _fit_parents(
-    votes_BMJLD: Tensor,
-    activation_BML: Tensor,
-    beta_use_LJ: Tensor,
-    beta_ignore_LJ: Tensor,
-    assigned_BMLJ: Tensor,
-) -> ParentFit:
-    """D-step and M-step."""
-    leaves = activation_BML, beta_use_LJ.T, beta_ignore_LJ.T
-    logit_BMJ, share_BMJL = _use_children(*leaves, assigned_BMLJ.transpose(2, 3))
-    share_BMLJ = share_BMJL.transpose(2, 3)
-    mean_BMJD = sum_votes(share_BMLJ, votes_BMJLD)
-    squared_BMJLD = (votes_BMJLD - mean_BMJD[:, :, :, None]).square()
-    variance_BMJD = sum_votes(share_BMLJ, squared_BMJLD) + FLOOR
-    return ParentFit(assigned_BMLJ, logit_BMJ, mean_BMJD, variance_BMJD, squared_BMJLD)
+        coupling_BMJL = given_BMLJ.mT
+    while True:
+        logit_BMJ, share_BMJL = use_children(coupling_BMJL)
+        mean_BMJD, variance_BMJD = formed.fit_gaussians(share_BMJL, FLOOR)
+        act_BMJ, coupling_BMLJ = logit_BMJ.sigmoid(), coupling_BMJL.mT
+        trace.append({"coupling": coupling_BMLJ, "pose": mean_BMJD, "activation": act_BMJ})
+        if len(trace) == num_iters or given_BMLJ is not None:
+            shown = trace if with_trace else None
+            return make_routed(
+                mean_BMJD, coupling_BMLJ, shown, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ
+            )
+        scaled_BMJL = formed.compute_distances(mean_BMJD, variance_BMJD)
+        fit_BMJL = compute_log_fit(scaled_BMJL, variance_BMJD, F.logsigmoid(logit_BMJ))
+        coupling_BMJL = formed.divide_children(fit_BMJL, "types")
 
 
 def _use_children(
     activation_BML: Tensor, beta_use_JL: Tensor, beta_ignore_JL: Tensor, assigned_BMJL: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """z [B, M, J], and by how much each parent weighs each child [B, M, J, L]."""
+    """Return z [B, M, J], and by how much each parent weighs each child [B, M, J, L]."""
     activation_BM1L = activation_BML[:, :, None]
     used_BMJL = activation_BM1L * assigned_BMJL
     ignored_BMJL = activation_BM1L - used_BMJL
@@ -121,73 +87,22 @@ def _use_children(
     return logit_BMJ, used_BMJL / (used_BMJL.sum(dim=3, keepdim=True) + FLOOR)
 
 
-def _make_trace_step(fit: ParentFit) -> dict[str, Tensor]:
-    return {"coupling": fit.assigned, "pose": fit.mean, "activation": fit.logit.sigmoid()}
-
-
-def _make_routed(fit: ParentFit, trace: list[dict[str, Tensor]] | None = None) -> Routed:
-    return make_routed(fit.mean, fit.logit.sigmoid(), fit.assigned, trace, fit.logit)
-
-
-def fast(votes: LocalVotes, num_iters: int, beta_use_LJ: Tensor, beta_ignore_LJ: Tensor) -> Routed:
-    """The same as `reference`, in less time and memory (`vote_products`), and without traces."""
-    parts: list[Routed] = []
-    betas = beta_use_LJ.T.contiguous(), beta_ignore_LJ.T.contiguous()
-    for part in votes.split_images(images_at_once(votes)):
-        iterations = partial(_run_iterations, part, num_iters)
-        leaves = part.local_activation(), *betas
-        mean_BMJD, logit_BMJ, assigned_BMLJ = apply_to_votes(
-            VoteMoments, iterations, part.form_numbers_first(), *leaves
-        )
-        parts.append(make_routed(mean_BMJD, logit_BMJ.sigmoid(), assigned_BMLJ, None, logit_BMJ))
-    return join_routed(parts)
-
-
-def _run_iterations(
-    votes: LocalVotes,
-    num_iters: int,
-    moments: VoteMoments,
-    activation_BML: Tensor,
-    beta_use_JL: Tensor,
-    beta_ignore_JL: Tensor,
-) -> Sequence[Tensor]:
-    """Means, z and assignment."""
-    use_children = partial(_use_children, activation_BML, beta_use_JL, beta_ignore_JL)
-    logit_BMLJ = activation_BML.new_zeros(*activation_BML.shape, votes.num_parents)
-    iteration = 0
-    while True:
-        assigned_BMJL = divide_children(votes, logit_BMLJ.transpose(2, 3), "types")
-        logit_BMJ, share_BMJL = use_children(assigned_BMJL)
-        mean_BMJD, variance_BMJD = moments.fit_gaussians(share_BMJL, FLOOR)
-        iteration += 1
-        if iteration >= num_iters:
-            return mean_BMJD, logit_BMJ, assigned_BMJL.transpose(2, 3)
-        scaled_BMLJ = moments.compute_distances(mean_BMJD, variance_BMJD).transpose(2, 3)
-        logit_BMLJ = compute_log_fit(scaled_BMLJ, variance_BMJD, F.logsigmoid(logit_BMJ))
-
+fast = by_products(reference, VoteMoments)
 
 IMPLS = {"reference": reference, "fast": fast}
 
 
-class HeinsenRouting(nn.Module):
+class HeinsenRouting(RoutingLayer):
     """The routing of one layer. Owns the prices of using and of ignoring a child, 0 at first."""
 
     coupling_rule = CouplingRule("types")
     reads_activations = True
 
     def __init__(self, num_iters: int, impl: str, *, sizes: LayerSizes) -> None:
-        super().__init__()
-        self.num_iters, self.route = num_iters, choose_impl(IMPLS, impl)
-        self.beta_use_LJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))
-        self.beta_ignore_LJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))
-
-    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children; with a trace, by the reference."""
-        route = partial(reference, with_trace=True) if with_trace else self.route
-        betas = self.beta_use_LJ, self.beta_ignore_LJ
-        return route(votes, self.num_iters, *betas)
-
-    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
-        """The parents of children that are assigned so."""
-        betas = self.beta_use_LJ, self.beta_ignore_LJ
-        return reference(votes, self.num_iters, *betas, given_BMLJ=coupling_BMLJ)
+        super().__init__(
+            IMPLS,
+            impl,
+            num_iters=num_iters,
+            beta_use_LJ=nn.Parameter(torch.zeros(sizes.children, sizes.parents)),
+            beta_ignore_LJ=nn.Parameter(torch.zeros(sizes.children, sizes.parents)),
+        )

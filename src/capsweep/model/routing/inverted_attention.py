@@ -28,13 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsweep.model.routing import (
-    CouplingRule,
-    LayerSizes,
-    Routed,
-    choose_impl,
-    make_routed,
-)
+from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
 from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
 
 
@@ -44,9 +38,15 @@ def reference(
     gain_D: Tensor,
     shift_D: Tensor,
     with_trace: bool = False,
+    given_BMLJ: Tensor | None = None,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations. `Routed` says what is returned and traced."""
+    """Route `votes` in `num_iters` iterations; with given couplings, by the last sum alone.
+    `Routed` says what is returned and traced.
+    """
     votes_BMJLD = form_parents_first(votes)
+    if given_BMLJ is not None:
+        sum_BMJD = sum_votes(given_BMLJ, votes_BMJLD)
+        return _make_routed(given_BMLJ, _normalise(sum_BMJD, gain_D, shift_D))
     logit_BMLJ = torch.zeros_like(votes_BMJLD[..., 0]).transpose(2, 3)
     trace: list[dict[str, Tensor]] = []
     for _ in range(num_iters):
@@ -60,38 +60,30 @@ def reference(
 
 
 def _normalise(sum_BMJD: Tensor, gain_D: Tensor, shift_D: Tensor) -> Tensor:
-    if len(gain_D) == 1:
-        return sum_BMJD
-    return F.layer_norm(sum_BMJD, gain_D.shape, gain_D, shift_D)
+    return sum_BMJD if len(gain_D) == 1 else F.layer_norm(sum_BMJD, gain_D.shape, gain_D, shift_D)
 
 
 def _make_routed(
     coupling: Tensor, pose: Tensor, trace: list[dict[str, Tensor]] | None = None
 ) -> Routed:
-    """All parents are present: they have no activations."""
-    return make_routed(pose, torch.ones_like(pose[..., 0]), coupling, trace)
+    """Return parents that are all present: they have no activations."""
+    return make_routed(pose, coupling, trace, act_BMJ=torch.ones_like(pose[..., 0]))
 
 
 IMPLS = {"reference": reference}
 
 
-class InvertedAttentionRouting(nn.Module):
+class InvertedAttentionRouting(RoutingLayer):
     """The routing of one layer. Owns the gain and the shift of LayerNorm, 1 and 0 at first."""
 
     coupling_rule = CouplingRule("types")
     has_activations = False
 
     def __init__(self, num_iters: int, impl: str, *, sizes: LayerSizes) -> None:
-        super().__init__()
-        self.num_iters, self.route = num_iters, choose_impl(IMPLS, impl)
-        self.gain_D = nn.Parameter(torch.ones(sizes.parent_pose))
-        self.shift_D = nn.Parameter(torch.zeros(sizes.parent_pose))
-
-    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children."""
-        return self.route(votes, self.num_iters, self.gain_D, self.shift_D, with_trace)
-
-    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
-        """The parents of children with these couplings."""
-        sum_BMJD = sum_votes(coupling_BMLJ, form_parents_first(votes))
-        return _make_routed(coupling_BMLJ, _normalise(sum_BMJD, self.gain_D, self.shift_D))
+        super().__init__(
+            IMPLS,
+            impl,
+            num_iters=num_iters,
+            gain_D=nn.Parameter(torch.ones(sizes.parent_pose)),
+            shift_D=nn.Parameter(torch.zeros(sizes.parent_pose)),
+        )

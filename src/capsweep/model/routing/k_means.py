@@ -23,31 +23,32 @@ pose, T iterations.
 from collections.abc import Sequence
 from functools import partial
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from capsweep.model.capsules import squash
-from capsweep.model.routing import (
-    CouplingRule,
-    LayerSizes,
-    Routed,
-    choose_impl,
-    join_routed,
-    make_routed_by_length,
+from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
+from capsweep.model.routing.vote_products import (
+    VoteProducts,
+    apply_to_votes,
+    divide_children,
+    few_images_at_once,
 )
-from capsweep.model.routing.vote_products import VoteProducts, apply_to_votes, divide_children
-from capsweep.model.votes import (
-    LocalVotes,
-    compare_votes,
-    form_parents_first,
-    images_at_once,
-    sum_votes,
-)
+from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
 
 
-def reference(votes: LocalVotes, num_iters: int, with_trace: bool = False) -> Routed:
-    """Route `votes` in `num_iters` iterations. `Routed` says what is returned and traced."""
+def reference(
+    votes: LocalVotes,
+    num_iters: int,
+    with_trace: bool = False,
+    given_BMLJ: Tensor | None = None,
+) -> Routed:
+    """Route `votes` in `num_iters` iterations; with given couplings, by the last sum alone.
+    `Routed` says what is returned and traced.
+    """
     votes_BMJLD = form_parents_first(votes)
+    if given_BMLJ is not None:
+        return make_routed(squash(sum_votes(given_BMLJ, votes_BMJLD)), given_BMLJ)
     sum_BMJD = votes_BMJLD.sum(dim=3)
     trace: list[dict[str, Tensor]] = []
     for _ in range(num_iters):
@@ -55,27 +56,23 @@ def reference(votes: LocalVotes, num_iters: int, with_trace: bool = False) -> Ro
         coupling_BMLJ = votes.divide_children(logit_BMLJ)
         sum_BMJD = sum_votes(coupling_BMLJ, votes_BMJLD)
         trace.append({"coupling": coupling_BMLJ, "pose": squash(sum_BMJD)})
-    last, shown = trace[-1], trace if with_trace else None
-    return make_routed_by_length(last["pose"], last["coupling"], shown)
+    last = trace[-1]
+    return make_routed(last["pose"], last["coupling"], trace if with_trace else None)
 
 
+@few_images_at_once
 def fast(votes: LocalVotes, num_iters: int) -> Routed:
-    """The same as `reference`, in less time and memory (`vote_products`), and without traces."""
-    parts: list[Routed] = []
-    for part in votes.split_images(images_at_once(votes)):
-        iterations = partial(_run_iterations, part, num_iters)
-        votes_BMJDL = part.form_numbers_first()
-        pose_BMJD, coupling_BMLJ = apply_to_votes(
-            VoteProducts, iterations, votes_BMJDL, votes_BMJDL.sum(dim=4)
-        )
-        parts.append(make_routed_by_length(pose_BMJD, coupling_BMLJ))
-    return join_routed(parts)
+    """Route as `reference`, in less time and memory (`vote_products`), and without traces."""
+    votes_BMJDL = votes.form_numbers_first()
+    iterations = partial(_run_iterations, votes, num_iters)
+    sum_BMJD = votes_BMJDL.sum(dim=4)
+    return make_routed(*apply_to_votes(VoteProducts, iterations, votes_BMJDL, sum_BMJD))
 
 
 def _run_iterations(
     votes: LocalVotes, num_iters: int, products: VoteProducts, sum_BMJD: Tensor
 ) -> Sequence[Tensor]:
-    """Poses and couplings."""
+    """Return poses and couplings."""
     iteration = 0
     while True:
         logit_BMJL = products.compare_votes(F.normalize(sum_BMJD, dim=-1))
@@ -83,27 +80,16 @@ def _run_iterations(
         sum_BMJD = products.sum_votes(coupling_BMJL)
         iteration += 1
         if iteration >= num_iters:
-            return squash(sum_BMJD), coupling_BMJL.transpose(2, 3)
+            return squash(sum_BMJD), coupling_BMJL.mT
 
 
 IMPLS = {"reference": reference, "fast": fast}
 
 
-class KMeansRouting(nn.Module):
+class KMeansRouting(RoutingLayer):
     """The routing of one layer."""
 
     coupling_rule = CouplingRule()
 
     def __init__(self, num_iters: int, impl: str, *, sizes: LayerSizes) -> None:
-        super().__init__()
-        self.num_iters, self.route = num_iters, choose_impl(IMPLS, impl)
-
-    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children; with a trace, by the reference."""
-        route = partial(reference, with_trace=True) if with_trace else self.route
-        return route(votes, self.num_iters)
-
-    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
-        """The parents of children with these couplings."""
-        pose_BMJD = squash(sum_votes(coupling_BMLJ, form_parents_first(votes)))
-        return make_routed_by_length(pose_BMJD, coupling_BMLJ)
+        super().__init__(IMPLS, impl, num_iters=num_iters)

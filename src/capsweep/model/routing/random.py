@@ -21,13 +21,12 @@ Shape letters: B batch, M parent positions, L children below one, J parent types
 P child pose, D parent pose.
 """
 
-from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from capsweep.model.routing import LayerSizes, Routed, dynamic
-from capsweep.model.votes import LocalVotes
+from capsweep.model.routing import LayerSizes, dynamic
 
 LOWEST, HIGHEST = 0.8, 1.2
 
@@ -45,23 +44,16 @@ class RandomRouting(dynamic.DynamicRouting):
         self.register_buffer("draw_LJ", _draw_apart(sizes.children, sizes.parents))
         self.draw_LJ: Tensor
 
-    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children; with a trace, by the reference."""
+    def get_arguments(self) -> dict[str, Any]:
+        """Return them with a draw for the prior: a softmax of logarithms divides by the sum."""
         draw_LJ = self.draw_LJ
         if self.training and self.draw == "anew":
-            draw_LJ = _draw_like(draw_LJ)
-        # A softmax of logarithms divides by the sum.
-        route = partial(reference, with_trace=True) if with_trace else self.route
-        return route(votes, 1, self.bias_JD, prior_LJ=draw_LJ.log())
-
-
-def _draw_like(draw_LJ: Tensor) -> Tensor:
-    """Anew, by torch's generator."""
-    return torch.empty_like(draw_LJ).uniform_(LOWEST, HIGHEST)
+            draw_LJ = torch.empty_like(draw_LJ).uniform_(LOWEST, HIGHEST)
+        return {**super().get_arguments(), "prior_LJ": draw_LJ.log()}
 
 
 def _draw_apart(*shape: int) -> Tensor:
-    """By a generator of its own, whose seed is the next number of torch's; that stays as it is."""
+    """Draw with a private generator seeded from torch's, whose state is left unchanged."""
     with torch.random.fork_rng(devices=[]):
         seed = int(torch.randint(2**62, (), device="cpu"))
     drawn = torch.empty(shape, device="cpu")

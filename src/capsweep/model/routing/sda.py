@@ -29,16 +29,14 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.model.capsules import squash
-from capsweep.model.routing import (
-    CouplingRule,
-    LayerSizes,
-    Routed,
-    choose_impl,
-    join_routed,
-    make_routed_by_length,
+from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
+from capsweep.model.routing.vote_products import (
+    VoteProducts,
+    apply_to_votes,
+    divide_children,
+    few_images_at_once,
 )
-from capsweep.model.routing.vote_products import VoteProducts, apply_to_votes, divide_children
-from capsweep.model.votes import LocalVotes, form_parents_first, images_at_once, sum_votes
+from capsweep.model.votes import LocalVotes, form_parents_first, sum_votes
 
 
 def reference(
@@ -47,20 +45,26 @@ def reference(
     bias_JD: Tensor | None = None,
     clip: bool = True,
     with_trace: bool = False,
+    given_BMLJ: Tensor | None = None,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations. `Routed` says what is returned and traced."""
+    """Route `votes` in `num_iters` iterations; with given couplings, by the last sum alone.
+    `Routed` says what is returned and traced.
+    """
     votes_BMJLD = _form_votes(votes, clip)
+    if given_BMLJ is not None:
+        pose_BMJD = _add_and_squash(sum_votes(given_BMLJ, votes_BMJLD), bias_JD)
+        return make_routed(pose_BMJD, given_BMLJ)
     logit_BMJL = torch.zeros_like(votes_BMJLD[..., 0])
     trace: list[dict[str, Tensor]] = []
     for _ in range(num_iters):
         if trace:
             differences_BMJLD = trace[-1]["pose"][..., None, :] - votes_BMJLD
             logit_BMJL = _scale_distances(torch.linalg.vector_norm(differences_BMJLD, dim=4))
-        coupling_BMLJ = votes.divide_children(logit_BMJL.transpose(2, 3))
+        coupling_BMLJ = votes.divide_children(logit_BMJL.mT)
         pose_BMJD = _add_and_squash(sum_votes(coupling_BMLJ, votes_BMJLD), bias_JD)
         trace.append({"coupling": coupling_BMLJ, "pose": pose_BMJD})
-    last, shown = trace[-1], trace if with_trace else None
-    return make_routed_by_length(last["pose"], last["coupling"], shown)
+    last = trace[-1]
+    return make_routed(last["pose"], last["coupling"], trace if with_trace else None)
 
 
 def _form_votes(votes: LocalVotes, clip: bool) -> Tensor:
@@ -73,14 +77,14 @@ def _form_votes(votes: LocalVotes, clip: bool) -> Tensor:
 
 
 def _compute_clip(length_BMJL: Tensor, most_BML: Tensor) -> Tensor:
-    """What votes are multiplied with [B, M, J, L]."""
+    """Return what votes are multiplied with [B, M, J, L]."""
     tiny = torch.finfo(length_BMJL.dtype).tiny
     most_BM1L = most_BML[:, :, None]
     return torch.where(length_BMJL > most_BM1L, most_BM1L / length_BMJL.clamp(min=tiny), 1.0)
 
 
 def _scale_distances(distance_BMJL: Tensor) -> Tensor:
-    """b [B, M, J, L]; 0 where there is one parent, which has all, or all votes agree."""
+    """Return b [B, M, J, L]; 0 where there is one parent, which has all, or all votes agree."""
     mean_B111 = distance_BMJL.mean(dim=(1, 2, 3), keepdim=True)
     tiny = torch.finfo(mean_B111.dtype).tiny ** 0.5
     parents = distance_BMJL.shape[2]
@@ -92,26 +96,22 @@ def _add_and_squash(s_BMJD: Tensor, bias_JD: Tensor | None) -> Tensor:
     return squash(s_BMJD if bias_JD is None else s_BMJD + bias_JD)
 
 
+@few_images_at_once
 def fast(
     votes: LocalVotes, num_iters: int, bias_JD: Tensor | None = None, clip: bool = True
 ) -> Routed:
-    """The same as `reference`, in less time and memory (`vote_products`), and without traces.
+    """Route as `reference`, in less time and memory (`vote_products`), and without traces.
 
     The square of a distance is |u|^2 - 2 u . v + |v|^2, whose error is one of rounding relative to
     the longer of vote and parent. Measured in single precision, 16 numbers, of votes that agree to
     0.01 of their length: gradients to 3e-4 (the reference's to 1e-5).
     """
-    parts: list[Routed] = []
-    own = () if bias_JD is None else (bias_JD,)
-    for part in votes.split_images(images_at_once(votes)):
-        iterations = partial(_run_iterations, part, num_iters, clip)
-        votes_BMJDL = part.form_numbers_first()
-        length_BMJL = _take_root(votes_BMJDL.square().sum(dim=3))
-        most_BML = torch.linalg.vector_norm(part.local_poses(), dim=3)
-        leaves = length_BMJL, most_BML, *own
-        pose_BMJD, coupling_BMLJ = apply_to_votes(VoteProducts, iterations, votes_BMJDL, *leaves)
-        parts.append(make_routed_by_length(pose_BMJD, coupling_BMLJ))
-    return join_routed(parts)
+    votes_BMJDL = votes.form_numbers_first()
+    length_BMJL = _take_root(votes_BMJDL.square().sum(dim=3))
+    most_BML = torch.linalg.vector_norm(votes.local_poses(), dim=3)
+    leaves = length_BMJL, most_BML, *(() if bias_JD is None else (bias_JD,))
+    iterations = partial(_run_iterations, votes, num_iters, clip)
+    return make_routed(*apply_to_votes(VoteProducts, iterations, votes_BMJDL, *leaves))
 
 
 def _run_iterations(
@@ -123,7 +123,7 @@ def _run_iterations(
     most_BML: Tensor,
     bias_JD: Tensor | None = None,
 ) -> Sequence[Tensor]:
-    """Poses and couplings, of votes that are clipped after the products."""
+    """Return poses and couplings, of votes that are clipped after the products."""
     clip_BMJL = _compute_clip(length_BMJL, most_BML) if clip else torch.ones_like(length_BMJL)
     squared_BMJL = (clip_BMJL * length_BMJL).square()
     logit_BMJL = torch.zeros_like(length_BMJL)
@@ -134,7 +134,7 @@ def _run_iterations(
         pose_BMJD = _add_and_squash(s_BMJD, bias_JD)
         iteration += 1
         if iteration >= num_iters:
-            return pose_BMJD, coupling_BMJL.transpose(2, 3)
+            return pose_BMJD, coupling_BMJL.mT
         product_BMJL = clip_BMJL * products.compare_votes(pose_BMJD)
         squared_BMJ1 = pose_BMJD.square().sum(dim=3, keepdim=True)
         distance_BMJL = _take_root(squared_BMJL - 2 * product_BMJL + squared_BMJ1)
@@ -142,7 +142,7 @@ def _run_iterations(
 
 
 def _take_root(squared: Tensor) -> Tensor:
-    """0 with gradient 0 where rounding, or nothing, is left."""
+    """Return the root; 0 with gradient 0 where rounding, or nothing, is left."""
     is_more = squared > 0
     return torch.where(is_more, squared, 1.0).sqrt() * is_more
 
@@ -150,7 +150,7 @@ def _take_root(squared: Tensor) -> Tensor:
 IMPLS = {"reference": reference, "fast": fast}
 
 
-class SDARouting(nn.Module):
+class SDARouting(RoutingLayer):
     """The routing of one layer. Owns the parents' bias [J, D], 0.1 at first."""
 
     coupling_rule = CouplingRule()
@@ -158,17 +158,7 @@ class SDARouting(nn.Module):
     def __init__(
         self, num_iters: int, bias: bool, clip: bool, impl: str, *, sizes: LayerSizes
     ) -> None:
-        super().__init__()
-        self.num_iters, self.clip, self.route = num_iters, clip, choose_impl(IMPLS, impl)
-        bias_JD = torch.full((sizes.parents, sizes.parent_pose), 0.1)
-        self.bias_JD = nn.Parameter(bias_JD) if bias else None
-
-    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children; with a trace, by the reference."""
-        route = partial(reference, with_trace=True) if with_trace else self.route
-        return route(votes, self.num_iters, self.bias_JD, self.clip)
-
-    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
-        """The parents of children with these couplings."""
-        s_BMJD = sum_votes(coupling_BMLJ, _form_votes(votes, self.clip))
-        return make_routed_by_length(_add_and_squash(s_BMJD, self.bias_JD), coupling_BMLJ)
+        bias_JD = (
+            nn.Parameter(torch.full((sizes.parents, sizes.parent_pose), 0.1)) if bias else None
+        )
+        super().__init__(IMPLS, impl, num_iters=num_iters, bias_JD=bias_JD, clip=clip)

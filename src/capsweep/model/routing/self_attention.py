@@ -25,39 +25,34 @@ import math
 import torch
 from torch import Tensor, nn
 
-from capsweep.model.routing import (
-    LayerSizes,
-    Routed,
-    choose_impl,
-    make_routed_by_length,
-)
+from capsweep.model.routing import LayerSizes, Routed, RoutingLayer, make_routed
 from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
 
 NEAR = 1e-4  # below it the series is exact in float64, but for 4e-14
 
 
 def reference(
-    votes: LocalVotes, beta_LJ: Tensor, scale: str = "pose", with_trace: bool = False
+    votes: LocalVotes,
+    beta_LJ: Tensor,
+    scale: str = "pose",
+    with_trace: bool = False,
+    given_BMLJ: Tensor | None = None,
 ) -> Routed:
-    """Route `votes`. `Routed` says what is returned and traced."""
+    """Route `votes`, by given couplings if there are any. `Routed` says what is returned."""
     votes_BMJLD = form_parents_first(votes)
-    children, numbers = votes_BMJLD.shape[3:]
-    factor = math.sqrt(numbers) * (children if scale == "children" else 1)
-    logit_BMLJ = compare_votes(votes_BMJLD, votes_BMJLD.sum(dim=3)) / factor
-    coupling_BMLJ = votes.divide_children(logit_BMLJ) + beta_LJ
-    routed = form_parents(votes_BMJLD, coupling_BMLJ)
-    return routed if with_trace else routed._replace(trace=None)
-
-
-def form_parents(votes_BMJLD: Tensor, coupling_BMLJ: Tensor) -> Routed:
-    """The parents of children with these couplings; with a trace."""
+    coupling_BMLJ = given_BMLJ
+    if coupling_BMLJ is None:
+        children, numbers = votes_BMJLD.shape[3:]
+        factor = math.sqrt(numbers) * (children if scale == "children" else 1)
+        logit_BMLJ = compare_votes(votes_BMJLD, votes_BMJLD.sum(dim=3)) / factor
+        coupling_BMLJ = votes.divide_children(logit_BMLJ) + beta_LJ
     pose_BMJD = squash_exponentially(sum_votes(coupling_BMLJ, votes_BMJLD))
     trace = [{"coupling": coupling_BMLJ, "pose": pose_BMJD}]
-    return make_routed_by_length(pose_BMJD, coupling_BMLJ, trace)
+    return make_routed(pose_BMJD, coupling_BMLJ, trace if with_trace else None)
 
 
 def squash_exponentially(s: Tensor) -> Tensor:
-    """(1 - exp(-l)) s / l with l = |s|, along the last axis; near 0 by its series."""
+    """Return (1 - exp(-l)) s / l with l = |s|, along the last axis; near 0 by its series."""
     length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
     far = length.clamp(min=NEAR)
     series = 1 - length / 2 + length.square() / 6
@@ -67,18 +62,9 @@ def squash_exponentially(s: Tensor) -> Tensor:
 IMPLS = {"reference": reference}
 
 
-class SelfAttentionRouting(nn.Module):
+class SelfAttentionRouting(RoutingLayer):
     """The routing of one layer. Owns beta of every child and parent type, 0 at first."""
 
     def __init__(self, scale: str, impl: str, *, sizes: LayerSizes) -> None:
-        super().__init__()
-        self.route, self.scale = choose_impl(IMPLS, impl), scale
-        self.beta_LJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))
-
-    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children."""
-        return self.route(votes, self.beta_LJ, self.scale, with_trace)
-
-    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
-        """The parents of children with these couplings."""
-        return form_parents(form_parents_first(votes), coupling_BMLJ)
+        beta_LJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))
+        super().__init__(IMPLS, impl, beta_LJ=beta_LJ, scale=scale)

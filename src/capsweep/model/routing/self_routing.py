@@ -23,56 +23,49 @@ pose, D parent pose.
 import torch
 from torch import Tensor, nn
 
-from capsweep.model.routing import (
-    CouplingRule,
-    LayerSizes,
-    Routed,
-    choose_impl,
-    make_routed,
-)
+from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
 from capsweep.model.votes import LocalVotes, form_parents_first, sum_votes
 
 SMALLEST_MASS = 1e-7
 
 
 def reference(
-    votes: LocalVotes, gate_LJP: Tensor, gate_bias_LJ: Tensor, with_trace: bool = False
+    votes: LocalVotes,
+    gate_LJP: Tensor,
+    gate_bias_LJ: Tensor,
+    with_trace: bool = False,
+    given_BMLJ: Tensor | None = None,
 ) -> Routed:
-    """Route `votes`. `Routed` says what is returned and traced."""
-    gate_BMLJ = torch.einsum("bmlp,ljp->bmlj", votes.local_poses(), gate_LJP) + gate_bias_LJ
-    routed = form_parents(votes, votes.divide_children(gate_BMLJ, "types"))
-    return routed if with_trace else routed._replace(trace=None)
-
-
-def form_parents(votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
-    """The parents of children with these couplings; with a trace."""
+    """Route `votes`, by given couplings if there are any. `Routed` says what is returned."""
+    coupling_BMLJ = given_BMLJ
+    if coupling_BMLJ is None:
+        gate_BMLJ = torch.einsum("bmlp,ljp->bmlj", votes.local_poses(), gate_LJP) + gate_bias_LJ
+        coupling_BMLJ = votes.divide_children(gate_BMLJ, "types")
     weight_BMLJ = coupling_BMLJ * votes.local_activation()[..., None]
     mass_BMJ = weight_BMLJ.sum(dim=2) + SMALLEST_MASS
     pose_BMJD = sum_votes(weight_BMLJ, form_parents_first(votes)) / mass_BMJ[..., None]
     share_BMJ = mass_BMJ / mass_BMJ.sum(dim=2, keepdim=True)
     trace = [{"coupling": coupling_BMLJ, "pose": pose_BMJD, "activation": share_BMJ}]
-    return make_routed(pose_BMJD, share_BMJ, coupling_BMLJ, trace, share_BMJ.log())
+    shown = trace if with_trace else None
+    return make_routed(
+        pose_BMJD, coupling_BMLJ, shown, act_BMJ=share_BMJ, logit_BMJ=share_BMJ.log()
+    )
 
 
 IMPLS = {"reference": reference}
 
 
-class SelfRouting(nn.Module):
+class SelfRouting(RoutingLayer):
     """The routing of one layer. Owns the gates of its children, 0 at first: equal couplings."""
 
     coupling_rule = CouplingRule("types")
     reads_activations = True
 
     def __init__(self, impl: str, *, sizes: LayerSizes) -> None:
-        super().__init__()
-        self.route = choose_impl(IMPLS, impl)
-        self.gate_LJP = nn.Parameter(torch.zeros(sizes.children, sizes.parents, sizes.child_pose))
-        self.gate_bias_LJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))
-
-    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children."""
-        return self.route(votes, self.gate_LJP, self.gate_bias_LJ, with_trace)
-
-    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
-        """The parents of children with these couplings."""
-        return form_parents(votes, coupling_BMLJ)
+        gate_LJP = torch.zeros(sizes.children, sizes.parents, sizes.child_pose)
+        super().__init__(
+            IMPLS,
+            impl,
+            gate_LJP=nn.Parameter(gate_LJP),
+            gate_bias_LJ=nn.Parameter(torch.zeros(sizes.children, sizes.parents)),
+        )

@@ -35,69 +35,60 @@ pose, T iterations.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from capsweep.model.routing import (
-    CouplingRule,
-    LayerSizes,
-    Routed,
-    choose_impl,
-    join_routed,
-    make_routed,
+from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
+from capsweep.model.routing.vote_products import (
+    FormedVotes,
+    VoteMoments,
+    by_products,
+    form_votes,
 )
-from capsweep.model.routing.vote_products import VoteMoments, apply_to_votes, divide_children
-from capsweep.model.votes import (
-    LocalVotes,
-    compare_votes,
-    form_parents_first,
-    images_at_once,
-    sum_votes,
-)
+from capsweep.model.votes import LocalVotes
 
 SMALLEST_MASS = 1e-7
 
 
 def reference(
-    votes: LocalVotes,
+    votes: LocalVotes | FormedVotes,
     num_iters: int,
     scale_J: Tensor,
     shift_J: Tensor,
-    with_trace: bool = False,
-    *,
     kappa: float = 1.0,
     psi: float = 1.0,
+    with_trace: bool = False,
     given_BMLJ: Tensor | None = None,
 ) -> Routed:
     """Route `votes` in `num_iters` iterations; with a given assignment, by the last update alone.
     `Routed` says what is returned and traced.
     """
-    votes_BMJLD, activation_BML1 = form_parents_first(votes), votes.local_activation()[..., None]
-    fit_parents = partial(_fit_posterior, votes_BMJLD, activation_BML1, kappa, psi)
-    activate = partial(_make_routed, scale_J, shift_J)
+    formed, trace = form_votes(votes), list[dict[str, Tensor]]()
+    activation_BM1L = formed.local_activation()[:, :, None]
+    coupling_BMJL = formed.divide_children(formed.zero_BMJL)
     if given_BMLJ is not None:
-        return activate(fit_parents(given_BMLJ))
-    logit_BMLJ = torch.zeros_like(votes_BMJLD[..., 0]).transpose(2, 3)
-    fit = fit_parents(votes.divide_children(logit_BMLJ))
-    trace = [{"coupling": fit.assigned, "pose": fit.mean}]
-    for _ in range(num_iters - 1):
-        squared_BMJLD = (votes_BMJLD - fit.mean[:, :, :, None]).square()
-        distance_BMLJ = compare_votes(squared_BMJLD, 1 / fit.psi)
-        fit = fit_parents(votes.divide_children(_compute_log_fit(fit, distance_BMLJ)))
-        trace.append({"coupling": fit.assigned, "pose": fit.mean})
-    return activate(fit, trace if with_trace else None)
+        coupling_BMJL = given_BMLJ.mT
+    while True:
+        weight_BMJL = coupling_BMJL * activation_BM1L
+        mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
+        mass_BMJ1 = mass_BMJ[..., None]
+        plain_BMJD, variance_BMJD = formed.fit_gaussians(weight_BMJL / mass_BMJ1, floor=0.0)
+        fit = _add_priors(kappa, psi, mass_BMJ, plain_BMJD, mass_BMJ1 * variance_BMJD)
+        coupling_BMLJ = coupling_BMJL.mT
+        trace.append({"coupling": coupling_BMLJ, "pose": fit.mean})
+        if len(trace) == num_iters or given_BMLJ is not None:
+            logit_BMJ = shift_J - scale_J * fit.log_pi.exp() * _measure_entropy(fit)
+            act_BMJ, shown = logit_BMJ.sigmoid(), trace if with_trace else None
+            return make_routed(fit.mean, coupling_BMLJ, shown, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ)
+        distance_BMJL = formed.compute_distances(fit.mean, fit.psi)
+        coupling_BMJL = formed.divide_children(_compute_log_fit(fit, distance_BMJL))
 
 
 class Posterior(NamedTuple):
-    """Of an assignment [B, M, L, J]: kappa, nu, ln pi and ln |L| [B, M, J], m and psi
-    [B, M, J, D].
-    """
+    """Of an assignment: kappa, nu, ln pi and ln |L| [B, M, J], m and psi [B, M, J, D]."""
 
-    assigned: Tensor
     kappa: Tensor
     nu: Tensor
     mean: Tensor
@@ -106,32 +97,21 @@ class Posterior(NamedTuple):
     log_precision: Tensor
 
 
-def _fit_posterior(
-    votes_BMJLD: Tensor, activation_BML1: Tensor, kappa: float, psi: float, assigned_BMLJ: Tensor
-) -> Posterior:
-    weight_BMLJ = assigned_BMLJ * activation_BML1
-    mass_BMJ = weight_BMLJ.sum(dim=2) + SMALLEST_MASS
-    plain_BMJD = sum_votes(weight_BMLJ, votes_BMJLD) / mass_BMJ[..., None]
-    squared_BMJLD = (votes_BMJLD - plain_BMJD[:, :, :, None]).square()
-    spread_BMJD = sum_votes(weight_BMLJ, squared_BMJLD)
-    return _add_priors(kappa, psi, assigned_BMLJ, mass_BMJ, plain_BMJD, spread_BMJD)
-
-
 def _add_priors(
     kappa: float,
     psi: float,
-    assigned_BMLJ: Tensor,
     mass_BMJ: Tensor,
     plain_BMJD: Tensor,
     spread_BMJD: Tensor,
 ) -> Posterior:
-    """Of what the votes alone say: R_j, mu_j, and the weighted sum of squared differences."""
+    """Return the posterior, of what the votes alone say: R_j, mu_j, and the weighted sum of squared
+    differences.
+    """
     kappa_BMJ, nu_BMJ = kappa + mass_BMJ, plain_BMJD.shape[3] + 1 + mass_BMJ
     pulled_BMJD = (kappa * mass_BMJ / kappa_BMJ)[..., None] * plain_BMJD.square()
     psi_BMJD = psi + spread_BMJD + pulled_BMJD
     alpha_BMJ = 1 + mass_BMJ
     return Posterior(
-        assigned=assigned_BMLJ,
         kappa=kappa_BMJ,
         nu=nu_BMJ,
         mean=(mass_BMJ / kappa_BMJ)[..., None] * plain_BMJD,
@@ -141,80 +121,31 @@ def _add_priors(
     )
 
 
-def _compute_log_fit(fit: Posterior, distance_BMLJ: Tensor) -> Tensor:
-    """What the softmax is of [B, M, L, J]; distance: sum_d (V_ijd - m_jd)^2 / psi_jd."""
+def _compute_log_fit(fit: Posterior, distance_BMJL: Tensor) -> Tensor:
+    """Return what the softmax is of [B, M, J, L]; distance: sum_d (V_ijd - m_jd)^2 / psi_jd."""
     prior_BMJ = fit.log_pi + (fit.log_precision - fit.mean.shape[3] / fit.kappa) / 2
-    return prior_BMJ[:, :, None] - fit.nu[:, :, None] * distance_BMLJ / 2
+    return prior_BMJ[..., None] - fit.nu[..., None] * distance_BMJL / 2
 
 
-def _make_routed(
-    scale_J: Tensor,
-    shift_J: Tensor,
-    fit: Posterior,
-    trace: list[dict[str, Tensor]] | None = None,
-) -> Routed:
-    """With activations by the entropy of one dimension."""
-    entropy_BMJ = (math.log(2 * math.pi * math.e) - fit.log_precision / fit.mean.shape[3]) / 2
-    logit_BMJ = shift_J - scale_J * fit.log_pi.exp() * entropy_BMJ
-    return make_routed(fit.mean, logit_BMJ.sigmoid(), fit.assigned, trace, logit_BMJ)
+def _measure_entropy(fit: Posterior) -> Tensor:
+    """Return H_j / D [B, M, J]."""
+    return (math.log(2 * math.pi * math.e) - fit.log_precision / fit.mean.shape[3]) / 2
 
 
 def _expect_log_precision(nu_BMJ: Tensor, psi_BMJD: Tensor) -> Tensor:
-    """ln |L_j|, of a Wishart distribution with nu degrees of freedom."""
+    """Return ln |L_j|, of a Wishart distribution with nu degrees of freedom."""
     numbers = psi_BMJD.shape[3]
     degree_D = torch.arange(numbers, device=nu_BMJ.device)
     digamma_BMJ = ((nu_BMJ[..., None] - degree_D) / 2).digamma().sum(dim=3)
     return digamma_BMJ + numbers * math.log(2) - psi_BMJD.log().sum(dim=3)
 
 
-def fast(
-    votes: LocalVotes,
-    num_iters: int,
-    scale_J: Tensor,
-    shift_J: Tensor,
-    *,
-    kappa: float = 1.0,
-    psi: float = 1.0,
-) -> Routed:
-    """The same as `reference`, in less time and memory (`vote_products`), and without traces."""
-    parts: list[Routed] = []
-    for part in votes.split_images(images_at_once(votes)):
-        iterations = partial(_run_iterations, part, num_iters, partial(_add_priors, kappa, psi))
-        votes_BMJDL, activation_BML = part.form_numbers_first(), part.local_activation()
-        fit = Posterior(*apply_to_votes(VoteMoments, iterations, votes_BMJDL, activation_BML))
-        parts.append(_make_routed(scale_J, shift_J, fit))
-    return join_routed(parts)
-
-
-def _run_iterations(
-    votes: LocalVotes,
-    num_iters: int,
-    add_priors: Callable[..., Posterior],
-    moments: VoteMoments,
-    activation_BML: Tensor,
-) -> Sequence[Tensor]:
-    """The `Posterior`."""
-    logit_BMLJ = activation_BML.new_zeros(*activation_BML.shape, votes.num_parents)
-    iteration = 0
-    while True:
-        assigned_BMJL = divide_children(votes, logit_BMLJ.transpose(2, 3))
-        weight_BMJL = assigned_BMJL * activation_BML[:, :, None]
-        mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
-        mass_BMJ1 = mass_BMJ[..., None]
-        plain_BMJD, variance_BMJD = moments.fit_gaussians(weight_BMJL / mass_BMJ1, floor=0.0)
-        assigned_BMLJ, spread_BMJD = assigned_BMJL.transpose(2, 3), mass_BMJ1 * variance_BMJD
-        fit = add_priors(assigned_BMLJ, mass_BMJ, plain_BMJD, spread_BMJD)
-        iteration += 1
-        if iteration >= num_iters:
-            return fit
-        distance_BMLJ = moments.compute_distances(fit.mean, fit.psi).transpose(2, 3)
-        logit_BMLJ = _compute_log_fit(fit, distance_BMLJ)
-
+fast = by_products(reference, VoteMoments)
 
 IMPLS = {"reference": reference, "fast": fast}
 
 
-class VariationalBayesRouting(nn.Module):
+class VariationalBayesRouting(RoutingLayer):
     """The routing of one layer. Owns scale and shift of the activation of every parent type."""
 
     coupling_rule = CouplingRule()
@@ -223,21 +154,12 @@ class VariationalBayesRouting(nn.Module):
     def __init__(
         self, num_iters: int, kappa: float, psi: float, impl: str, *, sizes: LayerSizes
     ) -> None:
-        super().__init__()
-        self.num_iters, self.route = num_iters, choose_impl(IMPLS, impl)
-        self.kappa, self.psi = kappa, psi
-        self.scale_J = nn.Parameter(torch.ones(sizes.parents))
-        self.shift_J = nn.Parameter(torch.zeros(sizes.parents))
-
-    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children; with a trace, by the reference."""
-        route = partial(reference, with_trace=True) if with_trace else self.route
-        return self._call(route, votes)
-
-    def form_parents(self, votes: LocalVotes, coupling_BMLJ: Tensor) -> Routed:
-        """The parents of children that are assigned so."""
-        return self._call(reference, votes, given_BMLJ=coupling_BMLJ)
-
-    def _call(self, route: Callable[..., Routed], votes: LocalVotes, **options: Any) -> Routed:
-        own = self.scale_J, self.shift_J
-        return route(votes, self.num_iters, *own, kappa=self.kappa, psi=self.psi, **options)
+        super().__init__(
+            IMPLS,
+            impl,
+            num_iters=num_iters,
+            scale_J=nn.Parameter(torch.ones(sizes.parents)),
+            shift_J=nn.Parameter(torch.zeros(sizes.parents)),
+            kappa=kappa,
+            psi=psi,
+        )

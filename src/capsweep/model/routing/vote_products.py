@@ -24,36 +24,105 @@ Shape letters: B batch, M parent positions, J parent types, D parent pose, L chi
 position; E = B M J parents; X = D numbers of U, or 2 D of Q.
 """
 
+import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from capsweep.model.votes import LocalVotes
+from capsweep.model.routing import Routed, join_routed
+from capsweep.model.votes import LocalVotes, form_parents_first, images_at_once
 
 
-class VoteProducts:
-    """Some votes U, and the products that were made with them."""
+def divide_children(votes: LocalVotes, logit_BMJL: Tensor, norm: str = "all") -> Tensor:
+    """Return `votes.divide_children` [B, M, J, L]; without moving the children to and fro where a
+    softmax at each position is all.
+    """
+    if logit_BMJL.shape[1] == 1 or norm == "types":
+        return torch.softmax(logit_BMJL, dim=2)
+    return votes.divide_children(logit_BMJL.mT, norm).mT
+
+
+class FormedVotes:
+    """The votes of a layer, formed, and what a reference reads of them, as it is defined.
+
+    zero_BMJL: the logits of children that prefer no parent.
+    """
+
+    def __init__(self, votes: LocalVotes) -> None:
+        self.votes, self.votes_BMJLD = votes, form_parents_first(votes)
+        self.zero_BMJL = _make_zeros(self.votes_BMJLD[..., 0])
+
+    def local_activation(self) -> Tensor:
+        """Return the activations [B, M, L] of the children."""
+        return self.votes.local_activation()
+
+    def sum_votes(self, share_BMJL: Tensor) -> Tensor:
+        """Return sum_l s_l V_l [B, M, J, D]."""
+        return torch.matmul(share_BMJL[..., None, :], self.votes_BMJLD).squeeze(3)
+
+    def compare_votes(self, pose_BMJD: Tensor) -> Tensor:
+        """Return the scalar products p . V_l [B, M, J, L]."""
+        return torch.matmul(self.votes_BMJLD, pose_BMJD[..., None]).squeeze(-1)
+
+    def fit_gaussians(self, share_BMJL: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+        """Return mean and variance [B, M, J, D] of votes that weigh `share`."""
+        mean_BMJD = self.sum_votes(share_BMJL)
+        squared_BMJLD = (self.votes_BMJLD - mean_BMJD[..., None, :]).square()
+        return mean_BMJD, torch.matmul(share_BMJL[..., None, :], squared_BMJLD).squeeze(3) + floor
+
+    def compute_distances(self, mean_BMJD: Tensor, variance_BMJD: Tensor) -> Tensor:
+        """Return squared distances from the mean, in units of the variance [B, M, J, L]."""
+        squared_BMJLD = (self.votes_BMJLD - mean_BMJD[..., None, :]).square()
+        return torch.matmul(squared_BMJLD, (1 / variance_BMJD)[..., None]).squeeze(-1)
+
+    def divide_children(self, logit_BMJL: Tensor, norm: str = "all") -> Tensor:
+        """Return the shares [B, M, J, L] of the children, as `coupling_softmax`."""
+        return divide_children(self.votes, logit_BMJL, norm)
+
+
+def _make_zeros(sample_BMJL: Tensor) -> Tensor:
+    """Return zeros [B, M, J, L], the parents of a child side by side in memory."""
+    return torch.zeros_like(sample_BMJL.mT, memory_format=torch.contiguous_format).mT
+
+
+class VoteProducts(FormedVotes):
+    """Some votes U, and the products that were made with them.
+
+    Attributes:
+        weighs_activations: whether activations of children are constants beside them.
+        activations: these.
+    """
+
+    weighs_activations = False
+    activations: Tensor
 
     def __init__(self, votes_BMJDL: Tensor) -> None:
+        self.zero_BMJL = _make_zeros(votes_BMJDL[..., 0, :])
         self.parents = votes_BMJDL.shape[:3]
         self.factor_EXL = votes_BMJDL.flatten(0, 2)
         self.products: list[Tensor] = []
         self.factors: list[tuple[Tensor, Tensor]] = []
 
+    def local_activation(self) -> Tensor:
+        """Return the activations [B, M, L] of the children."""
+        return self.activations
+
     def sum_votes(self, share_BMJL: Tensor) -> Tensor:
-        """sum_l s_l U_l [B, M, J, X]."""
+        """Return sum_l s_l U_l [B, M, J, X]."""
         share_EL = share_BMJL.flatten(0, 2)
         sum_EX = torch.bmm(share_EL[:, None], self.factor_EXL.transpose(1, 2))[:, 0]
         self._remember(sum_EX, sum_EX, share_EL)
         return sum_EX.unflatten(0, self.parents)
 
-    def compare_votes(self, pose_BMJX: Tensor) -> Tensor:
-        """Scalar products p . U_l [B, M, J, L]."""
-        pose_EX = pose_BMJX.flatten(0, 2)
+    def compare_votes(self, pose_BMJD: Tensor) -> Tensor:
+        """Return the scalar products p . U_l [B, M, J, L], of poses of X numbers."""
+        pose_EX = pose_BMJD.flatten(0, 2)
         product_EL = torch.bmm(pose_EX[:, None], self.factor_EXL)[:, 0]
         self._remember(product_EL, pose_EX, product_EL)
         return product_EL.unflatten(0, self.parents)
@@ -88,6 +157,8 @@ class VoteProducts:
 
 class VoteMoments(VoteProducts):
     """Q of some votes, and the products that were made with it."""
+
+    weighs_activations = True
 
     def __init__(self, votes_BMJDL: Tensor) -> None:
         super().__init__(votes_BMJDL)
@@ -125,13 +196,66 @@ class VoteMoments(VoteProducts):
         return by_votes_EDL.baddbmm_(of_difference_EDT, right_ETL)
 
 
-def divide_children(votes: LocalVotes, logit_BMJL: Tensor, norm: str = "all") -> Tensor:
-    """`votes.divide_children` [B, M, J, L]; without moving the children to and fro where a softmax
-    at each position is all.
+def compute_log_fit(
+    scaled_BMJL: Tensor, variance_BMJD: Tensor, log_activation_BMJ: Tensor
+) -> Tensor:
+    """Return log a_j + log p_j(V_ij) [B, M, J, L] of parents that are Gaussians.
+
+    scaled_BMJL: the squared distances in units of the variance.
     """
-    if logit_BMJL.shape[1] == 1 or norm == "types":
-        return torch.softmax(logit_BMJL, dim=2)
-    return votes.divide_children(logit_BMJL.transpose(2, 3), norm).transpose(2, 3)
+    numbers = variance_BMJD.shape[3]
+    volume_BMJ = variance_BMJD.log().sum(dim=3) + numbers * math.log(2 * math.pi)
+    return (log_activation_BMJ - 0.5 * volume_BMJ)[..., None] - 0.5 * scaled_BMJL
+
+
+def form_votes(votes: LocalVotes | FormedVotes) -> FormedVotes:
+    """Return the votes of a layer, formed; those that `by_products` formed, as they are."""
+    return votes if isinstance(votes, FormedVotes) else FormedVotes(votes)
+
+
+def few_images_at_once(route: Callable[..., Routed]) -> Callable[..., Routed]:
+    """Let `route` have a few images at a time, which do not compete: so that their votes stay in
+    the cache, and where no gradient is asked for there are never more.
+    """
+
+    @wraps(route)
+    def route_parts(votes: LocalVotes, *arguments: Any, **options: Any) -> Routed:
+        parts = votes.split_images(images_at_once(votes))
+        return join_routed([route(part, *arguments, **options) for part in parts])
+
+    return route_parts
+
+
+def by_products(
+    reference: Callable[..., Routed], kind: type[VoteProducts] = VoteProducts
+) -> Callable[..., Routed]:
+    """Return the fast implementation of a reference that reads its votes by `form_votes`.
+
+    It takes less time and memory, and knows no traces.
+    """
+    signature = inspect.signature(reference)
+
+    @few_images_at_once
+    def fast(votes: LocalVotes, *arguments: Any, **options: Any) -> Routed:
+        given = signature.bind(votes, *arguments, **options).arguments
+        tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+        present = [votes.local_activation()] if kind.weighs_activations else []
+        fields: list[str] = []
+
+        def body(products: VoteProducts, *leaves: Tensor) -> list[Tensor]:
+            products.votes = votes
+            if kind.weighs_activations:
+                products.activations = leaves[0]
+            own = dict(zip(tensors, leaves[len(present) :], strict=True))
+            routed = reference(**{**given, **own, "votes": products})._asdict()
+            fields.extend(name for name, value in routed.items() if value is not None)
+            return [routed[name] for name in fields]
+
+        leaves = *present, *tensors.values()
+        outputs = apply_to_votes(kind, body, votes.form_numbers_first(), *leaves)
+        return Routed(**dict(zip(fields, outputs, strict=True)))
+
+    return fast
 
 
 Body = Callable[..., Sequence[Tensor]]
@@ -139,7 +263,7 @@ Body = Callable[..., Sequence[Tensor]]
 
 def apply_to_votes(
     kind: type[VoteProducts], body: Body, votes_BMJDL: Tensor, *leaves: Tensor
-) -> Sequence[Tensor]:
+) -> Sequence[Any]:
     """body(kind(votes), *leaves), whose gradients by the votes come at once, at the end."""
     with _without_tf32():
         if torch.is_grad_enabled():

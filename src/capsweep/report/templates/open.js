@@ -7,12 +7,3 @@ function openTarget() {
 }
 addEventListener("hashchange", openTarget);
 addEventListener("DOMContentLoaded", openTarget);
-function markCut() {
-  for (const frame of document.querySelectorAll(".frame")) {
-    const box = frame.firstElementChild;
-    frame.classList.toggle("cut", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
-  }
-}
-addEventListener("resize", markCut);
-addEventListener("scroll", markCut, true);
-addEventListener("DOMContentLoaded", markCut);

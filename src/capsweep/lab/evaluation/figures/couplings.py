@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capsweep.errors import NotApplicableError
-from capsweep.lab.evaluation import pictures
 from capsweep.lab.evaluation.children import Children, find_children
-from capsweep.lab.evaluation.figures import Drawing, add_trace_options
-from capsweep.lab.evaluation.pictures import BAND, LEVELS, Panel, Spread
+from capsweep.lab.evaluation.figures import Drawing
+from capsweep.lab.evaluation.panels import BAND, LEVELS, Panel, Spread, draw_panels
 from capsweep.statistics.examples import Distribution
 
 if TYPE_CHECKING:
@@ -77,9 +76,6 @@ def _summarise(iterations: list[Distribution]) -> Spread:
         np.array([values.std for values in iterations]),
         np.stack([values.quantiles(LEVELS) for values in iterations], axis=1),
     )
-
-
-add_options = add_trace_options
 
 
 def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:
@@ -136,7 +132,7 @@ def draw(layers: Mapping[str, LayerEntropy], title: str, caption: str) -> bytes:
         Panel("entropy of couplings, nats", nats),
         Panel("entropy / that of equal couplings", share),
     ]
-    return pictures.draw_panels(panels, "routing iteration", title, caption)
+    return draw_panels(panels, "routing iteration", title, caption)
 
 
 def describe_figure(layers: Mapping[str, LayerEntropy], routed: "RoutedCell") -> str:

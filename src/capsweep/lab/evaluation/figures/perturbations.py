@@ -3,7 +3,7 @@
 Shape letters: J classes, D class pose, T tweaks, M test examples, C H W image.
 """
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capsweep.errors import UserError
-from capsweep.lab.evaluation import pictures
-from capsweep.lab.evaluation.figures import Drawing, parse_places
-from capsweep.lab.evaluation.pictures import Grid
+from capsweep.lab.evaluation.figures import Drawing
+from capsweep.report import pictures
+from capsweep.report.pictures import Grid
 from capsweep.statistics.examples import find_wrong
 
 if TYPE_CHECKING:
@@ -44,17 +44,10 @@ class Perturbed:
     digit: np.ndarray | None = None
 
 
-def add_options(command: ArgumentParser) -> None:
-    """Add the options of the command."""
-    which = command.add_mutually_exclusive_group()
-    text = "the first correct test image of each: 0,3; default: all"
-    which.add_argument("--classes", type=parse_places, help=text)
-    text = "these test images instead: 0,5,7"
-    which.add_argument("--examples", type=parse_places, help=text)
-
-
 def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:
     """A page for each class."""
+    if options.classes and options.examples:
+        raise UserError("--classes: --examples says which test images; leave one of them out")
     cell, stored = loader.load_tested(name)
     if options.examples is not None:
         cell.check_places(options.examples)

@@ -3,28 +3,21 @@
 Shape letters: K columns, L = 1 class shown in one image, C H W image.
 """
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from capsweep.errors import NotApplicableError
-from capsweep.lab.evaluation import pictures
-from capsweep.lab.evaluation.figures import Drawing, whole_number
-from capsweep.lab.evaluation.pictures import Grid
+from capsweep.lab.evaluation.figures import Drawing
+from capsweep.report import pictures
+from capsweep.report.pictures import Grid
 
 if TYPE_CHECKING:
     from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
     from capsweep.lab.evaluation.decoded import Columns
     from capsweep.ledger.ledger import Predictions
-
-
-def add_options(command: ArgumentParser) -> None:
-    """Add the options of the command."""
-    count = whole_number(0)
-    command.add_argument("--correct", type=count, default=8, help="so many correct ones (8)")
-    command.add_argument("--failures", type=count, default=4, help="so many wrong ones (4)")
 
 
 def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:

@@ -31,9 +31,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capsweep.errors import NotApplicableError
-from capsweep.lab.evaluation import pictures
-from capsweep.lab.evaluation.figures import Drawing, add_trace_options
-from capsweep.lab.evaluation.pictures import BAND, LEVELS, BandedCurve, Panel, Spread
+from capsweep.lab.evaluation.figures import Drawing
+from capsweep.lab.evaluation.panels import BAND, LEVELS, BandedCurve, Panel, Spread, draw_panels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,9 +70,6 @@ class Changes:
             )
             for name, change_BT in self.by_layer.items()
         }
-
-
-add_options = add_trace_options
 
 
 def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:
@@ -165,7 +161,7 @@ def draw(changes: Changes, title: str, caption: str, answers: "Sequence[RoutedAn
         panels.append(Panel("share of all change so far", shares, "log"))
     if answers:
         panels.append(_make_answer_panel(answers))
-    return pictures.draw_panels(panels, "routing iteration", title, caption)
+    return draw_panels(panels, "routing iteration", title, caption)
 
 
 def _make_answer_panel(answers: "Sequence[RoutedAnew]") -> Panel:

@@ -3,16 +3,16 @@
 Shape letters: K columns, L = 2 digits of an image, N classes, C H W image.
 """
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from capsweep.errors import NotApplicableError
-from capsweep.lab.evaluation import pictures
-from capsweep.lab.evaluation.figures import Drawing, whole_number
-from capsweep.lab.evaluation.pictures import Grid
+from capsweep.lab.evaluation.figures import Drawing
+from capsweep.report import pictures
+from capsweep.report.pictures import Grid
 
 if TYPE_CHECKING:
     from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
@@ -20,13 +20,6 @@ if TYPE_CHECKING:
     from capsweep.ledger.ledger import Predictions
 
 DIGITS = 2
-
-
-def add_options(command: ArgumentParser) -> None:
-    """Add the options of the command."""
-    count = whole_number(0)
-    command.add_argument("--correct", type=count, default=6, help="so many correct ones (6)")
-    command.add_argument("--failures", type=count, default=2, help="so many wrong ones (2)")
 
 
 def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:

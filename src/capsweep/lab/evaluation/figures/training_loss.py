@@ -8,7 +8,7 @@ Shape letters: S seeds, E epochs.
 """
 
 import math
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,9 +20,8 @@ import numpy as np
 
 from capsweep.config.cell import signature
 from capsweep.errors import DamageError, NotApplicableError, UserError
-from capsweep.lab.evaluation import pictures
 from capsweep.lab.evaluation.figures import Drawing
-from capsweep.lab.evaluation.pictures import BandedCurve, Panel
+from capsweep.lab.evaluation.panels import BandedCurve, Panel, draw_panels
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import READERS, Ledger
 from capsweep.statistics.seeds import list_common_places
@@ -68,10 +67,6 @@ class LossCurve:
         label = f"{routing} ({seeds} seed{'s' * (seeds > 1)})"
         loss = self.loss_SE
         return BandedCurve(label, self.step, loss.mean(axis=0), loss.min(axis=0), loss.max(axis=0))
-
-
-def add_options(command: ArgumentParser) -> None:
-    """The command has no options of its own."""
 
 
 def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:
@@ -170,4 +165,4 @@ def draw(curves: Sequence[LossCurve], name: str) -> bytes:
     lines = [curve.make_curve() for curve in curves]
     panels = [Panel("training loss", lines), Panel("training loss", lines, "log")]
     title = f"training loss by routing iterations: cell {name} and its like"
-    return pictures.draw_panels(panels, "step", title, CAPTION)
+    return draw_panels(panels, "step", title, CAPTION)

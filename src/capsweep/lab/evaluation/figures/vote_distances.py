@@ -9,7 +9,7 @@ count; the caption names what is drawn here.
 Shape letters: B images, M places, L children, J classes, T routing iterations, X = M L votes.
 """
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capsweep.errors import NotApplicableError
-from capsweep.lab.evaluation import pictures
-from capsweep.lab.evaluation.figures import Drawing, parse_places, whole_number
+from capsweep.lab.evaluation.figures import Drawing
+from capsweep.lab.evaluation.panels import finish_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,22 +49,13 @@ class Histograms:
     activation: np.ndarray
 
 
-def add_options(command: ArgumentParser) -> None:
-    """Add the options of the command."""
-    which = command.add_mutually_exclusive_group()
-    text = "the first so many test images (3)"
-    which.add_argument("--images", type=whole_number(1), default=3, help=text)
-    which.add_argument("--examples", type=parse_places, help="these test images: 0,5,7")
-
-
 def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:
     """A figure for each of some test images."""
     from capsweep.lab.evaluation.traces import trace_images
 
-    places = options.examples or list(range(options.images))
     cell = loader.load(name)
-    cell.check_places(places)
-    for place in places:
+    cell.check_places(options.examples)
+    for place in options.examples:
         batch = cell.test.evaluation_batch(slice(place, place + 1))
         label = int(batch.labels.flatten()[0])
         histograms = measure(trace_images(cell, batch.images_BCHW).get(LAYER), 0)
@@ -118,7 +109,7 @@ def draw(histograms: Histograms, label: int, title: str) -> bytes:
         panels[t, c].set_title(f"{label_c}a = {histograms.activation[t, c]:.2g}", fontsize=7)
     for t in range(iterations):
         panels[t, 0].set_ylabel(f"iteration {t + 1}", fontsize=8)
-    return pictures.finish_figure(figure, title, describe_figure(histograms))
+    return finish_figure(figure, title, describe_figure(histograms))
 
 
 def _draw_panel(panel: "Axes", histograms: Histograms, t: int, c: int) -> None:

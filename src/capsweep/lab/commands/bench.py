@@ -6,14 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from capsweep.cli.ledger import find_storage
-from capsweep.config.places import folder_of
 from capsweep.errors import UserError
-from capsweep.lab.bench import machine, results
-from capsweep.lab.bench.comparison import ParityError
-from capsweep.report import grid
-from capsweep.runtime import terminal
-from capsweep.storage.files import write_json
 
 NAMED = "parity"  # runs where it is named
 ALONE = ("start", "sweep", "routing", "variants", "convolution", "step", "data", NAMED)
@@ -21,6 +14,12 @@ BENCHES = {  # name: its module
     **{name: name for name in ALONE},
     **{"em": "step", "shards": "data"},
 }
+OPTIONS = (
+    ("names", {"help": f"of {', '.join(BENCHES)}; default: all but {NAMED}", "nargs": "*"}),
+    ("--quick", {"help": "tiny sizes, to see that it runs", "action": "store_true"}),
+    ("--publish", {"help": "renew their sections of this page", "metavar": "PAGE"}),
+)
+COMMANDS = {"bench": ("measure, and print every number beside its bar", OPTIONS)}
 
 
 def run_bench(parsed: argparse.Namespace) -> int:
@@ -32,6 +31,10 @@ def run_bench(parsed: argparse.Namespace) -> int:
     anything is measured.
     """
     names = parsed.names or [name for name in BENCHES if name != NAMED]
+    from capsweep.cli.ledger import find_storage
+    from capsweep.config.places import folder_of
+    from capsweep.lab.bench import machine, results
+
     if unknown := [name for name in names if name not in BENCHES]:
         raise UserError(f"bench {', '.join(unknown)}: have {', '.join(BENCHES)}")
     if parsed.quick and parsed.publish is not None:
@@ -50,6 +53,12 @@ def _measure(
     name: str, is_quick: bool, conditions: dict[str, Any], storage: Path, page: Path | None
 ) -> bool:
     """Measure, keep and print; whether all bars are kept."""
+    from capsweep.lab.bench import machine, results
+    from capsweep.lab.bench.comparison import ParityError
+    from capsweep.report import grid
+    from capsweep.runtime import terminal
+    from capsweep.storage.files import write_json
+
     module = f"capsweep.lab.bench.{BENCHES[name]}"
     options = pkgutil.resolve_name(f"{module}:QUICK")[name] if is_quick else {}
     try:

@@ -1,97 +1,19 @@
-"""Pictures of figures as PNG: images in rows and columns, and curves with bands in panels.
+"""Curves with bands, and bars, in panels side by side, as a PNG.
 
-Shape letters: R rows, K columns, C H W image; X Y the canvas; T routing iterations.
+Shape letters: T routing iterations.
 """
 
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from capsweep.report import palette
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-DPI = 200
-GAP = 4  # pixels between pictures
-SIDE = 112  # pixels: about as high as a picture is drawn
-SCALED = "standardised inputs are scaled to their own range, of stereo images the first is shown"
-LETTER, LINE, MARGIN = 11, 26, 16  # pixels of a letter and of a line of text, and around all
-
-
-@dataclass(frozen=True)
-class Grid:
-    """tiles_RKHW3: in 0..1; NaN is left white. beside: a text for each row; above: for each column;
-    below: for each picture, or for none.
-
-    side: about how many pixels a picture has.
-    """
-
-    tiles_RKHW3: np.ndarray
-    beside: Sequence[str]
-    above: Sequence[str]
-    title: str
-    caption: str
-    side: int = SIDE
-    below: Sequence[Sequence[str]] = ()
-
-
-def to_rgb(images_KCHW: np.ndarray) -> np.ndarray:
-    """[K, H, W, 3] of images in 0..1: colours of three channels, else the first channel in grey."""
-    channels = (0, 1, 2) if images_KCHW.shape[1] == 3 else (0, 0, 0)
-    return images_KCHW[:, channels].transpose(0, 2, 3, 1).clip(0, 1)
-
-
-def scale_images(images_KCHW: np.ndarray) -> np.ndarray:
-    """Images to be shown: if any leaves 0..1, all are scaled to their own range each."""
-    if images_KCHW.min() >= 0 and images_KCHW.max() <= 1:
-        return images_KCHW
-    low, high = (f(images_KCHW, axis=(1, 2, 3), keepdims=True) for f in (np.min, np.max))
-    return (images_KCHW - low) / np.maximum(high - low, np.finfo(np.float32).tiny)
-
-
-def draw_grid(grid: Grid) -> bytes:
-    """The PNG."""
-    from matplotlib.figure import Figure
-
-    rows, columns, height, width, _ = grid.tiles_RKHW3.shape
-    zoom = max(1, round(grid.side / max(height, width)))
-    tile_height, tile_width = zoom * height, zoom * width
-    x_K = np.arange(columns) * (tile_width + GAP)
-    y_R = np.arange(rows) * (tile_height + (7 * GAP if grid.below else GAP))
-    canvas_YX3 = np.ones((y_R[-1] + tile_height, x_K[-1] + tile_width, 3))
-    for tiles_KHW3, y in zip(grid.tiles_RKHW3, y_R, strict=True):
-        for tile_HW3, x in zip(tiles_KHW3, x_K, strict=True):
-            large = tile_HW3.repeat(zoom, axis=0).repeat(zoom, axis=1)
-            canvas_YX3[y : y + tile_height, x : x + tile_width] = np.nan_to_num(large, nan=1.0)
-    height, width = canvas_YX3.shape[:2]
-    left, right = MARGIN + LETTER * max(map(len, grid.beside)), MARGIN
-    total_width = max(left + width + right, 3 * LETTER * len(grid.title) // 2)
-    lines = 2 + LETTER * len(grid.caption) // total_width
-    above = 3 + max(text.count("\n") for text in grid.above)
-    total_height = height + LINE * (above + lines) + MARGIN
-    figure = Figure(figsize=((total_width + 0.5) / DPI, (total_height + 0.5) / DPI), dpi=DPI)
-    bottom = LINE * lines + MARGIN
-    figure.figimage(canvas_YX3, left, bottom, zorder=-1)
-    box = left / total_width, bottom / total_height, width / total_width, height / total_height
-    axes = figure.add_axes(box, frameon=False, xlim=(0, width), ylim=(height, 0))
-    axes.xaxis.tick_top()
-    axes.set_xticks(x_K + tile_width / 2, grid.above)
-    axes.set_yticks(y_R + tile_height / 2, grid.beside)
-    axes.tick_params(length=0, labelsize=6)
-    for texts, y in zip(grid.below, y_R, strict=False):
-        for text, x in zip(texts, x_K, strict=True):
-            axes.text(
-                x + tile_width / 2, y + tile_height + GAP, text, ha="center", va="top", size=6
-            )
-    figure.suptitle(grid.title, fontsize=8, y=1 - MARGIN / total_height, va="top")
-    figure.supxlabel(grid.caption, fontsize=6, y=MARGIN / total_height, va="bottom", wrap=True)
-    return _save_png(figure, DPI)
-
 
 MAX_MARKERS = 12  # points of a curve of which each is shown
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of quantiles
@@ -162,8 +84,6 @@ class Bars:
 
 def draw_panels(panels: Sequence[Panel | Bars], along: str, title: str, caption: str) -> bytes:
     """The PNG. along: what x is."""
-    from matplotlib.figure import Figure
-
     lines = max((len(panel.labels) for panel in panels if isinstance(panel, Bars)), default=0)
     size = 4.2 * len(panels), max(3.9, 1.5 + BAR * lines)
     figure = Figure(figsize=size, layout="constrained")
@@ -177,9 +97,7 @@ def draw_panels(panels: Sequence[Panel | Bars], along: str, title: str, caption:
     return finish_figure(figure, title, caption)
 
 
-def _draw_panel(axes: "Axes", panel: Panel, along: str) -> None:
-    from matplotlib.ticker import MaxNLocator
-
+def _draw_panel(axes: Axes, panel: Panel, along: str) -> None:
     for number, curve in enumerate(panel.curves):
         _draw_curve(axes, number if curve.colour is None else curve.colour, curve)
     axes.set_xlabel(along, fontsize=8)
@@ -194,7 +112,7 @@ def _draw_panel(axes: "Axes", panel: Panel, along: str) -> None:
     axes.legend(fontsize=7)
 
 
-def _draw_bars(axes: "Axes", bars: Bars) -> None:
+def _draw_bars(axes: Axes, bars: Bars) -> None:
     y = np.arange(len(bars.labels))
     ends = np.maximum([bars.middle - bars.low, bars.high - bars.middle], 0)
     colours = [palette.choose_style(place).colour for place in bars.colours]
@@ -205,7 +123,7 @@ def _draw_bars(axes: "Axes", bars: Bars) -> None:
     axes.set_xlabel(bars.quantity, fontsize=8)
 
 
-def _draw_curve(axes: "Axes", number: int, curve: BandedCurve) -> None:
+def _draw_curve(axes: Axes, number: int, curve: BandedCurve) -> None:
     style = palette.choose_style(number)
     colour, x = style.colour, curve.x
     marker = style.marker if len(x) <= MAX_MARKERS else None
@@ -221,14 +139,10 @@ def _draw_curve(axes: "Axes", number: int, curve: BandedCurve) -> None:
         axes.axhline(curve.control, color=colour, linestyle=(0, (1, 2)))
 
 
-def finish_figure(figure: "Figure", title: str, caption: str) -> bytes:
+def finish_figure(figure: Figure, title: str, caption: str) -> bytes:
     """The PNG of a figure of panels, with its title above and its caption below."""
     figure.suptitle(title, fontsize=9)
     figure.supxlabel(caption, fontsize=6, wrap=True)
-    return _save_png(figure, 150)
-
-
-def _save_png(figure: "Figure", dpi: int) -> bytes:
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=dpi)
+    figure.savefig(file, format="png", dpi=150)
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""`capsweep eval NAME CELL`: the figures of one cell."""
+"""`capsweep eval NAME CELL`: the figures of one cell; `eval figures`: those of a sweep."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,8 +12,10 @@ from trained_cells import TINY_MATRIX, finish
 from capsweep import cli
 from capsweep.config import compose
 from capsweep.config.cell import Cell
+from capsweep.lab.commands.eval.figures import FIGURES
 from capsweep.lab.evaluation import figures
-from capsweep.ledger.ledger import EVALUATION_KINDS, folder_of, kind_of_evaluation
+from capsweep.ledger.ledger import folder_of
+from capsweep.report.cells import name_kind
 
 TWO = ["dataset=multimnist", "dataset.source=digits", "dataset.batches.test_examples=200"]
 SHORT = ["epochs=1", "limit_batches=1"]
@@ -22,7 +24,7 @@ Output = pytest.CaptureFixture[str]
 
 
 def draw(name: str, signature: str, storage: Path, *options: str) -> int:
-    choices = [signature, "--storage", str(storage), "--device", "cpu", *options]
+    choices = [signature, f"STORAGE={storage}", "--device", "cpu", *options]
     return cli.main(["eval", name, *choices])
 
 
@@ -66,6 +68,7 @@ def test_figures_of_one_digit_are_pictures_with_their_numbers(
     assert draw("perturbations", name, storage, "--classes", "8,3") == 0
     pages = {"perturbations-class3.png", "perturbations-class8.png"}
     assert {path.name for path in folder.glob("perturbations*.png")} == pages
+    assert draw("perturbations", name, storage, "--examples", "5", "--classes", "3") == 2
     assert draw("perturbations", name, storage, "--examples", "5") == 0
     (path,) = folder.glob("perturbations-class*-example5.png")
     assert read_numbers(storage, name, path.stem)["reconstructions"].shape == (16, 11, 1, 28, 28)
@@ -144,9 +147,7 @@ def test_a_figure_that_a_cell_has_not_names_the_cell_and_what_it_lacks(
         ("reconstructions", [], "'0123': no cell of"),
         ("perturbations", ["--classes", "three"], "--classes: must be places such as 0,5,7"),
         ("vote-distances", ["--examples", "0,²"], "--examples: must be places such as 0,5,7"),
-        ("couplings", ["--iterations", "²"], "--iterations: must be a whole number >= 1, got ²"),
         ("couplings", ["--iterations", "0"], "--iterations: must be a whole number >= 1, got 0"),
-        ("vote-distances", ["--weights", "Ra"], "--weights is no more: leave it out"),
     ],
 )
 def test_a_wrong_option_is_named_with_status_2(
@@ -157,11 +158,48 @@ def test_a_wrong_option_is_named_with_status_2(
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_every_figure_is_found_and_known_to_pages() -> None:
-    assert tuple(figures.FIGURES) == EVALUATION_KINDS
+def test_every_figure_is_a_module_and_a_kind_of_its_own_on_pages() -> None:
     files = {path.stem for path in Path(figures.__file__).parent.glob("[!_]*.py")}
-    assert {name.replace("-", "_") for name in figures.FIGURES} == files
-    for kind in EVALUATION_KINDS:
-        assert callable(figures.load_figure(kind).draw_cell)
-        assert kind_of_evaluation(f"{kind}-class0.png") == kind
-    assert kind_of_evaluation("worst-examples.png") == "worst-examples"
+    assert {name.replace("-", "_") for name in FIGURES} == files
+    for name in (*FIGURES, "worst-examples"):
+        for ending in ("", "-class0", "-iterations10-first20", "-R-squared-12-0.05-example0"):
+            assert name_kind(f"{name}{ending}.png") == name
+
+
+DECODERS = """\
+question: Does a decoder help?
+base: [epochs=1, limit_batches=2, batch_size=16, trainer.accelerator=cpu, logger=csv]
+seeds: [0, 1]
+baseline: cnn
+arms:
+  cnn: {fixed: [model=cnn_small, "model.hidden=8"]}
+  capsnet: {fixed: [model=capsnet_tiny, loss.reconstruction.weight=0.0005]}
+table: {rows: [arm], columns: [dataset], metric: test/error}
+"""
+
+
+def test_a_row_gets_the_figure_of_its_first_seed_once_and_the_page_shows_it(
+    storage: Path, tmp_path: Path, capsys: Output
+) -> None:
+    file = tmp_path / "decoders.yaml"
+    file.write_text(DECODERS)
+    where = [str(file), "--storage", str(storage)]
+    assert cli.main(["sweep", *where, "--executor", "local"]) == 0
+    capsys.readouterr()
+    words = ["eval", "figures", *where, "--device", "cpu", "--only", "reconstructions"]
+    assert cli.main(words) == 0
+    (drawn,) = storage.glob("ledger/*/*/evals/reconstructions*.png")
+    assert ": its network has no decoder" in capsys.readouterr().out
+    before = drawn.stat().st_mtime_ns
+    assert cli.main(words) == 0
+    assert drawn.stat().st_mtime_ns == before
+    assert cli.main(["report", *where]) == 0
+    assert "Reconstructions" in (storage / "reports/decoders/index.html").read_text().title()
+    (drawn.parents[1] / "weights.ckpt").unlink()
+    drawn.unlink()
+    capsys.readouterr()
+    assert cli.main([*words[:-1], "reconstructions,perturbations"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()  # one fault of both
+    assert line.startswith(f"error: reconstructions: {drawn.parents[1].name}: DamageError: ")
+    assert cli.main([*words[:-1], "portraits"]) == 2
+    assert "--only: portraits: no such figure; have reconstr" in capsys.readouterr().err

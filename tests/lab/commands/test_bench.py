@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.cli import bench, main
-from capsweep.lab.bench import results
+from capsweep.cli import main
+from capsweep.lab.bench import machine, results
 from capsweep.lab.bench.comparison import ParityError
 from capsweep.lab.bench.results import BenchReport, Measured
+from capsweep.lab.commands import bench
 
 PAGE = "by hand\n<!-- bench sweep: begin -->\nold\n<!-- bench sweep: end -->\nmore\n"
 REPORT = BenchReport(
@@ -80,8 +81,8 @@ def test_the_section_of_a_page_is_renewed(page: Path, storage: Path) -> None:
 def test_numbers_of_a_gpu_have_a_section_of_their_own(
     page: Path, storage: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    of_a_gpu = bench.machine.read_conditions() | {"device": "cuda"}
-    monkeypatch.setattr(bench.machine, "read_conditions", lambda: of_a_gpu)
+    of_a_gpu = machine.read_conditions() | {"device": "cuda"}
+    monkeypatch.setattr(machine, "read_conditions", lambda: of_a_gpu)
     words = ["bench", "sweep", "--storage", str(storage), "--publish", str(page)]
     assert main(words) == 2
     assert "<!-- bench sweep on a GPU: begin -->" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`capsweep eval ensemble | attack | multicrop | routing`: what is computed from cells."""
+"""`capsweep eval ensemble | attack | multicrop | routing | routing-cell`."""
 
 import json
 from contextlib import suppress
@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 from capsweep import cli
-from capsweep.cli.eval import SweepCells
 from capsweep.config import places
 from capsweep.lab.evaluation.checkpoint import CellLoader
+from capsweep.lab.evaluation.sweep_cells import SweepCells
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.statistics.examples import find_wrong
 from capsweep.sweep import expand, spec
@@ -132,7 +132,7 @@ def test_a_cell_of_two_arms_counts_once_in_a_field(sweep: Path, storage: Path) -
         store_cell(storage, list_points(sweep)["cnn", seed], RIGHT)
     resolved = places.resolve(points[0].cell.config["places"])
     cells = SweepCells(loaded, points, Ledger(str(storage / "ledger")), resolved)
-    values = [seeds for _, seeds, _ in cells.evaluate_points(lambda point: point.seed)]
+    values = [seeds for _, seeds in cells.evaluate_points(lambda point: point.seed)]
     assert values == [[0, 1], []]
 
 
@@ -228,9 +228,7 @@ def test_routing_is_measured_into_a_table_data_and_a_picture(
         assert note in printed
     with Image.open(report / "routing.png") as picture:
         assert picture.width == 3 * 630
-    assert evaluate("routing", sweep, storage, "--examples", "30", "--json") == 0
-    written = json.loads(capsys.readouterr().out)
-    assert written == json.loads((report / "routing.json").read_text())
+    written = json.loads((report / "routing.json").read_text())
     records = {record["arm"]: record for record in written["fields"]}
     assert list(records) == ["dynamic", "uniform", "attention"]
     assert len(records["dynamic"]["values"]["entropy"]) == 2
@@ -253,10 +251,7 @@ def test_the_routing_of_one_cell_is_measured_by_its_first_letters(
     signature = list_points(sweep)["capsnet", 0].cell.signature
     capsys.readouterr()
     where = ["--storage", str(storage), "--device", "cpu", "--examples", "20"]
-    assert cli.main(["eval", "routing", signature[:8], *where]) == 0
-    printed = capsys.readouterr().out
-    assert all(word in printed for word in ("classes", "frozen couplings", "T'=10", "routing.json"))
-    assert cli.main(["eval", "routing", signature[:8], *where, "--json"]) == 0
+    assert cli.main(["eval", "routing-cell", signature[:8], *where]) == 0
     written = json.loads(capsys.readouterr().out)
     (path,) = storage.glob("ledger/*/*/evals/routing.json")
     assert written == {"cell": signature, **json.loads(path.read_text())}
@@ -267,13 +262,12 @@ def test_the_routing_of_one_cell_is_measured_by_its_first_letters(
     assert cell.train is not None
     assert (len(cell.train), len(cell.test)) == (1257, 360)
     cnn = list_points(sweep)["cnn", 0].cell.signature
-    for target, options, message in (
-        (cnn, [], f"{cnn}: its network does not route"),
-        (signature, ["--arms", "cnn"], "--arms: chooses cells of a sweep"),
-        ("nosuch", [], "SWEEP=nosuch: no file nosuch.yaml"),
-        (str(sweep), ["--arms", "cnn", "--seeds", "1"], "three: no cell of it routes"),
+    for name, target, options, message in (
+        ("routing-cell", cnn, [], f"{cnn}: its network does not route"),
+        ("routing", "nosuch", [], "SWEEP=nosuch: no file nosuch.yaml"),
+        ("routing", str(sweep), ["--arms", "cnn", "--seeds", "1"], "three: no cell of it routes"),
     ):
-        assert cli.main(["eval", "routing", target, *where, *options]) == 2
+        assert cli.main(["eval", name, target, *where, *options]) == 2
         assert message in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -283,7 +277,6 @@ def test_the_routing_of_one_cell_is_measured_by_its_first_letters(
         ("attack", ["--method", "cw"], "--method: must be of fgsm, bim, pgd, got cw"),
         ("attack", ["--eps", "0.1,x"], "--eps: must be above 0, such as 0.1,0.2, got 0.1,x"),
         ("attack", ["--eps", "0"], "--eps: must be above 0, such as 0.1,0.2, got 0"),
-        ("attack", ["--eps-scale", "pixels"], "--eps-scale is no more: leave it out"),
         ("attack", ["--device", "nosuch"], "--device nosuch: "),
         ("ensemble", ["--metric", "test/loss"], "METRIC: evaluations have metrics of their own"),
         ("ensemble", [], "no cell of three is finished; run the sweep first"),

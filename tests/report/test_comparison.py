@@ -10,9 +10,7 @@ import yaml
 from capsweep.config import compose
 from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger, folder_of, load_predictions
-from capsweep.report import evaluation_tables
-from capsweep.report.evaluation_tables import SeedsRow, make_seeds_table
-from capsweep.sweep import spec
+from capsweep.report import comparison
 
 LABELS = np.array([0, 1, 2, 0, 1, 2, 0, 1])
 
@@ -24,9 +22,7 @@ def scores(predicted: list[int]) -> np.ndarray:
 
 def test_examples_that_only_one_gets_wrong_decide() -> None:
     right, three_wrong = list(LABELS), [1, 2, 0, 0, 1, 2, 0, 1]
-    compared = evaluation_tables.compare_predictions(
-        scores(three_wrong), LABELS, scores(right), LABELS
-    )
+    compared = comparison.compare_predictions(scores(three_wrong), LABELS, scores(right), LABELS)
     assert (compared.counts.first_only, compared.counts.second_only, compared.counts.neither) == (
         3,
         0,
@@ -35,28 +31,13 @@ def test_examples_that_only_one_gets_wrong_decide() -> None:
     assert compared.difference == 3 / 8
     assert compared.p == 0.25  # two sides of three heads in three throws
     assert compared.interval[0] <= 3 / 8 <= compared.interval[1]
-    text = evaluation_tables.describe_comparison(compared, "here", "there")
+    text = comparison.describe_comparison(compared, "here", "there")
     assert "8 test examples: wrong only in here: 3, only in there: 0, in both: 0" in text
     assert "p = 0.25 (McNemar, exact)" in text
 
 
-@pytest.mark.parametrize(
-    ("stale", "notes"),
-    [
-        ((2, 1), ["stale: a: 2 cells made by", "stale: b: 1 cell made by"]),
-        ((0, 2), ["stale: b: 2 cells made by"]),
-        ((2, 2), ["stale: all that are finished: 4 cells made by"]),
-    ],
-)
-def test_a_note_says_which_rows_are_stale(stale: tuple[int, int], notes: list[str]) -> None:
-    common = {"wanted": 3, "missing": {0: ""}, "beside": (), "examples": 1, "values": {}}
-    rows = [SeedsRow(coordinates=(c,), stale=n, **common) for c, n in zip("ab", stale, strict=True)]
-    found = make_seeds_table(spec.load("ablation"), "", [*rows, rows[0]], [], []).notes
-    assert [n.partition(" other")[0] for n in found if n.startswith("stale")] == notes
-
-
 def test_one_cell_has_wilsons_interval() -> None:
-    text = evaluation_tables.describe_error(scores([1, *LABELS[1:]]), LABELS)
+    text = comparison.describe_error(scores([1, *LABELS[1:]]), LABELS)
     assert text == "test error 12.50 % (1 of 8) [2.24, 47.09], with Wilson's 95 % interval"
 
 
@@ -64,9 +45,9 @@ def test_one_cell_has_wilsons_interval() -> None:
 def test_scores_that_are_no_predictions_are_refused(damaged: np.ndarray) -> None:
     good = scores(list(LABELS))
     with pytest.raises(UserError, match="one row of finite numbers for each label"):
-        evaluation_tables.compare_predictions(good, LABELS, damaged, LABELS)
+        comparison.compare_predictions(good, LABELS, damaged, LABELS)
     with pytest.raises(UserError, match="one row of finite numbers for each label"):
-        evaluation_tables.compare_predictions(good[:0], LABELS[:0], good[:0], LABELS[:0])
+        comparison.compare_predictions(good[:0], LABELS[:0], good[:0], LABELS[:0])
 
 
 def test_a_cell_without_predictions_is_named(tmp_path) -> None:
@@ -93,11 +74,11 @@ def test_equal_labels_of_other_images_cannot_be_compared(tmp_path) -> None:
     ee = write_cell(tmp_path, *pairs, "seed=1", test_sha256="2" * 64)
     ff = write_cell(tmp_path, "model=capsnet", data={"test": "1a" * 32})
     gg = write_cell(tmp_path, "model=cnn_small", data={"test": "2b" * 32})
-    evaluation_tables.check_same_examples(Ledger(tmp_path), aa, bb)
+    comparison.check_same_examples(Ledger(tmp_path), aa, bb)
     for first, second, key in (
         (aa, cc, r"dataset\.test"),
         (dd, ee, "test_sha256"),
         (ff, gg, r"data\.test"),
     ):
         with pytest.raises(UserError, match=rf"tested on different examples \({key} differs\)"):
-            evaluation_tables.check_same_examples(Ledger(tmp_path), first, second)
+            comparison.check_same_examples(Ledger(tmp_path), first, second)

@@ -1,0 +1,298 @@
+"""The words of a command line: the one table of the short names that stand for choices.
+
+A choice is a word. `NAME=value` is one of this table, `key=value` any key of conf/; a list of
+values is an axis. The same words follow `make TARGET` and `capsweep COMMAND`, stand in the command
+line of a job inside a cluster, in the name of a report's folder and in the tags of W&B. To add a
+word, add its row to WORDS: where it names a `key`, nothing else is needed.
+
+This module needs Python alone, so that make can use it before there is an environment:
+
+    python3 words.py help Makefile          prints the targets and the words
+    python3 words.py check TARGET ...       refuses words of MAKEFLAGS that the targets do not take
+    python3 words.py table                  prints the table of docs/words.md
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+from dataclasses import dataclass
+
+SWEEPS = "sweep plan report eval dashboard"
+CELLS = SWEEPS + " train ledger doctor"
+JOBS = "sweep plan attach status stop"
+
+
+@dataclass(frozen=True)
+class Word:
+    """One short name."""
+
+    name: str
+    targets: str  # those of make that take it, which capsweep calls the same
+    example: str
+    meaning: str
+    key: str = ""  # the key of conf/ that it sets
+    is_place: bool = False  # its value is a path, and means something on this machine alone
+    is_grid: bool = False  # without a key: it says which cells a table has, or what it shows
+    default: str | None = None
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether it decides which cells a command is about, and what they are."""
+        return self.is_grid or bool(self.key)
+
+
+WORDS = (
+    Word("SWEEP", JOBS + " report", "ablation", "which question: a file of sweeps/, or a path"),
+    Word(
+        "ROUTING",
+        SWEEPS,
+        "3,uniform",
+        "an axis of the arms that route: numbers of iterations, and names of routing variants",
+        is_grid=True,
+    ),
+    Word(
+        "RECON",
+        SWEEPS,
+        "on,off",
+        "reconstruction in the arms that have that axis, or weights",
+        is_grid=True,
+    ),
+    Word("MODEL", SWEEPS + " train", "capsnet", "the network of the arms that route", "model"),
+    Word(
+        "DATASET",
+        SWEEPS + " train shards",
+        "mnist",
+        "a file of conf/dataset; of shards, of data_prep",
+        "dataset",
+    ),
+    Word("EPOCHS", SWEEPS + " train", "5", "epochs of every cell", "epochs"),
+    Word("BATCH", SWEEPS + " train", "64", "batch size of every cell", "batch_size"),
+    Word(
+        "RERUN",
+        SWEEPS + " train",
+        "stale",
+        "also finished cells: never, stale (of other code), always",
+        "rerun",
+    ),
+    Word("SEEDS", SWEEPS, "3", "how many seeds, or which: 0,1,7", is_grid=True),
+    Word("ARMS", SWEEPS, "capsnet", "keep these arms, and the baseline", is_grid=True),
+    Word("BASELINE", SWEEPS, "capsnet", "the arm that differences are to", is_grid=True),
+    Word("ZIP", SWEEPS, "a,b", "axes that move together; several: a,b;c,d", is_grid=True),
+    Word(
+        "EXCLUDE",
+        SWEEPS,
+        "a=1 b=2",
+        "leave out the places that have all of these; several: a=1;b=2",
+        is_grid=True,
+    ),
+    Word("METRIC", SWEEPS, "test/loss", "the metric of the table", is_grid=True),
+    Word(
+        "DATA_DIR",
+        CELLS + " shards data",
+        "path",
+        "where the data sets are; default STORAGE/data",
+        "places.data",
+        is_place=True,
+    ),
+    Word(
+        "STORAGE",
+        CELLS + " shards wandb-sync bench",
+        "path",
+        "where results go; default outputs",
+        "places.storage",
+        is_place=True,
+    ),
+    Word(
+        "LEDGER",
+        CELLS + " wandb-sync",
+        "path",
+        "where finished cells are, or s3://bucket/folder; default STORAGE/ledger",
+        "places.ledger",
+        is_place=True,
+    ),
+    Word(
+        "EXECUTOR",
+        "sweep shards",
+        "local",
+        "ray (default), local: in this process, or array: with SHARD",
+    ),
+    Word("SHARD", "sweep", "2/8", "with EXECUTOR=array: this job's part of the cells"),
+    Word(
+        "BUDGET",
+        "sweep",
+        "9m",
+        "start only cells that the estimate says will end in time: 90s, 9m, 2h",
+    ),
+    Word(
+        "MAX_HOURS",
+        "sweep",
+        "8",
+        "then what runs stops at its next epoch; the same command goes on",
+    ),
+    Word("RETRY", "sweep", "failed", "also cells that the same code failed before"),
+    Word(
+        "MORE_SEEDS", "sweep", "9", "up to so many seeds where the order of two rows is undecided"
+    ),
+    Word("CLUSTER", JOBS, "slurm", "a file of conf/cluster: local (default), address, slurm"),
+    Word(
+        "RAY_ADDRESS", JOBS + " shards", "head:6379", "a running Ray; of jobs also http://head:8265"
+    ),
+    Word("PAIRS", "shards", "1000", "examples for each digit of training and test"),
+    Word(
+        "SHARDS", "shards", "600", "files of the training split; default: one for 100,000 examples"
+    ),
+)
+OF_MAKE = (
+    Word("ARGS", "any", "--dry-run", "options, and words that make cannot carry"),
+    Word(
+        "PYTHON",
+        "any",
+        "python3.12",
+        "makes the environment; default: the first Python 3.11 or 3.12",
+    ),
+    Word("VENV", "any", ".venv", "where the environment is"),
+)
+BY_NAME = {word.name: word for word in WORDS}
+BY_KEY = {word.key: word for word in WORDS if word.key}
+
+NAME = re.compile(r"([A-Z][A-Z_]*)=(.*)", re.DOTALL)
+# Variables of the environment may stand among make's words: make exports them.
+ENVIRONMENT = re.compile(
+    r"(AWS|CAPSWEEP|CUDA|HTTPS?|OMP|RAY|WANDB|PYTHON)_\w+|COLUMNS|NO_COLOR|PYTHONPATH"
+)
+
+
+class WordError(ValueError):
+    """A word that a command does not take; the text names it, and what to type instead."""
+
+
+def list_words(target: str) -> list[Word]:
+    """Return the words that a target or command takes, in the order of the table."""
+    return [word for word in WORDS if target in word.targets.split()]
+
+
+def split_words(target: str, typed: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the values of the short names among what was typed, and the rest.
+
+    A name without a value counts as not typed. Raises WordError for a name that `target` does not
+    take, with the nearest one, and for a name that is typed twice.
+    """
+    values: dict[str, str] = {}
+    rest = []
+    for text in typed:
+        match = NAME.fullmatch(text)
+        if match is None:
+            rest.append(text)
+            continue
+        name, value = match.groups()
+        check_name(name, value, [target])
+        if name in values:
+            raise WordError(f"{name} is typed twice; keep one, a list of values is an axis")
+        values[name] = value
+    return {name: value for name, value in values.items() if value.strip()}, rest
+
+
+def check_name(name: str, value: str, targets: list[str]) -> None:
+    """Raise WordError unless one of some targets takes the name."""
+    taken = dict.fromkeys(word.name for target in targets for word in list_words(target))
+    if name in taken:
+        return
+    commands = ", ".join(targets)
+    if name in BY_NAME:
+        have = f"its words are {', '.join(taken)}" if taken else "it takes none"
+        raise WordError(f"{name} is no word of {commands}; {have}")
+    near = difflib.get_close_matches(name.upper(), [*taken], 1, 0.5)
+    cure = f"did you mean {near[0]}?" if near else "a key of a run is typed as conf/ has it"
+    example = "" if near else f": optim.optimizer.lr={value or 0.1}"
+    raise WordError(f"{name} is no word of {commands}; {cure}{example}")
+
+
+def read_makeflags(flags: str) -> list[str]:
+    """Return the words of make's command line, as typed, from its variable MAKEFLAGS.
+
+    make writes them in the order of their last, a backslash before blanks and backslashes, and
+    dollar signs twice.
+    """
+    _, marker, text = f" {flags}".partition(" -- ")
+    words = re.findall(r"(?:\\.|[^\\ \t])+", text, re.DOTALL) if marker else []
+    plain = [re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL).replace("$$", "$") for word in words]
+    return [re.sub(r"^([\w./]+)\s*:{1,3}=", r"\1=", word) for word in reversed(plain)]
+
+
+def select_words(flags: str) -> list[str]:
+    """Return the words of MAKEFLAGS that are no variables of make or of the environment."""
+    own = [word.name for word in OF_MAKE]
+    words = [(word.partition("=")[0], word) for word in read_makeflags(flags)]
+    return [
+        word
+        for name, word in words
+        if name in BY_NAME or not (name in own or ENVIRONMENT.fullmatch(name))
+    ]
+
+
+def check_makeflags(targets: list[str], flags: str) -> None:
+    """Raise WordError for a word that none of make's targets takes."""
+    for word in select_words(flags):
+        name, _, value = word.partition("=")
+        if NAME.match(word):
+            check_name(name, value, targets)
+        elif not any(map(list_words, targets)):
+            raise WordError(f"{name} is no word of {', '.join(targets)}; it takes none")
+
+
+def describe_words(target: str = "") -> str:
+    """Return a line for each word of a target; without one, of all, with the targets' names."""
+    lines, shown = [], ""
+    for word in list_words(target) if target else (*WORDS, *OF_MAKE):
+        if not target and word.targets != shown:
+            lines.append(f" {word.targets.replace(' ', ', ')}:")
+            shown = word.targets
+        lines.append(f"  {word.name + '=' + word.example:<22} {word.meaning}")
+    return "\n".join(lines)
+
+
+def format_table() -> str:
+    """Return the table of docs/words.md."""
+    lines = ["| word | meaning | sets | taken by |", "| --- | --- | --- | --- |"]
+    for word in (*WORDS, *OF_MAKE):
+        key = f"`{word.key}`" if word.key else ""
+        lines.append(f"| `{word.name}={word.example}` | {word.meaning} | {key} | {word.targets} |")
+    return "\n".join(lines)
+
+
+def describe_make(makefile: str) -> str:
+    """Return what `make help` prints: each target with its comment, and each word."""
+    targets = re.findall(r"^([a-z-]+):.*?## (.*)$", makefile, re.MULTILINE)
+    lines = [f"  {name:<12} {text}" for name, text in targets]
+    return "\n".join(
+        [
+            "usage: make TARGET [NAME=value ...] [key=value ...]",
+            *lines,
+            "words, below the targets that take them, and any key of conf/:",
+            describe_words(),
+        ]
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Print help or the table, or check the words of make; 2 where one is refused."""
+    command, *rest = arguments
+    if command == "help":
+        with open(rest[0], encoding="utf-8") as file:
+            print(describe_make(file.read()))
+    elif command == "table":
+        print(format_table())
+    else:
+        try:
+            check_makeflags(rest or ["help"], os.environ.get("MAKEFLAGS", ""))
+        except WordError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,49 @@
+"""`capsweep eval routing SWEEP` and `capsweep eval routing-cell CELL`: what routing does."""
+
+import argparse
+
+from capsweep.cli.parser import DEVICE, SIGNATURE, SWEEP, Command
+from capsweep.lab.commands.eval.figures import FIRST_IMAGES
+
+COMMANDS: dict[str, Command] = {
+    "routing": (
+        "measure couplings, and what they do for answers",
+        (*SWEEP, FIRST_IMAGES, DEVICE),
+    ),
+    "routing-cell": (
+        "print the same of one cell",
+        (SIGNATURE, FIRST_IMAGES, DEVICE),
+    ),
+}
+
+
+def run_routing(parsed: argparse.Namespace) -> None:
+    """Measure every cell that routes; a file in each one's evals/, table, data, picture."""
+    from capsweep.lab.evaluation import routing_report
+    from capsweep.lab.evaluation.sweep_cells import load_cells
+
+    cells = load_cells(parsed)
+    groups = routing_report.measure_groups(cells, parsed.device, parsed.examples)
+    answer = routing_report.make_table(cells, groups)
+    title = f"{cells.sweep.name}: routing of trained cells"
+    cells.publish_table("routing.md", answer)
+    cells.write_report("routing.json", routing_report.render_data(answer, groups))
+    cells.write_report("routing.png", routing_report.draw_groups(groups, title))
+
+
+def run_routing_cell(parsed: argparse.Namespace) -> None:
+    """Print the measures of one cell as JSON, which its evals/ keep."""
+    import json
+    import sys
+
+    from capsweep.errors import NotApplicableError
+    from capsweep.lab.evaluation.routing_measures import FILE, measure_routing
+    from capsweep.lab.evaluation.sweep_cells import open_cell, write_content
+
+    loader, signature = open_cell(parsed)
+    try:
+        content = measure_routing(*loader.load_tested(signature), parsed.examples)
+    except NotApplicableError as error:
+        raise NotApplicableError(f"{signature}: {error}") from error
+    print(write_content(loader.ledger, signature, FILE, content), file=sys.stderr)
+    print(json.dumps({"cell": signature, **content}, indent=1))

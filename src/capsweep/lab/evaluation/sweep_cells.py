@@ -1,0 +1,272 @@
+"""The finished cells of a sweep, evaluated one after the other into a table."""
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from capsweep.cli import sweep_options
+from capsweep.config import compose, places
+from capsweep.config.overrides import render
+from capsweep.config.places import Places
+from capsweep.errors import UserError
+from capsweep.ledger import records, stored_files, transfer
+from capsweep.ledger.ledger import EVALUATIONS, Entry, Ledger
+from capsweep.ledger.listing import find_signature
+from capsweep.report import circumstances, grid, table
+from capsweep.report.costs import format_percent
+from capsweep.report.grid import format_value
+from capsweep.report.trained import describe_trained, warn_of_cuts
+from capsweep.runtime import terminal
+from capsweep.storage.files import write_atomically
+from capsweep.sweep import more_seeds
+from capsweep.sweep.expand import Point
+from capsweep.sweep.spec import Sweep
+
+if TYPE_CHECKING:  # it imports torch, which an ensemble does without
+    from capsweep.lab.evaluation.checkpoint import CellLoader
+
+Value = TypeVar("Value")
+Content: TypeAlias = dict[str, Any]  # of a file in the evals/ of a cell
+# Takes a trained cell and its stored predictions; gives names and contents of files.
+EvaluateNetwork: TypeAlias = Callable[..., Iterable[tuple[str, Content]]]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A field of a sweep's table.
+
+    Attributes:
+        coordinates: of its row and column.
+        points: its cells, one of each seed.
+        finished: those that count.
+        missing: why a seed does not count, by seed.
+        stale: how many of the finished ones other code made.
+        footnotes: what must be said of its data set, by its name.
+    """
+
+    coordinates: tuple[Any, ...]
+    points: Sequence[Point]
+    finished: Sequence[Point]
+    missing: Mapping[int, str]
+    stale: int
+    footnotes: Mapping[str, str]
+
+    @property
+    def label(self) -> str:
+        """Return which row and column."""
+        return grid.describe_row(self.coordinates)
+
+    @property
+    def counts(self) -> str:
+        """Return `2/3`: how many of the seeds are there."""
+        return f"{len(self.finished)}/{len(self.points)}"
+
+
+Evaluated: TypeAlias = list[tuple[Place, list[Value]]]
+Line: TypeAlias = tuple[Place, Sequence[str]]  # of a table, without the coordinates
+
+
+@dataclass(frozen=True)
+class EvaluationTable:
+    """The table of an evaluation in words. title: below the sweep's name; warnings: above it."""
+
+    sweep: Sweep
+    title: str
+    header: Sequence[str]
+    fields: Sequence[Sequence[str]]
+    notes: Sequence[str]
+    warnings: Sequence[str]
+
+    def as_markdown(self) -> str:
+        """Return a Markdown table, question and warnings above, notes below."""
+        title, lead = f"{self.sweep.name}: {self.title}", [self.sweep.question]
+        lead += [f"**{warning}**" for warning in self.warnings]
+        return grid.grid_markdown(title, "\n\n".join(lead), self.header, self.fields, self.notes)
+
+
+@dataclass(frozen=True)
+class SweepCells:
+    """The cells of a sweep as chosen."""
+
+    sweep: Sweep
+    points: Sequence[Point]
+    ledger: Ledger
+    places: Places
+
+    @cached_property
+    def entries(self) -> Mapping[str, Entry]:
+        """Return what the ledger has, by signature."""
+        return self.ledger.entries_of(point.cell for point in self.points)
+
+    def evaluate_points(self, evaluate: Callable[[Point], Value]) -> Evaluated[Value]:
+        """Return every field of the sweep's table with the values of its finished cells; equal
+        cells are evaluated once. Raises UserError where none is finished, or where cells did not
+        use the same data.
+        """
+        data = circumstances.compare_data(self.points, self.entries)
+        values: dict[str, Value] = {}
+        evaluated = []
+        for row, by_column in table.group_points(self.sweep, self.points).items():
+            for column, points in by_column.items():
+                place = self._describe_place((*row, *column), points, data)
+                for point in place.finished:
+                    if point.cell.signature not in values:
+                        values[point.cell.signature] = evaluate(point)
+                evaluated.append((place, [values[p.cell.signature] for p in place.finished]))
+        if not values:
+            raise UserError(f"no cell of {self.sweep.name} is finished; run the sweep first")
+        return evaluated
+
+    def _describe_place(
+        self, coordinates: tuple[Any, ...], points: Sequence[Point], data: Mapping[str, str]
+    ) -> Place:
+        by_seed = {point.seed: point for point in points}
+        entries = {seed: self.entries[point.cell.signature] for seed, point in by_seed.items()}
+        lacking = {s: e for s, e in entries.items() if e.status not in table.COUNTED}
+        return Place(
+            coordinates,
+            list(by_seed.values()),
+            [point for seed, point in by_seed.items() if seed not in lacking],
+            {seed: entry.cause or entry.status for seed, entry in lacking.items()},
+            sum(entry.status == "stale" for entry in entries.values()),
+            {**table.dataset_notes(points), **data},
+        )
+
+    def evaluate_networks(
+        self,
+        device: str,
+        evaluate: EvaluateNetwork,
+        kept: tuple[str, type[records.Record]] | None = None,
+    ) -> Evaluated[list[Content]]:
+        """Return the same for what is computed from a network; each content becomes a file in the
+        evals/ of its cell. kept: name and kind of the file that is read instead where a cell has no
+        weights, as after the import of an archive.
+        """
+        from capsweep.lab.evaluation.checkpoint import CellLoader, find_device
+
+        loader = CellLoader(self.ledger, self.places.data, find_device(device))
+
+        def evaluate_point(point: Point) -> list[Content]:
+            name, contents = point.cell.signature, []
+            if kept and (stored := self._read_without_weights(name, *kept)):
+                print(f"{point.name}: no weights; {kept[0]} is taken as it was stored", flush=True)
+                return [stored]
+            for file, content in evaluate(*loader.load_tested(name, point.cell.config)):
+                print(
+                    f"{point.name}: {write_content(self.ledger, name, file, content)}", flush=True
+                )
+                contents.append(content)
+            return contents
+
+        return self.evaluate_points(evaluate_point)
+
+    def _read_without_weights(
+        self, name: str, file: str, kind: type[records.Record]
+    ) -> Content | None:
+        """Return a stored evaluation of a cell that has no weights to make it anew."""
+        if transfer.WEIGHTS in self.ledger.list_files(name):
+            return None
+        content = self.ledger.read(name, f"{EVALUATIONS}/{file}")
+        cure = "import the cell with its weights, and evaluate it again"
+        return None if content is None else stored_files.parse_json(content, file, cure, kind)
+
+    def make_table(
+        self, title: str, header: Sequence[str], lines: Sequence[Line], notes: Iterable[str]
+    ) -> EvaluationTable:
+        """Return a table with the coordinates of each line before it.
+
+        Its notes say what was trained, by what and on what, what is missing, and what is stale.
+        """
+        differences = circumstances.list_differences(
+            table.group_points(self.sweep, self.points), self.entries, self.ledger
+        )
+        made_by = (f"{name}: {text}." for name, text in differences.items())
+        places = {place.coordinates: place for place, _ in lines}.values()
+        return EvaluationTable(
+            self.sweep,
+            title,
+            [*self.sweep.rows, *self.sweep.columns, *header],
+            [[*map(format_value, place.coordinates), *texts] for place, texts in lines],
+            [
+                describe_trained(self.sweep, self.points),
+                *made_by,
+                *notes,
+                *_note_places(list(places)),
+            ],
+            warn_of_cuts(self.points),
+        )
+
+    def publish_table(self, name: str, answer: EvaluationTable) -> None:
+        """Print a table, its warnings and notes, and write them to the reports of the sweep."""
+        console = terminal.make_console()
+        for warning in answer.warnings:
+            terminal.print_paragraph(console, warning)
+        question = answer.sweep.question
+        terminal.print_table(console, grid.grid_terminal(question, answer.header, answer.fields))
+        for note in answer.notes:
+            terminal.print_paragraph(console, note)
+        self.write_report(name, answer.as_markdown().encode())
+
+    def write_report(self, name: str, content: bytes) -> None:
+        """Write a file of the reports of the sweep, and print where it is."""
+        path = self.places.storage / "reports" / self.sweep.report_name / name
+        write_atomically(path, lambda file: file.write(content))
+        terminal.print_line(terminal.make_console(), f"report: {path}")
+
+
+def _note_places(places: Sequence[Place]) -> list[str]:
+    """Say what there is to say of data sets, which cells are missing, and which are stale."""
+    footnotes = {name: text for place in places for name, text in place.footnotes.items()}
+    notes = [f"{name}: {text}." for name, text in footnotes.items()]
+    for place in places:
+        if place.missing:
+            why = "; ".join(f"seed {seed}: {cause}" for seed, cause in place.missing.items())
+            notes.append(f"missing: {place.label}: {why}.")
+    stale = {place.coordinates: place.stale for place in places}
+    return [*notes, *grid.note_stale(stale, sum(len(place.finished) for place in places))]
+
+
+SEEDS_NOTE = "Mean ± standard deviation over seeds."
+SEEDS_HEADER = ("seeds", "examples")
+
+
+def describe_seeds(
+    place: Place, contents: Sequence[Content], columns: Iterable[Sequence[float]]
+) -> list[str]:
+    """Return the fields below SEEDS_HEADER and a column for the fractions of each."""
+    examples = max((content["examples"] for content in contents), default=None)
+    return [place.counts, format_value(examples), *map(format_percent, columns)]
+
+
+def write_content(ledger: Ledger, signature: str, file: str, content: Content) -> str:
+    """Write a file of the evals/ of a cell, and return where it is."""
+    text = json.dumps(content, indent=2, allow_nan=False)
+    return ledger.write_evaluation(signature, file, f"{text}\n".encode())
+
+
+def load_cells(parsed: argparse.Namespace) -> SweepCells:
+    """Return the cells of the sweep that a command's words choose.
+
+    Raises UserError for a metric, which evaluations do not take.
+    """
+    sweep, points = sweep_options.load_points(parsed)
+    if parsed.metric is not None:
+        raise UserError("METRIC: evaluations have metrics of their own; leave it out")
+    resolved = places.resolve(points[0].cell.config["places"])
+    places.prepare(resolved)
+    points = more_seeds.load(resolved, sweep).add_points(points)
+    return SweepCells(sweep, points, Ledger(resolved.ledger), resolved)
+
+
+def open_cell(parsed: argparse.Namespace) -> "tuple[CellLoader, str]":
+    """Return what loads cells, and the signature of the cell of a command."""
+    from capsweep.lab.evaluation.checkpoint import CellLoader, find_device
+
+    given = {"storage": parsed.storage, "data": parsed.data_dir, "ledger": parsed.ledger}
+    texts = [render(f"places.{key}", value) for key, value in given.items() if value is not None]
+    resolved = places.resolve(compose.cell(texts).config["places"])
+    loader = CellLoader(Ledger(resolved.ledger), resolved.data, find_device(parsed.device))
+    return loader, find_signature(loader.ledger, parsed.signature)

@@ -1,0 +1,50 @@
+"""Curves with bands in panels, as they are on the page."""
+
+import numpy as np
+import pytest
+from png_images import find_colour, read_pixels
+
+from capsweep.lab.evaluation import panels
+from capsweep.lab.evaluation.panels import BandedCurve, Panel
+from capsweep.report.palette import COLOURS
+
+
+def draw_png(*parts: Panel) -> np.ndarray:
+    return read_pixels(panels.draw_panels(parts, "iteration", "a title", "a caption"))
+
+
+def test_every_curve_has_a_colour_of_its_own_in_every_panel() -> None:
+    x = np.arange(1, 11)
+    lines = [
+        BandedCurve(f"layer {n}", x, (n + 1.0) / x, (n + 0.8) / x, (n + 1.2) / x, control=n + 1.5)
+        for n in range(len(COLOURS))
+    ]
+    pixels = draw_png(Panel("change", lines), Panel("change", lines, "log"))
+    for half in np.array_split(pixels, 2, axis=1):
+        for colour in COLOURS:
+            assert find_colour(half, colour).sum() > 150
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_the_band_of_one_point_is_a_bar(scale: str) -> None:
+    def draw_high(curve: BandedCurve) -> int:
+        rows = np.nonzero(find_colour(draw_png(Panel("change", [curve], scale)), COLOURS[0]))[0]
+        return int(np.ptp(rows[rows > 150]))  # below the legend
+
+    x, middle = np.array([100]), np.array([0.5])
+    assert draw_high(BandedCurve("a", x, middle, middle - 0.4, middle + 0.4)) > 150
+    assert draw_high(BandedCurve("a", x, middle, middle, middle)) < 50
+
+
+def test_curves_of_one_step_have_one_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(panels, "finish_figure", lambda figure, *_: figure)
+    step, loss = np.array([100]), np.array([0.5])
+    panel = Panel("loss", [BandedCurve(name, step, loss, loss, loss) for name in "ab"])
+    figure = panels.draw_panels([panel], "step", "", "")
+    assert figure.axes[0].get_xticks().tolist() == [100]
+
+
+def test_a_band_that_reaches_zero_is_drawn_in_a_log_scale() -> None:
+    x = np.arange(1, 5)
+    curve = BandedCurve("classes", x, 1.0 / x, 0.0 * x, 2.0 / x)
+    assert find_colour(draw_png(Panel("change", [curve], "log")), COLOURS[0]).sum() > 150

@@ -6,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsweep.statistics.examples import (
-    BINS,
     Disagreement,
-    Distribution,
     bootstrap_interval,
     count_disagreement,
     find_worst,
@@ -93,25 +91,3 @@ def test_the_worst_examples_are_wrong_and_the_surest_first(
         others = np.delete(scores[index], labels[index])
         assert margin == others.max() - scores[index][labels[index]].min()
         assert set(classes) != set(labels[index])
-
-
-@given(st.lists(st.lists(st.floats(0, 2.5), min_size=1), min_size=1, max_size=4))
-def test_it_says_what_all_numbers_together_say(parts: list[list[float]]) -> None:
-    distribution, every = Distribution(2.5), np.concatenate(parts)
-    for part in parts:
-        distribution.add_values(np.array(part))
-    assert distribution.count == len(every)
-    assert distribution.mean == pytest.approx(every.mean())
-    assert distribution.std == pytest.approx(every.std(), abs=1e-6)
-    quantiles = distribution.quantiles(QUANTILES)
-    assert (np.diff([every.min(), *quantiles, every.max()]) >= 0).all()
-
-
-def test_quantiles_of_many_numbers_are_theirs_to_a_bin() -> None:
-    values = np.random.default_rng(0).beta(50, 0.5, 100_000)
-    found = Distribution(1.0)
-    for part in np.array_split(values, 7):
-        found.add_values(part.reshape(1, -1))
-    np.testing.assert_allclose(
-        found.quantiles(QUANTILES), np.quantile(values, QUANTILES), rtol=0, atol=3 / BINS
-    )

@@ -1,5 +1,5 @@
-"""What many test examples say: error rates of one network and of two on the same examples, the
-worst examples, and distributions of numbers that are too many to keep.
+"""What many test examples say: error rates of one network and of two on the same examples, and the
+worst examples.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,6 @@ import numpy as np
 from capsweep.statistics.seeds import CONFIDENCE
 
 RESAMPLES = 10_000
-BINS = 2**18  # of equal width: quantiles are exact to one, where couplings are all but equal too
 
 
 def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -119,39 +118,3 @@ def find_worst(
     margins_K = (other_M - own_M)[wrong_K]
     order_K = np.argsort(-margins_K, kind="stable")[:count]
     return wrong_K[order_K], margins_K[order_K]
-
-
-class Distribution:
-    """Of numbers between 0 and `top`, added a few at a time."""
-
-    def __init__(self, top: float) -> None:
-        self.top, self.counts = top, np.zeros(BINS, dtype=np.int64)
-        self.count, self.sum, self.squares = 0, 0.0, 0.0
-        self.least, self.most = top, 0.0
-
-    def add_values(self, values: np.ndarray) -> None:
-        """Add some more, of any shape."""
-        values = values.ravel()
-        bins = np.minimum((values * (BINS / self.top)).astype(np.int64), BINS - 1)
-        self.counts += np.bincount(bins, minlength=BINS)
-        self.count += len(values)
-        self.sum += float(values.sum())
-        self.squares += float(np.square(values).sum())
-        self.least = min(self.least, float(values.min()))
-        self.most = max(self.most, float(values.max()))
-
-    @property
-    def mean(self) -> float:
-        """Of at least one; not rounded out of the numbers."""
-        return min(max(self.sum / self.count, self.least), self.most)
-
-    @property
-    def std(self) -> float:
-        """Around the mean."""
-        return max(self.squares / self.count - self.mean**2, 0.0) ** 0.5
-
-    def quantiles(self, levels: tuple[float, ...]) -> np.ndarray:
-        """Return quantiles of at least one number; those of a bin count as spread over it."""
-        below = np.concatenate([[0.0], np.cumsum(self.counts)]) / self.count
-        values = np.interp(levels, below, np.linspace(0, self.top, BINS + 1))
-        return np.clip(values, self.least, self.most)

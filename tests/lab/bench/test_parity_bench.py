@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 
 from capsweep.config import package_files
-from capsweep.lab.bench import machine, parity
-from capsweep.lab.bench.parity import FLOAT32, FLOAT64, MIXED, ParityCase
+from capsweep.lab import bench
+from capsweep.lab.bench import parity
+from capsweep.lab.bench.parity import Case
 from capsweep.lab.bench.training import StepCandidate
 from capsweep.model.routing import Routed, dynamic
 
 TINY = ("model=capsnet_tiny", "dataset=digits")
 
 
-def measure(*cases: ParityCase) -> Any:
+def measure(*cases: Case) -> Any:
     """Of two images."""
     return parity.measure_parity(images=2, cases=cases)
 
@@ -26,15 +27,13 @@ def route_wrongly(*arguments: Any, **options: Any) -> Routed:
 
 
 def test_a_wrong_implementation_is_missed_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = ParityCase(StepCandidate("fast", overrides=TINY), FLOAT64)
+    right = "tiny", StepCandidate("fast", overrides=TINY), "float64"
     assert {bar.verdict for bar in measure(right).measured} == {"kept"}
     monkeypatch.setitem(dynamic.IMPLS, "fast", route_wrongly)
     report = measure(right)
     _, gradients = report.measured
-    assert (gradients.what, gradients.verdict) == (
-        "capsnet_tiny by fast in float64: error of gradients",
-        "missed",
-    )
+    what = "error of gradients in float64: the largest, of tiny"
+    assert (gradients.what, gradients.verdict) == (what, "missed")
     assert 1e-5 < gradients.value < 1e-2
     assert report.timings[0]["largest"].startswith("decoder")
 
@@ -46,36 +45,26 @@ def test_a_candidate_that_cannot_run_is_infinitely_wrong_and_the_others_are_meas
         raise RuntimeError("out of shared memory")
 
     monkeypatch.setitem(dynamic.IMPLS, "triton", refuse)
-    triton = ParityCase(StepCandidate("triton", overrides=TINY), FLOAT32)
-    report = measure(triton, ParityCase(StepCandidate("fast", overrides=TINY), FLOAT32))
-    assert [bar.verdict for bar in report.measured] == ["missed", "missed", "kept", "kept"]
-    assert report.measured[0].value == math.inf
-    assert report.timings[0]["largest"] == "RuntimeError: out of shared memory"
+    impls = ("triton", "fast")
+    report = measure(*((i, StepCandidate(i, overrides=TINY), "float32") for i in impls))
+    assert [(bar.value, bar.verdict) for bar in report.measured] == [(math.inf, "missed")] * 2
+    triton, fast = report.timings
+    assert triton["largest"] == "RuntimeError: out of shared memory"
+    assert fast[parity.OUTPUTS] < 2e-5
 
 
 @pytest.mark.parametrize("gpu", [False, True])
 def test_every_routing_is_compared_by_the_implementation_of_its_file(
     gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "is_gpu", lambda: gpu)
-    names = [case.names for case in parity.list_cases()]
+    monkeypatch.setattr(bench, "is_gpu", lambda: gpu)
+    cases = {(name, precision) for name, _, precision in parity.list_cases()}
     files = (package_files.find_folder("conf") / "routing").glob("*.yaml")
-    for precision in (FLOAT64, FLOAT32):
-        of_tiny = [
-            each["routing"]
-            for each in names
-            if (each["network"], each["precision"]) == ("capsnet_tiny", precision.name)
-        ]
-        assert {path.stem for path in files} <= set(of_tiny)
-    capsnet = {
-        (each["implementation"], each["precision"])
-        for each in names
-        if each["network"] == "capsnet"
-    }
-    impls = ("fast", "triton") if gpu else ("fast",)
-    precisions = (FLOAT64, FLOAT32, MIXED)
-    assert capsnet == {(impl, each.name) for impl in impls for each in precisions}
-    assert {"matrix_capsnet", "cnn_small"} <= {each["network"] for each in names}
+    variants = [f"capsnet_tiny, {path.stem}" for path in files]
+    for name in (*variants, "matrix_capsnet by fast", "cnn_small", "capsnet by fast"):
+        assert {(name, "float64"), (name, "float32")} <= cases
+    assert ("capsnet by fast", "bf16-mixed") in cases
+    assert (("capsnet by triton", "bf16-mixed") in cases) == gpu
 
 
 @pytest.mark.slow

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from capsweep.cli import main
-from capsweep.lab.bench import machine, results
-from capsweep.lab.bench.comparison import ParityError
-from capsweep.lab.bench.results import BenchReport, Measured
-from capsweep.lab.commands import bench
+from capsweep.lab import bench
+from capsweep.lab.bench import BenchReport, Measured
+from capsweep.lab.bench.comparison import CandidateError
+from capsweep.lab.commands.bench import BENCHES
 
 PAGE = "by hand\n<!-- bench sweep: begin -->\nold\n<!-- bench sweep: end -->\nmore\n"
 REPORT = BenchReport(
@@ -47,7 +47,7 @@ def test_it_is_printed_for_people_and_programs_and_written(
     storage: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert main(["bench", "sweep", "--storage", str(storage)]) == 0
+    assert main(["bench", "sweep", f"STORAGE={storage}"]) == 0
     printed = capsys.readouterr().out
     for text in ("at most 30", "skipped: no AMX", "1,234", ", code "):
         assert text in printed
@@ -64,12 +64,12 @@ def test_a_missed_bar_is_an_exit_status(storage: Path, monkeypatch: pytest.Monke
         "capsweep.lab.bench.sweep.measure_sweep",
         lambda: BenchReport([Measured("plan", 31.0, "s", 30)]),
     )
-    assert main(["bench", "sweep", "--storage", str(storage)]) == 1
+    assert main(["bench", "sweep", f"STORAGE={storage}"]) == 1
 
 
 @pytest.mark.usefixtures("measured")
 def test_the_section_of_a_page_is_renewed(page: Path, storage: Path) -> None:
-    main(["bench", "sweep", "--storage", str(storage), "--publish", str(page)])
+    main(["bench", "sweep", f"STORAGE={storage}", "--publish", str(page)])
     text = page.read_bytes().decode()
     assert "old" not in text
     assert "| plan | 2 s | at most 30 | kept |" in text
@@ -81,9 +81,8 @@ def test_the_section_of_a_page_is_renewed(page: Path, storage: Path) -> None:
 def test_numbers_of_a_gpu_have_a_section_of_their_own(
     page: Path, storage: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    of_a_gpu = machine.read_conditions() | {"device": "cuda"}
-    monkeypatch.setattr(machine, "read_conditions", lambda: of_a_gpu)
-    words = ["bench", "sweep", "--storage", str(storage), "--publish", str(page)]
+    monkeypatch.setattr(bench, "is_gpu", lambda: True)
+    words = ["bench", "sweep", f"STORAGE={storage}", "--publish", str(page)]
     assert main(words) == 2
     assert "<!-- bench sweep on a GPU: begin -->" in capsys.readouterr().err
     section = "<!-- bench sweep on a GPU: begin -->\n<!-- bench sweep on a GPU: end -->\n"
@@ -97,10 +96,10 @@ def test_a_red_gate_leaves_nothing(
     page: Path, storage: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse() -> BenchReport:
-        raise ParityError("wrong: pose_BJD differs")
+        raise CandidateError("wrong: pose_BJD differs")
 
     monkeypatch.setattr("capsweep.lab.bench.sweep.measure_sweep", refuse)
-    flags = ["--storage", str(storage), "--publish", str(page)]
+    flags = [f"STORAGE={storage}", "--publish", str(page)]
     assert main(["bench", "sweep", *flags]) == 1
     printed, errors = capsys.readouterr()
     assert printed == ""
@@ -114,7 +113,7 @@ def test_a_page_without_a_place_is_refused_before_measuring(
 ) -> None:
     monkeypatch.setattr("capsweep.lab.bench.sweep.measure_sweep", lambda: pytest.fail("measured"))
     page.write_text("nothing")
-    assert main(["bench", "sweep", "--storage", str(storage), "--publish", str(page)]) == 2
+    assert main(["bench", "sweep", f"STORAGE={storage}", "--publish", str(page)]) == 2
     assert "<!-- bench sweep: begin -->" in capsys.readouterr().err
 
 
@@ -125,15 +124,15 @@ def test_what_is_quick_is_kept_apart_and_has_no_bars(
         return BenchReport([Measured(f"{cells} {seeds}", 31.0, "s", 30)])
 
     monkeypatch.setattr("capsweep.lab.bench.sweep.measure_sweep", measure)
-    assert main(["bench", "--quick", "sweep", "--storage", str(storage)]) == 0
+    assert main(["bench", "--quick", "sweep", f"STORAGE={storage}"]) == 0
     assert [path.name for path in (storage / "bench").iterdir()] == ["sweep-quick.json"]
     assert main(["bench", "--quick", "sweep", "--publish", str(page)]) == 2
     assert "measures nothing that could be published" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", bench.BENCHES)
+@pytest.mark.parametrize("name", BENCHES)
 def test_every_benchmark_can_be_quick(name: str) -> None:
-    module = f"capsweep.lab.bench.{bench.BENCHES[name]}"
+    module = f"capsweep.lab.bench.{BENCHES[name]}"
     measure = pkgutil.resolve_name(f"{module}:measure_{name}")
     inspect.signature(measure).bind(**pkgutil.resolve_name(f"{module}:QUICK")[name])
 
@@ -141,14 +140,14 @@ def test_every_benchmark_can_be_quick(name: str) -> None:
 def test_a_number_that_json_does_not_have_is_a_word() -> None:
     bars = [Measured("a", math.inf, "x", 1.0), Measured("b", None, "x", skipped="no GPU")]
     report = BenchReport(bars, [{"name": "c", "error": math.nan}])
-    content = json.loads(json.dumps(results.to_json("it", report, {}), allow_nan=False))
-    assert [bar["value"] for bar in content["measured"]] == ["inf", None]
-    assert content["timings"] == [{"name": "c", "error": "nan"}]
+    content = json.loads(json.dumps(report.as_json("it", {}), allow_nan=False))
+    assert [bar["value"] for bar in content["measured"]] == ["Infinity", None]
+    assert content["timings"] == [{"name": "c", "error": "NaN"}]
 
 
 def test_an_unknown_benchmark_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "rooting"]) == 2
-    assert "bench rooting: have start, sweep" in capsys.readouterr().err
+    assert "bench rooting: have start, shards" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

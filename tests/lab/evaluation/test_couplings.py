@@ -14,7 +14,8 @@ from laws import at_most_examples
 from torch import Tensor
 from trained_cells import make_routed
 
-from capsweep.lab.evaluation.figures.couplings import Children, describe_figure, measure
+from capsweep.lab.evaluation.children import Children
+from capsweep.lab.evaluation.figures.couplings import describe_figure, measure
 from capsweep.model import convolution
 from capsweep.model.routing import CouplingRule, ReceptiveFields, coupling_softmax
 
@@ -141,7 +142,8 @@ def test_every_layer_of_a_matrix_network_has_its_own_control(variant: str) -> No
         expected = float((counts[counts > 0] * types).double().log().mean())
         if name == "classes":
             expected = math.log(10)
-        assert layer.uniform_entropy.mean() == pytest.approx(expected)
-        assert layer.nats[0].mean == pytest.approx(expected)
-        assert layer.share[0].mean == pytest.approx(1)
-        assert layer.share[1].mean < 1
+        spreads = layer.summarise()
+        assert layer.control == pytest.approx(expected)
+        assert spreads["nats"].mean[0] == pytest.approx(expected)
+        assert spreads["share"].mean[0] == pytest.approx(1)
+        assert spreads["share"].mean[1] < 1

@@ -25,7 +25,6 @@ from capsweep.lab.evaluation.routing_measures import (
     measure_frozen,
     vary_iterations,
 )
-from capsweep.lab.evaluation.routing_report import summarise_seeds
 from capsweep.lab.evaluation.traces import RoutedCell
 from capsweep.model.routing import CouplingRule, ReceptiveFields, coupling_softmax
 
@@ -234,8 +233,3 @@ def test_every_layer_of_every_variant_is_measured() -> None:
             assert (measures.pop("dead") is not None) == dead
             assert all(value is not None and 0 <= value <= 1 for value in measures.values())
     assert found["classes"].largest_J.shape == (10,)  # activations: no trace has them
-
-
-def test_the_mean_over_seeds_leaves_out_what_a_seed_has_not() -> None:
-    mean, low, high = summarise_seeds([[0.2, 0.4], []])
-    np.testing.assert_allclose([mean, low, high], [[0.3, np.nan], [0.2, np.nan], [0.4, np.nan]])

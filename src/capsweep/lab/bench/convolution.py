@@ -1,4 +1,4 @@
-"""Speed and errors of convolutions, direct and transformed.
+"""Speed and errors of convolutions, direct and transformed, on a processor.
 
 The convolution of the paper's primary capsules is compared with float64; many sizes are timed for
 the rule that chooses between the two.
@@ -6,7 +6,6 @@ the rule that chooses between the two.
 Shape letters: B batch, C channels, H W image.
 """
 
-import operator
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -16,16 +15,16 @@ from typing import Any
 
 import torch
 
-from capsweep.lab.bench import machine
+from capsweep.lab import bench
+from capsweep.lab.bench import BenchReport, Measured
 from capsweep.lab.bench.comparison import (
     Results,
     check_parity,
     median_ratio,
     relative_error,
+    start_workers,
     time_in_turns,
 )
-from capsweep.lab.bench.processes import RemoteCall, start_calls
-from capsweep.lab.bench.results import BenchReport, Measured
 from capsweep.model.convolution import Convolution, lay_out_weights
 from capsweep.training import devices
 
@@ -86,7 +85,7 @@ class ConvolutionProblem:
         return dict(zip(("output", "image", "weights", "bias"), results, strict=True))
 
     def find_method(self) -> str:
-        """How all batches so far were computed."""
+        """Return how all batches so far were computed."""
         (method,) = self.convolution.methods
         return method
 
@@ -96,49 +95,45 @@ def measure_convolution(
     primary: ConvolutionSizes = PRIMARY,
     grid: Sequence[ConvolutionSizes] = GRID,
 ) -> BenchReport:
-    """On a processor. budget: least seconds of the rounds of the primary capsules' convolution.
+    """Return speeds and errors. budget: least seconds of the rounds of the primary capsules'.
 
-    Raises ParityError, before a speed is measured, where the two methods do not compute the same.
+    Raises CandidateError, before a speed is measured, where the two methods do not compute the
+    same.
     """
-    if machine.is_gpu():
-        reason = "only processors transform convolutions"
-        return BenchReport([Measured(OURS, None, "x", 2.8, True, reason)])
-    with devices.using_threads(machine.THREADS):
+    if bench.is_gpu():
+        why = "only processors transform convolutions"
+        return BenchReport([Measured(OURS, None, "x", 2.8, True, why)])
+    with devices.using_threads(bench.THREADS):
         for sizes in (primary, *grid):
-            results = ConvolutionProblem(TRANSFORMED, sizes)(), TOLERANCE
-            check_parity(ConvolutionProblem(DIRECT, sizes)(), {f"{sizes}": results})
+            expected = ConvolutionProblem(DIRECT, sizes)()
+            check_parity(expected, ConvolutionProblem(TRANSFORMED, sizes)(), TOLERANCE)
         errors = _measure_errors(primary)
-    speeds = _measure_primary(budget, primary)
-    with start_calls({"grid": (_prepare_grid, grid)}) as calls:
-        rows = calls["grid"].ask(operator.call)
-    longest = max(row["over the faster"] for row in rows)
-    choice = Measured("what auto chooses, over the faster of the two: the longest", longest, "x")
-    return BenchReport([*speeds, *errors, choice], rows)
-
-
-def _measure_primary(budget: float, sizes: ConvolutionSizes) -> list[Measured]:
-    """Of processes that take turns."""
     arguments = {TORCH: (DIRECT, False), TORCH_KEPT: (DIRECT, True), OURS: (TRANSFORMED, True)}
-    prepared = {name: (_prepare_problem, *each, sizes) for name, each in arguments.items()}
-    with start_calls(prepared) as calls:
-        seconds = time_in_turns(calls, budget, time_call=RemoteCall.__call__)
-    return [
+    prepared = {name: (_prepare_problem, primary, *each) for name, each in arguments.items()}
+    with start_workers(prepared) as workers:
+        seconds = time_in_turns(workers, budget)
+        rows = workers[OURS].ask(partial(_measure_grid, grid))
+    longest = max(row["over the faster"] for row in rows)
+    measured = [
         Measured(f"{OURS} over {TORCH}", median_ratio(seconds, TORCH, OURS), "x", 2.8, True),
         Measured(f"{OURS} over {TORCH_KEPT}", median_ratio(seconds, TORCH_KEPT, OURS), "x"),
+        *errors,
+        Measured("what auto chooses, over the faster of the two: the longest", longest, "x"),
     ]
+    return BenchReport(measured, rows)
 
 
 def _prepare_problem(
-    method: str, keeps_memory: bool, sizes: ConvolutionSizes
+    sizes: ConvolutionSizes, method: str, keeps_memory: bool
 ) -> ConvolutionProblem:
-    """In a process of its own. keeps_memory: whether it keeps what is freed."""
+    """Return a problem in a process of its own, which keeps what is freed or not."""
     if keeps_memory:
         devices.keep_freed_memory()
     return ConvolutionProblem(method, sizes)
 
 
 def _measure_errors(sizes: ConvolutionSizes) -> list[Measured]:
-    """Of output and gradients, against direct convolution in float64."""
+    """Return those of output and gradients, against direct convolution in float64."""
     exact = ConvolutionProblem(DIRECT, sizes, torch.float64)()
     direct, transformed = (
         max(relative_error(exact[name], tensor) for name, tensor in results.items())
@@ -152,18 +147,13 @@ def _measure_errors(sizes: ConvolutionSizes) -> list[Measured]:
     ]
 
 
-def _prepare_grid(grid: Sequence[ConvolutionSizes]) -> partial[list[dict[str, Any]]]:
-    """In a process of its own."""
-    devices.keep_freed_memory()
-    return partial(_measure_grid, grid)
-
-
-def _measure_grid(grid: Sequence[ConvolutionSizes]) -> list[dict[str, Any]]:
+def _measure_grid(grid: Sequence[ConvolutionSizes], _: object) -> list[dict[str, Any]]:
     """Return a row for each size, with the method that `auto` chooses."""
     rows = []
     for sizes in grid:
         problems = {way: ConvolutionProblem(way, sizes) for way in (DIRECT, TRANSFORMED)}
-        seconds = time_in_turns(problems, 0.0, FEWEST_ROUNDS)
+        calls = {way: partial(bench.time_call, problem) for way, problem in problems.items()}
+        seconds = time_in_turns(calls, 0.0, FEWEST_ROUNDS)
         automatic = ConvolutionProblem("auto", sizes)
         automatic()
         direct, transformed = (median(seconds[way]) for way in (DIRECT, TRANSFORMED))

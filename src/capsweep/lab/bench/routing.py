@@ -8,7 +8,6 @@ is by how much a fresh process grows in a call, beyond its inputs.
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations.
 """
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,8 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from capsweep.lab.bench import comparison, machine, processes
-from capsweep.lab.bench.results import BenchReport, Measured, add_faults
+from capsweep.lab import bench
+from capsweep.lab.bench import BenchReport, Measured
+from capsweep.lab.bench.comparison import (
+    Results,
+    Seconds,
+    check_parity,
+    find_faults,
+    make_row,
+    measure_extra_memory,
+    median_ratio,
+    time_in_turns,
+)
 from capsweep.model.capsules import squash
 from capsweep.model.routing import Routed, dynamic
 from capsweep.model.votes import Votes
@@ -79,11 +88,9 @@ def replace_routing(network: nn.Module, route: Route) -> None:
     """Let a baseline route all layers of the network. It knows no options of routing: the parity
     gate shows where a network has others than the plain ones.
     """
-    for layer in network.modules():
-        if isinstance(layer, dynamic.DynamicRouting):
-            layer.route = lambda votes, num_iters, bias_JD, *_, **options: route(
-                votes, num_iters, bias_JD
-            )
+    layers: list[Any] = [m for m in network.modules() if isinstance(m, dynamic.DynamicRouting)]
+    for layer in layers:
+        layer.route = lambda votes, num_iters, bias_JD, **_: route(votes, num_iters, bias_JD)
 
 
 @dataclass(frozen=True)
@@ -113,7 +120,7 @@ class RoutingProblem:
 
         def normal(*shape: int, scale: float = 1.0) -> Tensor:
             numbers = torch.randn(shape, generator=generator, dtype=torch.float64) * scale
-            return numbers.to(machine.get_device(), dtype)
+            return numbers.to(bench.get_device(), dtype)
 
         s = sizes
         self.pose_BIP = normal(s.batch, s.children, s.child_pose, scale=0.1)
@@ -128,7 +135,7 @@ class RoutingProblem:
         votes = Votes(self.pose_BIP, self.weight_IJDP)
         return torch.no_grad()(lambda: route(votes, self.sizes.num_iters, self.bias_JD))
 
-    def compute_results(self, route: Route) -> comparison.Results:
+    def compute_results(self, route: Route) -> Results:
         """Poses and activations of the parents, and the gradients of all inputs."""
         names = ("pose_BIP", "weight_IJDP", "bias_JD")
         inputs = [getattr(self, name).detach().requires_grad_() for name in names]
@@ -144,81 +151,69 @@ def list_candidates() -> dict[str, Route]:
     """By name: the baselines, and what the variant has beside its reference. Triton's kernel needs
     a GPU.
     """
-    without = {"reference"} if machine.is_gpu() else {"reference", "triton"}
+    without = {"reference"} if bench.is_gpu() else {"reference", "triton"}
     variants = {name: route for name, route in dynamic.IMPLS.items() if name not in without}
     return {"textbook": route_by_textbook, "bmm": route_by_bmm, **variants}
 
 
-def check_route(name: str, route: Route, gate: Sequence[RoutingSizes] = GATE) -> None:
-    """Raise ParityError unless a candidate gives the reference's outputs and gradients."""
+def check_route(route: Route, gate: Sequence[RoutingSizes] = GATE) -> None:
+    """Raise CandidateError unless a candidate gives the reference's outputs and gradients."""
     for sizes in gate:
         for num_iters in GATE_ITERATIONS:
             problem = RoutingProblem(replace(sizes, num_iters=num_iters), torch.float64)
-            results = {name: (problem.compute_results(route), TOLERANCE)}
-            comparison.check_parity(problem.compute_results(dynamic.reference), results)
-
-
-def find_faults(
-    candidates: Mapping[str, Route], gate: Sequence[RoutingSizes] = GATE
-) -> dict[str, str]:
-    """Why candidates cannot be measured. Each is tried in a process of its own: a kernel can break
-    all that its process does on a GPU.
-    """
-    prepared = {
-        name: (partial, check_route, name, route, gate) for name, route in candidates.items()
-    }
-    with processes.start_calls(prepared, is_awaited=False) as calls:
-        return comparison.find_faults(
-            {name: partial(call.ask, operator.call) for name, call in calls.items()}
-        )
+            expected = problem.compute_results(dynamic.reference)
+            check_parity(expected, problem.compute_results(route), TOLERANCE)
 
 
 def measure_routing(
     sizes: RoutingSizes = MNIST_LAYER, budget: float = 4.0, gate: Sequence[RoutingSizes] = GATE
 ) -> BenchReport:
-    """Both passes of all candidates without faults. budget: least seconds of each. gate: sizes at
-    which a candidate must give what the reference gives.
+    """Return both passes of all candidates without faults. budget: least seconds of each. gate:
+    sizes at which a candidate must give what the reference gives.
     """
-    seconds: dict[str, comparison.Seconds] = {}
+    seconds: dict[str, Seconds] = {}
     rows: list[dict[str, Any]] = []
-    with using_threads(machine.THREADS):
-        faults = find_faults(list_candidates(), gate)
+    with using_threads(bench.THREADS):
+        faults = find_faults(
+            {n: partial(check_route, route, gate) for n, route in list_candidates().items()}
+        )
         candidates = {n: route for n, route in list_candidates().items() if n not in faults}
         problem = RoutingProblem(sizes)
         for which in PASSES:
-            calls = {name: problem.make_call(route, which) for name, route in candidates.items()}
-            seconds[which] = comparison.time_in_turns(calls, budget)
-            place = {"B": sizes.batch, "T": sizes.num_iters, "pass": which}
+            calls = {
+                name: partial(bench.time_call, problem.make_call(route, which))
+                for name, route in candidates.items()
+            }
+            seconds[which] = time_in_turns(calls, budget)
             for name in candidates:
-                extra = processes.measure_extra_memory(prepare_call, name, sizes, which)
-                row = comparison.make_row(seconds[which], name, sizes.batch)
-                rows.append(place | row | {"extra MB": extra / 1e6})
+                extra = measure_extra_memory(prepare_call, name, sizes, which)
+                row = {"B": sizes.batch, "T": sizes.num_iters, "pass": which}
+                row |= make_row(seconds[which], name, sizes.batch)
+                rows.append(row | {"extra MB": extra / 1e6})
     extra = {row["candidate"]: row["extra MB"] for row in rows}  # of the last pass, both
-    return add_faults(BenchReport(judge_routing(seconds, extra), rows), "routing", faults)
+    return BenchReport(judge_routing(seconds, extra), rows, faults)
 
 
 def prepare_call(name: str, sizes: RoutingSizes, which: str) -> Callable[[], object]:
-    """One call of a candidate. A tiny one comes first, for what is made once a process: threads,
-    and buffers of the libraries.
+    """Return a call of a candidate. A tiny one comes first, for what is made once a process:
+    threads, and buffers of the libraries.
     """
     route = list_candidates()[name]
     RoutingProblem(replace(sizes, batch=2, children=16)).make_call(route, which)()
     return RoutingProblem(sizes).make_call(route, which)
 
 
-def judge_routing(
-    seconds: Mapping[str, comparison.Seconds], extra: Mapping[str, float]
-) -> list[Measured]:
-    """The bars of the routing layer, B = 128, T = 3: on two cores, or on a GPU, where a kernel that
-    is not faster should go. extra: memory of forward and backward, by candidate.
+def judge_routing(seconds: Mapping[str, Seconds], extra: Mapping[str, float]) -> list[Measured]:
+    """Return the bars of the routing layer, B = 128, T = 3: on two cores, or on a GPU, where a
+    kernel that is not faster should go. extra: memory of forward and backward, by candidate.
     """
-    skipped, measured = machine.reason_to_skip(), []
-    bars = [(*bar, skipped) for bar in CORE_BARS]
-    bars += [(*bar, None) for bar in GPU_BARS if machine.is_gpu()]
-    for which, fast, slow, bar, reason in bars:
+    measured = []
+    for which, fast, slow, bar in GPU_BARS if bench.is_gpu() else CORE_BARS:
+        ratio = median_ratio(seconds[which], slow, fast)
         what = f"routing, {which}: {fast} over {slow}"
-        ratio = comparison.median_ratio(seconds[which], slow, fast)
-        measured.append(Measured(what, ratio, "x", bar, True, reason))
-    what = f"routing, {BOTH}: extra memory of fast, of textbook's"
-    share = extra["fast"] / extra["textbook"] if {"fast", "textbook"} <= extra.keys() else None
-    return [*measured, Measured(what, share, "x", 1 / 8, False, skipped)]
+        measured.append(Measured(what, ratio, "x", bar, at_least=True))
+    if not bench.is_gpu():
+        what = f"routing, {BOTH}: extra memory of fast, of textbook's"
+        share = extra["fast"] / extra["textbook"] if {"fast", "textbook"} <= extra.keys() else None
+        measured.append(Measured(what, share, "x", 1 / 8))
+    return measured

@@ -4,19 +4,20 @@ Ours is what a cell trains, its network and optimiser made as for a cell. Baseli
 code does: their routing, torch's plain Adam, single precision.
 """
 
-from collections.abc import Mapping
+import gc
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
 
-from capsweep.config import compose
+from capsweep.config import compose, package_files
 from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
-from capsweep.lab.bench import comparison, machine
+from capsweep.lab import bench
+from capsweep.lab.bench.comparison import CandidateError, Results, check_parity
 from capsweep.lab.bench.routing import Route, replace_routing, route_by_bmm, route_by_textbook
-from capsweep.model.convolution import describe_methods, lay_out_weights
+from capsweep.model.convolution import lay_out_weights
+from capsweep.model.routing.normalisers import NORMALISERS
 from capsweep.training import devices
 from capsweep.training.fit import make_task
 from capsweep.training.graphs import CHECKED
@@ -26,11 +27,11 @@ from capsweep.training.step import autocast
 BATCH = 128
 CAPSNET = ("model=capsnet", "dataset=digits", "routing.num_iters=3")
 MATRIX_CAPSNET = ("model=matrix_capsnet", "routing=em", "dataset=smallnorb", "loss=spread")
+VARIANTS = ("experiment=overlap", "model.head=linear", "loss=binary_cross_entropy")
 # Largest error of a tensor in units of its largest number, by precision. In float32 a feature near
 # zero can be rounded to the other side of ReLU; `bench parity` judges float64.
 TOLERANCE = {"32": 0.02, "tf32": 0.1, "bf16-mixed": 0.3}
 FLOAT64_TOLERANCE = 1e-5  # the objective rounds scores to float32
-Answers = Mapping[str, dict[str, np.ndarray] | comparison.CandidateError]
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class StepCandidate:
     @property
     def tolerance(self) -> float:
         """Return the error that its numbers may have; those of a baseline on a GPU are of TF32."""
-        is_rounded = self.route is not None and machine.is_gpu()
+        is_rounded = self.route is not None and bench.is_gpu()
         return TOLERANCE["tf32" if is_rounded else self.precision]
 
 
@@ -83,7 +84,7 @@ class StepTraining:
         device: torch.device | None = None,
     ) -> None:
         self.candidate, self.dtype = candidate, dtype
-        self.device = device or machine.get_device()
+        self.device = device or bench.get_device()
         self.begin(images)
 
     def begin(self, images: int) -> None:
@@ -111,7 +112,7 @@ class StepTraining:
         self._run_backward()
         self.optimizer.step()
 
-    def compute_results(self) -> comparison.Results:
+    def compute_results(self) -> Results:
         """Return scores, loss and all gradients of the first step, on the processor.
 
         They do not keep the graph that they are of, under which no step can be captured.
@@ -126,28 +127,35 @@ class StepTraining:
         outputs = {"scores": losses.scores_BN, "loss": losses.total}
         return {name: tensor.detach().cpu() for name, tensor in outputs.items()} | gradients
 
-    def try_out(self) -> dict[str, np.ndarray]:
-        """Return the results of the first step, for another process, once more steps have run.
+    def try_out(self, images: int) -> dict[str, np.ndarray]:
+        """Begin anew, and return the results of the first step, for another process.
 
-        Captured steps run as often as they are compared with eager ones. Raises CandidateError
-        where steps were to be captured and are not.
+        More steps have run then: captured ones as often as they are compared with eager ones. The
+        peak of memory begins anew, too. Raises CandidateError where steps were to be captured and
+        are not.
         """
+        self.begin(images)
+        gc.collect()  # the graphs of another size
         results = self.compute_results()
         for _ in range(1 + CHECKED if self.candidate.captured else 1):
             self()
         if self.candidate.captured and self.graphs.reason is not None:
-            raise comparison.CandidateError(f"its steps are not captured: {self.graphs.reason}")
+            raise CandidateError(f"its steps are not captured: {self.graphs.reason}")
+        devices.start_memory_peak()
         return {name: tensor.float().numpy() for name, tensor in results.items()}
-
-    def describe_convolutions(self) -> dict[str, str]:
-        """Return how each convolution computed its batches, by its name."""
-        return describe_methods(self.network)
 
     def _run_backward(self) -> Losses:
         with autocast(self.candidate.precision, self.device):
             losses = self.task.objective(self.network, self.batch)
         losses.total.backward()
         return losses
+
+
+def prepare_step(candidate: StepCandidate) -> StepTraining:
+    """Return a candidate in training, in a process of its own that keeps freed memory or not."""
+    if candidate.keeps_memory and not bench.is_gpu():
+        devices.keep_freed_memory()
+    return StepTraining(candidate, 1)
 
 
 def make_batch(cell: Cell, images: int, dtype: torch.dtype, device: torch.device) -> Batch:
@@ -169,43 +177,35 @@ def list_baselines() -> dict[str, StepCandidate]:
     }
 
 
+def list_variants() -> dict[str, StepCandidate]:
+    """Return a candidate for each file of conf/routing and each normaliser of dynamic routing, by
+    the implementation that `routing.impl: auto` chooses.
+    """
+    folder = package_files.find_folder("conf") / "routing"
+    choices = {path.stem: [f"routing={path.stem}"] for path in sorted(folder.glob("*.yaml"))}
+    for name in [*NORMALISERS][1:]:
+        choices[f"dynamic, {name}"] = ["routing=dynamic", f"routing.normaliser={name}"]
+    return {
+        name: StepCandidate("auto", overrides=(*VARIANTS, *choice))
+        for name, choice in choices.items()
+    }
+
+
 def compute_expected(
     overrides: tuple[str, ...],
     images: int,
     dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
-) -> comparison.Results:
+) -> Results:
     """Return the results of a network's reference, which all candidates must give."""
     reference = StepCandidate("reference", overrides=overrides, convolution="direct")
     return StepTraining(reference, images, dtype, device).compute_results()
 
 
-def find_faults(
-    expected: comparison.Results, candidates: Mapping[str, StepCandidate], answers: Answers
-) -> dict[str, str]:
-    """Return why candidates cannot be measured, by name.
-
-    They fail, or do not give the expected results as precisely as they compute. answers: what the
-    process of each said to `StepTraining.try_out`.
-    """
-
-    def check(name: str) -> None:
-        answer = answers[name]
-        if isinstance(answer, comparison.CandidateError):
-            raise answer
-        results = {key: torch.from_numpy(array) for key, array in answer.items()}
-        comparison.check_parity(expected, {name: (results, candidates[name].tolerance)})
-
-    return comparison.find_faults({name: partial(check, name) for name in candidates})
-
-
 def check_step(
-    name: str,
-    candidate: StepCandidate,
-    images: int = BATCH,
-    dtype: torch.dtype = torch.float32,
+    candidate: StepCandidate, images: int = BATCH, dtype: torch.dtype = torch.float32
 ) -> None:
-    """Raise ParityError unless a candidate gives the results of the reference.
+    """Raise CandidateError unless a candidate gives the results of the reference.
 
     Scores, loss and gradients are compared, as precisely as the candidate computes. dtype: float64
     for networks with ReLU before large weights, whose gradients jump where a feature is rounded to
@@ -213,12 +213,4 @@ def check_step(
     """
     tolerance = FLOAT64_TOLERANCE if dtype == torch.float64 else candidate.tolerance
     results = StepTraining(candidate, images, dtype).compute_results()
-    expected = compute_expected(candidate.overrides, images, dtype)
-    comparison.check_parity(expected, {name: (results, tolerance)})
-
-
-def prepare_step(candidate: StepCandidate, images: int = BATCH) -> StepTraining:
-    """Return a candidate in training, in a process of its own that keeps freed memory or not."""
-    if candidate.keeps_memory and not machine.is_gpu():
-        devices.keep_freed_memory()
-    return StepTraining(candidate, images)
+    check_parity(compute_expected(candidate.overrides, images, dtype), results, tolerance)

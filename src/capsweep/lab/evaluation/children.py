@@ -12,14 +12,14 @@ K I children below a position, J parent types, G distributions.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from capsweep.model.routing import CouplingRule, ReceptiveFields
+from capsweep.model.matrix_capsnet import MatrixCapsules
+from capsweep.model.routing import CouplingRule, ReceptiveFields
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,13 @@ class Children:
     parents stand at one position. shape: M, L, J.
     """
 
-    rule: "CouplingRule"
-    fields: "ReceptiveFields | None"
+    rule: CouplingRule
+    fields: ReceptiveFields | None
     shape: tuple[int, int, int]
 
     @cached_property
     def num_choices(self) -> np.ndarray:
         """Among how many each distribution is divided [G]; 0 for children without a parent."""
-        import torch
-
         counted_G = self._combine_shares(torch.ones(1, *self.shape, dtype=torch.float64))[0]
         return (counted_G + self.rule.none_of_the_above * (counted_G > 0)).numpy()
 
@@ -45,10 +43,13 @@ class Children:
         """Which distributions [G] have anything to choose."""
         return self.num_choices > 1
 
-    def measure_entropies(self, coupling_BMLJ: "Tensor") -> np.ndarray:
-        """H in nats of each image and of each distribution that has anything to choose."""
-        import torch
+    @property
+    def choices(self) -> np.ndarray:
+        """Return the numbers of choices of those that have any."""
+        return self.num_choices[self.has_choice]
 
+    def measure_entropies(self, coupling_BMLJ: Tensor) -> np.ndarray:
+        """H in nats of each image and of each distribution that has anything to choose."""
         coupling_BMLJ = coupling_BMLJ.cpu().double()
         total_BG = self._combine_shares(coupling_BMLJ)
         ordered_BG = self._combine_shares(torch.xlogy(coupling_BMLJ, coupling_BMLJ))
@@ -59,14 +60,12 @@ class Children:
         chosen_G = torch.from_numpy(self.has_choice)
         total_BG, ordered_BG = total_BG[:, chosen_G], ordered_BG[:, chosen_G]
         entropy_BG = (total_BG.log() - ordered_BG / total_BG).numpy()
-        return np.clip(entropy_BG, 0, np.log(self.num_choices[self.has_choice]))  # but for rounding
+        return np.clip(entropy_BG, 0, np.log(self.choices))  # but for rounding
 
-    def measure_polarisation(self, coupling_BMLJ: "Tensor") -> np.ndarray:
+    def measure_polarisation(self, coupling_BMLJ: Tensor) -> np.ndarray:
         """How far the largest share is from an equal one, of each image and of each distribution
         that has anything to choose: 0 of equal shares, 1 where one choice has all.
         """
-        import torch
-
         coupling_BMLJ = coupling_BMLJ.cpu().double()
         total_BG = self._combine_shares(coupling_BMLJ)
         largest_BG = self._combine_shares(coupling_BMLJ, largest=True)
@@ -75,10 +74,10 @@ class Children:
             total_BG, largest_BG = total_BG + none_BG, torch.maximum(largest_BG, none_BG)
         chosen_G = torch.from_numpy(self.has_choice)
         share_BG = (largest_BG[:, chosen_G] / total_BG[:, chosen_G]).numpy()
-        equal_G = 1 / self.num_choices[self.has_choice]
+        equal_G = 1 / self.choices
         return np.clip((share_BG - equal_G) / (1 - equal_G), 0, 1)  # but for rounding
 
-    def mark_largest(self, coupling_BMLJ: "Tensor") -> "Tensor":
+    def mark_largest(self, coupling_BMLJ: Tensor) -> Tensor:
         """Which couplings [B, M, L, J] are the largest of their distribution; of equal ones all."""
         largest_BG = self._combine_shares(coupling_BMLJ, largest=True)
         if self._norm == "types" or self.fields is None:
@@ -91,7 +90,7 @@ class Children:
     def _norm(self) -> str:
         return "types" if self.fields is None else self.rule.norm
 
-    def _combine_shares(self, value_BMLJ: "Tensor", largest: bool = False) -> "Tensor":
+    def _combine_shares(self, value_BMLJ: Tensor, largest: bool = False) -> Tensor:
         """Over what one distribution is divided among [B, G]: the sum, or the largest."""
         value_BMLE = value_BMLJ
         if self._norm != "positions":
@@ -112,13 +111,10 @@ class Children:
         return zeros_BNF.index_add(1, child_E, value_BEF).flatten(1)
 
 
-def find_children(layer: Any, rule: "CouplingRule", shape: tuple[int, ...]) -> Children:
+def find_children(layer: Any, rule: CouplingRule, shape: tuple[int, ...]) -> Children:
     """The children of a routed layer of a network, divided by a rule. shape: B, M, L, J of its
     couplings.
     """
-    from capsweep.model.matrix_capsnet import MatrixCapsules
-    from capsweep.model.routing import ReceptiveFields
-
     fields = None
     if isinstance(layer, MatrixCapsules) and len(layer.child_MK) > 1:
         fields = ReceptiveFields(layer.child_MK, layer.num_child_positions)

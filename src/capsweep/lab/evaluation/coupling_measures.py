@@ -17,7 +17,7 @@ image, M L J.
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,10 +25,8 @@ from torch import Tensor
 
 from capsweep.errors import NotApplicableError
 from capsweep.lab.evaluation.children import Children, find_children
+from capsweep.lab.evaluation.traces import RoutedCell
 from capsweep.model.routing import CouplingRule, Routed
-
-if TYPE_CHECKING:
-    from capsweep.lab.evaluation.traces import RoutedCell
 
 DEAD = 0.01  # of an activation
 ROUNDING = 1e-6  # of a coupling: what float32 does not tell apart
@@ -105,7 +103,7 @@ class LayerMeasures:
 
     def _add_shares(self, coupling_BMLJ: Tensor) -> None:
         entropy_BG = self.children.measure_entropies(coupling_BMLJ)
-        equal_G = np.log(self.children.num_choices[self.children.has_choice])
+        equal_G = np.log(self.children.choices)
         self.entropies += float((entropy_BG / equal_G).sum())
         self.polarisations += float(self.children.measure_polarisation(coupling_BMLJ).sum())
         self.count += entropy_BG.size
@@ -126,7 +124,7 @@ def divide_by_sum(coupling_BMLJ: Tensor) -> Tensor:
     return torch.where(total_BML1 > 0, positive_BMLJ / total_BML1, equal)
 
 
-def measure_layers(routed: "RoutedCell") -> dict[str, LayerMeasures]:
+def measure_layers(routed: RoutedCell) -> dict[str, LayerMeasures]:
     """The measures of all test images, by layer that routes.
 
     Raises NotApplicableError for a routing without traces or couplings.

@@ -1,4 +1,4 @@
-"""Curves with bands, and bars, in panels side by side, as a PNG.
+"""Curves with bands, in panels side by side, as a PNG.
 
 Shape letters: T routing iterations.
 """
@@ -18,14 +18,11 @@ from capsweep.report import palette
 MAX_MARKERS = 12  # points of a curve of which each is shown
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of quantiles
 BAND = "5% to 95%"  # of curves by iteration
-BAR = 0.22  # inches of a bar and what is below it
 
 
 @dataclass(frozen=True)
 class BandedCurve:
-    """middle, low, high at x. control: a value to compare all of the curve with, drawn dotted.
-    colour: its place among the styles; None: that among the curves of its panel.
-    """
+    """middle, low, high at x. control: a value to compare all of the curve with, drawn dotted."""
 
     label: str
     x: np.ndarray
@@ -33,7 +30,6 @@ class BandedCurve:
     low: np.ndarray
     high: np.ndarray
     control: float | None = None
-    colour: int | None = None
 
 
 @dataclass(frozen=True)
@@ -44,16 +40,21 @@ class Spread:
     std: np.ndarray
     quantiles: np.ndarray
 
+    @classmethod
+    def of(cls, values_XT: np.ndarray) -> "Spread":
+        """Return that of X numbers for each iteration."""
+        quantiles = np.quantile(values_XT, LEVELS, axis=0)
+        mean_T, std_T = values_XT.mean(0, np.float64), values_XT.std(0, np.float64)
+        return cls(mean_T, std_T, quantiles)
+
     def collect_arrays(self, name: str) -> dict[str, np.ndarray]:
-        """NAME.mean, NAME.std and NAME.quantiles."""
+        """Return NAME.mean, NAME.std and NAME.quantiles."""
         return {f"{name}.{key}": array for key, array in vars(self).items()}
 
     def make_curve(self, label: str, control: float | None = None) -> BandedCurve:
-        """The means by iteration; band: from the first of LEVELS to the last."""
-        iterations = np.arange(1, len(self.mean) + 1)
-        return BandedCurve(
-            label, iterations, self.mean, self.quantiles[0], self.quantiles[-1], control
-        )
+        """Return the means by iteration; band: from the first of LEVELS to the last."""
+        x = np.arange(1, len(self.mean) + 1)
+        return BandedCurve(label, x, self.mean, self.quantiles[0], self.quantiles[-1], control)
 
 
 @dataclass(frozen=True)
@@ -68,30 +69,11 @@ class Panel:
     along: str = ""
 
 
-@dataclass(frozen=True)
-class Bars:
-    """Bars from zero to `middle`, a line below another, with whiskers from low to high. colours:
-    the place of each among the curves of other panels.
-    """
-
-    quantity: str
-    labels: Sequence[str]
-    middle: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    colours: Sequence[int]
-
-
-def draw_panels(panels: Sequence[Panel | Bars], along: str, title: str, caption: str) -> bytes:
+def draw_panels(panels: Sequence[Panel], along: str, title: str, caption: str) -> bytes:
     """The PNG. along: what x is."""
-    lines = max((len(panel.labels) for panel in panels if isinstance(panel, Bars)), default=0)
-    size = 4.2 * len(panels), max(3.9, 1.5 + BAR * lines)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure(figsize=(4.2 * len(panels), 3.9), layout="constrained")
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        if isinstance(panel, Bars):
-            _draw_bars(axes, panel)
-        else:
-            _draw_panel(axes, panel, panel.along or along)
+        _draw_panel(axes, panel, panel.along or along)
         axes.tick_params(labelsize=7, which="both")
         axes.grid(color="0.9", linewidth=0.5)
     return finish_figure(figure, title, caption)
@@ -99,7 +81,7 @@ def draw_panels(panels: Sequence[Panel | Bars], along: str, title: str, caption:
 
 def _draw_panel(axes: Axes, panel: Panel, along: str) -> None:
     for number, curve in enumerate(panel.curves):
-        _draw_curve(axes, number if curve.colour is None else curve.colour, curve)
+        _draw_curve(axes, number, curve)
     axes.set_xlabel(along, fontsize=8)
     scale = " (log scale)" if panel.scale == "log" else ""
     axes.set_ylabel(f"{panel.quantity}{scale}", fontsize=8)
@@ -110,17 +92,6 @@ def _draw_panel(axes: Axes, panel: Panel, along: str) -> None:
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # whole numbers alone
     axes.legend(fontsize=7)
-
-
-def _draw_bars(axes: Axes, bars: Bars) -> None:
-    y = np.arange(len(bars.labels))
-    ends = np.maximum([bars.middle - bars.low, bars.high - bars.middle], 0)
-    colours = [palette.choose_style(place).colour for place in bars.colours]
-    axes.barh(y, bars.middle, xerr=ends, color=colours, height=0.7, error_kw={"capsize": 2})
-    axes.set_yticks(y, bars.labels)
-    axes.set_ylim(len(y) - 0.5, -0.5)  # the first above
-    axes.set_axisbelow(True)
-    axes.set_xlabel(bars.quantity, fontsize=8)
 
 
 def _draw_curve(axes: Axes, number: int, curve: BandedCurve) -> None:

@@ -20,7 +20,7 @@ from capsweep.report.costs import format_percent
 from capsweep.report.grid import format_value
 from capsweep.report.trained import describe_trained, warn_of_cuts
 from capsweep.runtime import terminal
-from capsweep.storage.files import write_atomically
+from capsweep.storage.files import write_text
 from capsweep.sweep import more_seeds
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -67,24 +67,6 @@ class Place:
 
 Evaluated: TypeAlias = list[tuple[Place, list[Value]]]
 Line: TypeAlias = tuple[Place, Sequence[str]]  # of a table, without the coordinates
-
-
-@dataclass(frozen=True)
-class EvaluationTable:
-    """The table of an evaluation in words. title: below the sweep's name; warnings: above it."""
-
-    sweep: Sweep
-    title: str
-    header: Sequence[str]
-    fields: Sequence[Sequence[str]]
-    notes: Sequence[str]
-    warnings: Sequence[str]
-
-    def as_markdown(self) -> str:
-        """Return a Markdown table, question and warnings above, notes below."""
-        title, lead = f"{self.sweep.name}: {self.title}", [self.sweep.question]
-        lead += [f"**{warning}**" for warning in self.warnings]
-        return grid.grid_markdown(title, "\n\n".join(lead), self.header, self.fields, self.notes)
 
 
 @dataclass(frozen=True)
@@ -173,48 +155,40 @@ class SweepCells:
         cure = "import the cell with its weights, and evaluate it again"
         return None if content is None else stored_files.parse_json(content, file, cure, kind)
 
-    def make_table(
-        self, title: str, header: Sequence[str], lines: Sequence[Line], notes: Iterable[str]
-    ) -> EvaluationTable:
-        """Return a table with the coordinates of each line before it.
+    def publish_table(
+        self,
+        name: str,
+        title: str,
+        header: Sequence[str],
+        lines: Sequence[Line],
+        notes: Iterable[str],
+    ) -> None:
+        """Print a table with the coordinates of each line before it, and write it as NAME.md to the
+        reports of the sweep.
 
         Its notes say what was trained, by what and on what, what is missing, and what is stale.
         """
+        sweep, warnings = self.sweep, warn_of_cuts(self.points)
         differences = circumstances.list_differences(
-            table.group_points(self.sweep, self.points), self.entries, self.ledger
+            table.group_points(sweep, self.points), self.entries, self.ledger
         )
         made_by = (f"{name}: {text}." for name, text in differences.items())
         places = {place.coordinates: place for place, _ in lines}.values()
-        return EvaluationTable(
-            self.sweep,
-            title,
-            [*self.sweep.rows, *self.sweep.columns, *header],
-            [[*map(format_value, place.coordinates), *texts] for place, texts in lines],
-            [
-                describe_trained(self.sweep, self.points),
-                *made_by,
-                *notes,
-                *_note_places(list(places)),
-            ],
-            warn_of_cuts(self.points),
-        )
-
-    def publish_table(self, name: str, answer: EvaluationTable) -> None:
-        """Print a table, its warnings and notes, and write them to the reports of the sweep."""
+        notes = [describe_trained(sweep, self.points), *made_by, *notes]
+        notes += [SEEDS_NOTE] if {*SEEDS_HEADER} <= {*header} else []
+        notes += _note_places(list(places))
+        header = [*sweep.rows, *sweep.columns, *header]
+        fields = [[*map(format_value, place.coordinates), *texts] for place, texts in lines]
         console = terminal.make_console()
-        for warning in answer.warnings:
+        for warning in warnings:
             terminal.print_paragraph(console, warning)
-        question = answer.sweep.question
-        terminal.print_table(console, grid.grid_terminal(question, answer.header, answer.fields))
-        for note in answer.notes:
+        terminal.print_table(console, grid.grid_terminal(sweep.question, header, fields))
+        for note in notes:
             terminal.print_paragraph(console, note)
-        self.write_report(name, answer.as_markdown().encode())
-
-    def write_report(self, name: str, content: bytes) -> None:
-        """Write a file of the reports of the sweep, and print where it is."""
-        path = self.places.storage / "reports" / self.sweep.report_name / name
-        write_atomically(path, lambda file: file.write(content))
-        terminal.print_line(terminal.make_console(), f"report: {path}")
+        lead = "\n\n".join([sweep.question, *(f"**{warning}**" for warning in warnings)])
+        path = self.places.storage / "reports" / sweep.report_name / f"{name}.md"
+        write_text(path, grid.grid_markdown(f"{sweep.name}: {title}", lead, header, fields, notes))
+        terminal.print_line(console, f"report: {path}")
 
 
 def _note_places(places: Sequence[Place]) -> list[str]:

@@ -76,12 +76,10 @@ def run_attack(parsed: argparse.Namespace) -> None:
     header = ["method", *SEEDS_HEADER, "clean", *(f"eps {eps:g}" for eps in options.eps)]
     contents = [content for _, of_cells in evaluated for some in of_cells for content in some]
     title, notes = f"{options.aim_name} attacks", _describe_attacks(options, contents)
-    answer = cells.make_table(title, header, lines, notes)
-    cells.publish_table(f"attack-{options.aim_name}.md", answer)
+    cells.publish_table(f"attack-{options.aim_name}", title, header, lines, notes)
 
 
 def _describe_attacks(options: "AttackOptions", contents: Sequence[Mapping[str, Any]]) -> list[str]:
-    from capsweep.lab.evaluation.sweep_cells import SEEDS_NOTE
     from capsweep.runtime.terminal import count_of
 
     rate = "test accuracy that is left"
@@ -104,4 +102,4 @@ def _describe_attacks(options: "AttackOptions", contents: Sequence[Mapping[str, 
     if flat:
         cause = "what a network withstands for that reason is not robustness"
         notes.append(f"In {flat} of {tries} tries the loss had no gradient at the image: {cause}.")
-    return [*notes, SEEDS_NOTE]
+    return notes

@@ -45,7 +45,7 @@ def run_ensemble(parsed: argparse.Namespace) -> None:
         lines.append((place, [place.counts, mean, together, others]))
     notes = [ENSEMBLE_NOTE, *note_published(cells.sweep, published)]
     header = ["members", "single", "ensemble", "published"]
-    cells.publish_table("ensemble.md", cells.make_table("ensembles", header, lines, notes))
+    cells.publish_table("ensemble", "ensembles", header, lines, notes)
 
 
 def run_multicrop(parsed: argparse.Namespace) -> None:
@@ -53,7 +53,6 @@ def run_multicrop(parsed: argparse.Namespace) -> None:
     from capsweep.lab.evaluation.averaged_scores import CROPS_FILE, measure_crops
     from capsweep.lab.evaluation.sweep_cells import (
         SEEDS_HEADER,
-        SEEDS_NOTE,
         describe_seeds,
         load_cells,
     )
@@ -67,5 +66,4 @@ def run_multicrop(parsed: argparse.Namespace) -> None:
         errors = [[c[f"{key}_error"] for c in contents] for key in ("single", "multicrop")]
         lines.append((place, describe_seeds(place, contents, errors)))
     header = [*SEEDS_HEADER, "single crop", "13 crops"]
-    answer = cells.make_table("13-crop test", header, lines, [CROPS_NOTE, SEEDS_NOTE])
-    cells.publish_table("multicrop.md", answer)
+    cells.publish_table("multicrop", "13-crop test", header, lines, [CROPS_NOTE])

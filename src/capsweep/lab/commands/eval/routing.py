@@ -18,17 +18,11 @@ COMMANDS: dict[str, Command] = {
 
 
 def run_routing(parsed: argparse.Namespace) -> None:
-    """Measure every cell that routes; a file in each one's evals/, table, data, picture."""
-    from capsweep.lab.evaluation import routing_report
+    """Measure every cell that routes; a file in each one's evals/, and a table."""
+    from capsweep.lab.evaluation.routing_report import publish_routing
     from capsweep.lab.evaluation.sweep_cells import load_cells
 
-    cells = load_cells(parsed)
-    groups = routing_report.measure_groups(cells, parsed.device, parsed.examples)
-    answer = routing_report.make_table(cells, groups)
-    title = f"{cells.sweep.name}: routing of trained cells"
-    cells.publish_table("routing.md", answer)
-    cells.write_report("routing.json", routing_report.render_data(answer, groups))
-    cells.write_report("routing.png", routing_report.draw_groups(groups, title))
+    publish_routing(load_cells(parsed), parsed.device, parsed.examples)
 
 
 def run_routing_cell(parsed: argparse.Namespace) -> None:

@@ -18,70 +18,50 @@ Shape letters: B images, G distributions, T iterations.
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 
 from capsweep.errors import NotApplicableError
+from capsweep.lab.evaluation import traces
+from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.lab.evaluation.children import Children, find_children
 from capsweep.lab.evaluation.figures import Drawing
 from capsweep.lab.evaluation.panels import BAND, LEVELS, Panel, Spread, draw_panels
-from capsweep.statistics.examples import Distribution
-
-if TYPE_CHECKING:
-    from capsweep.lab.evaluation.checkpoint import CellLoader
-    from capsweep.lab.evaluation.traces import RoutedCell, Trace
+from capsweep.lab.evaluation.traces import RoutedCell, Trace
+from capsweep.model.routing import CouplingRule
 
 
-@dataclass
+@dataclass(frozen=True)
 class LayerEntropy:
-    """The entropies of one layer. nats, share: of each iteration."""
+    """The entropies of one layer in nats [B, G, T], of distributions that have a choice."""
 
     children: Children
-    nats: list[Distribution] = field(default_factory=list)
-    share: list[Distribution] = field(default_factory=list)
+    nats_BGT: np.ndarray
 
     @property
-    def uniform_entropy(self) -> np.ndarray:
-        """The entropy of equal couplings in nats [G], of distributions that have a choice."""
-        return np.log(self.children.num_choices[self.children.has_choice])
+    def control(self) -> float:
+        """Return the entropy of equal couplings in nats, the mean over distributions."""
+        return float(np.log(self.children.choices).mean())
 
-    def add_trace(self, trace: "Trace") -> None:
-        """Add some more images."""
-        control_G = self.uniform_entropy
-        if not self.nats:
-            self.nats = [Distribution(float(control_G.max())) for _ in trace]
-            self.share = [Distribution(1.0) for _ in trace]
-        for iteration, nats, share in zip(trace, self.nats, self.share, strict=True):
-            entropy_BG = self.children.measure_entropies(iteration["coupling"])
-            nats.add_values(entropy_BG)
-            share.add_values(entropy_BG / control_G)
+    def summarise(self) -> dict[str, Spread]:
+        """Return the spread over children and images of nats, and of shares of the control."""
+        share_BGT = self.nats_BGT / np.log(self.children.choices)[:, None]
+        iterations = self.nats_BGT.shape[2]
+        each = {"nats": self.nats_BGT, "share": share_BGT}
+        return {name: Spread.of(values.reshape(-1, iterations)) for name, values in each.items()}
 
     def collect_arrays(self) -> dict[str, np.ndarray]:
-        """control (nats), parents (fewest and most shares of a child), nats.* and share.*."""
-        shares = self.children.num_choices[self.children.has_choice]
-        return {
-            "control": np.array(self.uniform_entropy.mean()),
-            "parents": np.array([shares.min(), shares.max()]),
-            **_summarise(self.nats).collect_arrays("nats"),
-            **_summarise(self.share).collect_arrays("share"),
-        }
+        """Return control (nats), parents (fewest and most shares of a child), nats.*, share.*."""
+        parents = np.array([self.children.choices.min(), self.children.choices.max()])
+        arrays = {"control": np.array(self.control), "parents": parents}
+        for name, spread in self.summarise().items():
+            arrays |= spread.collect_arrays(name)
+        return arrays
 
 
-def _summarise(iterations: list[Distribution]) -> Spread:
-    """Over children and images."""
-    return Spread(
-        np.array([values.mean for values in iterations]),
-        np.array([values.std for values in iterations]),
-        np.stack([values.quantiles(LEVELS) for values in iterations], axis=1),
-    )
-
-
-def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:
-    """One figure."""
-    from capsweep.lab.evaluation import traces
-
+def draw_cell(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
+    """Yield one figure."""
     routed = traces.load_routed(loader, name, options)
     layers = measure(routed)
     arrays: dict[str, np.ndarray] = {"levels": np.array(LEVELS)}
@@ -92,26 +72,27 @@ def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[D
     yield Drawing(traces.name_files("couplings", options), arrays, picture, caption)
 
 
-def measure(routed: "RoutedCell") -> dict[str, LayerEntropy]:
-    """The entropies of all images, by layer that routes.
+def measure(routed: RoutedCell) -> dict[str, LayerEntropy]:
+    """Return the entropies of all images, by layer that routes.
 
     Raises NotApplicableError for a routing without couplings, and where no child has a choice.
     """
-    layers: dict[str, LayerEntropy] = {}
+    children: dict[str, Children] = {}
+    parts: dict[str, list[np.ndarray]] = {}
     for by_layer in routed.trace_batches():
         for name, trace in by_layer.items():
-            if any("coupling" not in iteration for iteration in trace):
-                raise NotApplicableError("its routing has no couplings")
-            if name not in layers:
-                layers[name] = LayerEntropy(_find_children(routed, name, trace))
-            layers[name].add_trace(trace)
-    return layers
+            if name not in children:
+                children[name] = _find_children(routed, name, trace)
+            # As many numbers as children of all images: float32 halves them.
+            nats = [children[name].measure_entropies(each["coupling"]) for each in trace]
+            parts.setdefault(name, []).append(np.stack(nats, axis=2, dtype=np.float32))
+    return {name: LayerEntropy(children[name], np.concatenate(parts[name])) for name in parts}
 
 
-def _find_children(routed: "RoutedCell", name: str, trace: "Trace") -> Children:
-    from capsweep.model.routing import CouplingRule
-
+def _find_children(routed: RoutedCell, name: str, trace: Trace) -> Children:
     layer = routed.layers[name]
+    if any("coupling" not in iteration for iteration in trace):
+        raise NotApplicableError("its routing has no couplings")
     rule = getattr(layer.routing, "coupling_rule", None)
     if not isinstance(rule, CouplingRule):
         raise NotApplicableError("its routing does not say among whom a child divides itself")
@@ -122,12 +103,10 @@ def _find_children(routed: "RoutedCell", name: str, trace: "Trace") -> Children:
 
 
 def draw(layers: Mapping[str, LayerEntropy], title: str, caption: str) -> bytes:
-    """A PNG: a curve for each routing layer beside its control, in nats and as a share."""
-    nats, share = [], []
-    for name, layer in layers.items():
-        control = float(layer.uniform_entropy.mean())
-        nats.append(_summarise(layer.nats).make_curve(name, control))
-        share.append(_summarise(layer.share).make_curve(name, 1.0))
+    """Return a PNG: a curve for each routing layer beside its control, in nats and as a share."""
+    spreads = {name: layer.summarise() for name, layer in layers.items()}
+    nats = [each["nats"].make_curve(n, layers[n].control) for n, each in spreads.items()]
+    share = [each["share"].make_curve(n, 1.0) for n, each in spreads.items()]
     panels = [
         Panel("entropy of couplings, nats", nats),
         Panel("entropy / that of equal couplings", share),
@@ -135,16 +114,15 @@ def draw(layers: Mapping[str, LayerEntropy], title: str, caption: str) -> bytes:
     return draw_panels(panels, "routing iteration", title, caption)
 
 
-def describe_figure(layers: Mapping[str, LayerEntropy], routed: "RoutedCell") -> str:
-    """The caption: every choice."""
+def describe_figure(layers: Mapping[str, LayerEntropy], routed: RoutedCell) -> str:
+    """Return the caption: every choice."""
     texts = []
     for name, layer in layers.items():
-        children = layer.children
-        shares = children.num_choices[children.has_choice]
+        few, many = layer.children.choices.min(), layer.children.choices.max()
+        without = (~layer.children.has_choice).sum()
         texts.append(
-            f"{name}: {shares.min():.0f} to {shares.max():.0f} shares by place, divided by "
-            f"{children.rule.norm}, {len(children.num_choices) - len(shares)} left out that have "
-            "no choice"
+            f"{name}: {few:.0f} to {many:.0f} shares by place, divided by "
+            f"{layer.children.rule.norm}, {without} left out that have no choice"
         )
     return (
         "entropy of the couplings that an iteration's weighted sums are made with; dotted: equal "

@@ -6,21 +6,18 @@ Shape letters: J classes, D class pose, T tweaks, M test examples, C H W image.
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import Tensor, nn
 
 from capsweep.errors import UserError
+from capsweep.lab.evaluation import decoded
+from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
 from capsweep.lab.evaluation.figures import Drawing
+from capsweep.ledger.ledger import Predictions
 from capsweep.report import pictures
 from capsweep.report.pictures import Grid
 from capsweep.statistics.examples import find_wrong
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
-    from capsweep.ledger.ledger import Predictions
 
 TWEAKS = np.arange(-5, 6) / 20  # -0.25 to 0.25 by 0.05; the middle one is exactly 0
 SIDE = 84  # pixels: there are many pictures
@@ -44,7 +41,7 @@ class Perturbed:
     digit: np.ndarray | None = None
 
 
-def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:
+def draw_cell(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """A page for each class."""
     if options.classes and options.examples:
         raise UserError("--classes: --examples says which test images; leave one of them out")
@@ -67,7 +64,7 @@ def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[D
         )
 
 
-def find_first(stored: "Predictions", classes: Sequence[int] | None) -> list[tuple[int, int]]:
+def find_first(stored: Predictions, classes: Sequence[int] | None) -> list[tuple[int, int]]:
     """(class, place) for each class: its first correctly classified example, else its first.
 
     classes: None: every class that the test examples show; one that they do not show has none.
@@ -82,17 +79,15 @@ def find_first(stored: "Predictions", classes: Sequence[int] | None) -> list[tup
     return pairs
 
 
-def list_classes(stored: "Predictions", places: Sequence[int]) -> list[tuple[int, int]]:
+def list_classes(stored: Predictions, places: Sequence[int]) -> list[tuple[int, int]]:
     """(class, place) for each class that each of these examples shows."""
     return [(int(label), place) for place in places for label in stored[1][place].reshape(-1)]
 
 
 def measure(
-    cell: "TrainedCell", stored: "Predictions", pairs: Sequence[tuple[int, int]]
+    cell: TrainedCell, stored: Predictions, pairs: Sequence[tuple[int, int]]
 ) -> Iterator[Perturbed]:
     """Each (class, place). Raises NotApplicableError for a network without a decoder."""
-    from capsweep.lab.evaluation import decoded
-
     decoder = decoded.find_decoder(cell)
     examples = decoded.ask_network(cell, stored, [place for _, place in pairs])
     digits = examples.digits_KLCHW
@@ -110,10 +105,8 @@ def measure(
         )
 
 
-def draw_tweaked(decoder: "nn.Module", pose_JD: "Tensor", label: int) -> "Tensor":
+def draw_tweaked(decoder: nn.Module, pose_JD: Tensor, label: int) -> Tensor:
     """[D, T, C, H, W]: drawn with TWEAKS added to each dimension of the pose of class `label`."""
-    from capsweep.lab.evaluation import decoded
-
     dimensions = pose_JD.shape[1]
     tweak_T = pose_JD.new_tensor(TWEAKS)
     each_DD = pose_JD.new_ones(dimensions).diag()

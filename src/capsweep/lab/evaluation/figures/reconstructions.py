@@ -5,22 +5,20 @@ Shape letters: K columns, L = 1 class shown in one image, C H W image.
 
 from argparse import Namespace
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from capsweep.errors import NotApplicableError
+from capsweep.lab.evaluation import decoded
+from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
+from capsweep.lab.evaluation.decoded import Columns
 from capsweep.lab.evaluation.figures import Drawing
+from capsweep.ledger.ledger import Predictions
 from capsweep.report import pictures
 from capsweep.report.pictures import Grid
 
-if TYPE_CHECKING:
-    from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
-    from capsweep.lab.evaluation.decoded import Columns
-    from capsweep.ledger.ledger import Predictions
 
-
-def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:
+def draw_cell(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """One figure."""
     cell, stored = loader.load_tested(name)
     columns = measure(cell, stored, options.correct, options.failures)
@@ -32,14 +30,12 @@ def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[D
     yield Drawing(stem, arrays, picture, caption)
 
 
-def measure(cell: "TrainedCell", stored: "Predictions", correct: int, failures: int) -> "Columns":
+def measure(cell: TrainedCell, stored: Predictions, correct: int, failures: int) -> Columns:
     """The first so many examples that are classified correctly, drawn from the label's capsule;
     then the first failures, each drawn from its label's capsule and from the predicted one.
 
     Raises NotApplicableError for a network without a decoder, and for several classes in one image.
     """
-    from capsweep.lab.evaluation import decoded
-
     decoded.find_decoder(cell)
     if stored[1].ndim > 1:
         raise NotApplicableError(
@@ -48,7 +44,7 @@ def measure(cell: "TrainedCell", stored: "Predictions", correct: int, failures: 
     return decoded.draw_columns(cell, stored, correct, failures)
 
 
-def draw(columns: "Columns", title: str, caption: str) -> bytes:
+def draw(columns: Columns, title: str, caption: str) -> bytes:
     """A PNG: inputs above, reconstructions below, label, prediction and decoded class."""
     examples = columns.examples
     rows = pictures.scale_images(examples.images_KCHW), columns.drawn_KLCHW[:, 0]
@@ -63,7 +59,7 @@ def draw(columns: "Columns", title: str, caption: str) -> bytes:
     return pictures.draw_grid(grid)
 
 
-def describe_figure(columns: "Columns") -> str:
+def describe_figure(columns: Columns) -> str:
     """The caption: what the columns are."""
     return (
         "(l, p, r): label, prediction, and the class whose capsule is drawn, all others masked; "

@@ -26,20 +26,18 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from capsweep.errors import NotApplicableError
+from capsweep.lab.evaluation import routing_measures, traces
+from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.lab.evaluation.figures import Drawing
 from capsweep.lab.evaluation.panels import BAND, LEVELS, BandedCurve, Panel, Spread, draw_panels
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from capsweep.lab.evaluation.checkpoint import CellLoader
-    from capsweep.lab.evaluation.routing_measures import RoutedAnew
-    from capsweep.lab.evaluation.traces import RoutedCell, Trace
+from capsweep.lab.evaluation.routing_measures import RoutedAnew
+from capsweep.lab.evaluation.traces import RoutedCell, Trace
 
 LOGITS, ASSIGNMENTS = "logits", "assignments"
 SHARES = ".shares"  # ends the name of a layer in the file
@@ -62,20 +60,11 @@ class Changes:
 
     def summarise_layers(self) -> dict[str, Spread]:
         """Over images."""
-        return {
-            name: Spread(
-                change_BT.mean(axis=0),
-                change_BT.std(axis=0),
-                np.quantile(change_BT, LEVELS, axis=0),
-            )
-            for name, change_BT in self.by_layer.items()
-        }
+        return {name: Spread.of(change_BT) for name, change_BT in self.by_layer.items()}
 
 
-def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:
+def draw_cell(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """One figure."""
-    from capsweep.lab.evaluation import routing_measures, traces
-
     routed = traces.load_routed(loader, name, options)
     changes = measure(routed)
     answers = routing_measures.vary_iterations(routed) or ()
@@ -91,7 +80,7 @@ def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[D
     yield Drawing(traces.name_files("routing-change", options), arrays, picture, caption)
 
 
-def measure(routed: "RoutedCell") -> Changes:
+def measure(routed: RoutedCell) -> Changes:
     """The changes of every image. Raises NotApplicableError for routing that changes nothing."""
     parts: dict[str, list[np.ndarray]] = {}
     quantity = LOGITS
@@ -105,7 +94,7 @@ def measure(routed: "RoutedCell") -> Changes:
     return Changes(quantity, {name: np.concatenate(part) for name, part in parts.items()})
 
 
-def measure_trace(trace: "Trace") -> tuple[str, "Tensor"]:
+def measure_trace(trace: Trace) -> tuple[str, Tensor]:
     """What changes, and how much on average in each image and iteration [B, T].
 
     trace: per iteration, tensors agreement or coupling [B, M, L, J]. Raises NotApplicableError for
@@ -124,20 +113,18 @@ def measure_trace(trace: "Trace") -> tuple[str, "Tensor"]:
     return ASSIGNMENTS, _mean_sizes([after - before for before, after in pairwise(couplings)])
 
 
-def measure_shares(trace: "Trace") -> "Tensor":
+def measure_shares(trace: Trace) -> Tensor:
     """What each iteration adds to logits, over all that was added by then [B, T]; 0 of nothing."""
     added = [iteration["agreement"] for iteration in trace]
     return _mean_sizes(added) / _mean_sizes(list(accumulate(added))).clamp_min(TINY)
 
 
-def _mean_sizes(changes: "list[Tensor]") -> "Tensor":
-    import torch
-
+def _mean_sizes(changes: list[Tensor]) -> Tensor:
     means = [change.abs().mean(dim=(1, 2, 3), dtype=torch.float64) for change in changes]
     return torch.stack(means, dim=1)
 
 
-def collect_answers(answers: "Sequence[RoutedAnew]") -> dict[str, np.ndarray]:
+def collect_answers(answers: Sequence[RoutedAnew]) -> dict[str, np.ndarray]:
     """answers.iterations, .changed and .error; NaN where scores were not finite."""
     return {
         "answers.iterations": np.array([each.iterations for each in answers]),
@@ -146,7 +133,7 @@ def collect_answers(answers: "Sequence[RoutedAnew]") -> dict[str, np.ndarray]:
     }
 
 
-def draw(changes: Changes, title: str, caption: str, answers: "Sequence[RoutedAnew]" = ()) -> bytes:
+def draw(changes: Changes, title: str, caption: str, answers: Sequence[RoutedAnew] = ()) -> bytes:
     """A PNG: a curve for each routing layer, in a linear and in a log scale; its share of all
     change so far, in a log scale alone; classes and errors by number of iterations.
     """
@@ -164,7 +151,7 @@ def draw(changes: Changes, title: str, caption: str, answers: "Sequence[RoutedAn
     return draw_panels(panels, "routing iteration", title, caption)
 
 
-def _make_answer_panel(answers: "Sequence[RoutedAnew]") -> Panel:
+def _make_answer_panel(answers: Sequence[RoutedAnew]) -> Panel:
     arrays = collect_answers(answers)
     curves = []
     for label, key in (("class changes", "changed"), ("error", "error")):
@@ -173,7 +160,7 @@ def _make_answer_panel(answers: "Sequence[RoutedAnew]") -> Panel:
     return Panel("share of images", curves, along="routing iterations at test")
 
 
-def describe_figure(changes: Changes, routed: "RoutedCell") -> str:
+def describe_figure(changes: Changes, routed: RoutedCell) -> str:
     """The caption: every choice."""
     what = "|R after it - R before it| of the assignments; the last iteration changes none"
     if changes.quantity == LOGITS:

@@ -5,24 +5,22 @@ Shape letters: K columns, L = 2 digits of an image, N classes, C H W image.
 
 from argparse import Namespace
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from capsweep.errors import NotApplicableError
+from capsweep.lab.evaluation import decoded
+from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
+from capsweep.lab.evaluation.decoded import Columns
 from capsweep.lab.evaluation.figures import Drawing
+from capsweep.ledger.ledger import Predictions
 from capsweep.report import pictures
 from capsweep.report.pictures import Grid
-
-if TYPE_CHECKING:
-    from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
-    from capsweep.lab.evaluation.decoded import Columns
-    from capsweep.ledger.ledger import Predictions
 
 DIGITS = 2
 
 
-def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:
+def draw_cell(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """One figure."""
     cell, stored = loader.load_tested(name)
     columns = measure(cell, stored, options.correct, options.failures)
@@ -34,14 +32,12 @@ def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[D
     yield Drawing(stem, arrays, picture, caption)
 
 
-def measure(cell: "TrainedCell", stored: "Predictions", correct: int, failures: int) -> "Columns":
+def measure(cell: TrainedCell, stored: Predictions, correct: int, failures: int) -> Columns:
     """Columns of correctly classified examples, drawn from their labels; then of failures, each
     drawn from its labels and from the predictions.
 
     Raises NotApplicableError for a network without a decoder, and for one class in one image.
     """
-    from capsweep.lab.evaluation import decoded
-
     decoded.find_decoder(cell)
     if stored[1].ndim == 1 or stored[1].shape[1] != DIGITS:
         raise NotApplicableError(
@@ -58,7 +54,7 @@ def overlay_digits(drawn_KLCHW: np.ndarray) -> np.ndarray:
     return np.stack([red_KHW, green_KHW, np.zeros_like(red_KHW)], axis=-1)
 
 
-def draw(columns: "Columns", title: str, caption: str) -> bytes:
+def draw(columns: Columns, title: str, caption: str) -> bytes:
     """A PNG: inputs above; below, the two drawn digits in red and green."""
     images = pictures.scale_images(columns.examples.images_KCHW)
     classes = zip(columns.from_KL, columns.examples.labels_KL, strict=True)
@@ -76,7 +72,7 @@ def draw(columns: "Columns", title: str, caption: str) -> bytes:
     return pictures.draw_grid(grid)
 
 
-def describe_figure(columns: "Columns") -> str:
+def describe_figure(columns: Columns) -> str:
     """The caption: what the columns are."""
     return (
         "L: labels; R: the classes whose capsules are drawn one by one, all others masked, the "

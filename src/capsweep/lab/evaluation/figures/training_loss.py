@@ -14,20 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from capsweep.config.cell import signature
 from capsweep.errors import DamageError, NotApplicableError, UserError
+from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.lab.evaluation.figures import Drawing
 from capsweep.lab.evaluation.panels import BandedCurve, Panel, draw_panels
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import READERS, Ledger
 from capsweep.statistics.seeds import list_common_places
-
-if TYPE_CHECKING:
-    from capsweep.lab.evaluation.checkpoint import CellLoader
 
 LOSS = "train/loss"
 CAPTION = (
@@ -69,7 +67,7 @@ class LossCurve:
         return BandedCurve(label, self.step, loss.mean(axis=0), loss.min(axis=0), loss.max(axis=0))
 
 
-def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:
+def draw_cell(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """One figure. No network is run."""
     arrays: dict[str, np.ndarray] = {}
     curves = measure(loader.ledger, name)

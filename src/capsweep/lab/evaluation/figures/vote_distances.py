@@ -12,20 +12,18 @@ Shape letters: B images, M places, L children, J classes, T routing iterations, 
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
 
 from capsweep.errors import NotApplicableError
+from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.lab.evaluation.figures import Drawing
 from capsweep.lab.evaluation.panels import finish_figure
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from torch import Tensor
-
-    from capsweep.lab.evaluation.checkpoint import CellLoader
-    from capsweep.lab.evaluation.traces import Trace
+from capsweep.lab.evaluation.traces import Trace, trace_images
 
 LAYER = "classes"
 NEEDED = {"coupling", "squared_distance", "activation"}
@@ -49,10 +47,8 @@ class Histograms:
     activation: np.ndarray
 
 
-def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:
+def draw_cell(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """A figure for each of some test images."""
-    from capsweep.lab.evaluation.traces import trace_images
-
     cell = loader.load(name)
     cell.check_places(options.examples)
     for place in options.examples:
@@ -68,7 +64,7 @@ def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[D
         )
 
 
-def measure(trace: "Trace | None", image: int) -> Histograms:
+def measure(trace: Trace | None, image: int) -> Histograms:
     """The histograms of one image of a traced batch.
 
     trace: per iteration, tensors coupling and squared_distance [B, M, L, J] and activation
@@ -92,14 +88,12 @@ def measure(trace: "Trace | None", image: int) -> Histograms:
     return Histograms(weight, beyond, edges, activation_TMJ.mean(axis=1))
 
 
-def _to_numpy(values: "Tensor") -> np.ndarray:
+def _to_numpy(values: Tensor) -> np.ndarray:
     return values.detach().cpu().double().numpy()
 
 
 def draw(histograms: Histograms, label: int, title: str) -> bytes:
     """A PNG: a row of panels for each routing iteration, a column for each class."""
-    from matplotlib.figure import Figure
-
     iterations, classes, _ = histograms.weight.shape
     figure = Figure(figsize=(INCHES * classes + 1, INCHES * iterations + 1.4), layout="constrained")
     panels: Any = figure.subplots(iterations, classes, squeeze=False)
@@ -112,7 +106,7 @@ def draw(histograms: Histograms, label: int, title: str) -> bytes:
     return finish_figure(figure, title, describe_figure(histograms))
 
 
-def _draw_panel(panel: "Axes", histograms: Histograms, t: int, c: int) -> None:
+def _draw_panel(panel: Axes, histograms: Histograms, t: int, c: int) -> None:
     edges, weight = histograms.edges, histograms.weight[t, c]
     colour = COLOURS[t % len(COLOURS)]
     panel.bar(edges[:-1], weight, np.diff(edges), align="edge", color=colour, edgecolor="white")

@@ -101,14 +101,6 @@ def test_another_sweep_file_is_other_code(tmp_path: Path) -> None:
     assert not submit.runs_other_code(JOB, file), "it came with an image, whose code nobody knows"
 
 
-def test_stopping_a_job_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submit, "STOP_SECONDS", 0.0)
-    server = JobServer([], [""] * 9)
-    monkeypatch.setattr(server, "stop_job", lambda job_id: None, raising=False)
-    with pytest.raises(ConfigError, match=rf"{JOB.id} does not end"):
-        submit.stop_job(server, JOB)
-
-
 def test_a_job_is_found_by_its_id_or_its_sweep_the_running_one_first() -> None:
     ended = replace(JOB, id="capsweep-old", state="STOPPED")
     server = JobServer([JOB, ended])

@@ -119,13 +119,6 @@ def test_cells_run_where_no_capsweep_is_and_read_their_places_there(
     assert len(list((tmp_path / "ledger").glob("*/*/result.json"))) == 2
 
 
-def test_a_sweep_that_no_node_can_run_ends_before_it_begins(sweep: Sweep) -> None:
-    words = ["cluster.node.storage='$SHARED/of-another-file-system'", "SEEDS=3"]
-    output = sweep(*words, status=2)
-    assert "no node can run these cells: NodeError: node " in output
-    assert "of-another-file-system/ledger is not the driver's" in output
-
-
 @pytest.mark.parametrize("token", ["0" * 64, Path("/no/token")])
 def test_a_driver_without_the_token_is_refused_in_one_line(
     sweep: Sweep, cluster: Node, token: str | Path

@@ -91,21 +91,6 @@ def test_a_signal_ends_a_sweep_and_nothing_is_left(
     assert not any(tmp_path.glob("ledger/*/*/result.json"))
 
 
-def test_an_interrupted_cell_goes_on_from_its_checkpoint(
-    tmp_path: Path, clean_environment: Environment
-) -> None:
-    words = ["train", "model=cnn_small", "epochs=60", "limit_batches=1", "logger=csv", ALWAYS]
-    words += [f"places.storage={tmp_path}", "trainer.accelerator=cpu"]
-    with running(words, clean_environment) as first:
-        processes.wait_until(lambda: count_checkpoints(tmp_path) > 0, 200)
-        first.send_signal(signal.SIGINT)
-        commands.read_to_end(first, 130, seconds=60)
-    output = commands.read_to_end(commands.start(*words, env=clean_environment))
-    assert "epoch 0:" not in output
-    assert "epoch 59:" in output
-    assert list(read_epochs(tmp_path).values()) == [list(range(60))]
-
-
 SHARDS = """question: Does it leave in order?
 base: [dataset=multimnist_shards, model=capsnet_small, batch_size=16, dataset.batches.workers=1]
 seeds: [0]

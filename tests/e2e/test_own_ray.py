@@ -12,7 +12,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 
 import commands
 import processes
@@ -47,17 +46,6 @@ def test_no_cluster_at_an_address(address: str) -> None:
         pass
 
 
-def test_where_there_is_a_dashboard_its_address_is_printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for url in ("10.0.0.1:8265", ""):  # "": of a Ray without one
-        context = SimpleNamespace(dashboard_url=url)
-        monkeypatch.setattr(ray_start, "_start_or_join", lambda *_, context=context: context)
-        with ray_start.connected("head:6379"):
-            pass
-    assert capsys.readouterr().err == "Ray's dashboard: http://10.0.0.1:8265\n"
-
-
 @pytest.mark.parametrize("folder", ["file/below", "long" * 25])
 def test_a_folder_that_ray_cannot_use(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -65,57 +53,12 @@ def test_a_folder_that_ray_cannot_use(
     (tmp_path / "file").touch()
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / folder))
     with (
-        pytest.raises(ConfigError, match=r"^RAY_TMPDIR: Ray does not start \(.*short path"),
+        pytest.raises(
+            ConfigError, match=r"^Ray does not start \(.*; .*set RAY_TMPDIR to a short path"
+        ),
         ray_start.connected(None, cpus=1),
     ):
         pass
-
-
-@pytest.mark.parametrize("kind", [ValueError, TimeoutError, Exception])
-def test_other_faults_are_not_the_folders_and_imports_are_not_the_next_rays(
-    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(**options: object) -> None:
-        raise kind(os.environ.get(ray_start.PRELOAD))
-
-    monkeypatch.setattr(ray_start.ray, "init", fail)
-    for imports, text in (["json"], "json"), ([], "None"):
-        message = rf"^Ray does not start \({text}\); .*logs are in /"
-        with pytest.raises(ConfigError, match=message), ray_start.connected(None, imports=imports):
-            pass
-
-
-# A Ray that answers at the fifth question; Ray, which reads the clock between two of them, would
-# give up at the second. It is another process, since one that had a Ray of its own joins no other.
-SLOW = """
-import time
-from itertools import count
-from types import SimpleNamespace
-
-from ray._private import node
-
-from capsweep.runtime import ray_start
-
-readings, get_node, asked = count(step=31), ray_start.services.get_node, []
-
-def find_node(*place):
-    asked.append(place)
-    if len(asked) < 5:
-        raise RuntimeError("Failed to get node info")
-    return get_node(*place)
-
-node.time = SimpleNamespace(**{**vars(time), "monotonic": lambda: next(readings)})
-ray_start.services.get_node = find_node
-with ray_start.connected(None, cpus=1):
-    print(ray_start.ray.is_initialized())
-print(len(asked) >= 5, ray_start.services.get_node is find_node)
-"""
-
-
-@pytest.mark.slow
-def test_a_ray_that_is_slow_to_start_is_waited_for() -> None:
-    process = commands.start(program=["-c", SLOW])
-    assert commands.read_to_end(process).splitlines() == ["True", "True True"]
 
 
 # A Ray of which no word comes, as of one that a busy machine does not get to start.
@@ -194,43 +137,3 @@ def test_a_sweep_shows_no_credential_and_listens_on_loopback_alone(
         assert [path for path, content in contents.items() if value.encode() in content] == []
     assert observer.ports
     assert {port for port in observer.ports if port[0] not in LOOPBACK} == set()
-
-
-# A task that runs until it is killed, and a child of it in a session of its own, as W&B's
-# processes may be. Nobody waits for the 600 seconds: they are what the test must end.
-WAITS = """
-import subprocess, sys, time
-from capsweep.runtime.ray_start import connected, ray
-
-@ray.remote
-def wait():
-    subprocess.Popen(["sleep", "600"], start_new_session=True)
-    print("begun", flush=True)
-    time.sleep(600)
-
-with connected(None, cpus=1):
-    ray.get(wait.remote())
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("vital", ["raylet/raylet", "gcs/gcs_server"])
-def test_all_of_a_lost_ray_ends_and_work_that_waits_is_interrupted(vital: str) -> None:
-    mark = secrets.token_hex(8)
-
-    def find_processes(part: str = "") -> list[int]:
-        marked = processes.with_variable(f"{MARK}={mark}")
-        return [pid for pid in marked if part in processes.command(pid)]
-
-    process = commands.start(env={**os.environ, MARK: mark}, program=["-c", WAITS])
-    try:
-        processes.wait_until(lambda: find_processes("sleep 600"), 120)
-        for pid in find_processes(vital):
-            processes.kill(pid)
-        output, _ = process.communicate(timeout=120)
-        assert "the Ray of this machine is lost" in output
-        assert "RayLostError" in output.splitlines()[-1]
-        assert not find_processes()
-    finally:
-        for pid in find_processes():
-            processes.kill(pid)

@@ -1,13 +1,9 @@
 """The main job through a real Ray Tune and real offline W&B runs."""
 
-import os
 import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import processes
 import pytest
 from offline_runs import list_epochs, read_runs
 
@@ -69,38 +65,3 @@ def test_the_same_command_runs_nothing_and_prints_the_same_table(
     assert again.returncode == 0
     assert "nothing to run: every cell is finished" in again.stdout
     assert report.read_text() == before
-
-
-# A worker that starts what speaks to W&B, and that Ray then ends at once, as Tune does at the end.
-STARTS_A_CHILD = """
-import sys, tempfile
-from capsweep.runtime import ray_start
-from capsweep.runtime.ray_start import ray
-
-@ray.remote
-class Worker:
-    def start(self):
-        from capsweep.tracking.tracker import Child
-        self.child = Child("run")
-        return self.child.process.pid
-
-with ray_start.connected(None, cpus=1):
-    worker = Worker.remote()
-    print(ray.get(worker.start.remote()), flush=True)
-    ray.kill(worker)
-"""
-
-
-@pytest.mark.slow
-def test_what_speaks_to_wandb_tidies_up_when_ray_ends_its_worker() -> None:
-    with tempfile.TemporaryDirectory() as folder:  # the paths of sockets must be short
-        started = subprocess.run(
-            [sys.executable, "-c", STARTS_A_CHILD],
-            env={**os.environ, "TMPDIR": folder},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert started.returncode == 0, started.stderr
-        assert processes.has_ended(int(started.stdout), seconds=60)
-        assert list(Path(folder).glob("capsweep-wandb-*")) == []

@@ -48,29 +48,6 @@ def run_driver(script: str, folder: Path, *words: str) -> list:
     return [json.loads(text) for before, mark, text in lines if mark and not before]
 
 
-IMPORTS = """
-def work(job, hooks):
-    return Outcome({
-        "has_imported": "capsweep.training.run" in sys.modules,
-        "own_environment": dict(ray.get_runtime_context().runtime_env).get("env_vars"),
-    })
-
-ray_tune.run_job = work  # what a sweep's workers run
-cells = [compose.cell([f"seed={seed}"]) for seed in range(int(sys.argv[2]))]
-execute(*cells, capacity=Capacity(cpu=2, gpu=0), work=work)
-for outcome in listener.ends.values():
-    show(outcome.result)
-"""
-
-
-@pytest.mark.parametrize("cells", [1, 2])
-def test_a_worker_imports_ahead_where_there_is_a_cell_for_each(cells: int, tmp_path: Path) -> None:
-    results = run_driver(IMPORTS, tmp_path, str(cells))
-    # Trials with an environment of their own would be run by other processes than those.
-    expected = {"has_imported": cells == 2, "own_environment": None}
-    assert results == [expected] * cells
-
-
 SHARES = """
 def work(job, hooks):
     if job.measures:  # as recorded on an 80 GiB device: batch 32 takes 20 GiB, batch 64 takes 50

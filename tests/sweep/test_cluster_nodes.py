@@ -82,16 +82,6 @@ def test_a_node_reads_and_writes_a_ledger_in_an_object_store(
     assert not [name for name in store.objects if ".driver-" in name]
 
 
-def test_a_node_without_a_right_to_the_store_is_told_how_to_get_it(
-    in_s3: Mapping[str, Any], store: S3Server
-) -> None:
-    cure = "; is it reachable .*credentials in the environment"
-    with node_requirements(in_s3) as required:
-        store.readers.add("test-key")
-        with pytest.raises(NodeError, match=rf"^node .*: places\.ledger=s3://bucket/x.*{cure}"):
-            check_node(required, in_s3)
-
-
 def declare_nodes(monkeypatch: pytest.MonkeyPatch, *gpus: int) -> None:
     """Nodes as Ray tells of them, by their GPUs."""
     nodes = [

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from capsweep.config import compose
-from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.ledger.ledger import folder_of
 from capsweep.sweep.job import Job, run_job
 from capsweep.tracking.labels import Labels
 from capsweep.training.run_hooks import RunHooks
@@ -48,13 +47,10 @@ def test_a_job_that_names_other_code_is_refused_by_a_worker_that_never_composed(
 ) -> None:
     mark = tmp_path / "called"
     call = {"_target_": "os.mkdir", "path": str(mark)}
-    reached = {"_target_": "capsweep.storage.official_files.os.mkdir", "path": str(mark)}
-    writes = {"_target_": "capsweep.storage.files.write_text", "path": str(mark), "text": "x"}
     sections = [
-        *(("dataset.reader", call), ("dataset.reader", reached), ("model", writes)),
-        *(("optim.optimizer", call), ("loss.classification", {"_target_": "torch.hub.load"})),
-        *(("model.conv", [{"inside": [call]}]), ("model", {"_target_": ["os", "mkdir"]})),
-        ("logger.extra", call),
+        *(("dataset.reader", call), ("optim.optimizer", call), ("logger.extra", call)),
+        ("model", {"_target_": "capsweep.storage.files.os.mkdir", "path": str(mark)}),
+        ("model.conv", [{"inside": [call]}]),
     ]
     jobs = [write_hostile_job(tmp_path, path, section) for path, section in sections]
     jobs.append(write_hostile_job(tmp_path, "dataset.reader", call, measures=True))
@@ -96,31 +92,4 @@ def test_a_checkpoint_that_holds_a_pickle_is_refused_and_not_unpickled(tmp_path:
     outcome = run_job(Job(cell, Labels()), RunHooks())
     assert outcome.result is not None, outcome.cause
     assert "it is no checkpoint of a cell (UnpicklingError)" in outcome.result["begun_anew"]
-    assert not (tmp_path / "called").exists()
-
-
-def test_an_evaluation_of_a_strangers_ledger_calls_only_what_is_allowed(
-    tmp_path: Path,
-) -> None:
-    from capsweep.config.cell import signature
-    from capsweep.errors import ConfigError
-    from capsweep.lab.evaluation.checkpoint import CellLoader
-
-    cell = compose.cell([*SMALL])
-    science = {**cell.science, "model": {"_target_": "os.mkdir", "path": str(tmp_path / "called")}}
-    name, ledger = signature(science), Ledger(tmp_path / "ledger")
-
-    def text(content: Any) -> str:
-        return yaml.safe_dump(content) if content is science else json.dumps(content)
-
-    files = {
-        "config.yaml": science,
-        "result.json": {"metrics": {}},
-        "provenance.json": {"overrides": SMALL},
-        "weights.ckpt": {},
-    }
-    for file, content in files.items():
-        ledger.store.write(f"{folder_of(name)}/{file}", text(content).encode())
-    with pytest.raises(ConfigError, match="may not be called"):
-        CellLoader(ledger, tmp_path / "data", torch.device("cpu")).load(name)
     assert not (tmp_path / "called").exists()

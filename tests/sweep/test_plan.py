@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from capsweep.config import code_identity, compose, places
-from capsweep.config.cell import Cell, count_steps, hash_shape
+from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger, folder_of
 from capsweep.sweep import choices, drive, expand, plan
@@ -23,7 +23,6 @@ from capsweep.sweep.estimates import (
 )
 from capsweep.sweep.expand import Point
 from capsweep.training import calibrate, provenance
-from capsweep.training.run import run
 from capsweep.training.size import Measurement, Size
 
 ONE_STEP = ("epochs=1", "dataset.validation=0", "batch_size=1437")
@@ -69,12 +68,6 @@ def test_the_plan_knows_parameters_without_memory_for_them(
     assert {cell.size.parameters for cell in planned.cells} == {516_690, 705_888, 961_008}
 
 
-def test_equal_cells_are_planned_once(points: list[Point], tmp_path: Path) -> None:
-    planned = plan.make_plan([*points, *points[:4]], Ledger(tmp_path))
-    assert len(planned.cells) == len(points)
-    assert planned.count_equivalent() == 4
-
-
 def test_a_network_that_cannot_be_built_names_the_place_and_the_key(tmp_path: Path) -> None:
     cell = compose.cell(["model.conv.kernel=28"])
     with pytest.raises(ConfigError, match=r"too big: model\.conv\.kernel .* do not fit"):
@@ -90,39 +83,8 @@ OTHER = (
 
 @pytest.mark.parametrize("override", [*SAME, "loss.reconstruction.weight=0.1", *OTHER])
 def test_what_changes_work_changes_the_shape(override: str) -> None:
-    is_other = hash_shape(compose.cell([override])) != hash_shape(compose.cell([]))
+    is_other = compose.cell([override]).shape != compose.cell([]).shape
     assert is_other == (override in OTHER)
-
-
-@pytest.mark.parametrize(
-    ("line", "shape"),  # of the commit before routing.impl=auto
-    [
-        ("experiment=paper/mnist", "58953564"),
-        ("routing=self_attention", "123ad654"),
-        ("routing.impl=reference", "cc29696a"),
-        ("routing.impl=fast", "83d4a7ac"),
-        ("", "83d4a7ac"),
-        ("model=cnn_small loss=cross_entropy loss.reconstruction.weight=0", "eae56062"),
-    ],
-)
-def test_what_was_measured_before_an_implementation_was_chosen_is_known(
-    line: str, shape: str
-) -> None:
-    assert hash_shape(compose.cell(line.split())) == shape
-
-
-def test_steps_and_estimate_are_those_of_a_real_run(small_cell: Callable[..., Cell]) -> None:
-    long = ("batch_size=500", "limit_batches=null")
-    cells = [small_cell(*long, f"epochs={n}") for n in (1, 2, 6)]  # the first one warms up
-    results = [run(cell, places.resolve(cell.config["places"])) for cell in cells]
-    for cell, result in zip(cells, results, strict=True):
-        assert result["steps"] == count_steps(cell, 1437)
-    estimates = Estimates(results[0]["hardware"])
-    estimates.add(results[1])
-    estimate = estimates.seconds(cells[2])
-    seconds = results[1]["seconds"]
-    per_step, rest = seconds["fit"] / results[1]["steps"], seconds["total"] - seconds["fit"]
-    assert estimate == pytest.approx(per_step * results[2]["steps"] + rest)
 
 
 def test_a_calibration_leaves_nothing_behind(small_cell: Callable[..., Cell]) -> None:
@@ -137,7 +99,7 @@ def test_a_calibration_leaves_nothing_behind(small_cell: Callable[..., Cell]) ->
     assert torch.get_num_threads() == threads
     assert not Path(node.ledger).exists()
     assert measured.steps == 4
-    assert measured.shape == hash_shape(cell)
+    assert measured.shape == cell.shape
     assert measured.seconds_per_step > 0
     estimates = Estimates("elsewhere")
     estimates.add_measurement(measured)

@@ -62,15 +62,18 @@ def test_a_cell_that_never_advances_fails_after_three_lost_workers(make_queue: M
     assert queue.ledger.entry(job.cell.signature).status == "failed"
 
 
+@pytest.mark.parametrize("outcome", [LOST, NODE_MEMORY], ids=["lost", "memory of its node"])
 def test_a_cell_whose_checkpoint_advances_may_be_lost_any_number_of_times(
-    make_queue: MakeQueue,
+    make_queue: MakeQueue, outcome: Outcome
 ) -> None:
-    queue, listener = make_queue(["seed=0", "epochs=100"])
+    queue, listener = make_queue(["seed=0", "epochs=100", "resources.gpu=1"])
+    queue.set_capacity(Capacity(cpu=16, gpu=1))
     for epoch in range(0, 90, 3):
-        lose_job(queue, LOST, epoch, epoch + 1)
-        lose_job(queue, LOST)  # and before its first epoch
+        lose_job(queue, outcome, epoch, epoch + 1)
+        lose_job(queue, outcome)  # and before its first epoch
     assert listener.ends == {}
     assert len(listener.messages) == 60
+    assert listener.messages[-1].endswith(" (epoch 88 was finished)")
     job = draw_job(queue)
     assert queue.ledger.entry(job.cell.signature).status == "missing", "no failure is noted"
     queue.on_end(job, FINISHED)
@@ -156,22 +159,6 @@ def test_without_a_gpu_out_of_memory_doubles_the_processors_once(make_queue: Mak
     assert again.cell.config["trainer"]["threads"] == 1, "numbers must not change"
     queue.on_end(again, OUT_OF_MEMORY)
     assert queue.is_exhausted
-
-
-def test_a_cell_on_a_node_without_memory_goes_on_as_long_as_it_advances(
-    make_queue: MakeQueue,
-) -> None:
-    queue, listener = make_queue(["seed=0", "resources.gpu=1", "epochs=100"])
-    queue.set_capacity(Capacity(cpu=16, gpu=1))
-    for epoch in range(0, 50, 5):
-        lose_job(queue, NODE_MEMORY, epoch)
-    assert listener.ends == {}
-    assert all("goes on from its last checkpoint" in text for text in listener.messages)
-    assert listener.messages[-1].endswith(" (epoch 45 was finished)")
-    for _ in range(3):
-        lose_job(queue, NODE_MEMORY)
-    (outcome,) = listener.ends.values()
-    assert "ran out of memory; 13 workers were lost, the last 3" in (outcome.cause or "")
 
 
 @pytest.mark.parametrize("bounds", [{"budget": HOUR}, {"wall": HOUR}], ids=str)

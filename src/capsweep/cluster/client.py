@@ -96,13 +96,13 @@ class Jobs:
             )
 
     def list_jobs(self) -> list[SweepJob]:
-        """Every sweep's job that the cluster knows, the newest last."""
+        """Return every sweep's job that the cluster knows, the newest last."""
         with _named_faults(self.address):
             jobs = [_read_job(details) for details in self._client.list_jobs()]
         return sorted((job for job in jobs if job), key=lambda job: (job.since or 0, job.id))
 
     def read_job(self, job_id: str) -> SweepJob:
-        """One job as it is now."""
+        """Return a job as it is now."""
         with _named_faults(self.address):
             job = _read_job(self._client.get_job_info(job_id))
         assert job is not None
@@ -114,7 +114,7 @@ class Jobs:
             self._client.stop_job(job_id)
 
     def read_log(self, job_id: str) -> str:
-        """All that the job has printed; nothing where its node is gone, or it never had one."""
+        """Return all that the job has printed; nothing where its node is gone, or it had none."""
         try:
             with _named_faults(self.address):
                 return self._client.get_job_logs(job_id)
@@ -124,7 +124,7 @@ class Jobs:
             return ""
 
     def find_python(self) -> str:
-        """The program that Ray runs its workers with on the head; `python` where it is not told."""
+        """Return the program that Ray runs its workers with on the head, else `python`."""
         with _named_faults(self.address):
             answer = self._client.read_json("/nodes?view=summary")
         try:
@@ -190,7 +190,7 @@ def _find_server(address: str) -> str:
 
 @contextmanager
 def _named_faults(address: str) -> Iterator[None]:
-    """Faults of Ray's clients in our words."""
+    """Raise faults of Ray's clients in our words."""
     try:
         yield
     except ray_start.exceptions.AuthenticationError as error:
@@ -212,7 +212,7 @@ class _Client(JobSubmissionClient):
         return super()._do_request(method, endpoint, **{"timeout": ANSWER_SECONDS, **rest})
 
     def read_json(self, endpoint: str) -> Any:
-        """The server's answer. Raises RuntimeError where it is an error, ValueError if no JSON."""
+        """Return the server's answer. Raises RuntimeError or ValueError for one that is no JSON."""
         answer = self._do_request("GET", endpoint)
         if not answer.ok:
             self._raise_error(answer)
@@ -220,7 +220,7 @@ class _Client(JobSubmissionClient):
 
 
 def _read_job(details: Any) -> SweepJob | None:
-    """None for a job that is not capsweep's."""
+    """Return a job; None for one that is not capsweep's."""
     match = JOB_ID.fullmatch(details.submission_id or "")
     if match is None:
         return None
@@ -240,8 +240,8 @@ def _read_job(details: Any) -> SweepJob | None:
 
 
 def _choose_line(error: Exception) -> str:
-    """The line that matters of what Ray says: the first, which its manual follows, or the last
-    of a traceback.
+    """Return the line that matters of what Ray says: the first, which its manual follows, or the
+    last of a traceback.
     """
     text = str(error).strip(" .\n") or type(error).__name__
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -37,7 +37,7 @@ def quote_sweep(sweep: str) -> str:
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends a sweep as Ctrl-C does: its trials are stopped, and it says how far it is.
+    """End a sweep at SIGTERM as at Ctrl-C: its trials are stopped, and it says how far it is.
 
     Ray's jobs inherit SIGINT blocked, and a shell's background jobs ignore it: it is let in.
     """

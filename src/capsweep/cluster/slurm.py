@@ -63,14 +63,14 @@ def render_script(
 
 
 def quote_value(value: Any) -> str:
-    """One word of the shell, or several of a list."""
+    """Return one word of the shell, or several of a list."""
     if isinstance(value, (list, tuple)):
         return shlex.join(map(str, value))
     return shlex.quote(str(value))
 
 
 def check_directive(value: Any, key: str) -> str:
-    """A value of an `#SBATCH` line: a comment to the shell, whose end of line nothing may move."""
+    """Return a value of an `#SBATCH` line, which ends with the line. Raises ConfigError."""
     text = str(value)
     if DIRECTIVE.fullmatch(text) is None:
         raise ConfigError(f"cluster.{key}={text!r}: sbatch reads {DIRECTIVE.pattern} alone")
@@ -103,8 +103,8 @@ def submit_script(
 
 
 def ensure_token(place: str, say: Callable[[str], None]) -> None:
-    """The file of the token without which nobody may speak to the job's Ray: made when there is
-    none, and readable by its owner alone.
+    """Make the file of the token without which nobody may speak to the job's Ray, unless it is
+    there; it is readable by its owner alone.
 
     Raises ConfigError naming cluster.token when it is empty or cannot be written.
     """
@@ -123,5 +123,5 @@ def ensure_token(place: str, say: Callable[[str], None]) -> None:
 
 
 def _absolute_path(place: str) -> Path:
-    """With `~` replaced, and without touching the disk."""
+    """Return a path with `~` replaced, without touching the disk."""
     return Path(os.path.abspath(os.path.expanduser(place)))

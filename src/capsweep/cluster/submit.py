@@ -20,7 +20,7 @@ NOT_FOUND, NOT_RUNNABLE = 127, 126  # what a shell says of a program
 def submit_sweep(
     jobs: Jobs, sweep: Path, words: Sequence[str], python: str | None = None
 ) -> tuple[SweepJob, bool]:
-    """The job that runs these words, and whether it is new: one that runs already is not doubled.
+    """Return the job that runs these words, and whether it is new: one that runs is not doubled.
 
     sweep: its file, which goes along. words: after `capsweep`. python: of the head; None: that of
     its Ray.
@@ -45,7 +45,7 @@ def submit_sweep(
 
 
 def find_job(jobs: Jobs, text: str) -> SweepJob:
-    """The job that is named by its id, or by its sweep: that which runs, else the newest.
+    """Return the job that is named by its id, or by its sweep: that which runs, else the newest.
 
     Raises ConfigError naming those that there are, also where several of the sweep's run.
     """
@@ -102,7 +102,7 @@ def follow_job(
 
 
 def find_obstacle(job: SweepJob) -> str | None:
-    """What kept a job's driver from an exit status of its own, with the cure; None: it has one."""
+    """Return what kept a job's driver from an exit status, with the cure; None: it has one."""
     if job.state != "FAILED" or job.status not in (None, NOT_FOUND, NOT_RUNNABLE):
         return None
     if job.status is None:

@@ -40,10 +40,12 @@ REFUSED_TOKEN = (
     "the cluster refuses the token of RAY_AUTH_TOKEN, or else of the file RAY_AUTH_TOKEN_PATH or "
     "~/.ray/auth_token; give the one that its head was started with"
 )
-TMPDIR_CURE = "set it to a short path of a folder that can be written (the default is /tmp)"
+CURE = (
+    "where the machine is busy, try again later, set RAY_TMPDIR to a short path of a folder that "
+    "can be written, or do without Ray (EXECUTOR=local)"
+)
 ANSWER_SECONDS = 10.0  # within which a host that is there answers
 START_SECONDS = 180.0  # that a busy machine may take to start Ray; Ray itself waits 30
-BUSY_CURE = "where the machine is busy, try again later, or do without Ray (EXECUTOR=local)"
 VITAL = ("gcs_server", "raylet")  # Ray waits for these, or trains on without them
 PORT_WAIT, PRELOAD = "RAY_gcs_server_port_wait_time_s", "RAY_preload_python_modules"
 LOOK_SECONDS, LEAVE_SECONDS = 0.1, 15.0  # between two looks at them; to leave a Ray that is lost
@@ -61,7 +63,7 @@ def connected(
     package: Path | None = None,
     imports: Sequence[str] = (),
 ) -> Iterator[None]:
-    """A Ray to work with: the cluster at `address`, None: one of this machine, that ends with it.
+    """Give a Ray to work with: the cluster at `address`; None: one of this machine, for the block.
 
     cpus, gpus: what a Ray of this machine is told that it has, None: what it finds. package: is
     sent to the cluster's workers, which need have no other. imports: modules that the workers of a
@@ -125,7 +127,7 @@ class _RayWatch:
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """The block ends with RayLostError when the Ray that was started is lost."""
+        """End the block with RayLostError when the Ray that was started is lost."""
         node: Any = ray_driver._global_node
         self._vital = [(name, node.all_processes[name][0].process) for name in VITAL]
         threading.Thread(target=self._watch_processes, name="watch-ray", daemon=True).start()
@@ -175,7 +177,7 @@ class _RayWatch:
 
 
 def _list_descendants() -> list[Any]:
-    """All processes below this one; also zombies that it adopted."""
+    """Return all processes below this one; also zombies that it adopted."""
     return psutil.Process().children(recursive=True)
 
 
@@ -206,14 +208,9 @@ def _start_or_join(
         )
     except Exception as error:  # Ray's own, of the class Exception among them
         text = " ".join(str(error).split()) or type(error).__name__
-        is_silence = isinstance(error, (ConnectionError, TimeoutError))  # an OSError too
-        if address is None and isinstance(error, OSError) and not is_silence:
-            raise ConfigError(f"RAY_TMPDIR: Ray does not start ({text}); {TMPDIR_CURE}") from error
         if address is None:
             logs = f"{os.environ.get('RAY_TMPDIR', '/tmp')}/ray/session_latest/logs"
-            raise ConfigError(
-                f"Ray does not start ({text}); {BUSY_CURE}; if it began, its logs are in {logs}"
-            ) from error
+            raise ConfigError(f"Ray does not start ({text}); {CURE}; its logs: {logs}") from error
         # Ray makes other errors of a refused token, which quote it or were raised from it.
         chain = "".join(traceback.format_exception(error))
         if "AuthenticationError" in chain or "InvalidAuthToken" in chain:
@@ -226,7 +223,7 @@ def _start_or_join(
 
 @contextmanager
 def _waiting_for_raylet() -> Iterator[None]:
-    """Within the block, Ray waits for its raylet for as long as that runs; by itself 30 s."""
+    """Let Ray wait for its raylet for as long as that runs; by itself it waits 30 s."""
     get_node, until = services.get_node, time.monotonic() + START_SECONDS
 
     def wait_for_node(*place: Any) -> Any:

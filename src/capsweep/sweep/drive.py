@@ -49,8 +49,9 @@ class ArrayPart:
         return cls(int(match[1]), int(match[2]))
 
     def select_cells(self, cells: Sequence[PlannedCell]) -> tuple[PlannedCell, ...]:
-        """The cells of this part: a function of the grid alone, so that all jobs of the array agree
-        whatever has finished meanwhile. Parts take turns, from the longest cell to the shortest.
+        """Return the cells of this part: a function of the grid alone, so that all jobs of the
+        array agree whatever has finished meanwhile. Parts take turns, from the longest cell to the
+        shortest.
         """
         order = sorted(range(len(cells)), key=lambda i: (-_count_flops(cells[i]), i))
         selected = set(order[self.index - 1 :: self.count])
@@ -58,7 +59,7 @@ class ArrayPart:
 
 
 def _count_flops(planned: PlannedCell) -> float:
-    """Floating-point operations of the cell's training, up to a factor that all cells share."""
+    """Return the operations of the cell's training, up to a factor that all cells share."""
     config = planned.cell.config
     batches = config["limit_batches"]
     limited = 1.0 if batches is None else batches * config["batch_size"]
@@ -66,7 +67,7 @@ def _count_flops(planned: PlannedCell) -> float:
 
 
 def choose_executor(name: str) -> Executor:
-    """The executor of that name. Raises ConfigError when it is unknown or Ray is not installed."""
+    """Return the executor of that name. Raises ConfigError for no name, or where Ray is absent."""
     if name not in executors.NAMES:
         raise ConfigError(f"EXECUTOR={name}: have {', '.join(executors.NAMES)}")
     if name != "ray":  # a job of an array runs its part of the cells by itself
@@ -138,8 +139,6 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     jobs = _make_jobs(sweep, points, due, mode, costs)
     terminal.print_line(console, reason)
     names = {planned.cell.signature: planned.points[0].name for planned in due}
-    for line in limits.describe():
-        terminal.print_line(console, line)
     works = estimate_works([planned.cell for planned in due], costs)
     with SweepProgress(console, names, len(due), sweep.metric, works, ledger) as progress:
         queue = JobQueue(jobs, ledger, progress, costs, limits)
@@ -222,7 +221,7 @@ def prepare_storage(node: Places, ledger: Ledger) -> None:
 def _make_jobs(
     sweep: Sweep, points: Sequence[Point], due: Sequence[PlannedCell], mode: str, costs: Estimates
 ) -> list[Job]:
-    """The largest first: of those whose length is unknown the queue keeps this order."""
+    """Return the jobs, the largest first: the queue keeps this order where lengths are unknown."""
     labels, jobs = expand.make_labels(sweep, points), []
     for planned in sorted(due, key=_count_flops, reverse=True):
         cell = modes.with_mode(planned.cell, mode)

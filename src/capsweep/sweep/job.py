@@ -67,11 +67,6 @@ class Outcome:
     paused: str = ""
     ends_sweep: bool = False
 
-    @property
-    def is_final(self) -> bool:
-        """Whether the cell is not to be run again."""
-        return self.elsewhere is None and not self.paused
-
 
 def run_job(job: Job, hooks: RunHooks) -> Outcome:
     """Run a job to its end. A failure of the cell is an outcome, not an exception: it is in the

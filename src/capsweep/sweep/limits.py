@@ -80,15 +80,6 @@ class Limits:
             return False
         return self.wall is None or end <= self.wall or seconds > self.wall
 
-    def describe(self) -> list[str]:
-        """Return a line on a bound that interrupts cells, before the first of them."""
-        if self.wall is None:
-            return []
-        return [
-            f"MAX_HOURS={self.wall / 3600:g}: what runs then leaves at its next epoch end, its "
-            "checkpoint kept; so it may be exceeded by one epoch of each running cell"
-        ]
-
 
 def read_limits(budget: str | None, max_hours: str | None) -> Limits:
     """Return the bounds as they were typed. Raises UserError naming the word."""

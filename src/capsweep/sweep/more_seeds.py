@@ -36,7 +36,7 @@ class Added:
         return describe_correction(self.looks) if self.seeds else None
 
     def add_points(self, points: Sequence[Point]) -> list[Point]:
-        """The points, and those of the seeds added to their places."""
+        """Return the points, and those of the seeds added to their places."""
         if not self.seeds:
             return list(points)
         known = {(hash_place(point), point.title, point.seed) for point in points}
@@ -51,12 +51,12 @@ class Added:
 
 
 def hash_place(point: Point) -> str:
-    """What the cells of all seeds share: equal for two points that differ in the seed alone."""
+    """Return a hash that is equal for two points if and only if they differ in the seed alone."""
     return signature({**point.cell.science, "seed": None})
 
 
 def open_memory(node: Places) -> Store:
-    """Where sweeps of this storage remember. Raises UserError naming `places.storage`."""
+    """Return where sweeps of this storage remember. Raises UserError naming `places.storage`."""
     return open_store(node.kept, "places.storage")
 
 
@@ -75,7 +75,7 @@ def load(node: Places, sweep: Sweep) -> Added:
 
 
 def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:
-    """All looks up to `last` seeds. Raises UserError naming MORE_SEEDS."""
+    """Return all looks up to `last` seeds. Raises UserError naming MORE_SEEDS."""
     first = len(sweep.seeds)
     if sweep.search is not None:
         raise UserError(f"MORE_SEEDS={last}: {sweep.path.name} is a search, which has one seed")
@@ -95,7 +95,7 @@ def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:
 def plan_seeds(
     sweep: Sweep, points: Sequence[Point], ledger: Ledger, added: Added, look: int
 ) -> Added | None:
-    """The seeds to add so that undecided rows have `look` of them; None when all is decided."""
+    """Return the seeds to add so that undecided rows have `look` of them; None: all is decided."""
     places = find_undecided(sweep, points, ledger, len(added.looks))
     if not places:
         return None
@@ -116,7 +116,7 @@ def save(node: Places, sweep: Sweep, added: Added) -> None:
 
 
 def find_undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks: int) -> set[str]:
-    """Places whose order beside a neighbour, in their column, is not decided.
+    """Return the places whose order beside a neighbour, in their column, is not decided.
 
     The level is shared out over the columns too: each is another chance to be misled.
     """

@@ -80,11 +80,11 @@ class Plan:
         return list(itertools.islice(itertools.cycle(self.cells), self.trials))
 
     def count_status(self, status: str) -> int:
-        """Cells the ledger has in `status`."""
+        """Return how many cells the ledger has in `status`."""
         return sum(planned.entry.status == status for planned in self.cells)
 
     def count_equivalent(self) -> int:
-        """Places of the grid that share a cell with an earlier place."""
+        """Return how many places of the grid share a cell with an earlier place."""
         return sum(len(planned.points) - 1 for planned in self.cells)
 
 
@@ -107,7 +107,7 @@ def make_plan(points: Sequence[Point], ledger: Ledger) -> Plan:
 
 
 def _measure_size(point: Point, known: dict[str, Size]) -> Size:
-    """The size of a point's network, built once per distinct network."""
+    """Return the size of a point's network, built once per distinct network."""
     config = point.cell.config
     labels = config["dataset"].get("labels_per_image")
     optimizer = config["optim"]["optimizer"]["_target_"], config["trainer"]["fused_optimizer"]
@@ -131,7 +131,7 @@ def check_data(cells: Iterable[PlannedCell], places: Places) -> None:
 
 
 def describe_plan(sweep: Sweep, plan: Plan) -> str:
-    """The plan in a few words."""
+    """Return the plan in a few words."""
     counts = [
         f"{n} {NAMES.get(s, s)}" for s in STATUSES if (n := plan.count_status(s)) or s in COMMON
     ]
@@ -144,7 +144,7 @@ def describe_plan(sweep: Sweep, plan: Plan) -> str:
 
 
 def make_table(plan: Plan, costs: Estimates) -> RichTable:
-    """A line per place of the grid, seeds together: parameters, forward FLOPs of an image,
+    """Return a line per place of the grid, seeds together: parameters, forward FLOPs of an image,
     estimated seconds of a cell, and how many cells are in which state.
     """
     table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
@@ -188,7 +188,7 @@ def _name_state(plan: Plan, planned: PlannedCell) -> str:
 
 
 def as_json(sweep: Sweep, plan: Plan, costs: Estimates) -> str:
-    """Every cell with its state, size, estimate and command."""
+    """Return every cell with its state, size, estimate and command."""
     cells = [
         {
             "signature": planned.cell.signature,

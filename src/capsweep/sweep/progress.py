@@ -107,7 +107,7 @@ class SweepProgress:
         """
         began = self._remove_bar(signature)
         duration = "" if began is None else f" ({time.monotonic() - began:.0f} s)"
-        if outcome.is_final:
+        if outcome.elsewhere is None and not outcome.paused:  # it is not run again
             self._work_done[signature] = self.works.get(signature, self.usual).total
         self.stopped += outcome.stopped
         self.failed += outcome.cause is not None

@@ -83,7 +83,7 @@ def _check_overrides(overrides: Sequence[str], signature: str) -> list[str]:
 def _compose_today(
     overrides: list[str], science: Mapping[str, Any], signature: str
 ) -> tuple[Cell | None, list[str]]:
-    """The cell by today's configuration, and what differs; None where it cannot be expressed."""
+    """Return the cell by today's configuration, and what differs; None: it cannot be expressed."""
     try:
         cell = compose.cell(overrides)
         if cell.signature == signature:

@@ -42,12 +42,12 @@ class Capacity:
 
     @classmethod
     def of_nodes(cls, nodes: Sequence[Node]) -> "Capacity":
-        """The sum of some nodes."""
+        """Return the sum of some nodes."""
         return cls(sum(node.cpu for node in nodes), sum(node.gpu for node in nodes), tuple(nodes))
 
     @property
     def largest_cpu(self) -> float:
-        """CPUs of the largest node."""
+        """The CPUs of the largest node."""
         return max((node.cpu for node in self.nodes), default=self.cpu)
 
     def has_room(self, job: Job, running: Sequence[Job]) -> bool:
@@ -73,7 +73,7 @@ class Capacity:
 
 
 def count_slots(config: Mapping[str, Any]) -> tuple[int, str, float]:
-    """How many cells run at once on this machine, and the share that each takes of a GPU or CPU.
+    """Return how many cells run at once on this machine, `GPU` or `CPU`, and the share each takes.
 
     gpu=auto counts whole GPUs, although several cells may share one; on a cluster it is a GPU,
     whatever this machine has.
@@ -88,8 +88,8 @@ def count_slots(config: Mapping[str, Any]) -> tuple[int, str, float]:
 
 
 def choose_share(measurement: Measurement) -> float:
-    """The share of one device that a cell takes: 1/k, rounded down to what Ray counts, so that k
-    cells fit and none is on two devices.
+    """Return the share of one device that a cell takes: 1/k, rounded down to what Ray counts, so
+    that k cells fit and none is on two devices.
     """
     peak, total = measurement.peak_memory_bytes.get("gpu"), measurement.device_memory_bytes
     if not peak or total is None:
@@ -101,7 +101,7 @@ def choose_share(measurement: Measurement) -> float:
 
 
 def share_equally(together: int) -> float:
-    """The share of each of some cells that have a device together."""
+    """Return the share of each of some cells that have a device together."""
     return 1.0 if together <= 1 else max(1, RESOLUTION // together) / RESOLUTION
 
 
@@ -113,7 +113,7 @@ class GpuSharing:
         self._measuring: set[str] = set()
 
     def prepare_job(self, job: Job, capacity: Capacity) -> Job | None:
-        """The job with its resources, or a job that measures its shape; None: not yet."""
+        """Return the job with its resources, or a job that measures its shape; None: not yet."""
         gpu, key = job.cell.config["resources"]["gpu"], job.cell.shape
         if gpu != AUTO:
             return replace(job, gpu=max(job.gpu, gpu))
@@ -124,21 +124,22 @@ class GpuSharing:
         return None if key in self._measuring else replace(job, gpu=1, measures=True)
 
     def begin_measuring(self, job: Job) -> None:
-        """An executor has a job that measures; other cells of its shape wait."""
+        """Let other cells of the shape wait: an executor has a job that measures."""
         self._measuring.add(job.cell.shape)
 
     def retry_measuring(self, job: Job) -> None:
-        """The measuring worker was lost: the next cell of its shape measures."""
+        """Let the next cell of the shape measure: the worker was lost."""
         self._measuring.discard(job.cell.shape)
 
     def add_measurement(self, job: Job, result: Mapping[str, Any] | None) -> None:
-        """A shape was measured; None: it cannot be, and its cells take whole GPUs."""
+        """Note the measurement of a shape; None: there is none, and its cells take whole GPUs."""
         share = 1.0 if result is None else choose_share(Measurement(**result))
         self._shares[job.cell.shape] = share
 
     def enlarge_share(self, job: Job, largest_cpu: float) -> Job | None:
-        """The job after an out-of-memory: with at least twice its share of a GPU, also for cells
-        of its shape that come later; without a GPU, with twice the CPUs, once. None: it had all.
+        """Return the job after an out-of-memory: with at least twice its share of a GPU, also for
+        cells of its shape that come later; without a GPU, with twice the CPUs, once. None: it had
+        all.
         """
         facts = {**job.facts, "larger_share": True}
         if job.gpu == 0:

@@ -44,10 +44,7 @@ from capsweep.tracking import mode as modes
 
 ARM = "arm"
 SAMPLERS = {"optuna": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
-ENDS = {
-    "stopped": TrialState.PRUNED,
-    "failed": TrialState.FAIL,
-}
+ENDS = {"stopped": TrialState.PRUNED, "failed": TrialState.FAIL}
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
@@ -75,7 +72,7 @@ class TrialQueue(JobQueue):
         self.study = self._make_study(trials)
 
     def _make_study(self, trials: list[Trial]) -> optuna.Study:
-        """A study that was told of these trials, and draws those first that were cut short."""
+        """Return a study that knows these trials, and draws those first that were cut short."""
         # Another seed after a resume, or the sampler would draw what it has drawn.
         sampler = SAMPLERS[self.search.sampler](seed=self.sweep.seeds[0] + len(trials))
         is_higher_better = metric_format.measure_of(self.search.metric).higher_is_better
@@ -118,13 +115,13 @@ class TrialQueue(JobQueue):
         return super().is_exhausted and draws_no_more
 
     def set_capacity(self, capacity: Capacity) -> None:
-        """The executor is ready, or its cluster has changed. Raises ConfigError as a JobQueue."""
+        """Note what the executor has. Raises ConfigError as a JobQueue."""
         if self.capacity == Capacity():
             capacity.check_fits([self._make_job(check_search(self.sweep)[0])])
         super().set_capacity(capacity)
 
     def next_job(self) -> Job | None:
-        """A trial to try again, or the next setting that is not known already; else None."""
+        """Return a trial to try again, or the next setting that is not known already; else None."""
         job = super().next_job()
         while job is None and not self._pending and self._count_undrawn:
             if self.limits.is_stopping:
@@ -134,7 +131,7 @@ class TrialQueue(JobQueue):
         return job
 
     def on_epoch(self, job: Job, row: dict[str, Any]) -> None:
-        """A trial finished an epoch."""
+        """Note that a trial finished an epoch."""
         self._rows[job.cell.signature] = row
         super().on_epoch(job, row)
 
@@ -167,7 +164,7 @@ class TrialQueue(JobQueue):
         super()._settle(signature, outcome)
 
     def _make_point(self, params: dict[str, Any]) -> Point:
-        """The point of the values that Optuna drew."""
+        """Return the point of the values that Optuna drew."""
         arm = next(arm for arm in self.sweep.arms if arm.name == params[ARM])
         values = {key: params[f"{arm.name}/{key}"] for key in arm.space.keys}
         plain = {k: json.loads(v) if isinstance(v, str) else v for k, v in values.items()}
@@ -175,7 +172,7 @@ class TrialQueue(JobQueue):
         return expand.make_point(self.sweep, arm, place, self.sweep.seeds[0])
 
     def _make_params(self, trial: Trial) -> dict[str, Any]:
-        """The values of a trial as Optuna would have drawn them."""
+        """Return the values of a trial as Optuna would have drawn them."""
         arm = trial.point.arm
         params: dict[str, Any] = {ARM: arm}
         for choice in trial.place:
@@ -185,7 +182,7 @@ class TrialQueue(JobQueue):
         return params
 
     def _make_job(self, point: Point) -> Job:
-        """gpu=auto is a whole GPU: trials differ too much to be packed."""
+        """Return the job of a trial. It takes a whole GPU: trials differ too much to be packed."""
         cell = modes.with_mode(point.cell, self.mode)
         labels = expand.make_labels(self.sweep, [point])[cell.signature]
         resources = cell.config["resources"]
@@ -194,7 +191,7 @@ class TrialQueue(JobQueue):
 
 
 def _list_distributions(sweep: Sweep) -> dict[str, BaseDistribution]:
-    """What a trial draws: an arm, and values of every arm's axes."""
+    """Return what a trial draws: an arm, and values of every arm's axes."""
     distributions: dict[str, BaseDistribution] = {
         ARM: CategoricalDistribution([arm.name for arm in sweep.arms])
     }
@@ -226,8 +223,7 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     progress = SweepProgress(console, {}, rest, search.metric, {}, ledger, usual)
     queue = TrialQueue(sweep, trials, ledger, progress, mode, options.limits)
     queue.names = progress.names
-    for line in (describe_search(sweep, trials), reason, *options.limits.describe()):
-        console.out(line)
+    console.out(f"{describe_search(sweep, trials)}\n{reason}")
     with progress:
         execute(queue, node.storage / "ray", Cluster.from_config(config))
     return describe_end(queue)

@@ -51,7 +51,7 @@ class Trial:
 
 
 def search_of(sweep: Sweep) -> Search:
-    """The search of a sweep that is one."""
+    """Return the search of a sweep that is one."""
     assert sweep.search is not None
     return sweep.search
 
@@ -90,7 +90,7 @@ def read_value(entry: Entry, metric: str) -> float | None:
 def _find_place(
     sweep: Sweep, signature: str, recorded: Mapping[str, Any]
 ) -> Iterator[tuple[Point, Place]]:
-    """The place of a search whose cell has this signature, by the overrides that were recorded."""
+    """Yield the place of a search whose cell has this signature, by its recorded overrides."""
     values = {o.key: o.value for o in grammar.parse_single(map(str, recorded.get("overrides", ())))}
     for arm in sweep.arms:
         if all(key in values and _may_draw(arm, key, values[key]) for key in arm.space.keys):
@@ -143,8 +143,7 @@ def _describe_best(search: Search, ranked: Sequence[Trial]) -> str:
     value = f"{measure.format_number(equal[0].value or 0.0)}{measure.unit}"
     if len(equal) == 1:
         return f"{equal[0].point.title} has the best {search.metric}, {value}"
-    every = "all" if len(equal) == len(ranked) else f"{len(equal)} of"
-    trials = f"{every} {count_of(len(ranked), 'complete trial')}"
+    trials = f"{len(equal)} of {count_of(len(ranked), 'complete trial')}"
     return f"{trials} share the best {search.metric}, {value}: it does not choose among them"
 
 
@@ -169,15 +168,9 @@ def describe_search(sweep: Sweep, trials: Sequence[Trial]) -> str:
     ended = Counter(trial.entry.status for trial in trials if trial.has_ended)
     states = ", ".join(f"{count} {status}" for status, count in ended.items())
     seen = f"{ended.total()} seen before{f' ({states})' if states else ''}"
-    left, arms = count_left(sweep, trials), ", ".join(map(_describe_space, sweep.arms))
+    left, arms = count_left(sweep, trials), ", ".join(arm.name for arm in sweep.arms)
     drawn = f"; {left} to be drawn ({search.sampler}) from {arms}" if left else ""
     return f"{sweep.name}: {sweep.question}\n{count_of(search.trials, 'trial')}, {seen}{drawn}"
-
-
-def _describe_space(arm: Arm) -> str:
-    """Return `arm capsnet (6 settings)`, `arm cnn (intervals)`."""
-    count = count_of(arm.space.count_places(), "setting")
-    return f"arm {arm.name} ({'intervals' if arm.space.intervals else count})"
 
 
 def check_search(sweep: Sweep) -> list[Point]:

@@ -45,7 +45,7 @@ class ClusterNodes:
             raise ConfigError(f"{self.name}: no node can run these cells: {causes}")
 
     def find_growth(self) -> Capacity | None:
-        """The capacity, when the cluster has more than it ever had; looked up seldom."""
+        """Return the capacity, when the cluster has more than it ever had; looked up seldom."""
         if time.monotonic() - self._last_look < LOOK_SECONDS:
             return None
         self._last_look, before = time.monotonic(), self._largest
@@ -53,8 +53,8 @@ class ClusterNodes:
         return capacity if self._largest != before else None
 
     def read_capacity(self) -> Capacity:
-        """The most that was there at once, or that the cluster may grow to. Lost nodes still count:
-        the resources of cells must not depend on them.
+        """Return the most that was there at once, or that the cluster may grow to. Lost nodes still
+        count: the resources of cells must not depend on them.
         """
         resources = [node["Resources"] for node in _list_nodes()]
         now = Capacity.of_nodes([Node(had["CPU"], had.get("GPU", 0)) for had in resources])
@@ -70,14 +70,14 @@ class ClusterNodes:
 
 
 def _list_nodes() -> list[dict[str, Any]]:
-    """Nodes that cells can be placed on."""
+    """Return the nodes that cells can be placed on."""
     return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
 
 
 @contextmanager
 def node_requirements(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What `check_node` asks of a node, as plain data. While the block lasts, the ledger holds a
-    marker, by which a node tells it from another one.
+    """Give what `check_node` asks of a node, as plain data. While the block lasts, the ledger holds
+    a marker, by which a node tells it from another one.
     """
     ledger = places.resolve(config["places"]).ledger
     store, marker = open_store(ledger), f".driver-{secrets.token_hex(8)}"
@@ -119,8 +119,8 @@ def check_node(required: Mapping[str, Any], config: Mapping[str, Any]) -> None:
 
 
 def read_versions() -> dict[str, str]:
-    """Of what decides the numbers here. Builds of one version for other devices, which differ after
-    a `+`, are the same code.
+    """Return the versions of what decides the numbers here. Builds of one version for other
+    devices, which differ after a `+`, are the same code.
     """
     versions = {CODE: code_identity.hash_package()}
     for name in PACKAGES:

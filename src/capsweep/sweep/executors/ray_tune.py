@@ -141,7 +141,7 @@ def _choose_imports(queue: JobQueue, declared: Capacity | None) -> tuple[str, ..
 def _connected(
     cluster: Cluster, declared: Capacity | None, imports: Sequence[str]
 ) -> Iterator[dict[str, Any] | None]:
-    """A Ray, and what is required of its nodes; nothing of this machine."""
+    """Start or join a Ray. Gives what is required of its nodes; None: nothing of this machine."""
     if cluster.address is None:
         size = (None, None) if declared is None else (int(declared.cpu), int(declared.gpu))
         with ray_start.connected(None, *size, imports=imports):
@@ -271,7 +271,7 @@ class QueueReports(tune.Callback, tune.Stopper):
 
 
 def _read_error(trial: Any) -> str:
-    """trial.get_error() has nothing yet: it reads what is synchronised later."""
+    """Return what Ray says of a trial; its get_error() reads what is synchronised later."""
     try:
         return Path(trial.error_file or "").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -132,10 +132,7 @@ COMMANDS = [
     "report ablation --storage STORAGE --seeds 1",
     "report ablation --storage STORAGE --seeds 1 --json",
     "plan ablation --storage STORAGE",
-    "plan ablation --storage STORAGE --json",
     "ledger ls --storage STORAGE",
-    "doctor",
-    "info",
     "train --help",
     "sweep --help",
 ]

@@ -23,12 +23,12 @@ from capsweep.runtime.terminal import count_of
 
 
 def find_storage(parsed: argparse.Namespace) -> str:
-    """Return where results are: --storage, else the environment's STORAGE."""
+    """Return where results are: STORAGE as typed, else the environment's STORAGE."""
     return parsed.storage or os.environ.get("STORAGE", "outputs")
 
 
 def open_ledger(parsed: argparse.Namespace) -> Ledger:
-    """Return the ledger of --ledger, else of --storage, else of the environment's STORAGE."""
+    """Return the ledger of LEDGER as typed, else of STORAGE, else of the environment's STORAGE."""
     return Ledger(places.ledger_of(find_storage(parsed), parsed.ledger))
 
 
@@ -251,7 +251,7 @@ def run_export(parsed: argparse.Namespace) -> None:
     if not ended:
         raise UserError(
             f"{ledger.store.root}: no finished cell to export, and no failed one; name another "
-            "ledger with --storage or --ledger"
+            "ledger with STORAGE=... or LEDGER=..."
         )
     for signature in entries.keys() - set(ended):
         cause = entries[signature].cause or entries[signature].status

@@ -12,7 +12,7 @@ from capsweep import cli
 from capsweep.cli import info
 from capsweep.ledger.ledger import Ledger
 
-PLAN = ["plan", "ablation", "--seeds", "1"]
+PLAN = ["plan", "ablation", "SEEDS=1"]
 LONG = "x" * 5_000
 AXES = ["epochs=range(1,200)", "batch_size=range(1,200)"]
 
@@ -30,8 +30,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        (["--seeds", "9" * 5_000], "must be a count of 1 to 9999"),
-        (["--ledger", "gs://"], "places.ledger=gs://: it names no bucket"),
+        ([f"SEEDS={'9' * 5_000}"], "must be a count of 1 to 9999"),
+        (["LEDGER=gs://"], "places.ledger=gs://: it names no bucket"),
         (["epochs=range(1,1000000000000000)"], "gives no value, or more than 10,000"),
         (["routing.num_iters=range(1,9999)"], "9,998 places and 3 seeds are more than 20,000"),
         (["routing.num_iters=1000000000000"], "routing.num_iters must be in [1, 1000]"),
@@ -39,12 +39,12 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["model.hidden=" + "[" * 3_000], "is not an override"),
         (["model.hidden=[" + "1," * 1_000_000 + "1]"], "a list of more than 2,000 values"),
         (["model='two\n\nlines'"], "model=two  lines: no such option"),
-        (["--storage", "${..}"], "places.storage=${..}: extraneous input"),
-        (["--storage", "a${seed}"], "places.storage=a${seed}: this gives no path"),
-        (["--data-dir", "${.}/x"], "places.data=${.}/x: extraneous input"),
+        (["STORAGE=${..}"], "places.storage=${..}: extraneous input"),
+        (["STORAGE=a${seed}"], "places.storage=a${seed}: this gives no path"),
+        (["DATA_DIR=${.}/x"], "places.data=${.}/x: extraneous input"),
         (["places.data='\0'"], "is not an override"),
-        (["--storage", LONG], "no folder has such a name"),
-        (["--ledger", "/dev/null"], "places.ledger=/dev/null: /dev/null is no folder"),
+        ([f"STORAGE={LONG}"], "no folder has such a name"),
+        (["LEDGER=/dev/null"], "places.ledger=/dev/null: /dev/null is no folder"),
     ],
     ids=lambda value: str(value)[:60],
 )
@@ -91,7 +91,7 @@ def test_train_answers_in_one_line_where_hydra_would_in_many(
         (["data", "make", "smallnorb"], "official files are read as they are, below DATA_DIR"),
         (["status", "--json"], "--json is no more: plan, report, `ledger ls`"),
         (["gpu-proof", "--minutes=9"], "gpu-proof is no more: use `make test-gpu`"),
-        (["plan", "ablation", "--metric", "x/y"], "test/reconstruction\n"),
+        (["plan", "ablation", "METRIC=x/y"], "test/reconstruction\n"),
     ],
     ids=lambda value: str(value)[:60],
 )
@@ -175,7 +175,7 @@ def test_a_command_without_a_reader_ends_in_silence(words: Sequence[str]) -> Non
 
 def test_training_outlives_its_reader(tmp_path: Path) -> None:
     assert run_unread("train", "--cfg", "job") == (0, "")  # Hydra prints
-    small = ["--epochs", "1", "--seeds", "1", "limit_batches=1", "logger=csv"]
-    words = ["sweep", "ablation", "--arms", "cnn", *small, "--executor", "local"]
-    assert run_unread(*words, "--storage", str(tmp_path)) == (0, "")
+    small = ["EPOCHS=1", "SEEDS=1", "limit_batches=1", "logger=csv"]
+    words = ["sweep", "ablation", "ARMS=cnn", *small, "EXECUTOR=local"]
+    assert run_unread(*words, f"STORAGE={tmp_path}") == (0, "")
     assert len(Ledger(tmp_path / "ledger").list_signatures()) == 1

@@ -25,7 +25,7 @@ CHOICES = choices.Choices()
 @pytest.fixture
 def finished(storage: Path) -> Path:
     """A storage whose ledger has the cells of `make sweep ROUTING=3`, but for one that failed."""
-    sweep = choices.load_sweep("ablation", choices.Choices(routing="3"))
+    sweep = choices.load_sweep("ablation", {"ROUTING": "3"})
     points = expand.expand_sweep(sweep)
     for number, point in enumerate(points):
         path = storage / "ledger" / folder_of(point.cell.signature)
@@ -40,8 +40,8 @@ def finished(storage: Path) -> Path:
 
 
 def report(storage: Path, *arguments: str) -> int:
-    """`capsweep report ablation --routing 3 ARGUMENTS`."""
-    return cli.main(["report", "ablation", "--routing", "3", "--storage", str(storage), *arguments])
+    """`capsweep report ablation ROUTING=3 ARGUMENTS`."""
+    return cli.main(["report", "ablation", "ROUTING=3", f"STORAGE={storage}", *arguments])
 
 
 def rows_of(folder: Path) -> list[dict[str, str]]:
@@ -87,8 +87,8 @@ def test_publish_writes_beside_the_sweep_how_to_make_it_anywhere(
 ) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(spec.load("ablation").path.read_text())
-    words = ["report", str(mine), "--routing", "3", "--storage", str(finished), "--publish"]
-    kept = ["--exclude", "arm=capsnet seed=0", "optim.optimizer.lr=0.001"]
+    words = ["report", str(mine), "ROUTING=3", f"STORAGE={finished}", "--publish"]
+    kept = ["EXCLUDE=arm=capsnet seed=0", "optim.optimizer.lr=0.001"]
     assert cli.main([*words, *kept, f"places.data={tmp_path}", "trainer.threads=2"]) == 0
     page = mine.with_suffix(".md")
     assert f"published: {page}" in capsys.readouterr().out
@@ -98,8 +98,8 @@ def test_publish_writes_beside_the_sweep_how_to_make_it_anywhere(
 
 
 REFUSED = {
-    "--routing 3": "mine.md has the table of `make report SWEEP=mine.yaml`; to replace it, remove",
-    "--epochs 5": "mine-epochs-5 is not published: no cell is finished",
+    "ROUTING=3": "mine.md has the table of `make report SWEEP=mine.yaml`; to replace it, remove",
+    "EPOCHS=5": "mine-epochs-5 is not published: no cell is finished",
 }
 
 
@@ -108,9 +108,9 @@ def test_other_choices_are_another_report_and_replace_no_answer_unsaid(
 ) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(spec.load("ablation").path.read_text())
-    words = ["report", str(mine), "--storage", str(finished), "--publish"]
+    words = ["report", str(mine), f"STORAGE={finished}", "--publish"]
     page = mine.with_suffix(".md")
-    assert cli.main([*words, "--routing", "3"]) == cli.main(words) == 0
+    assert cli.main([*words, "ROUTING=3"]) == cli.main(words) == 0
     replaced = "; it had the table of: make report SWEEP=mine.yaml ROUTING=3\n"
     assert f"published: {page}{replaced}" in capsys.readouterr().out
     answer = page.read_text()
@@ -130,11 +130,11 @@ def test_other_choices_are_another_report_and_replace_no_answer_unsaid(
 def test_where_nothing_is_finished_a_report_says_which_choices_are(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["sweep", "ablation", "--executor", "local", "--arms", "cnn", "--seeds", "2"]
+    words = ["sweep", "ablation", "EXECUTOR=local", "ARMS=cnn", "SEEDS=2"]
     small = ["limit_batches=1", "batch_size=8", "model.hidden=8", "epochs=1", "logger=csv"]
-    assert cli.main([*words, "--storage", str(finished), *small]) == 0
+    assert cli.main([*words, f"STORAGE={finished}", *small]) == 0
     capsys.readouterr()
-    assert report(finished, "--epochs", "5") == 0
+    assert report(finished, "EPOCHS=5") == 0
     printed = capsys.readouterr().out
     assert "ablation-epochs-5-routing-3: no cell is finished\n" in printed
     assert "finished: digits, 1 epoch, batch size 8, limit_batches 1, seeds 0,1" in printed
@@ -150,7 +150,7 @@ def test_a_search_writes_what_a_sweep_writes(
 ) -> None:
     file = tmp_path / "rates.yaml"
     file.write_text(SEARCH)
-    words = ["report", str(file), "--storage", str(storage)]
+    words = ["report", str(file), f"STORAGE={storage}"]
     assert cli.main([*words, "--publish"]) == 2
     assert "error: rates is a search: " in capsys.readouterr().err
     assert cli.main(words) == 0
@@ -198,9 +198,9 @@ def test_a_figure_that_nobody_knows_is_named_with_those_there_are(
 def test_a_sweep_that_ran_does_not_fail_for_its_report(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["sweep", "ablation", "--arms", "cnn", "--executor", "local"]
+    words = ["sweep", "ablation", "ARMS=cnn", "EXECUTOR=local"]
     (finished / "reports").write_text("a file")
-    assert cli.main([*words, "--storage", str(finished), "logger=csv"]) == 0
+    assert cli.main([*words, f"STORAGE={finished}", "logger=csv"]) == 0
     assert "index.html could not be written (NotADirectoryError" in capsys.readouterr().out
     assert report(finished) == 1
     assert capsys.readouterr().out.endswith("; make report tries again\n")
@@ -224,9 +224,9 @@ def test_a_row_gets_the_figure_of_its_first_seed_once_and_the_page_shows_it(
 ) -> None:
     file = tmp_path / "decoders.yaml"
     file.write_text(DECODERS)
-    assert cli.main(["sweep", str(file), "--storage", str(storage), "--executor", "local"]) == 0
+    assert cli.main(["sweep", str(file), f"STORAGE={storage}", "EXECUTOR=local"]) == 0
     capsys.readouterr()
-    words = ["report", str(file), "--storage", str(storage), "--evals"]
+    words = ["report", str(file), f"STORAGE={storage}", "--evals"]
     assert cli.main([*words, "reconstructions", "--json"]) == 0
     printed = capsys.readouterr()
     fields = json.loads(printed.out)["fields"]

@@ -64,7 +64,7 @@ def begun(storage: Path) -> Path:
 
 @pytest.mark.parametrize("command", ["report", "plan"])
 def test_the_ablation_fits_a_terminal_of_eighty_columns(command: str, begun: Path) -> None:
-    output = in_terminal(80, command, "ablation", "--storage", str(begun))
+    output = in_terminal(80, command, "ablation", f"STORAGE={begun}")
     assert ESCAPE in output
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output).splitlines()
     lines = [line for line in lines if not line.startswith("report: ")]
@@ -73,7 +73,7 @@ def test_the_ablation_fits_a_terminal_of_eighty_columns(command: str, begun: Pat
 
 
 def test_a_log_has_whole_lines_and_no_escape_codes(begun: Path) -> None:
-    command = [sys.executable, "-m", "capsweep", "report", "ablation", "--storage", str(begun)]
+    command = [sys.executable, "-m", "capsweep", "report", "ablation", f"STORAGE={begun}"]
     known = dict(os.environ)  # readline has put COLUMNS where only a child sees it
     printed = subprocess.run(command, capture_output=True, text=True, check=True, env=known).stdout
     assert ESCAPE not in printed
@@ -129,10 +129,10 @@ def logged(encoding: str, lines: list[str]) -> Iterator[None]:
 
 
 COMMANDS = [
-    "report ablation --storage STORAGE --seeds 1",
-    "report ablation --storage STORAGE --seeds 1 --json",
-    "plan ablation --storage STORAGE",
-    "ledger ls --storage STORAGE",
+    "report ablation STORAGE=STORAGE SEEDS=1",
+    "report ablation STORAGE=STORAGE SEEDS=1 --json",
+    "plan ablation STORAGE=STORAGE",
+    "ledger ls STORAGE=STORAGE",
     "train --help",
     "sweep --help",
 ]
@@ -169,7 +169,7 @@ def test_a_report_is_in_files_before_it_is_on_the_screen(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(terminal, "print_table", interrupt)
-    assert cli.main(["report", "ablation", "--storage", str(begun)]) == program.INTERRUPTED
+    assert cli.main(["report", "ablation", f"STORAGE={begun}"]) == program.INTERRUPTED
     assert (begun / "reports" / "ablation" / "index.html").exists()
 
 

@@ -19,7 +19,6 @@ from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
 from capsweep.training import build, callbacks, ddp, devices, fit, provenance
 from capsweep.training.run_hooks import RunHooks
-from capsweep.training.size import network_size
 
 
 def run(
@@ -94,8 +93,7 @@ def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
     rerun, result = cell.config["rerun"], ledger.read_result(cell.signature)
     if result is None or rerun == "always":
         return None
-    parameters = network_size(cell.config).parameters
-    entry = ledger.judge(cell.signature, Entry("done", result), cell.config, parameters)
+    entry = ledger.judge(cell.signature, Entry("done", result), cell.config)
     return None if entry.status in ("failed", rerun) else result
 
 

@@ -22,7 +22,7 @@ from capsweep.data.images import Reader
 from capsweep.errors import DataError
 from capsweep.shards import verify
 from capsweep.shards.groups import read_range
-from capsweep.shards.manifest import Manifest
+from capsweep.shards.manifest import INDEX, Manifest
 from capsweep.shards.reader import ShardReader, StoredRanges
 from capsweep.shards.verify import ShardVerifier, check_sizes
 from capsweep.storage import official_files

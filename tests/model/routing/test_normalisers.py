@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
-from routing_oracles import Image, RoutedImage, Shape, any_seed
+from routing_oracles import Image, RoutedImage, Shape
 from routing_variants import assert_same, iterations, normal
 from torch import Tensor
 
@@ -75,31 +75,6 @@ def test_which_logits_have_the_same_couplings(
         torch.testing.assert_close(shifted_J, coupling_J, rtol=0, atol=1e-9)
     if name == "max_min":
         assert_same(NORMALISERS[name](scale * logit_J, 0), coupling_J)
-
-
-def test_only_max_min_ignores_the_scale_and_only_sigmoid_heeds_a_shift() -> None:
-    logit_J = torch.tensor([0.1, -0.3, 0.2])
-    for name, normalise in NORMALISERS.items():
-        coupling_J = normalise(logit_J, 0)
-        assert torch.allclose(normalise(3 * logit_J, 0), coupling_J) == (name == "max_min")
-        assert torch.allclose(normalise(logit_J + 3, 0), coupling_J) == (name != "sigmoid")
-        fewer_J = normalise(logit_J[:2], 0)
-        assert torch.allclose(fewer_J, coupling_J[:2]) == (name == "sigmoid")
-
-
-@law
-@given(any_seed, st.integers(2, 6))
-def test_max_min_gives_all_to_one_parent_and_nothing_to_one(seed: int, parents: int) -> None:
-    coupling_NJ = NORMALISERS["max_min"](normal(seed)(9, parents), 1)
-    assert ((coupling_NJ == 0).sum(dim=1) == 1).all()
-    assert ((coupling_NJ == 1).sum(dim=1) == 1).all()
-
-
-@law
-@given(st.floats(-3, 3), st.floats(-3, 3))
-def test_sparsemax_of_two_is_a_cut_line(one: float, other: float) -> None:
-    found = NORMALISERS["sparsemax"](torch.tensor([[one], [other]], dtype=torch.float64), 0)
-    assert found[0].item() == pytest.approx(min(max((1 + one - other) / 2, 0), 1), abs=1e-12)
 
 
 @every_normaliser

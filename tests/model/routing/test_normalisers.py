@@ -3,7 +3,6 @@
 Shape letters: B batch, I children, J parents, N logits.
 """
 
-import itertools
 from collections.abc import Callable
 from functools import partial
 
@@ -108,25 +107,6 @@ def test_dynamic_routing_divides_children_by_it(shape: Shape, num_iters: int, na
         module.bias_JD.detach(),
         with_gradients=False,
     )
-
-
-@pytest.mark.parametrize("shape", [(3, 5, 4, 3, 2), None], ids=str)
-@pytest.mark.parametrize("gradient", ["full", "last"])
-@every_normaliser
-def test_the_fast_path_is_the_reference(shape: Shape, gradient: str, name: str) -> None:
-    votes, draw = oracles.draw_votes(shape), normal(1)
-    sizes = oracles.sizes_of(votes)
-    bias_JD = draw(sizes.parents, sizes.parent_pose).requires_grad_()
-    prior_LJ = draw(sizes.children, sizes.parents).requires_grad_()
-    leaves = [bias_JD, prior_LJ, *oracles.leaves_of(votes)]
-    results = []
-    for impl, num_iters in itertools.product(("reference", "fast"), (1, 3)):
-        options = {"prior_LJ": prior_LJ, "gradient": gradient, "normaliser": name}
-        routed = dynamic.IMPLS[impl](votes, num_iters, bias_JD, **options)
-        outputs = [routed.pose_BJD, routed.act_BJ]
-        results.append([*outputs, *oracles.differentiate(outputs, leaves)])
-    for one, other in zip(results[0] + results[1], results[2] + results[3], strict=True):
-        assert_same(one, other)
 
 
 @pytest.mark.gpu

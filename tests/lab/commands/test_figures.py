@@ -65,10 +65,8 @@ def test_figures_of_one_digit_are_pictures_with_their_numbers(
     assert str(numbers["caption"]) == printed[2]
     assert numbers["images"].shape == numbers["reconstructions"].shape == (16, 1, 28, 28)
     assert (numbers["labels"] == numbers["predictions"]).sum() == 8
-    assert draw("perturbations", name, storage, "--classes", "8,3") == 0
-    pages = {"perturbations-class3.png", "perturbations-class8.png"}
-    assert {path.name for path in folder.glob("perturbations*.png")} == pages
-    assert draw("perturbations", name, storage, "--examples", "5", "--classes", "3") == 2
+    assert draw("perturbations", name, storage) == 0
+    assert len({path.name for path in folder.glob("perturbations-class?.png")}) == 10
     assert draw("perturbations", name, storage, "--examples", "5") == 0
     (path,) = folder.glob("perturbations-class*-example5.png")
     assert read_numbers(storage, name, path.stem)["reconstructions"].shape == (16, 11, 1, 28, 28)
@@ -145,7 +143,6 @@ def test_a_figure_that_a_cell_has_not_names_the_cell_and_what_it_lacks(
     ("name", "options", "message"),
     [
         ("reconstructions", [], "'0123': no cell of"),
-        ("perturbations", ["--classes", "three"], "--classes: must be places such as 0,5,7"),
         ("vote-distances", ["--examples", "0,²"], "--examples: must be places such as 0,5,7"),
         ("couplings", ["--iterations", "0"], "--iterations: must be a whole number >= 1, got 0"),
     ],

@@ -124,7 +124,7 @@ def test_a_figure_that_a_cell_has_not_names_the_cell_and_what_it_lacks(
     cases = {
         "reconstructions": (network.signature, "its network has no decoder"),
         "perturbations": (network.signature, "loss.reconstruction.weight=0.0005"),
-        "segmentation": (finished, "its images do not show two classes"),
+        "segmentation": (finished, "each of its images has 1 label"),
         "routing-change": (network.signature, "its network does not route"),
         "couplings": (network.signature, "its network does not route"),
         "vote-distances": (finished, "its routing gives no distances of votes"),
@@ -133,7 +133,7 @@ def test_a_figure_that_a_cell_has_not_names_the_cell_and_what_it_lacks(
     for name, (signature, message) in cases.items():
         assert draw(name, signature, storage) == 2
         error = capsys.readouterr().err
-        assert error.startswith(f"error: {signature}: its ")
+        assert error.startswith(f"error: {signature}: ")
         assert message in error
         assert error.count("\n") == 1
         assert not list(find_folder(storage, signature).glob("[!w]*"))  # worst-examples alone

@@ -47,7 +47,7 @@ def test_it_is_printed_for_people_and_programs_and_written(
     storage: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert main(["bench", "sweep", "--storage", str(storage)]) == 0
+    assert main(["bench", "sweep", f"STORAGE={storage}"]) == 0
     printed = capsys.readouterr().out
     for text in ("at most 30", "skipped: no AMX", "1,234", ", code "):
         assert text in printed
@@ -61,7 +61,7 @@ def test_it_is_printed_for_people_and_programs_and_written(
 
 @pytest.mark.usefixtures("measured")
 def test_the_section_of_a_page_is_renewed(page: Path, storage: Path) -> None:
-    main(["bench", "sweep", "--storage", str(storage), "--publish", str(page)])
+    main(["bench", "sweep", f"STORAGE={storage}", "--publish", str(page)])
     text = page.read_bytes().decode()
     assert "old" not in text
     assert "| plan | 2 s | at most 30 | kept |" in text
@@ -74,7 +74,7 @@ def test_numbers_of_a_gpu_have_a_section_of_their_own(
     page: Path, storage: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench, "is_gpu", lambda: True)
-    words = ["bench", "sweep", "--storage", str(storage), "--publish", str(page)]
+    words = ["bench", "sweep", f"STORAGE={storage}", "--publish", str(page)]
     assert main(words) == 2
     assert "<!-- bench sweep on a GPU: begin -->" in capsys.readouterr().err
     section = "<!-- bench sweep on a GPU: begin -->\n<!-- bench sweep on a GPU: end -->\n"
@@ -91,7 +91,7 @@ def test_a_red_gate_leaves_nothing(
         raise CandidateError("wrong: pose_BJD differs")
 
     monkeypatch.setattr("capsweep.lab.bench.sweep.measure_sweep", refuse)
-    flags = ["--storage", str(storage), "--publish", str(page)]
+    flags = [f"STORAGE={storage}", "--publish", str(page)]
     assert main(["bench", "sweep", *flags]) == 1
     printed, errors = capsys.readouterr()
     assert printed == ""
@@ -105,7 +105,7 @@ def test_a_page_without_a_place_is_refused_before_measuring(
 ) -> None:
     monkeypatch.setattr("capsweep.lab.bench.sweep.measure_sweep", lambda: pytest.fail("measured"))
     page.write_text("nothing")
-    assert main(["bench", "sweep", "--storage", str(storage), "--publish", str(page)]) == 2
+    assert main(["bench", "sweep", f"STORAGE={storage}", "--publish", str(page)]) == 2
     assert "<!-- bench sweep: begin -->" in capsys.readouterr().err
 
 
@@ -116,10 +116,10 @@ def test_what_is_quick_is_kept_apart_and_has_no_bars(
         return BenchReport([Measured(f"{cells} {seeds}", 31.0, "s", 30)])
 
     monkeypatch.setattr("capsweep.lab.bench.sweep.measure_sweep", measure)
-    assert main(["bench", "--quick", "sweep", "--storage", str(storage)]) == 0
+    assert main(["bench", "--quick", "sweep", f"STORAGE={storage}"]) == 0
     assert [path.name for path in (storage / "bench").iterdir()] == ["sweep-quick.json"]
     monkeypatch.setattr("capsweep.lab.bench.sweep.measure_sweep", lambda: measure(1, 1))
-    assert main(["bench", "sweep", "--storage", str(storage)]) == 1  # a bar is missed
+    assert main(["bench", "sweep", f"STORAGE={storage}"]) == 1  # a bar is missed
     assert main(["bench", "--quick", "sweep", "--publish", str(page)]) == 2
     assert "measures nothing that could be published" in capsys.readouterr().err
 

@@ -24,7 +24,7 @@ Output = pytest.CaptureFixture[str]
 
 
 def draw(name: str, signature: str, storage: Path, *options: str) -> int:
-    choices = [signature, "--storage", str(storage), "--device", "cpu", *options]
+    choices = [signature, f"STORAGE={storage}", "--device", "cpu", *options]
     return cli.main(["eval", name, *choices])
 
 
@@ -180,8 +180,8 @@ def test_a_row_gets_the_figure_of_its_first_seed_once_and_the_page_shows_it(
 ) -> None:
     file = tmp_path / "decoders.yaml"
     file.write_text(DECODERS)
-    where = [str(file), "--storage", str(storage)]
-    assert cli.main(["sweep", *where, "--executor", "local"]) == 0
+    where = [str(file), f"STORAGE={storage}"]
+    assert cli.main(["sweep", *where, "EXECUTOR=local"]) == 0
     capsys.readouterr()
     words = ["eval", "figures", *where, "--device", "cpu", "--only", "reconstructions"]
     assert cli.main(words) == 0

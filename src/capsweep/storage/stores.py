@@ -186,9 +186,9 @@ class Bucket:
         """See Disk."""
         return sorted(info.base_name for info in self._list_infos(folder))
 
-    def list_files(self, folder: str) -> Iterator[tuple[str, int]]:
-        """See Disk."""
-        infos = self._list_infos(folder, is_deep=True)
+    def list_files(self, folder: str, is_deep: bool = True) -> Iterator[tuple[str, int]]:
+        """See Disk. is_deep: with the files of folders below it."""
+        infos = self._list_infos(folder, is_deep)
         for info in sorted(infos, key=lambda info: info.path):
             if info.is_file:
                 yield info.path.removeprefix(self.folder).lstrip("/"), info.size

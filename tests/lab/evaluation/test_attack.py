@@ -24,7 +24,6 @@ from capsweep.lab.evaluation.attack import (
     Aim,
     Attack,
     AttackCount,
-    AttackOptions,
     ThreatModel,
     make_threat_model,
 )
@@ -65,10 +64,8 @@ def make_attack(
     steps: int = 10,
     restarts: int = 3,
     targeted: bool = False,
-    seed: int = 0,
 ) -> Attack:
-    options = AttackOptions((method,), (eps,), targeted, steps=steps, restarts=restarts)
-    return options.list_attacks(method, seed)[0]
+    return attack.make_attack(method, eps, targeted, steps, restarts)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -172,7 +169,7 @@ def test_one_batch_is_attacked_at_a_time(
     monkeypatch.setattr(attack, "make_threat_model", make)
     config, test = {"seed": 0, "precision": "32"}, ShiftedImages(examples, "test", 1)
     cell = TrainedCell("cell", config, network, test)
-    ((_, content),) = attack.attack_cell(cell, AttackOptions(("pgd",), (0.1,)), None)
+    ((_, content),) = attack.attack_cell(cell, None, {"pgd": [make_attack("pgd")]}, None)
     assert (content["attacks"][0]["tries"], most) == (3 * COUNT, 1)
 
 

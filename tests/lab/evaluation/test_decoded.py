@@ -2,6 +2,7 @@
 digits.
 """
 
+from argparse import Namespace
 from collections.abc import Callable
 
 import numpy as np
@@ -14,12 +15,13 @@ from capsweep.errors import NotApplicableError, UserError
 from capsweep.lab.evaluation import decoded
 from capsweep.lab.evaluation.checkpoint import TrainedCell
 from capsweep.lab.evaluation.decoded import Columns
-from capsweep.lab.evaluation.figures import reconstructions, segmentation
+from capsweep.lab.evaluation.figures import segmentation
 from capsweep.ledger.ledger import Predictions
 from capsweep.training.objective import Objective
 
 SHORT = ("epochs=1", "limit_batches=1")
 TWO = ("epochs=1", "dataset=multimnist", "dataset.source=digits")
+OPTIONS = Namespace(correct=3, failures=2)
 MakeCell = Callable[..., Cell]
 
 
@@ -41,8 +43,8 @@ def test_examples_are_those_of_the_test_and_say_what_they_said(
     assert sorted([*examples.correct, *examples.failures]) == [0, 1, 2, 3]
     assert examples.pose_KJD.shape == (4, 10, 16)
     np.testing.assert_allclose(examples.pose_KJD.norm(dim=2).numpy(), stored[0][places], atol=1e-5)
-    with pytest.raises(NotApplicableError, match="its images do not show two classes"):
-        segmentation.measure(network, stored, 1, 1)
+    with pytest.raises(NotApplicableError, match="has 1 label; segmentation needs"):
+        decoded.draw_columns(network, stored, OPTIONS, 2)
     altered_MN, label = stored[0].copy(), stored[1][17]
     altered_MN[17, label if 3 in examples.failures else (label + 1) % 10] = 9
     with pytest.raises(NotApplicableError, match="no such examples; ask for --correct"):
@@ -84,16 +86,16 @@ def test_columns_are_what_training_drew_of_labels_and_then_of_predictions(
     small_cell: MakeCell,
 ) -> None:
     network, stored = trained(small_cell("epochs=1"))
-    check_columns(network, stored, reconstructions.measure(network, stored, 3, 2))
+    check_columns(network, stored, decoded.draw_columns(network, stored, OPTIONS, 1))
 
 
 def test_of_two_digits_both_are_drawn(
     small_cell: MakeCell,
 ) -> None:
     network, stored = trained(small_cell(*TWO, "dataset.batches.test_examples=500"))
-    check_columns(network, stored, segmentation.measure(network, stored, 3, 2))
-    with pytest.raises(NotApplicableError, match=r"two classes, .* ask for segmentation"):
-        reconstructions.measure(network, stored, 1, 1)
+    check_columns(network, stored, decoded.draw_columns(network, stored, OPTIONS, 2))
+    with pytest.raises(NotApplicableError, match="has 2 labels; ask for segmentation"):
+        decoded.draw_columns(network, stored, OPTIONS, 1)
 
 
 def test_disjoint_digits_keep_their_colours_and_common_pixels_are_yellow() -> None:

@@ -36,14 +36,6 @@ def test_the_band_of_one_point_is_a_bar(scale: str) -> None:
     assert draw_high(BandedCurve("a", x, middle, middle, middle)) < 50
 
 
-def test_curves_of_one_step_have_one_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(panels, "finish_figure", lambda figure, *_: figure)
-    step, loss = np.array([100]), np.array([0.5])
-    panel = Panel("loss", [BandedCurve(name, step, loss, loss, loss) for name in "ab"])
-    figure = panels.draw_panels([panel], "step", "", "")
-    assert figure.axes[0].get_xticks().tolist() == [100]
-
-
 def test_a_band_that_reaches_zero_is_drawn_in_a_log_scale() -> None:
     x = np.arange(1, 5)
     curve = BandedCurve("classes", x, 1.0 / x, 0.0 * x, 2.0 / x)

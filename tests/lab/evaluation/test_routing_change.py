@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from png_images import read_pixels
 from torch import Tensor
 from toy_routings import UniformRouting
 from trained_cells import make_routed
@@ -14,13 +13,10 @@ from capsweep.errors import NotApplicableError
 from capsweep.lab.evaluation.figures.routing_change import (
     LOGITS,
     SHARES,
-    collect_answers,
-    draw,
     measure,
     measure_shares,
     measure_trace,
 )
-from capsweep.lab.evaluation.routing_measures import RoutedAnew
 from capsweep.lab.evaluation.traces import find_routed
 from capsweep.model.routing import LayerSizes
 
@@ -76,17 +72,6 @@ def test_the_change_is_that_of_the_logits_of_the_network() -> None:
         np.testing.assert_allclose(found.by_layer["classes"][:, t], change_B, rtol=1e-3)
 
 
-def test_every_layer_is_traced_with_the_iterations_that_are_asked_for() -> None:
-    overrides = ["model=matrix_capsnet_tiny", "routing=em"]
-    found = measure(make_routed(overrides, 2, 4))
-    assert found.quantity == "assignments"
-    assert {name: change_BT.shape for name, change_BT in found.by_layer.items()} == {
-        "capsules.0": (2, 3),
-        "capsules.1": (2, 3),
-        "classes": (2, 3),
-    }
-
-
 def test_changes_rise_and_their_shares_fall() -> None:
     found = measure(make_routed(["model=capsnet_small"], 20, 10))
     spreads = found.summarise_layers()
@@ -97,16 +82,6 @@ def test_changes_rise_and_their_shares_fall() -> None:
     np.testing.assert_allclose(changes.std, found.by_layer["classes"].std(axis=0))
     assert changes.quantiles.shape == (5, 10)
     assert set(shares.collect_arrays("x")) == {"x.mean", "x.std", "x.quantiles"}
-
-
-def test_answers_by_iterations_have_a_panel_of_their_own() -> None:
-    found = measure(make_routed(["model=capsnet_small"], 3, 3))
-    answers = [RoutedAnew(1, 0.25, 0.5), RoutedAnew(3, 0.0, 0.5), RoutedAnew(10, None, None)]
-    arrays = collect_answers(answers)
-    assert arrays["answers.iterations"].tolist() == [1, 3, 10]
-    np.testing.assert_array_equal(arrays["answers.changed"], [0.25, 0.0, np.nan])
-    widths = [read_pixels(draw(found, "", "", each)).shape[1] for each in ((), answers)]
-    assert widths[1] == pytest.approx(4 / 3 * widths[0])
 
 
 def test_as_in_training_unless_asked_and_no_more_images_than_there_are() -> None:

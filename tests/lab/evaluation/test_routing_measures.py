@@ -204,11 +204,6 @@ def test_the_iterations_of_training_change_nothing(trained: int) -> None:
     assert found[10].error == pytest.approx((others_MN.argmax(axis=1) != labels).mean())
 
 
-def test_a_routing_without_iterations_has_none_to_vary() -> None:
-    for variant in ("uniform", "self_attention"):
-        assert vary_iterations(make_network(*SMALL, f"routing={variant}")) is None
-
-
 def test_the_answer_to_an_image_of_two_classes_is_a_set() -> None:
     scores_MN = np.array([[0.9, 0.1, 0.8], [0.8, 0.1, 0.9], [0.1, 0.9, 0.8]])
     assert find_answers(scores_MN, 2).tolist() == [[0, 2], [0, 2], [1, 2]]

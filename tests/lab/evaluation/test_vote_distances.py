@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from png_images import find_colour, read_pixels
 from torch import Tensor
 
 from capsweep.errors import NotApplicableError
-from capsweep.lab.evaluation.figures.vote_distances import describe_figure, draw, measure
+from capsweep.lab.evaluation.figures.vote_distances import measure
 
 ITERATIONS, CHILDREN, CLASSES = 3, 200, 5
 
@@ -51,14 +50,3 @@ def test_a_panel_is_a_histogram_of_distances_weighted_by_the_assignment() -> Non
 def test_a_routing_without_distances_is_told_what_it_lacks(trace: list | None) -> None:
     with pytest.raises(NotApplicableError, match="vote distances need routing=em"):
         measure(trace, 0)
-
-
-def test_no_panel_is_blank_and_rows_have_their_colours() -> None:
-    histograms = measure(make_trace(), 0)
-    assert "12 bins on [0, 0.05]" in describe_figure(histograms)
-    picture = read_pixels(draw(histograms, 2, "cell"))
-    rows = np.array_split(np.arange(picture.shape[0]), ITERATIONS)
-    colours = ((31, 119, 180), (255, 127, 14), (44, 160, 44))
-    for row, colour in zip(rows, colours, strict=True):
-        for column in np.array_split(np.arange(picture.shape[1]), CLASSES):
-            assert find_colour(picture[np.ix_(row, column)], colour).sum() > 200

@@ -154,7 +154,7 @@ def test_shared_votes_are_one_matrix_of_each_parent_in_every_layer(shared: bool)
     assert network.classes.weight_IJDP.shape == (1 if shared else children, 10, 16, 8)
     assert network.classes.votes_per_image == children * 10
     network = make_network("model=matrix_capsnet_tiny", f"model.votes.shared={shared}")
-    for layer in (*network.capsules, network.classes):
+    for layer in (*network.capsules.children(), network.classes):
         assert (layer.weight_KIJSS.shape[:2] == (1, 1)) == shared
 
 

@@ -7,11 +7,10 @@ Shape letters: B batch, C channels, H W image.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -35,8 +34,7 @@ TOLERANCE = 1e-5
 FEWEST_ROUNDS = 3
 
 
-@dataclass(frozen=True)
-class ConvolutionSizes:
+class ConvolutionSizes(NamedTuple):
     """Of a square convolution without padding: as many channels as outputs, square images."""
 
     channels: int
@@ -160,7 +158,7 @@ def _measure_grid(grid: Sequence[ConvolutionSizes], _: object) -> list[dict[str,
         choice = DIRECT if automatic.find_method() == DIRECT else TRANSFORMED
         rows.append(
             {
-                **asdict(sizes),
+                **sizes._asdict(),
                 "direct: ms": direct * 1e3,
                 "transformed: ms": transformed * 1e3,
                 "over direct": median_ratio(seconds, DIRECT, TRANSFORMED),

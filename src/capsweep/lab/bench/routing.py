@@ -9,9 +9,8 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, T it
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -93,8 +92,7 @@ def replace_routing(network: nn.Module, route: Route) -> None:
         layer.route = lambda votes, num_iters, bias_JD, **_: route(votes, num_iters, bias_JD)
 
 
-@dataclass(frozen=True)
-class RoutingSizes:
+class RoutingSizes(NamedTuple):
     """B, I, J, P, D, T."""
 
     batch: int = 128
@@ -160,7 +158,7 @@ def check_route(route: Route, gate: Sequence[RoutingSizes] = GATE) -> None:
     """Raise CandidateError unless a candidate gives the reference's outputs and gradients."""
     for sizes in gate:
         for num_iters in GATE_ITERATIONS:
-            problem = RoutingProblem(replace(sizes, num_iters=num_iters), torch.float64)
+            problem = RoutingProblem(sizes._replace(num_iters=num_iters), torch.float64)
             expected = problem.compute_results(dynamic.reference)
             check_parity(expected, problem.compute_results(route), TOLERANCE)
 
@@ -199,7 +197,7 @@ def prepare_call(name: str, sizes: RoutingSizes, which: str) -> Callable[[], obj
     threads, and buffers of the libraries.
     """
     route = list_candidates()[name]
-    RoutingProblem(replace(sizes, batch=2, children=16)).make_call(route, which)()
+    RoutingProblem(sizes._replace(batch=2, children=16)).make_call(route, which)()
     return RoutingProblem(sizes).make_call(route, which)
 
 

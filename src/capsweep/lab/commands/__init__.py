@@ -5,3 +5,12 @@ each, or one `run(parsed)` for all, which reads `parsed.command`. A package is a
 `TEXT` says what they do. All are imported for `capsweep --help`, so they import torch and numpy
 within their functions alone.
 """
+
+from typing import Any
+
+from capsweep.cli.parser import Option
+
+
+def option(name: str, text: str, **settings: Any) -> Option:
+    """Return an option of a command, as argparse takes it."""
+    return name, {"help": text, **settings}

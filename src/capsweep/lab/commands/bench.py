@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from capsweep.cli.parser import Command, Option
+from capsweep.cli.parser import Command
 from capsweep.errors import UserError
+from capsweep.lab.commands import option
 
 NAMED = "parity"  # runs where it is named
 BENCHES = {  # name: its module
@@ -15,10 +16,10 @@ BENCHES = {  # name: its module
     "shards": "data",
     **{name: name for name in ("sweep", "routing", "convolution", "step", "data", NAMED)},
 }
-OPTIONS: tuple[Option, ...] = (
-    ("names", {"help": f"of {', '.join(BENCHES)}; default: all but {NAMED}", "nargs": "*"}),
-    ("--quick", {"help": "tiny sizes, to see that it runs", "action": "store_true"}),
-    ("--publish", {"help": "renew their sections of this page", "metavar": "PAGE"}),
+OPTIONS = (
+    option("names", f"of {', '.join(BENCHES)}; default: all but {NAMED}", nargs="*"),
+    option("--quick", "tiny sizes, to see that it runs", action="store_true"),
+    option("--publish", "renew their sections of this page", metavar="PAGE"),
 )
 COMMANDS: dict[str, Command] = {
     "bench": ("measure, and print every number beside its bar", OPTIONS)

@@ -12,7 +12,7 @@ Shape letters: B batch, N classes, C H W image.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -91,43 +91,28 @@ class Attack:
     targeted: bool
     steps: int
     restarts: int
-    seed: int
+    seed: int = 0
 
     @property
     def step(self) -> float:
-        """By how much each value moves in a step."""
+        """Return by how much each value moves in a step."""
         return (PGD_REACH if self.method == "pgd" else 1.0) * self.eps / self.steps
-
-
-@dataclass(frozen=True)
-class AttackOptions:
-    """The attacks on every cell. examples: the first so many; None: all that it was tested on.
-
-    steps, restarts: of methods that take more than one.
-    """
-
-    methods: tuple[str, ...]
-    eps: tuple[float, ...]
-    targeted: bool = False
-    steps: int = 10
-    restarts: int = 5
-    examples: int | None = None
 
     @property
     def aim_name(self) -> str:
-        """What the attack aims at, as tables and file names say it."""
+        """Return what the attack aims at, as tables and file names say it."""
         return "targeted" if self.targeted else "untargeted"
 
     @property
     def rate(self) -> str:
-        """Return the key of the fraction that a content has of each attack."""
+        """Return the key of the fraction that a content has of the attack."""
         return "success_rate" if self.targeted else "accuracy"
 
-    def list_attacks(self, method: str, seed: int) -> list[Attack]:
-        """One for each eps."""
-        steps = 1 if method == "fgsm" else self.steps
-        restarts = self.restarts if method == "pgd" else 1
-        return [Attack(method, eps, self.targeted, steps, restarts, seed) for eps in self.eps]
+
+def make_attack(method: str, eps: float, targeted: bool, steps: int, restarts: int) -> Attack:
+    """Return an attack, with as many steps and restarts as its method takes."""
+    steps, restarts = 1 if method == "fgsm" else steps, restarts if method == "pgd" else 1
+    return Attack(method, eps, targeted, steps, restarts)
 
 
 class AttackCount(NamedTuple):
@@ -142,33 +127,39 @@ class AttackCount(NamedTuple):
 
 
 def attack_cell(
-    cell: TrainedCell, options: AttackOptions, stored: Predictions
+    cell: TrainedCell,
+    stored: Predictions,
+    attacks: Mapping[str, Sequence[Attack]],
+    examples: int | None,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and content of a file in `evals/` for each method: counts of the cell's attacks at each
-    eps, and the accuracy that is left, or the rate of success of targeted ones.
+    """Yield name and content of a file in `evals/` for each method: counts of its attacks, and the
+    accuracy that is left, or the rate of success of targeted ones.
 
-    Raises UserError naming the cell, also where its network, of unchanged images, does not say what
-    its test stored.
+    attacks: by method; the cell's seed is theirs. examples: the first so many; None: all that the
+    cell was tested on. Raises UserError naming the cell, also where its network, of unchanged
+    images, does not say what its test stored.
     """
-    retest = verify_predictions(cell, stored, options.examples)
+    retest = verify_predictions(cell, stored, examples)
     parts = list(split_range(retest.examples, BATCH))  # their images are made one after another
     bounds = make_threat_model(cell, parts[0]).bounds
-    for method in options.methods:
-        attacks, results = options.list_attacks(method, cell.config["seed"]), []
-        for attack in attacks:
+    for method, of_method in attacks.items():
+        seeded = [replace(attack, seed=cell.config["seed"]) for attack in of_method]
+        results = []
+        for attack in seeded:
             counts = [
                 count_successes(cell, make_threat_model(cell, part), attack, part.start)
                 for part in parts
             ]
             count = AttackCount(*map(sum, zip(*counts, strict=True)))
-            successes = count.successes if options.targeted else count.tries - count.successes
+            successes = count.successes if attack.targeted else count.tries - count.successes
             result = {**asdict(attack), "step": attack.step, **count._asdict()}
-            results.append(result | {options.rate: successes / count.tries})
-        settings = [[asdict(attack) for attack in attacks], EPS_SCALE, retest.examples]
+            results.append(result | {attack.rate: successes / count.tries})
+        aim = seeded[0].aim_name
+        settings = [[asdict(attack) for attack in seeded], EPS_SCALE, retest.examples]
         digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
         content = {
             "method": method,
-            "aim": options.aim_name,
+            "aim": aim,
             "eps_scale": EPS_SCALE,
             "bounds": bounds,
             "examples": retest.examples,
@@ -178,7 +169,7 @@ def attack_cell(
             "device": str(cell.test.device),
             "code": code_identity.hash_package(),
         }
-        yield f"attack-{method}-{options.aim_name}-{digest}.json", content
+        yield f"attack-{method}-{aim}-{digest}.json", content
 
 
 class Aim(NamedTuple):

@@ -4,6 +4,7 @@ Shape letters: K examples or columns, N = J classes, D class pose, L classes sho
 C H W image.
 """
 
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,11 @@ from torch import Tensor, nn
 
 from capsweep.errors import NotApplicableError
 from capsweep.lab.evaluation.checkpoint import TrainedCell, count_ties
+from capsweep.lab.evaluation.figures import Drawing
 from capsweep.ledger.ledger import Predictions
+from capsweep.report import pictures
+from capsweep.report.pictures import Grid
+from capsweep.runtime.terminal import count_of
 from capsweep.statistics.examples import find_wrong
 
 
@@ -65,12 +70,35 @@ class Columns:
 
     @property
     def failures(self) -> list[int]:
-        """The first of the two columns of each example that is classified wrongly."""
+        """Return the first of the two columns of each example that is classified wrongly."""
         return self.examples.failures[::2].tolist()
 
-    def collect_arrays(self) -> dict[str, np.ndarray]:
-        """By the names that they have in a figure's file."""
-        return {
+    def describe_examples(self) -> str:
+        """Return for a caption: the first columns are correct ones, the last are failures."""
+        correct = len(self.examples.places_K) - 2 * len(self.failures)
+        return (
+            f"the first {correct} of {self.correct} examples that are classified correctly, and "
+            f"the first {len(self.failures)} of {self.wrong} failures among "
+            f"{self.correct + self.wrong} test examples"
+        )
+
+    def make_drawing(
+        self,
+        names: tuple[str, str],
+        options: Namespace,
+        below_KHW3: np.ndarray,
+        above: Sequence[str],
+        caption: str,
+    ) -> Drawing:
+        """Return a drawing: inputs above, and what was drawn of them below.
+
+        names: of the figure and of the cell. above: a text for each column.
+        """
+        figure, cell = names
+        inputs_KHW3 = pictures.to_rgb(pictures.scale_images(self.examples.images_KCHW))
+        tiles = np.stack([inputs_KHW3, below_KHW3])
+        grid = Grid(tiles, ("input", "output"), above, f"cell {cell}: {figure}", caption)
+        arrays = {
             "places": self.examples.places_K,
             "images": self.examples.images_KCHW,
             "labels": self.examples.labels_KL,
@@ -78,15 +106,13 @@ class Columns:
             "drawn_from": self.from_KL,
             "reconstructions": self.drawn_KLCHW,
         }
-
-    def describe_examples(self) -> str:
-        """For a caption: the first columns are correct ones, the last are failures."""
-        correct = len(self.examples.places_K) - 2 * len(self.failures)
-        return (
-            f"the first {correct} of {self.correct} examples that are classified correctly, and "
-            f"the first {len(self.failures)} of {self.wrong} failures among "
-            f"{self.correct + self.wrong} test examples"
-        )
+        if self.from_KL.shape[1] == 1:  # of the one class
+            several = ("labels", "predictions", "drawn_from", "reconstructions")
+            arrays |= {name: arrays[name][:, 0] for name in several}
+        elif self.examples.digits_KLCHW is not None:
+            arrays["digits"] = self.examples.digits_KLCHW
+        stem = f"{figure}-correct{options.correct}-failures{options.failures}"
+        return Drawing(stem, arrays, pictures.draw_grid(grid), caption)
 
 
 def find_decoder(cell: TrainedCell) -> nn.Module:
@@ -154,17 +180,26 @@ def draw_from_class(decoder: nn.Module, pose_KJD: Tensor, class_K: np.ndarray) -
         return decoder(pose_KJD, only_KJ)
 
 
-def draw_columns(cell: TrainedCell, stored: Predictions, correct: int, failures: int) -> Columns:
-    """The first so many examples that are classified correctly, drawn from the labels' capsules;
-    then the first failures, each drawn from its labels and from the predictions.
+def draw_columns(
+    cell: TrainedCell, stored: Predictions, options: Namespace, classes: int
+) -> Columns:
+    """Return the first `options.correct` examples that are classified correctly, drawn from the
+    labels' capsules; then the first failures, each drawn from its labels and from the predictions.
+
+    Raises NotApplicableError for a network without a decoder, and where an image shows more or
+    fewer classes.
     """
-    examples = ask_network(cell, stored, choose_places(stored, correct, failures))
+    decoder, shown = find_decoder(cell), stored[1].reshape(len(stored[1]), -1).shape[1]
+    if shown != classes:
+        cure = "ask for segmentation" if classes == 1 else "segmentation needs dataset=multimnist"
+        raise NotApplicableError(f"each of its images has {count_of(shown, 'label')}; {cure}")
+    examples = ask_network(cell, stored, choose_places(stored, options.correct, options.failures))
     index = np.concatenate([examples.correct, np.repeat(examples.failures, 2)])
     selected = examples.select_examples(index)
     from_KL = selected.labels_KL.copy()
     from_KL[len(examples.correct) + 1 :: 2] = examples.predictions_KL[examples.failures]
-    shown, wrong = from_KL.shape[1], int(find_wrong(*stored).sum())
     pose_KJD = selected.pose_KJD.repeat_interleave(shown, dim=0)
-    drawn = draw_from_class(find_decoder(cell), pose_KJD, from_KL.reshape(-1))
+    drawn = draw_from_class(decoder, pose_KJD, from_KL.reshape(-1))
     drawn_KLCHW = drawn.unflatten(0, (-1, shown)).cpu().numpy()
+    wrong = int(find_wrong(*stored).sum())
     return Columns(selected, from_KL, drawn_KLCHW, len(stored[1]) - wrong, wrong)

@@ -18,10 +18,10 @@ from capsweep.cli.parser import (
     SIGNATURE,
     SWEEP,
     Command,
-    Option,
     whole_number,
 )
 from capsweep.errors import NotApplicableError, UserError
+from capsweep.lab.commands import option
 from capsweep.lab.evaluation.figures import TRACED_EXAMPLES
 
 if TYPE_CHECKING:
@@ -37,70 +37,52 @@ def parse_places(text: str) -> list[int]:
     return sorted({int(word) for word in text.split(",")})
 
 
-def _count_columns(correct: int, failures: int) -> tuple[Option, ...]:
-    return tuple(
-        (
-            name,
-            {"help": f"so many {what} ones ({count})", "type": whole_number(0), "default": count},
-        )
-        for name, what, count in (
-            ("--correct", "correct", correct),
-            ("--failures", "wrong", failures),
-        )
-    )
-
-
-def _choose_places(default: str | None, text: str) -> Option:
-    return "--examples", {"help": text, "type": parse_places, "default": default}
-
-
-FIRST_IMAGES: Option = (
+FIRST_IMAGES = option(
     "--examples",
-    {
-        "help": f"the first so many test images ({TRACED_EXAMPLES})",
-        "type": whole_number(1),
-        "default": TRACED_EXAMPLES,
-    },
+    f"the first so many test images ({TRACED_EXAMPLES})",
+    type=whole_number(1),
+    default=TRACED_EXAMPLES,
 )
-ITERATIONS: Option = (
-    "--iterations",
-    {"help": "of routing; default: as in training", "type": whole_number(1)},
+TRACED = (
+    FIRST_IMAGES,
+    option("--iterations", "of routing; default: as in training", type=whole_number(1)),
 )
-CLASSES: Option = (
-    "--classes",
-    {"help": "the first correct test image of each: 0,3; default: all", "type": parse_places},
+CHOSEN = (
+    option("--correct", "so many correct ones (8)", type=whole_number(0), default=8),
+    option("--failures", "so many wrong ones (4)", type=whole_number(0), default=4),
 )
+EACH_CLASS = "these test images: 0,5,7; default: the first correct one of each class"
 FIGURES: dict[str, Command] = {
     "reconstructions": (
         "draw test examples and what the decoder makes of their class capsules",
-        _count_columns(8, 4),
+        CHOSEN,
     ),
     "perturbations": (
         "draw what each dimension of the pose of a class capsule changes, by class",
-        (CLASSES, _choose_places(None, "these test images instead: 0,5,7")),
+        [option("--examples", EACH_CLASS, type=parse_places)],
     ),
     "segmentation": (
         "draw the two digits that the decoder makes of images of overlapping ones",
-        _count_columns(6, 2),
+        CHOSEN,
     ),
     "vote-distances": (
         "draw how far votes are from class capsules, by routing iteration",
-        [_choose_places("0,1,2", "these test images (0,1,2)")],
+        [option("--examples", "these test images (0,1,2)", type=parse_places, default="0,1,2")],
     ),
     "routing-change": (
         "draw how much each routing iteration changes logits (EM: assignments)",
-        (FIRST_IMAGES, ITERATIONS),
+        TRACED,
     ),
     "couplings": (
         "draw the entropy of couplings by layer and iteration, and of equal couplings",
-        (FIRST_IMAGES, ITERATIONS),
+        TRACED,
     ),
     "training-loss": (
         "draw the training loss of this cell and its like, by routing iterations",
         (),
     ),
 }
-ONLY: Option = ("--only", {"help": "of these figures: reconstructions,couplings; default: all"})
+ONLY = option("--only", "of these figures: reconstructions,couplings; default: all")
 COMMANDS: dict[str, Command] = {
     "figures": ("draw the figures that rows of a sweep lack", (*SWEEP, ONLY, DEVICE)),
 }
@@ -147,8 +129,8 @@ def _draw_missing(parsed: argparse.Namespace) -> int:
 
 def _default_options(name: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    for option, settings in FIGURES[name][1]:
-        parser.add_argument(option, **settings)
+    for word, settings in FIGURES[name][1]:
+        parser.add_argument(word, **settings)
     return parser.parse_args([])
 
 

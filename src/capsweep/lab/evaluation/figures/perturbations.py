@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor, nn
 
-from capsweep.errors import UserError
 from capsweep.lab.evaluation import decoded
 from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
 from capsweep.lab.evaluation.figures import Drawing
@@ -42,17 +41,13 @@ class Perturbed:
 
 
 def draw_cell(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """A page for each class."""
-    if options.classes and options.examples:
-        raise UserError("--classes: --examples says which test images; leave one of them out")
+    """Yield a page for each class."""
     cell, stored = loader.load_tested(name)
-    if options.examples is not None:
+    if options.examples is None:
+        pairs = find_first(stored)
+    else:
         cell.check_places(options.examples)
         pairs = list_classes(stored, options.examples)
-    else:
-        pairs = find_first(stored, options.classes)
-        if absent := sorted(set(options.classes or []) - {label for label, _ in pairs}):
-            raise UserError(f"--classes: no test image of {name} shows class {absent[0]}")
     for page in measure(cell, stored, pairs):
         example = "" if options.examples is None else f"-example{page.place}"
         caption = describe_page(page)
@@ -64,18 +59,16 @@ def draw_cell(loader: CellLoader, name: str, options: Namespace) -> Iterator[Dra
         )
 
 
-def find_first(stored: Predictions, classes: Sequence[int] | None) -> list[tuple[int, int]]:
-    """(class, place) for each class: its first correctly classified example, else its first.
-
-    classes: None: every class that the test examples show; one that they do not show has none.
+def find_first(stored: Predictions) -> list[tuple[int, int]]:
+    """Return (class, place) for each class that the test examples show: its first correctly
+    classified example, else its first.
     """
     labels_ML, wrong_M = stored[1].reshape(len(stored[1]), -1), find_wrong(*stored)
     pairs = []
-    for label in np.unique(labels_ML).tolist() if classes is None else classes:
+    for label in np.unique(labels_ML).tolist():
         places = np.flatnonzero((labels_ML == label).any(axis=1))
-        if len(places):
-            correct = places[~wrong_M[places]]
-            pairs.append((label, int((correct if len(correct) else places)[0])))
+        correct = places[~wrong_M[places]]
+        pairs.append((label, int((correct if len(correct) else places)[0])))
     return pairs
 
 

@@ -12,7 +12,7 @@ from capsweep.config import compose
 from capsweep.config import overrides as grammar
 from capsweep.config.cell import LOGISTICS, LOGISTICS_INSIDE, get
 from capsweep.config.overrides import Override, render, with_dots
-from capsweep.config.words import BY_KEY, BY_NAME
+from capsweep.config.words import BY_KEY, BY_NAME, GRID
 from capsweep.errors import ConfigError
 from capsweep.sweep import spec
 from capsweep.sweep.arms import ROUTING, Arm
@@ -94,7 +94,7 @@ def describe_words(
     """
     texts = {}
     for name, value in words.items():
-        if BY_NAME[name].is_grid:
+        if BY_NAME[name] in GRID:
             values = value.replace(" ", "").split(",") if name != "EXCLUDE" else [value]
             texts[name] = ",".join(sorted(values) if name == "ARMS" else values)
     seeds = _read_seeds(words["SEEDS"]) if "SEEDS" in words else sweep.seeds

@@ -16,7 +16,7 @@ from capsweep.config.words import BY_KEY, BY_NAME, GRID
 from capsweep.errors import ConfigError
 from capsweep.sweep import spec
 from capsweep.sweep.arms import ROUTING, Arm
-from capsweep.sweep.spec import Published, Sweep, check_axis, check_seeds
+from capsweep.sweep.spec import Published, Sweep, check_axis, check_seeds, read_place
 
 ITERATIONS, RECONSTRUCTION = "routing.num_iters", "loss.reconstruction.weight"
 PARTS = ("model", ROUTING, "loss")  # of a network that routes
@@ -78,10 +78,10 @@ def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
         sweep = _couple_axes(sweep, keys)
     metric = words.get("METRIC", sweep.metric)
     if metric != sweep.metric:  # what was published is of the file's metric
-        sweep = replace(sweep, metric=metric, published=Published("", ()))
+        sweep = replace(sweep, metric=metric, published=Published())
     if (text := words.get("BASELINE")) is not None:
         sweep = _set_baseline(sweep, text)
-    return replace(sweep, excluded=tuple(map(_read_place, _split(words.get("EXCLUDE")))))
+    return replace(sweep, excluded=tuple(map(read_place, _split(words.get("EXCLUDE")))))
 
 
 def describe_words(
@@ -268,13 +268,6 @@ def _couple_axes(sweep: Sweep, text: str) -> Sweep:
     if arms == sweep.arms:
         raise ConfigError(f"ZIP={text}: no arm of {sweep.path.name} has all of these axes")
     return replace(sweep, arms=arms)
-
-
-def _read_place(text: str) -> Mapping[str, object]:
-    place = grammar.parse_single(text.split())
-    if not place:
-        raise ConfigError("EXCLUDE is empty; write settings such as EXCLUDE='a=1 b=2'")
-    return {override.key: override.value for override in place}
 
 
 def _read_seeds(text: str) -> tuple[int, ...]:

@@ -37,8 +37,8 @@ SMALL = "model=cnn_small dataset=digits batch_size=8 trainer.accelerator=cpu res
 def measure_start(rounds: int = ROUNDS) -> BenchReport:
     """Return how long commands that train nothing take, and the first cell of a sweep."""
     with tempfile.TemporaryDirectory() as folder:
-        where = ("--storage", folder)
-        _run_capsweep("sweep", "ablation", *SHORT, *where, "--executor", "local")
+        where = (f"STORAGE={folder}",)
+        _run_capsweep("sweep", "ablation", *SHORT, *where, "EXECUTOR=local")
         commands = {  # what is typed; unit: seconds, or times `import torch`; bar
             "plan ablation": (("plan", "ablation", *where), "x", 1.6),
             "sweep ablation, nothing to run": (("sweep", "ablation", *SHORT, *where), "x", 2.0),
@@ -76,7 +76,7 @@ def measure_sweep(cells: int = CELLS, seeds: int = 1000) -> BenchReport:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "planned.yaml"
         file.write_text(yaml.safe_dump(content | {"seeds": list(range(seeds))}), encoding="utf-8")
-        words = ("plan", str(file), "--storage", folder)
+        words = ("plan", str(file), f"STORAGE={folder}")
         planned = time_call(partial(_run_capsweep, *words))
     plan = Measured(f"plan ablation, {seeds:,} seeds", planned, "s", 10)
     return BenchReport([plan, *(_measure_overhead(cells, name) for name in ("local", "ray"))])
@@ -93,7 +93,7 @@ def _measure_overhead(cells: int, executor: str) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "overhead.yaml"
         file.write_text(yaml.safe_dump(content), encoding="utf-8")
-        words = ("sweep", str(file), "--storage", folder, "--executor", executor)
+        words = ("sweep", str(file), f"STORAGE={folder}", f"EXECUTOR={executor}")
         seconds = time_call(partial(_run_capsweep, *words))
         results = [json.loads(p.read_bytes()) for p in Path(folder).glob("ledger/*/*/result.json")]
     trained = sum(result["seconds"]["fit"] for result in results)
@@ -114,7 +114,7 @@ def _time_first_step(storage: Path) -> float:
     """Return the seconds from the start of a sweep to its first training step; it is ended then."""
     started = time.time()
     sweep = subprocess.Popen(
-        [sys.executable, "-m", "capsweep", "sweep", "ablation", *SHORT, "--storage", str(storage)],
+        [sys.executable, "-m", "capsweep", "sweep", "ablation", *SHORT, f"STORAGE={storage}"],
         stdout=subprocess.DEVNULL,
     )
     try:

@@ -102,12 +102,12 @@ TRAINING = {"pytorch_lightning", "torchmetrics", "torchvision", "ray", "wandb", 
 # What is typed after `capsweep`, and what it does not import beyond what training needs.
 COMMANDS = [
     ("--help", {"torch", "scipy", "matplotlib", "hydra", "numpy", "rich", "yaml"}),
-    ("sweep FOLDER/imports.yaml --storage FOLDER", {"torch", "pandas", "optuna"}),
-    ("sweep FOLDER/imports.yaml --storage FOLDER --executor local", {"torch", "pandas", "optuna"}),
-    ("plan FOLDER/imports.yaml --storage FOLDER", {"torch", "scipy", "matplotlib"}),
-    ("report FOLDER/imports.yaml --storage FOLDER", {"torch", "pandas"}),
-    ("ledger ls --storage FOLDER", {"torch", "scipy", "matplotlib", "hydra", "numpy"}),
-    ("ledger verify --storage FOLDER", {"torch", "matplotlib", "hydra"}),
+    ("sweep FOLDER/imports.yaml STORAGE=FOLDER", {"torch", "pandas", "optuna"}),
+    ("sweep FOLDER/imports.yaml STORAGE=FOLDER EXECUTOR=local", {"torch", "pandas", "optuna"}),
+    ("plan FOLDER/imports.yaml STORAGE=FOLDER", {"torch", "scipy", "matplotlib"}),
+    ("report FOLDER/imports.yaml STORAGE=FOLDER", {"torch", "pandas"}),
+    ("ledger ls STORAGE=FOLDER", {"torch", "scipy", "matplotlib", "hydra", "numpy"}),
+    ("ledger verify STORAGE=FOLDER", {"torch", "matplotlib", "hydra"}),
     ("info model=cnn_small", {"scipy", "matplotlib"}),
     ("train --help", {"torch", "scipy", "matplotlib"}),
 ]
@@ -120,7 +120,7 @@ def finished_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "imports.yaml").write_text(SWEEP)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
-        run = f"sweep {folder}/imports.yaml --storage {folder} --executor local"
+        run = f"sweep {folder}/imports.yaml STORAGE={folder} EXECUTOR=local"
         run_fresh(COMMAND, *run.split())
     return folder
 
@@ -159,7 +159,7 @@ def test_tests_that_need_a_gpu_are_collected_on_a_bare_host() -> None:
 
 def test_that_no_cluster_is_there_is_seen_without_ray() -> None:
     program = COMMAND.replace("sys.exit", "assert 2 == ")
-    loaded = set(run_fresh(program, "status", "--address", "http://127.0.0.1:9").split())
+    loaded = set(run_fresh(program, "status", "RAY_ADDRESS=http://127.0.0.1:9").split())
     assert not (TRAINING | {"torch", "scipy", "matplotlib"}) & loaded
 
 

@@ -22,7 +22,7 @@ setup: words $(READY) ## make the environment in .venv (a no-op when it is up to
 
 # Each is the command of the same name, with the same words: make sweep ROUTING=3 is capsweep sweep ROUTING=3.
 $(COMMANDS): words $(READY)
-	@$(VENV)/bin/python -m capsweep.cli.make $@ $(value ARGS)
+	@$(VENV)/bin/python -m capsweep --make $@ $(value ARGS)
 sweep: ## run what is missing of a sweep and print its table: make sweep ROUTING=3
 plan: ## print what a sweep would run, and run nothing
 report: ## the table of a sweep from finished cells, and its files in STORAGE/reports

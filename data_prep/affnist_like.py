@@ -72,8 +72,6 @@ def prepare_job(
     if with_sources:
         raise ConfigError("--with-sources: affnist_like is not composed of others; leave it out")
     copies = 1 if pairs is None else pairs
-    if copies < 1:
-        raise ConfigError(f"PAIRS must be >= 1 copy of each test digit, got {copies}")
     origin = Origin(dataset["source"], hash_declared({"sha256": dataset["reader"]["sha256"]}))
     settings = {name: dataset["test"][name] for name in NAMES}
     content = DataSetContent(

@@ -88,7 +88,6 @@ def test_train_answers_in_one_line_where_hydra_would_in_many(
         ([], "error: capsweep: the following arguments are required: COMMAND"),
         (["eval", "attack", "ablation", "--steps", "0"], "must be a whole number >= 1, got 0"),
         (["eval", "attack", "ablation", "--eps", "0"], "must be above 0, such as 0.1,0.2, got 0"),
-        (["data", "verify", "x", "--deep=3"], "--deep is no more: use --again N"),
         (["data", "make", "smallnorb"], "official files are read as they are, below DATA_DIR"),
         (["status", "--json"], "--json is no more: plan, report, `ledger ls`"),
         (["gpu-proof", "--minutes=9"], "gpu-proof is no more: use `make test-gpu`"),

@@ -19,9 +19,9 @@ ODD = ["/tmp/it's a; place", "$HOME $(HOME) ${HOME} $$ `id`", r'\ "x" # | & > * 
 # Stands for Python of the environment: it prints what stands after `capsweep`, a line a word.
 SHOW = """\
 import os, sys
-from capsweep.cli.make import list_arguments
-if sys.argv[1] == "-m" and sys.argv[2] == "capsweep.cli.make":
-    shown = list_arguments(sys.argv[3], sys.argv[4:], os.environ.get("MAKEFLAGS", ""))
+from capsweep.config.words import list_arguments
+if sys.argv[1:4] == ["-m", "capsweep", "--make"]:
+    shown = list_arguments(sys.argv[4], sys.argv[5:], os.environ.get("MAKEFLAGS", ""))
     print(*shown, os.environ.get("WANDB_MODE", ""), sep="\\n")
 elif sys.argv[1] == "-c":
     print(os.environ["SEES_A_GPU"])

@@ -150,6 +150,8 @@ def test_a_search_writes_what_a_sweep_writes(
     file = tmp_path / "rates.yaml"
     file.write_text(SEARCH)
     words = ["report", str(file), f"STORAGE={storage}"]
+    assert cli.main([*words, "--publish"]) == 2
+    assert "error: rates is a search: " in capsys.readouterr().err
     assert cli.main(words) == 0
     assert "rates: no cell is finished\n" in capsys.readouterr().out
     for number, point in enumerate(trials.check_search(choices.load_sweep(str(file)))):
@@ -169,17 +171,6 @@ def test_a_search_writes_what_a_sweep_writes(
     for name in ("table.md", "table.tex", "index.html"):
         assert "this table supports no claim" in (folder / name).read_text()
     assert [row["arm"] for row in rows_of(folder)] == ["capsnet", "capsnet"]
-
-
-def test_a_search_supports_no_claim(
-    storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "rates.yaml"
-    file.write_text(SEARCH)
-    assert cli.main(["report", str(file), f"STORAGE={storage}", "--publish"]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert "error: rates is a search: " in printed.err
 
 
 def test_a_sweep_that_ran_does_not_fail_for_its_report(

@@ -132,10 +132,7 @@ COMMANDS = [
     "report ablation STORAGE=STORAGE SEEDS=1",
     "report ablation STORAGE=STORAGE SEEDS=1 --json",
     "plan ablation STORAGE=STORAGE",
-    "plan ablation STORAGE=STORAGE --json",
     "ledger ls STORAGE=STORAGE",
-    "doctor",
-    "info",
     "train --help",
     "sweep --help",
 ]

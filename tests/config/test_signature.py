@@ -125,7 +125,15 @@ def test_what_a_network_does_not_have_decides_nothing() -> None:
     assert plain.science["routing"] is None
 
 
-@given(line=st.sampled_from([*GOLDEN, *BASES]), seed=st.integers(0, 2**63 - 1))
+OF_SWEEPS = (
+    "experiment=overlap model=cnn_small",
+    "experiment=em/digits recipe=em_authors routing.norm=types",
+    "experiment=paper/multimnist dataset.source=digits routing.num_iters=1",
+    "experiment=paper/mnist recipe=authors stop_accuracy=0.99 dataset.validation=5000",
+)
+
+
+@given(line=st.sampled_from([*GOLDEN, *BASES, *OF_SWEEPS]), seed=st.integers(0, 2**63 - 1))
 def test_the_cell_of_another_seed_is_the_one_that_is_composed(line: str, seed: int) -> None:
     others = [word for word in line.split() if not word.startswith("seed=")]
     composed, base = compose.cell([*others, f"seed={seed}"]), compose.cell(line.split())

@@ -6,44 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
-from torch import Tensor
 
 from capsweep.data.batches import shift_windows, to_unit, window_places, windows_at
 from capsweep.data.image_batches import centre_images
 from capsweep.data.images import LabelledImages
-
-
-def moved(image_CHW: Tensor, down: int, right: int) -> Tensor:
-    """The image moved pixel by pixel; what enters is zero, what leaves is gone."""
-    result_CHW = torch.zeros_like(image_CHW)
-    channels, height, width = image_CHW.shape
-    for c in range(channels):
-        for y in range(height):
-            for x in range(width):
-                if 0 <= y - down < height and 0 <= x - right < width:
-                    result_CHW[c, y, x] = image_CHW[c, y - down, x - right]
-    return result_CHW
-
-
-@given(
-    shape=st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(1, 5), st.integers(1, 4)),
-    shift=st.integers(0, 3),
-)
-@at_most_examples(30)
-def test_every_window_is_the_image_moved_by_its_offset(
-    shape: tuple[int, int, int, int], shift: int
-) -> None:
-    generator = torch.Generator().manual_seed(1)
-    images_NCHW = torch.randint(1, 256, shape, generator=generator, dtype=torch.uint8)
-    windows = shift_windows(images_NCHW, shift)
-    count, channels, height, width = shape
-    side = 2 * shift + 1
-    assert windows.shape == (count, channels, side, side, height, width)
-    for n in range(count):
-        for down in range(-shift, shift + 1):
-            for right in range(-shift, shift + 1):
-                window_CHW = windows[n, :, shift - down, shift - right]
-                assert torch.equal(window_CHW, moved(images_NCHW[n], down, right))
 
 
 @given(

@@ -126,19 +126,6 @@ def test_evaluation_is_the_crop_in_the_middle_without_jitter(
         assert batch.images_BCHW.dtype == torch.float32
 
 
-@pytest.mark.parametrize(
-    ("size", "crop", "first"), [(32, 24, 4), (48, 32, 8), (9, 6, 1), (6, 6, 0)]
-)
-def test_the_middle_is_where_tensorflow_has_it(
-    noise: Noise, size: int, crop: int, first: int
-) -> None:
-    examples = noise(2, channels=1, height=size, width=size)
-    batch = cropped(examples, "test", crop=crop).evaluation_batch(slice(0, 2))
-    last = first + crop
-    expected = examples.images_NCHW[:, :, first:last, first:last].float() / 255
-    assert torch.equal(batch.images_BCHW, expected)
-
-
 def test_the_jitter_is_a_function_of_seed_and_epoch(photographs: LabelledImages) -> None:
     settings = {"flip": True, "brightness": 63.0, "contrast": [0.2, 1.8]}
     made = cropped(photographs, **settings)

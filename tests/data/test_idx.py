@@ -148,13 +148,6 @@ def test_the_next_mirror_serves_when_one_is_down_empty_or_wrong(
     assert len(list_files(folder)) == 4
 
 
-def test_a_data_folder_that_cannot_be_written_is_named(
-    made: Path, serve: Serve, mirrored: Mirrored
-) -> None:
-    with pytest.raises(OSError, match="/proc"):
-        mirrored(serve(made)).check("/proc")
-
-
 @pytest.mark.mnist
 def test_mnist_has_its_published_counts_and_the_famous_five(
     data_folder: Path, tmp_path: Path, reader_of: ReaderOf

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import reported_cells
 
 from capsweep.config import compose
 from capsweep.errors import DataError, UserError
@@ -147,6 +148,21 @@ def test_a_header_that_declares_more_bytes_than_there_are_is_one_line(
     (tmp_path / name).write_bytes(packed)
     with pytest.raises(DataError, match=rf"^\S*{name}: not a whole tar file \([^\n]+\); copy"):
         transfer.import_cells(Ledger(tmp_path / "there"), tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "weights.ckpt"])
+def test_a_file_that_is_not_the_one_of_the_result_is_not_merged(
+    name: str, finish, tmp_path: Path
+) -> None:
+    ledger = Ledger(tmp_path)
+    finish(ledger, "seed=3")
+    reported_cells.sign(tmp_path / folder_of(SIGNATURE))
+    transfer.export_cells(ledger, [SIGNATURE], tmp_path / "export.tar")
+    forge(tmp_path / "export.tar", name=name, content=b"")
+    message = rf"export\.tar: {SIGNATURE}/{name} is not the file that the cell's result"
+    with pytest.raises(DataError, match=message):
+        transfer.import_cells(Ledger(tmp_path / "there"), tmp_path / "export.tar")
+    assert not (tmp_path / "there").exists()
 
 
 @pytest.mark.parametrize(

@@ -77,12 +77,6 @@ def test_what_it_cannot_do_is_done_directly(sizes: tuple[int, ...], pixels: int)
     assert describe_methods(nn.Sequential(transformed)) == {"0": "direct"}
 
 
-def test_a_kernel_that_does_not_fit_is_torchs_error() -> None:
-    _, transformed = make_layers(2, 3, 9, 1)
-    with pytest.raises(RuntimeError, match="Kernel size can't be greater than actual input size"):
-        transformed(draw_normal(2, 2, 5, 5).float())
-
-
 @pytest.mark.parametrize("has_instructions", [True, False])
 def test_in_mixed_precision_it_is_used_where_bfloat16_is_emulated(
     monkeypatch: pytest.MonkeyPatch, has_instructions: bool
@@ -165,29 +159,6 @@ def test_on_a_gpu_a_cell_says_its_layout_and_is_tested_on_a_processor_too(
         assert (strides[1] == 1) is is_last
         if device == "cuda" or precision == "32":
             verify_predictions(trained, predictions)
-
-
-@pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:GPU available but not used")  # it is what the test is about
-def test_on_a_gpu_a_cell_goes_on_from_a_processors_checkpoint(
-    small_cell: Callable[..., Cell],
-) -> None:
-    class CutError(Exception):
-        """What ends a run early."""
-
-    def cut(row: dict) -> None:
-        if row["epoch"] == 1:
-            raise CutError
-
-    often = ("epochs=3", "trainer.checkpoint_interval=0")
-    with pytest.raises(CutError):
-        train(small_cell(*often), RunHooks(on_epoch=cut))
-    cell = small_cell(*often, "trainer.accelerator=gpu")
-    assert train(cell)["epochs"] == 3
-    provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
-    assert [
-        run["implementations"]["convolutions"] for run in (provenance, *provenance["earlier"])
-    ] == ["auto, channels first", "auto, channels last"]
 
 
 @pytest.mark.parametrize("is_channels_last", [True, False])

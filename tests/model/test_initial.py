@@ -8,13 +8,12 @@ import math
 import pytest
 import scipy.stats
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from capsweep.config import compose
 from capsweep.data.batches import to_unit
-from capsweep.model.capsnet import CapsNet, InitialWeights, count_first_shares
+from capsweep.model.capsnet import CapsNet, InitialWeights
 from capsweep.model.convolution import Convolution
-from capsweep.model.routing import LayerSizes
 from capsweep.training import build
 
 # Of a normal distribution cut off at two deviations: what is left has this deviation.
@@ -153,17 +152,3 @@ def test_primary_votes_are_divided_among_the_types_and_none_of_the_above(
     line: str, divisor: int
 ) -> None:
     assert build_capsnet("model=capsnet_small", *line.split()).primary.conv.divisor == divisor
-
-
-class Unequal(nn.Module):
-    """A variant whose children do not divide themselves at first."""
-
-    def __init__(self, *, sizes: LayerSizes) -> None:
-        super().__init__()
-
-
-def test_a_variant_without_equal_shares_cannot_divide_primary_votes() -> None:
-    with pytest.raises(
-        ValueError, match=r"model\.primary\.divided=true needs .* set model\.primary\.divided=false"
-    ):
-        count_first_shares(Unequal, 32)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from capsweep.model.votes import ConvolutionalVotes, Votes
+from capsweep.model.votes import ConvolutionalVotes
 
 # Children on a 3x3 grid, counted row by row; a 2x2 kernel with stride 1 has four parent positions.
 STRIDE_1 = [[0, 1, 3, 4], [1, 2, 4, 5], [3, 4, 6, 7], [4, 5, 7, 8]]
@@ -24,20 +24,6 @@ STRIDE_2 = [
 def _normal(*shape: int) -> Tensor:
     generator = torch.Generator().manual_seed(len(shape))
     return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-@pytest.mark.parametrize("size", [(1, 1, 1, 1, 1), (2, 3, 5, 7, 4), (3, 7, 1, 1, 2)])
-def test_linear_votes_are_weight_times_pose(size: tuple[int, int, int, int, int]) -> None:
-    batch, children, parents, parent_pose, child_pose = size
-    pose_BIP = _normal(batch, children, child_pose)
-    weight_IJDP = _normal(children, parents, parent_pose, child_pose)
-    expected = np.zeros((batch, children, parents, parent_pose))
-    for b, i, j, d in np.ndindex(expected.shape):
-        for p in range(child_pose):
-            expected[b, i, j, d] += weight_IJDP[i, j, d, p].item() * pose_BIP[b, i, p].item()
-    votes = Votes(pose_BIP, weight_IJDP)
-    assert votes.num_parents == parents
-    np.testing.assert_allclose(votes.dense().numpy(), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("is_class_layer", [False, True], ids=["own", "shared-and-coordinates"])

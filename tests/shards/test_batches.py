@@ -15,7 +15,7 @@ from laws import at_most_examples
 from capsweep.data.batches import Batch, EpochSampler, Field, OnDevice
 from capsweep.errors import DataError
 from capsweep.shards.batches import ShardLoader, StretchImages
-from capsweep.shards.groups import BLOCK, BUFFER, PassOrder
+from capsweep.shards.groups import PassOrder
 from capsweep.shards.manifest import Manifest
 from capsweep.shards.reader import StoredRanges
 
@@ -175,14 +175,3 @@ def test_what_is_read_is_the_same_on_every_machine() -> None:
 
 
 GOLDEN = [11, 8, 10, 15, 13, 12, 9, 14, 0, 4, 7, 2]
-
-
-def test_examples_travel_as_far_as_the_buffer_lets_them() -> None:
-    count = 60 * BUFFER
-    order = torch.tensor(list_examples(PassOrder(count, 0), 0, count))
-    position = torch.empty_like(order)
-    position[order] = torch.arange(count)
-    moved = (position - torch.arange(count)).abs().double().mean() / count
-    assert moved.item() == pytest.approx(1 / 3, abs=0.02)  # as in a whole shuffle
-    batch = np.unique((order[:1000] // BLOCK).numpy())
-    assert len(batch) == BUFFER // BLOCK

@@ -101,7 +101,7 @@ def test_a_shard_whose_worker_is_killed_is_made_by_another(
 ) -> None:
     killed = Disturbed(job, notes, at=(SHARD + 1500,), fault="kill")
     outcomes = list(run_tasks(killed, list_tasks(folder)))
-    assert [outcome.cause for outcome in outcomes] == [None] * 4
+    assert [outcome.cause for outcome in outcomes] == [""] * 4
     assert len(killed.list_victims()) == 1
     assert read_files(folder) == undisturbed
 
@@ -113,8 +113,8 @@ def test_a_shard_that_kills_each_worker_is_given_up_and_the_others_are_made(
     outcomes = list(run_tasks(killed, list_tasks(folder)))
     [lost] = [outcome for outcome in outcomes if outcome.shard is None]
     assert lost.part.name == "train-00001.h5"
-    assert "the worker is lost (WorkerCrashedError" in (lost.cause or "")
-    assert "run the same command again" in (lost.cause or "")
+    assert "the worker is lost (WorkerCrashedError" in lost.cause
+    assert "run the same command again" in lost.cause
     assert not lost.is_common
     assert len(killed.list_victims()) == 1 + ray_tasks.RETRIES
     assert len(outcomes) == 4
@@ -129,8 +129,8 @@ def test_a_node_that_does_not_see_the_folder_is_a_fault_of_the_folder(
     monkeypatch.chdir(tmp_path)
     [outcome] = run_tasks(job, list_tasks(Path("/proc/self/cwd/shards"), 1))
     assert outcome.is_common
-    assert "this node does not see the driver's folder" in (outcome.cause or "")
-    assert "another folder that all nodes share" in (outcome.cause or "")
+    assert "this node does not see the driver's folder" in outcome.cause
+    assert "another folder that all nodes share" in outcome.cause
     assert read_files(cluster.folder / "shards") == {}
 
 
@@ -159,7 +159,7 @@ def test_shards_of_a_node_that_dies_are_made_on_others(
     thread.start()
     outcomes = list(run_tasks(paused, list_tasks(folder)))
     thread.join()
-    assert [outcome.cause for outcome in outcomes] == [None] * 4
+    assert [outcome.cause for outcome in outcomes] == [""] * 4
     assert read_files(folder) == undisturbed
 
 

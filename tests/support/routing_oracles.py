@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 from routing_variants import assert_same, normal
-from torch import Tensor
+from torch import Tensor, nn
 
 from capsweep.model.routing import LayerSizes, Routed
 from capsweep.model.votes import ConvolutionalVotes, LocalVotes, Votes
@@ -163,6 +163,20 @@ def assert_follows(
         gradients = [differentiate(tensors, leaves) for tensors in (outputs, expected)]
         for one, other in zip(*gradients, strict=True):
             assert_same(one, other)
+
+
+def assert_layer_follows(
+    layer: nn.Module, oracle: Callable[..., RoutedImage], votes: LocalVotes
+) -> None:
+    """As `assert_follows`, of a layer's module whose parameters are drawn, in their order."""
+    layer, draw = layer.double(), normal(1)
+    own = {name: draw(*tensor.shape) for name, tensor in layer.named_parameters()}
+
+    def route(votes: LocalVotes, *drawn: Tensor) -> Routed:
+        named = dict(zip(own, drawn, strict=True))
+        return torch.func.functional_call(layer, named, (votes, True))
+
+    assert_follows(route, oracle, votes, *own.values())
 
 
 def leaves_of(votes: LocalVotes) -> list[Tensor]:

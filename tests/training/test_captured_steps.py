@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from capsweep.data.batches import Batch
 from capsweep.model.capsules import NetworkOutput
 from capsweep.model.losses import cross_entropy
-from capsweep.training.graphs import StepGraphs, move_counters
+from capsweep.training.graphs import StepGraphs
 from capsweep.training.objective import Objective, SplitMetrics
 from capsweep.training.step import TrainingStep
 
@@ -177,19 +177,3 @@ def test_a_check_without_memory_leaves_none_of_it_to_the_eager_step() -> None:
         graphs.train(batch)
     assert len(kept) == 2
     assert graphs.describe().startswith("off: it has no copy with which it is checked: of a copy")
-
-
-def test_all_that_an_optimiser_counts_is_moved_before_a_capture() -> None:
-    network = nn.Linear(2, 2)
-    optimizer = torch.optim.NAdam(network.parameters())
-    network(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    move_counters(optimizer, torch.device("meta"))
-    for state in optimizer.state.values():
-        devices = {name: value.device.type for name, value in state.items()}
-        assert devices == {
-            "step": "meta",
-            "mu_product": "meta",
-            "exp_avg": "cpu",
-            "exp_avg_sq": "cpu",
-        }

@@ -94,30 +94,6 @@ def test_two_classes_are_a_decision_each_for_a_network_of_logits(
     torch.testing.assert_close(losses.total, expected)
 
 
-def one_class_formula(objective: Objective, network: nn.Module, batch: Batch) -> Tensor:
-    """The total as it was before images could show several classes."""
-    output = network(batch.images_BCHW)
-    target_BN = F.one_hot(batch.labels, objective.num_classes).float()
-    total = objective.classification(output.scores_BN.float(), target_BN)
-    assert output.pose_BJD is not None
-    drawn_BCHW = network.get_submodule("decoder")(output.pose_BJD, target_BN)
-    wrong = (drawn_BCHW - batch.images_BCHW).square().flatten(1).sum(dim=1).mean()
-    return total + objective.reconstruction_weight * wrong
-
-
-def test_images_of_one_class_have_the_loss_and_gradients_they_always_had(
-    small_cell: Callable[..., Cell], digits: Batch
-) -> None:
-    network, objective = make_network(small_cell().config)
-    weights = list(network.parameters())
-    total = objective(network, digits).total
-    expected = one_class_formula(objective, network, digits)
-    assert torch.equal(total, expected)
-    gradients = torch.autograd.grad(total, weights)
-    for one, other in zip(gradients, torch.autograd.grad(expected, weights), strict=True):
-        assert torch.equal(one, other)
-
-
 def test_a_step_has_the_margin_of_its_place_and_an_evaluation_the_last(digits: Batch) -> None:
     network, objective = make_network(compose.cell(["model=matrix_capsnet_tiny"]).config)
     target_BN = F.one_hot(digits.labels, 10).float()

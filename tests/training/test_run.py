@@ -18,8 +18,7 @@ from trained_cells import find_folder, read_outputs, read_rows, train
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell, signature
-from capsweep.data.batches import Batch, TrainLoader
-from capsweep.data.evaluation_parts import EvaluationParts
+from capsweep.data.batches import Batch, EvaluationParts, TrainLoader
 from capsweep.errors import NonFiniteLossError
 from capsweep.ledger import causes
 from capsweep.training import build, fit

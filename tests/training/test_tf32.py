@@ -90,16 +90,6 @@ def test_without_such_a_gpu_a_cell_is_refused_before_data_is_looked_for(
     assert str(refusal.value) == message
 
 
-@pytest.mark.parametrize(("capability", "is_there"), [((7, 5), False), ((8, 0), True)])
-def test_a_gpu_is_known_by_its_compute_capability(
-    capability: tuple[int, int], is_there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    assert devices.has_tf32(torch.device("cuda")) == is_there
-
-
 def test_its_evaluation_elsewhere_is_in_float32_and_says_so(
     small_cell: Callable[..., Cell],
     rounding: pytest.MonkeyPatch,

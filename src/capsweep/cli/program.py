@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from capsweep.cli.parser import parse_arguments
+from capsweep.config.words import list_arguments
 from capsweep.errors import UserError
 from capsweep.runtime import terminal
 from capsweep.storage.scratch import own_prefix
@@ -24,6 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ours), 74 (a disk refuses) or 141 (nobody reads the output).
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["--make"]:  # a target of make and its ARGS; make says what else was typed
+        flags = os.environ.pop("MAKEFLAGS", "")
+        arguments = list_arguments(arguments[1], arguments[2:], flags)
     if arguments[:1] in (["sweep"], ["train"]):
         terminal.outlive_readers()  # `| head` ends no training
     try:

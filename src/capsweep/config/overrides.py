@@ -40,6 +40,7 @@ from capsweep.errors import ConfigError
 
 PLAIN = re.compile(r"([A-Za-z_/]|\.{1,2}/)[A-Za-z0-9_/.\-]*")
 MOST_VALUES = 10_000  # of an axis
+MOST_ITEMS = 2_000  # of a list: Hydra reads one in time that grows with its square
 MOST_LETTERS = 200  # of what was typed, in a message
 MOST_HINTS = 3  # keys that are suggested for an unknown one
 # No settings: what their file is.
@@ -125,6 +126,8 @@ def parse_axis(text: str) -> Override | Interval:
     if re.search("[\0\ud800-\udfff]", text):  # neither files nor programs take these
         raise ConfigError(f"{text[:40]!r} is not an override: it has a character that is none")
     shown = text[:MOST_LETTERS]
+    if "[" in text and text.count(",") > MOST_ITEMS:
+        raise ConfigError(f"{shown}: a list of more than {MOST_ITEMS:,} values")
     with one_line(f"{shown!r} is not an override like key=value (text may need quotes: a='x y')"):
         parsed = _make_parser().parse_override(text)
     key = with_dots(parsed.key_or_group)

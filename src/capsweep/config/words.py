@@ -158,6 +158,9 @@ OF_MAKE = (
 BY_NAME = {word.name: word for word in WORDS}
 BY_KEY = {word.key: word for word in WORDS if word.key}
 
+# Targets of make that capsweep calls otherwise.
+COMMANDS = {"shards": ("data", "make"), "wandb-sync": ("wandb", "sync")}
+
 NAME = re.compile(r"([A-Z][A-Z_]*)=(.*)", re.DOTALL)
 # Variables of the environment may stand among make's words: make exports them.
 ENVIRONMENT = re.compile(
@@ -204,7 +207,7 @@ def check_name(name: str, value: str, targets: list[str]) -> None:
     if name in BY_NAME:
         have = f"its words are {', '.join(taken)}" if taken else "it takes none"
         raise WordError(f"{name} is no word of {commands}; {have}")
-    near = difflib.get_close_matches(name.upper(), [*taken], 1, 0.5)
+    near = difflib.get_close_matches(name.upper(), [*taken], 1)
     cure = f"did you mean {near[0]}?" if near else "a key of a run is typed as conf/ has it"
     example = "" if near else f": optim.optimizer.lr={value or 0.1}"
     raise WordError(f"{name} is no word of {commands}; {cure}{example}")
@@ -220,6 +223,11 @@ def read_makeflags(flags: str) -> list[str]:
     words = re.findall(r"(?:\\.|[^\\ \t])+", text, re.DOTALL) if marker else []
     plain = [re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL).replace("$$", "$") for word in words]
     return [re.sub(r"^([\w./]+)\s*:{1,3}=", r"\1=", word) for word in reversed(plain)]
+
+
+def list_arguments(target: str, arguments: list[str], flags: str) -> list[str]:
+    """Return what stands after `capsweep` for a target, its ARGS and the words of MAKEFLAGS."""
+    return [*COMMANDS.get(target, (target,)), *arguments, *select_words(flags)]
 
 
 def select_words(flags: str) -> list[str]:

@@ -6,23 +6,28 @@ one sees.
 Shape letters: B batch, N examples, C H W image.
 """
 
+import gc
 import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from capsweep.errors import ConfigError
+from capsweep.errors import ConfigError, is_short_of_memory
+from capsweep.runtime import terminal
 
 Split = Literal["train", "validation", "test"]
 # On an accelerator starting an operation takes longer than its work on one batch does, so several
 # batches are made by the same operations. On a CPU a single batch stays in the cache.
 MADE_AT_ONCE = 16
+TRAINING_BATCHES = 2  # that are evaluated at once
+
+Result = TypeVar("Result")
 
 
 def seed_of(*place: int | str) -> int:
@@ -164,6 +169,51 @@ class EvaluationLoader(BatchLoader):
         for start in range(0, self.count, self.batch_size):
             stop = min(start + self.batch_size, self.count)
             yield self.examples.evaluation_batch(slice(start, stop))
+
+
+class EvaluationParts:
+    """Evaluates batches in parts that fit into memory: smaller ones from when it first runs out.
+
+    An evaluation keeps no activations for a backward pass, so that twice as many examples as a
+    training step has need about as much memory. Results do not depend on the parts but for
+    rounding. batch_size: of a training step.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        self.examples = max(1, TRAINING_BATCHES * batch_size)
+
+    def evaluate(
+        self, batch: Batch, compute: Callable[[Batch], Result]
+    ) -> Iterator[tuple[Batch, Result]]:
+        """Yield the parts of a batch in order, each with what `compute` returns for it.
+
+        Where memory runs out, the part is halved, and a line says so; all later parts are as small.
+        Raises what `compute` raises, also for lack of memory where a part is one example.
+        """
+        start, count = 0, len(batch.labels)
+        while start < count:
+            even = -(-count // -(-count // self.examples))  # few sizes: their memory is used again
+            part = batch.select(slice(start, start + even))
+            try:
+                result = compute(part)
+            except (RuntimeError, MemoryError) as error:
+                if len(part.labels) == 1 or not is_short_of_memory(error):
+                    raise
+            else:
+                start += len(part.labels)
+                yield part, result
+                continue
+            self._halve(len(part.labels))  # when the traceback holds no tensors any more
+
+    def _halve(self, examples: int) -> None:
+        self.examples = examples // 2
+        gc.collect()
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+        terminal.print_aside(
+            f"memory ran out while {examples} examples were evaluated at once; from now on "
+            f"{self.examples} are"
+        )
 
 
 class TrainLoader(BatchLoader):

@@ -79,6 +79,21 @@ class OfficialReader:
         declared = getattr(self, group).get(name, UNKNOWN)
         return Digest(path, hash_bytes(data), declared, f"dataset.reader.{group}.{name}")
 
+    def select_digest(self, path: Path, data: bytes, name: str) -> Digest:
+        """Return the digest by which a file is verified."""
+        return self.digest_of(path, data, name)
+
+    def read_verified(
+        self, folder: str, names: Mapping[str, Sequence[str]]
+    ) -> dict[str, tuple[Path, bytes]]:
+        """Return paths and verified bytes by name without ending, `names` being what files may be
+        called. Raises DataError naming the file and the cure.
+        """
+        paths = self.files.find_all(folder, names)
+        contents = {name: (path, read_content(path)) for name, path in paths.items()}
+        self.files.check_digests(*(self.select_digest(*contents[n], n) for n in names))
+        return contents
+
 
 class IdxReader(OfficialReader, Reader):
     """Finds, downloads, verifies and reads `{train,t10k}-{images-idx3,labels-idx1}-ubyte`, with or
@@ -162,12 +177,8 @@ class SvhnReader(OfficialReader, DecodedReader):
     def decode_files(self, folder: str) -> Decoded:
         """Images [N, 3, 32, 32]. Raises DataError naming the file and the cure."""
         names = {split: f"{split}_32x32" for split in ("train", "test")}
-        paths = self.files.find_all(folder, {s: [f"{name}.mat"] for s, name in names.items()})
-        contents = {split: read_content(path) for split, path in paths.items()}
-        self.files.check_digests(
-            *(self.digest_of(paths[split], contents[split], names[split]) for split in paths)
-        )
-        return {split: _decode_svhn(path, contents.pop(split)) for split, path in paths.items()}
+        files = self.read_verified(folder, {name: [f"{name}.mat"] for name in names.values()})
+        return {split: _decode_svhn(*files.pop(name)) for split, name in names.items()}
 
 
 def _decode_svhn(path: Path, data: bytes) -> LabelledImages:

@@ -6,7 +6,7 @@ at least three dimensions (unused ones are 1); then the numbers, last dimension 
 
 import gzip
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from capsweep.data.images import Decoded, DecodedReader, Reader, Splits, label_images
 from capsweep.data.official import OfficialReader
-from capsweep.storage.official_files import UNKNOWN, Digest, name_undecodable, read_content
+from capsweep.storage.official_files import UNKNOWN, Digest, name_undecodable
 
 PREFIXES = {
     "train": "smallnorb-5x46789x9x18x6x2x96x96-training",
@@ -50,32 +50,28 @@ class SmallNorbReader(OfficialReader, DecodedReader):
         """Stereo pairs [N, 2, 48, 48]: of 96x96 pixels each 2x2 block becomes its mean, rounded
         half up. Raises DataError naming the file and the cure.
         """
-        paths, contents = self.read_files(folder, IMAGES)
+        files = self.read_verified(folder, list_names(IMAGES))
         images = {}
         for split, prefix in PREFIXES.items():
-            dat, cat = f"{prefix}-dat", f"{prefix}-cat"
             # The pairs have no name here: 448 MB, not to be kept while the other split is read.
-            images_NCHW = halve_images(parse_matrix(paths[dat], contents.pop(dat), *PAIR))
-            labels_N = parse_matrix(paths[cat], contents.pop(cat))
-            with name_undecodable(paths[cat]):
+            images_NCHW = halve_images(parse_matrix(*files.pop(f"{prefix}-dat"), *PAIR))
+            path, data = files[f"{prefix}-cat"]
+            labels_N = parse_matrix(path, data)
+            with name_undecodable(path):
                 images[split] = label_images(images_NCHW, labels_N, NUM_CLASSES)
         return images
 
-    def read_files(
-        self, folder: str, names: Sequence[str]
-    ) -> tuple[dict[str, Path], dict[str, bytes]]:
-        """Paths and verified bytes of the files of these names, without their ending."""
-        paths = self.files.find_all(folder, {n: [f"{n}.mat.gz", f"{n}.mat"] for n in names})
-        contents = {name: read_content(path) for name, path in paths.items()}
-        self.files.check_digests(*(self._select_digest(paths[n], contents[n], n) for n in names))
-        return paths, contents
-
-    def _select_digest(self, path: Path, data: bytes, name: str) -> Digest:
+    def select_digest(self, path: Path, data: bytes, name: str) -> Digest:
         """What is not hashed into the signature may verify only what the fingerprint identifies."""
         digest = self.digest_of(path, data, name)
         plain = self.digest_of(path, data, name, "sha256_plain")
         is_own = plain.declared == UNKNOWN and digest.found == digest.declared
         return digest if path.suffix == ".gz" or digest.declared == UNKNOWN or is_own else plain
+
+
+def list_names(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return what the files of these names may be called."""
+    return {name: [f"{name}.mat.gz", f"{name}.mat"] for name in names}
 
 
 def halve_images(images_NCHW: np.ndarray) -> np.ndarray:
@@ -121,11 +117,11 @@ class NovelViewpoints(Reader):
 
     def read(self, folder: str) -> Splits:
         """The three splits, each in the order of its file. Raises DataError."""
-        paths, contents = self.smallnorb.read_files(folder, list(INFOS.values()))
+        files = self.smallnorb.read_verified(folder, list_names(INFOS.values()))
         splits = self.smallnorb.read(folder)
 
         def is_familiar(split: str) -> Tensor:
-            info_NE = parse_matrix(paths[INFOS[split]], contents[INFOS[split]], len(INFO))
+            info_NE = parse_matrix(*files[INFOS[split]], len(INFO))
             return torch.from_numpy(np.isin(info_NE[:, self.column], self.familiar))
 
         trained_N, tested_N = is_familiar("train"), is_familiar("test")

@@ -95,34 +95,20 @@ class Ledger:
         entries = self.entries(by_signature).items()
         return {name: self.judge(name, entry, by_signature[name].config) for name, entry in entries}
 
-    def judge(
-        self,
-        signature: str,
-        entry: Entry,
-        config: Mapping[str, Any],
-        parameters: int | None = None,
-    ) -> Entry:
+    def judge(self, signature: str, entry: Entry, config: Mapping[str, Any]) -> Entry:
         """Return the entry of a cell with this configuration: as failed where its result cannot be
         of it, as stale when other code than today's made it, or code that nobody recorded.
-
-        parameters: of its network by today's code, where they are known.
         """
         if entry.status != "done" or entry.result is None:
             return entry
-        result, why = entry.result, None
-        epochs = result.get("epochs", config["epochs"])
-        counted = result.get("parameters", parameters)
-        code = result.get("code", {}).get("numerics")
-        is_stale = code != code_identity.hash_numerics(config)
-        ends_early = epochs < config["epochs"] and config.get("stop_accuracy") is not None
-        if epochs != config["epochs"] and not ends_early:
-            why = f"epochs: {epochs} of a cell of {config['epochs']}"
-        elif parameters not in (None, counted) and not is_stale:
-            why = f"parameters: {counted:,} of a network of {parameters:,}"
-        if why is not None:
+        asked, epochs = config["epochs"], entry.result.get("epochs", config["epochs"])
+        if epochs > asked or (epochs < asked and config.get("stop_accuracy") is None):
             where = join(self.store.root, f"{folder_of(signature)}/{RESULT}")
+            why = f"epochs: {epochs} of a cell of {asked}"
             return Entry("failed", cause=str(stored_files.damage_error(where, why, REMOVE)))
-        return Entry("stale", result) if is_stale else entry
+        code = entry.result.get("code", {}).get("numerics")
+        is_current = code == code_identity.hash_numerics(config)
+        return entry if is_current else Entry("stale", entry.result)
 
     def read_claims(self) -> dict[str, Claim]:
         """The newest claim of every claimed cell, dead or alive."""

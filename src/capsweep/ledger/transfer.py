@@ -176,4 +176,8 @@ def verify_export(file: Path) -> Results:
         needed = {FAILURE} if result is None else {CONFIG, RESULT, *known} - OPTIONAL
         if absent := needed - found.keys():
             raise DataError(f"{file}: {signature}/{min(absent)} is absent; {archive.AGAIN}")
+        for name in sorted((found.keys() & known) - {RESULT}):  # a result has a digest of itself
+            if found[name] != known[name]:
+                why = f"is not the file that the cell's {RESULT} names"
+                raise DataError(f"{file}: {signature}/{name} {why}; {archive.AGAIN}")
     return results

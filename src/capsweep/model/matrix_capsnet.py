@@ -66,29 +66,35 @@ class MatrixPrimary(nn.Module):
 class MatrixCapsules(nn.Module):
     """Parents that each see some child positions, by routed pose-matrix votes.
 
-    child_MK: the positions below each; of how many positions; weights: of how many kernel offsets
-    there are, K, or 1 where they share one. offset_KD: added to votes. shared: all children of a
-    parent type have one weight. The vote weights are left to the network to draw.
+    fields: the child positions below each parent position, of so many. types: of children and of
+    parents. offset_KD: added to votes. of_classes: whether parents are the classes, whose children
+    share their weights at all positions. shared: all children of a parent type have one weight. The
+    vote weights are left to the network to draw.
     """
 
     def __init__(
         self,
-        child_MK: Sequence[Sequence[int]],
+        fields: Sequence[Sequence[int]],
         num_child_positions: int,
-        weight_shape: tuple[int, int, int, int, int],
-        routing: nn.Module,
+        types: tuple[int, int],
+        pose: tuple[int, int],
+        routing: RoutingFactory,
+        shared: bool,
         offset_KD: Tensor | None = None,
-        shared: bool = False,
+        of_classes: bool = False,
     ) -> None:
         super().__init__()
-        self.child_types = weight_shape[1]
-        children = {child for field in child_MK for child in field}
+        (self.child_types, parents), (rows, columns) = types, pose
+        offsets, numbers = len(fields[0]), rows * columns
+        children = {child for field in fields for child in field}
         self.num_child_positions = num_child_positions
         self.children_without_parent = self.child_types * (num_child_positions - len(children))
-        shape = (1, 1, *weight_shape[2:]) if shared else weight_shape
+        own = (1 if of_classes else offsets, self.child_types)
+        shape = *((1, 1) if shared else own), parents, columns, columns
         self.weight_KIJSS = nn.Parameter(torch.empty(shape))
-        self.routing = routing
-        self.register_buffer("child_MK", torch.tensor(child_MK), persistent=False)
+        sizes = LayerSizes(offsets * self.child_types, parents, numbers, numbers, of_classes)
+        self.routing = make_routing(routing, sizes, ConvolutionalVotes)
+        self.register_buffer("child_MK", torch.tensor(fields), persistent=False)
         self.register_buffer("offset_KD", offset_KD, persistent=False)
         self.child_MK: Tensor
         self.offset_KD: Tensor | None
@@ -118,63 +124,6 @@ class MatrixCapsules(nn.Module):
             routed.pose_BJD.unflatten(2, pose).unflatten(1, (-1, types)),
             routed.act_BJ.unflatten(1, (-1, types)),
         )
-
-
-def make_convolutional(
-    children: PositionGrid,
-    child_types: int,
-    types: int,
-    kernel: int,
-    stride: int,
-    pose: tuple[int, int],
-    routing: RoutingFactory,
-    shared: bool = False,
-) -> MatrixCapsules:
-    """Parents of a kernel of child positions, without padding; weights shared by their positions.
-
-    Raises ValueError when the kernel does not fit.
-    """
-    parents = children.after_convolution(kernel, stride)
-    if min(parents.height, parents.width) < 1:
-        raise ValueError(
-            f"model.capsules.kernel={kernel} does not fit into {children.height}x{children.width} "
-            "positions; make it or the strides before it smaller"
-        )
-    offsets, (rows, columns) = kernel**2, pose
-    sizes = LayerSizes(offsets * child_types, types, rows * columns, rows * columns)
-    return MatrixCapsules(
-        list_fields(children, kernel, stride),
-        children.num_positions,
-        (offsets, child_types, types, columns, columns),
-        make_routing(routing, sizes, ConvolutionalVotes),
-        shared=shared,
-    )
-
-
-def make_class_capsules(
-    children: PositionGrid,
-    child_types: int,
-    num_classes: int,
-    pose: tuple[int, int],
-    offset_ND: Tensor | None,
-    routing: RoutingFactory,
-    shared: bool = False,
-) -> MatrixCapsules:
-    """One parent per class, which sees all children; weights shared by their positions.
-
-    offset_ND: added to the votes of each child position.
-    """
-    rows, columns = pose
-    num_children = children.num_positions * child_types
-    sizes = LayerSizes(num_children, num_classes, rows * columns, rows * columns, of_classes=True)
-    return MatrixCapsules(
-        [range(children.num_positions)],
-        children.num_positions,
-        (1, child_types, num_classes, columns, columns),
-        make_routing(routing, sizes, ConvolutionalVotes),
-        offset_ND,
-        shared,
-    )
 
 
 class MatrixCapsNet(nn.Module):
@@ -216,14 +165,22 @@ class MatrixCapsNet(nn.Module):
             )
         self.capsules = nn.ModuleList()
         sizes = zip_layers("model.capsules", capsules, "types", "kernel", "stride")
-        shared = votes or {}
+        alike = POSES[pose], routing, votes is not None and votes["shared"]
         for parents, kernel, stride in sizes:
-            below = grid, types, parents, kernel, stride, POSES[pose]
-            self.capsules.append(make_convolutional(*below, routing, **shared))
-            grid, types = grid.after_convolution(kernel, stride), parents
+            above = grid.after_convolution(kernel, stride)
+            if min(above.height, above.width) < 1:
+                raise ValueError(
+                    f"model.capsules.kernel={kernel} does not fit into {grid.height}x{grid.width} "
+                    "positions; make it or the strides before it smaller"
+                )
+            fields = list_fields(grid, kernel, stride)
+            layer = MatrixCapsules(fields, grid.num_positions, (types, parents), *alike)
+            self.capsules.append(layer)
+            grid, types = above, parents
         offset_ND = make_coordinate_offsets(grid, image, 16, **coordinates)
-        self.classes = make_class_capsules(
-            grid, types, num_classes, POSES[pose], offset_ND, routing, **shared
+        everywhere, count = [range(grid.num_positions)], grid.num_positions
+        self.classes = MatrixCapsules(
+            everywhere, count, (types, num_classes), *alike, offset_ND, of_classes=True
         )
         self.reads_activations = getattr(self.classes.routing, "reads_activations", False)
         _draw_weights(self, initial)

@@ -153,9 +153,10 @@ class ConvolutionalVotes:
     def form_numbers_first(self) -> Tensor:
         """Votes [B, M, J, D, L]: for small matrices a sum of products, number by number."""
         if self.pose_BNIRS.shape[4] > LARGEST_SUM:
-            return put_numbers_first(self.form_local())
+            return self.form_local().permute(0, 1, 3, 4, 2).contiguous()
         weight_KIJSS = self.weight_KIJSS.expand(self.child_MK.shape[1], -1, -1, -1, -1)
-        votes_BMJDL = multiply_poses(self.pose_BNIRS[:, self.child_MK], weight_KIJSS)
+        pose_BMLRS = self.pose_BNIRS[:, self.child_MK].flatten(2, 3)
+        votes_BMJDL = _PoseProducts.apply(pose_BMLRS, weight_KIJSS.flatten(0, 1))
         if self.offset_KD is not None:
             types = self.weight_KIJSS.shape[1]
             votes_BMJDL = votes_BMJDL + self.offset_KD.T.repeat_interleave(types, dim=1)
@@ -222,17 +223,9 @@ def compare_votes(votes_BMJLD: Tensor, pose_BMJD: Tensor) -> Tensor:
     return torch.matmul(votes_BMJLD, pose_BMJD[..., None]).squeeze(-1).transpose(2, 3)
 
 
-def put_numbers_first(votes_BMLJD: Tensor) -> Tensor:
-    """[B, M, J, D, L]."""
-    return votes_BMLJD.permute(0, 1, 3, 4, 2).contiguous()
-
-
-def multiply_poses(pose_BMKIRQ: Tensor, weight_KIJQS: Tensor) -> Tensor:
-    """V_rs = sum_q M_rq W_qs, [B, M, J, D, L]."""
-    return _PoseProducts.apply(pose_BMKIRQ.flatten(2, 3), weight_KIJQS.flatten(0, 1))
-
-
 class _PoseProducts(torch.autograd.Function):
+    """V_rs = sum_q M_rq W_qs, [B, M, J, D, L]."""
+
     @staticmethod
     def forward(ctx: Any, pose_BMLRQ: Tensor, weight_LJQS: Tensor) -> Tensor:
         ctx.save_for_backward(pose_BMLRQ, weight_LJQS)

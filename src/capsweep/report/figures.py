@@ -165,7 +165,8 @@ def _make_costs(
         seconds = result.get("seconds", {}).get("total")
         return 60 * result["gpu_hours"] if on_gpus else seconds and seconds / 60
 
-    clock, hardware = "device" if on_gpus else "wall", {str(cell.hardware) for cell in cells}
+    clock = "device" if on_gpus else "wall"
+    hardware = {cell.hardware or "unknown hardware" for cell in cells}
     mixed = " (different hardware: its times do not compare)" if len(hardware) > 1 else ""
     time = f"the {clock} time of a cell, training and test, on {', '.join(sorted(hardware))}{mixed}"
     for stem, label, what, read_cost in (

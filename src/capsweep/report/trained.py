@@ -129,7 +129,7 @@ def _name_places(values: Mapping[Place, str | None]) -> list[str]:
 
 
 def warn_of_cuts(points: Sequence[Point]) -> list[str]:
-    """Return a line, in letters that nobody overlooks, for each number of batches that cut the data
+    """Return a line, in capitals, for each number of batches that cut the data
     of cells; of which arms, unless of all, or of an axis. Debug settings cut them too.
     """
     arms: dict[int | None, dict[str, None]] = {}

@@ -186,9 +186,10 @@ class Bucket:
         """See Disk."""
         return sorted(info.base_name for info in self._list_infos(folder))
 
-    def list_files(self, folder: str, is_deep: bool = True) -> Iterator[tuple[str, int]]:
-        """See Disk. is_deep: those of the folders in it too."""
-        for info in sorted(self._list_infos(folder, is_deep), key=lambda info: info.path):
+    def list_files(self, folder: str) -> Iterator[tuple[str, int]]:
+        """See Disk."""
+        infos = self._list_infos(folder, is_deep=True)
+        for info in sorted(infos, key=lambda info: info.path):
             if info.is_file:
                 yield info.path.removeprefix(self.folder).lstrip("/"), info.size
 

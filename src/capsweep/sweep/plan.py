@@ -101,7 +101,6 @@ def make_plan(points: Sequence[Point], ledger: Ledger) -> Plan:
     cells = []
     for signature, group in groups.items():
         size, entry = _measure_size(group[0], known), entries[signature]
-        entry = ledger.judge(signature, entry, group[0].cell.config, size.parameters)
         cells.append(PlannedCell(tuple(group), size, entry))
     return Plan(tuple(cells))
 

@@ -13,7 +13,6 @@ each step, cannot give wrong numbers.
 """
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -64,7 +63,6 @@ class CapturedStep:
         self.margin = None
         if margin is not None:
             self.margin = torch.zeros((), dtype=torch.float64, device=device)
-        self.counts: Counter[str] = Counter()
         self.gradients: list[Tensor | None] = []
         self.loss = torch.zeros((), device=device)
         if device.type == "cuda":  # before the capture, which forbids copies
@@ -76,7 +74,7 @@ class CapturedStep:
         """Train on a batch of this shape, and return its loss."""
         self._fill(batch, margin)
         self.replay()
-        self.metrics.counts.update(self.counts)
+        self.metrics.images += len(batch.labels)
         return self.loss.clone()  # the next replay overwrites it
 
     def _fill(self, batch: Batch, margin: float | None) -> None:
@@ -89,14 +87,10 @@ class CapturedStep:
             self.margin.fill_(margin)
 
     def _run(self) -> None:
-        """Take the step that is captured; keep the metrics' counts, which are Python's."""
-        before, self.metrics.counts = self.metrics.counts, Counter()
-        try:
-            with _rates_on_device(self.step, self.rates):
-                losses = self.step(self.batch, self.margin)
-            self.metrics.update(losses, self.batch)
-        finally:
-            self.counts, self.metrics.counts = self.metrics.counts, before
+        """Take the step that is captured."""
+        with _rates_on_device(self.step, self.rates):
+            losses = self.step(self.batch, self.margin)
+        self.metrics.add_sums(losses, self.batch)
         self.loss = losses.total
         self.gradients = [parameter.grad for parameter in self.step.network.parameters()]
 
@@ -235,13 +229,13 @@ class StepGraphs:
         (eager, losses, before), captured = checked, self.captured[shape]
         captured.checked += 1
         sums = {name: value.clone() for name, value in self.metrics.sums.items()}
-        counts = Counter(self.metrics.counts)
+        images = self.metrics.images
         loss = captured(batch, margin)
         fault = find_difference(eager, losses.total, captured, loss, before)
         if fault is None:
             return loss
         self.step.take_over(eager)
-        self.metrics.sums, self.metrics.counts = sums, counts
+        self.metrics.sums, self.metrics.images = sums, images
         self.metrics.update(losses, batch)
         self._give_up(f"its captured step is not its eager one: {fault}")
         return losses.total

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from capsweep.data.batches import Batch, seed_of
-from capsweep.data.evaluation_parts import EvaluationParts
+from capsweep.data.batches import Batch, EvaluationParts, seed_of
 from capsweep.errors import NonFiniteLossError
 from capsweep.runtime.lightning import LightningModule, OptimizerLRSchedulerConfig
 from capsweep.training import build

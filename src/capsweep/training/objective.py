@@ -4,7 +4,6 @@ split, accumulated on the device in float64.
 Shape letters: B batch, N classes, L classes shown in one image, C H W image.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -119,47 +118,54 @@ class SplitMetrics:
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
-        self.counts: Counter[str] = Counter()
+        self.images, self.digits = 0, 1  # that were added, and classes shown in each
 
     def update(self, losses: Losses, batch: Batch) -> None:
         """Add one batch."""
+        self.images += len(batch.labels)
+        self.add_sums(losses, batch)
+
+    def add_sums(self, losses: Losses, batch: Batch) -> None:
+        """Add one batch to the sums on the device, and not to the number of images."""
         count = len(batch.labels)
-        self._add("loss", losses.total.detach(), count, times=count)
+        self._add("loss", losses.total.detach(), count)
         if losses.reconstruction is not None:
-            self._add("reconstruction", losses.reconstruction.detach(), count, times=count)
+            self._add("reconstruction", losses.reconstruction.detach(), count)
         scores_BN = losses.scores_BN.detach()
         if batch.labels.dim() == 1:
-            self._add("error", (scores_BN.argmax(dim=1) != batch.labels).sum(), count)
+            self._add("error", (scores_BN.argmax(dim=1) != batch.labels).sum())
             return
+        self.digits = batch.labels.shape[1]
         found_BL = is_found(scores_BN, batch.labels)
-        self._add("error", (~found_BL.all(dim=1)).sum(), count)
-        self._add("at_least_one", found_BL.any(dim=1).sum(), count)
+        self._add("error", (~found_BL.all(dim=1)).sum())
+        self._add("at_least_one", found_BL.any(dim=1).sum())
         if losses.drawn_BLCHW is not None and batch.targets_BLCHW is not None:
             overlap_BL = measure_overlap(losses.drawn_BLCHW.detach(), batch.targets_BLCHW)
-            overlapping = (overlap_BL * found_BL).sum(dtype=torch.float64)
-            self._add("segmentation", overlapping, found_BL.numel())
+            self._add("segmentation", (overlap_BL * found_BL).sum(dtype=torch.float64))
 
     def compute(self, split: str) -> dict[str, float]:
         """Return what was measured, as `split/loss` and so on, and start again. Synchronises.
 
         The sums stay the same tensors, which captured steps add to.
         """
+        counts = {name: self.images for name in self.sums}
+        if "segmentation" in counts:
+            counts["segmentation"] *= self.digits
         means = {
-            f"{split}/{name}": float(self.sums[name]) / self.counts[name]
+            f"{split}/{name}": float(self.sums[name]) / counts[name]
             for name in METRICS
-            if self.counts[name]
+            if counts.get(name)
         }
         for value in self.sums.values():
             value.zero_()
-        self.counts = Counter()
+        self.images = 0
         return means
 
-    def _add(self, name: str, value: Tensor, count: int, times: int = 1) -> None:
+    def _add(self, name: str, value: Tensor, times: int = 1) -> None:
         """One operation on the device; in float64, since the sum is."""
         if name not in self.sums:
             self.sums[name] = torch.zeros((), dtype=torch.float64, device=value.device)
         self.sums[name].add_(value, alpha=times)
-        self.counts[name] += count
 
 
 def is_found(scores_BN: Tensor, labels_BL: Tensor) -> Tensor:

@@ -17,8 +17,7 @@ from capsweep.tracking import content
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
 from capsweep.training import build, callbacks, fit, provenance
-from capsweep.training.run_hooks import Row, RunHooks
-from capsweep.training.size import network_size
+from capsweep.training.run_hooks import RunHooks
 
 
 def run(
@@ -94,8 +93,7 @@ def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
     rerun, result = cell.config["rerun"], ledger.read_result(cell.signature)
     if result is None or rerun == "always":
         return None
-    parameters = network_size(cell.config).parameters
-    entry = ledger.judge(cell.signature, Entry("done", result), cell.config, parameters)
+    entry = ledger.judge(cell.signature, Entry("done", result), cell.config)
     return None if entry.status in ("failed", rerun) else result
 
 

@@ -3,11 +3,14 @@
 Shape letters: B batch, I L children, J parents, P child pose, D parent pose.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import routing_oracles as oracles
 import torch
 from routing_oracles import Image, RoutedImage, Shape
-from routing_variants import assert_same, normal
+from routing_variants import assert_same
 from torch import Tensor
 
 from capsweep.model.routing import LayerSizes
@@ -28,34 +31,21 @@ def weigh(image: Image, bias_JD: Tensor, weight_LJ: Tensor) -> RoutedImage:
 
 
 @oracles.every_shape
-@pytest.mark.parametrize("control", ["uniform", "static", "random"])
+@pytest.mark.parametrize(
+    "make", [UniformRouting, StaticRouting, partial(RandomRouting, "fixed")], ids=str
+)
 def test_parents_couplings_and_gradients_are_those_of_the_equations(
-    shape: Shape, control: str
+    shape: Shape, make: Callable[..., DynamicRouting]
 ) -> None:
-    votes, draw = oracles.draw_votes(shape), normal(1)
-    sizes = oracles.sizes_of(votes)
-    if control == "uniform":
-        layer = UniformRouting(True, "reference", sizes=sizes).double()
-    elif control == "static":
-        layer = StaticRouting(True, "reference", sizes=sizes).double()
-    else:
-        layer = RandomRouting("fixed", True, "reference", sizes=sizes).double()
-    own = [parameter.detach() for parameter in layer.parameters()]
-    for tensor in own:
-        tensor.copy_(draw(*tensor.shape))
-
-    def route(votes, *own: Tensor):
-        named = dict(zip(dict(layer.named_parameters()), own, strict=True))
-        return torch.func.functional_call(layer, named, (votes, True))
+    votes = oracles.draw_votes(shape)
+    layer = make(True, "reference", sizes=oracles.sizes_of(votes))
+    equal_LJ = torch.ones(oracles.sizes_of(votes)[:2], dtype=torch.float64)
 
     def oracle(image: Image, bias_JD: Tensor, prior_LJ: Tensor | None = None) -> RoutedImage:
-        if control == "random":
-            return weigh(image, bias_JD, layer.draw_LJ)
-        equal_LJ = torch.ones(sizes.children, sizes.parents, dtype=torch.float64)
-        return weigh(image, bias_JD, equal_LJ if prior_LJ is None else prior_LJ.exp())
+        weight_LJ = layer.draw_LJ if isinstance(layer, RandomRouting) else equal_LJ
+        return weigh(image, bias_JD, weight_LJ if prior_LJ is None else prior_LJ.exp())
 
-    assert [name for name, _ in layer.named_parameters()] == ["bias_JD", "prior_IJ"][: len(own)]
-    oracles.assert_follows(route, oracle, votes, *own)
+    oracles.assert_layer_follows(layer, oracle, votes)
 
 
 @with_and_without_bias
@@ -68,15 +58,6 @@ def test_equal_couplings_are_dynamic_routing_of_one_iteration_and_static_at_firs
         routed = make(bias, "fast", sizes=SIZES).double()(votes)
         assert_same(routed.pose_BJD, expected.pose_BJD)
         assert_same(routed.coupling_BIJ.expand(4, 5, 3), expected.coupling_BIJ.expand(4, 5, 3))
-
-
-def test_static_couplings_do_not_depend_on_the_image() -> None:
-    layer = StaticRouting(True, "fast", sizes=SIZES).double()
-    with torch.no_grad():
-        layer.prior_IJ.copy_(normal(1)(5, 3))
-    for seed in (0, 1):
-        coupling_BIJ = layer(oracles.draw_votes(SIZE, seed)).coupling_BIJ
-        assert_same(coupling_BIJ.expand(4, 5, 3), layer.prior_IJ.softmax(dim=1).expand(4, 5, 3))
 
 
 def make_random(draw: str = "anew", seed: int = 0) -> RandomRouting:

@@ -6,7 +6,6 @@ Shape letters: B batch, I L children, J parents, D parent pose.
 from dataclasses import replace
 from functools import partial
 
-import pytest
 import routing_oracles as oracles
 import torch
 from hypothesis import given
@@ -15,7 +14,6 @@ from routing_oracles import Image, RoutedImage, Shape, any_seed, any_size, cast
 from routing_variants import assert_same, iterations, normal
 from torch import Tensor
 
-from capsweep.model.routing import Routed, em
 from capsweep.model.routing.heinsen import HeinsenRouting, reference
 from capsweep.model.votes import Votes
 
@@ -56,11 +54,8 @@ def test_parents_couplings_and_gradients_are_those_of_the_equations(
     shape: Shape, num_iters: int
 ) -> None:
     votes = oracles.draw_votes(shape)
-
-    def route(votes: Votes, *own: Tensor) -> Routed:
-        return reference(votes, num_iters, *own, with_trace=True)
-
-    oracles.assert_follows(route, partial(price, num_iters=num_iters), votes, *draw_own(votes))
+    layer = HeinsenRouting(num_iters, "reference", sizes=oracles.sizes_of(votes))
+    oracles.assert_layer_follows(layer, partial(price, num_iters=num_iters), votes)
 
 
 @law
@@ -108,11 +103,3 @@ def test_parents_move_with_the_votes_nearly_and_turn_negative_with_them(num_iter
     torch.testing.assert_close(moved.act_BJ, one.act_BJ, rtol=0, atol=1e-4)
     assert_same(negative.pose_BJD, -one.pose_BJD)
     assert_same(negative.coupling_BIJ, one.coupling_BIJ)
-
-
-@pytest.mark.parametrize("size", [SIZE, (3, 1, 2, 2, 2)])
-def test_the_first_means_are_those_of_em_routing(size: tuple[int, ...]) -> None:
-    votes, zero_J = oracles.draw_votes(size), torch.zeros(size[2], dtype=torch.float64)
-    expected_BJD = em.reference(votes, 1, zero_J, zero_J).pose_BJD
-    found_BJD = reference(votes, 1, *draw_own(votes)).pose_BJD
-    torch.testing.assert_close(found_BJD, expected_BJD, rtol=1e-3, atol=1e-3)

@@ -16,7 +16,7 @@ from routing_oracles import Image, RoutedImage, Shape, any_seed, any_size, cast
 from routing_variants import assert_same, iterations, normal
 from torch import Tensor
 
-from capsweep.model.routing.k_means import reference
+from capsweep.model.routing.k_means import KMeansRouting, reference
 from capsweep.model.votes import LocalVotes
 
 law = at_most_examples(25)
@@ -39,9 +39,9 @@ def cluster(image: Image, num_iters: int) -> RoutedImage:
 def test_parents_couplings_and_gradients_are_those_of_the_equations(
     shape: Shape, num_iters: int
 ) -> None:
-    routing = partial(reference, num_iters=num_iters, with_trace=True)
-    oracle = partial(cluster, num_iters=num_iters)
-    oracles.assert_follows(routing, oracle, oracles.draw_votes(shape))
+    votes = oracles.draw_votes(shape)
+    layer = KMeansRouting(num_iters, "reference", sizes=oracles.sizes_of(votes))
+    oracles.assert_layer_follows(layer, partial(cluster, num_iters=num_iters), votes)
 
 
 def list_steps(votes: LocalVotes, num_iters: int) -> Any:
@@ -84,10 +84,3 @@ def test_parents_turn_with_the_votes(num_iters: int) -> None:
     for other, pose_BJD in ((turned, one.pose_BJD @ turn_DD), (negative, -one.pose_BJD)):
         assert_same(other.coupling_BIJ, one.coupling_BIJ)
         assert_same(other.pose_BJD, pose_BJD)
-
-
-def test_long_votes_are_clustered_hard_and_short_ones_not_at_all() -> None:
-    u_BIJD = normal(0)(2, 6, 3, 4)
-    hard_BIJ, soft_BIJ = (reference(cast(k * u_BIJD), 3).coupling_BIJ for k in (1e4, 1e-6))
-    assert_same(hard_BIJ.amax(dim=2), torch.ones(2, 6, dtype=torch.float64))
-    torch.testing.assert_close(soft_BIJ, torch.full_like(soft_BIJ, 1 / 3), rtol=0, atol=1e-5)

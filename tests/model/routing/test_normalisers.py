@@ -3,7 +3,6 @@
 Shape letters: B batch, I children, J parents, N logits.
 """
 
-import itertools
 from collections.abc import Callable
 from functools import partial
 
@@ -13,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
-from routing_oracles import Image, RoutedImage, Shape, any_seed
+from routing_oracles import Image, RoutedImage, Shape
 from routing_variants import assert_same, iterations, normal
 from torch import Tensor
 
@@ -77,31 +76,6 @@ def test_which_logits_have_the_same_couplings(
         assert_same(NORMALISERS[name](scale * logit_J, 0), coupling_J)
 
 
-def test_only_max_min_ignores_the_scale_and_only_sigmoid_heeds_a_shift() -> None:
-    logit_J = torch.tensor([0.1, -0.3, 0.2])
-    for name, normalise in NORMALISERS.items():
-        coupling_J = normalise(logit_J, 0)
-        assert torch.allclose(normalise(3 * logit_J, 0), coupling_J) == (name == "max_min")
-        assert torch.allclose(normalise(logit_J + 3, 0), coupling_J) == (name != "sigmoid")
-        fewer_J = normalise(logit_J[:2], 0)
-        assert torch.allclose(fewer_J, coupling_J[:2]) == (name == "sigmoid")
-
-
-@law
-@given(any_seed, st.integers(2, 6))
-def test_max_min_gives_all_to_one_parent_and_nothing_to_one(seed: int, parents: int) -> None:
-    coupling_NJ = NORMALISERS["max_min"](normal(seed)(9, parents), 1)
-    assert ((coupling_NJ == 0).sum(dim=1) == 1).all()
-    assert ((coupling_NJ == 1).sum(dim=1) == 1).all()
-
-
-@law
-@given(st.floats(-3, 3), st.floats(-3, 3))
-def test_sparsemax_of_two_is_a_cut_line(one: float, other: float) -> None:
-    found = NORMALISERS["sparsemax"](torch.tensor([[one], [other]], dtype=torch.float64), 0)
-    assert found[0].item() == pytest.approx(min(max((1 + one - other) / 2, 0), 1), abs=1e-12)
-
-
 @every_normaliser
 @pytest.mark.parametrize("scale", [0.3, 10.0])
 @pytest.mark.parametrize("dim", [0, 2])
@@ -133,25 +107,6 @@ def test_dynamic_routing_divides_children_by_it(shape: Shape, num_iters: int, na
         module.bias_JD.detach(),
         with_gradients=False,
     )
-
-
-@pytest.mark.parametrize("shape", [(3, 5, 4, 3, 2), None], ids=str)
-@pytest.mark.parametrize("gradient", ["full", "last"])
-@every_normaliser
-def test_the_fast_path_is_the_reference(shape: Shape, gradient: str, name: str) -> None:
-    votes, draw = oracles.draw_votes(shape), normal(1)
-    sizes = oracles.sizes_of(votes)
-    bias_JD = draw(sizes.parents, sizes.parent_pose).requires_grad_()
-    prior_LJ = draw(sizes.children, sizes.parents).requires_grad_()
-    leaves = [bias_JD, prior_LJ, *oracles.leaves_of(votes)]
-    results = []
-    for impl, num_iters in itertools.product(("reference", "fast"), (1, 3)):
-        options = {"prior_LJ": prior_LJ, "gradient": gradient, "normaliser": name}
-        routed = dynamic.IMPLS[impl](votes, num_iters, bias_JD, **options)
-        outputs = [routed.pose_BJD, routed.act_BJ]
-        results.append([*outputs, *oracles.differentiate(outputs, leaves)])
-    for one, other in zip(results[0] + results[1], results[2] + results[3], strict=True):
-        assert_same(one, other)
 
 
 @pytest.mark.gpu

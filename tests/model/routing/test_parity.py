@@ -12,10 +12,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from largest_tensor import LargestTensor
 from laws import at_most_examples
 from routing_layers import LAYERS, Layer, convolutional_layer, dense_layer
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from capsweep.model import votes as votes_file
 from capsweep.model.routing import (
@@ -28,6 +27,7 @@ from capsweep.model.routing import (
     variational_bayes,
 )
 from capsweep.model.routing.em import EMProcedure
+from capsweep.model.routing.normalisers import NORMALISERS
 
 VARIANTS = {
     "dynamic": dynamic.IMPLS,
@@ -133,12 +133,16 @@ def test_em_routing_with_every_option(
 
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "dynamic": [
+        {"normaliser": name, "gradient": gradient}
+        for name, gradient in itertools.product([*NORMALISERS][1:], ("full", "last"))
+    ],
     "sda": [{"clip": True}, {"clip": False}],
     "variational_bayes": [{"kappa": 0.0}, {"kappa": 1.0}, {"psi": 0.1}],
 }
 
 
-@_in_places("heinsen-fast", "k_means-fast", "sda-fast", "variational_bayes-fast")
+@_in_places("dynamic-fast", "heinsen-fast", "k_means-fast", "sda-fast", "variational_bayes-fast")
 @pytest.mark.parametrize("kind", LAYERS)
 def test_routing_by_products_of_votes_with_every_option(place: Place, kind: str) -> None:
     layers = [place.draw_layer(kind)]
@@ -265,19 +269,6 @@ def test_views_that_are_not_contiguous_are_routed_alike(place: Place) -> None:
     leaves = [x.detach().mT.contiguous().mT.requires_grad_() for x in layer.leaves[:2]]
     own = {k: x.detach().mT.contiguous().mT.requires_grad_() for k, x in layer.own.items()}
     place.assert_as_reference(Layer(votes_file.Votes(*leaves), leaves, own), 3)
-
-
-class LargestTensor(TorchDispatchMode):
-    """How many numbers the largest tensor has that any operation makes."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """See TorchDispatchMode."""
-        made = func(*args, **(kwargs or {}))
-        if isinstance(made, Tensor):
-            self.numbers = max(self.numbers, made.untyped_storage().nbytes() // made.itemsize)
-        return made
 
 
 @pytest.mark.parametrize("options", [{}, {"none_of_the_above": True}, {"gradient": "last"}])

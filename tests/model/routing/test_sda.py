@@ -15,7 +15,7 @@ from routing_oracles import Image, RoutedImage, Shape, any_seed, any_size, cast
 from routing_variants import assert_same, iterations, normal
 from torch import Tensor
 
-from capsweep.model.routing.sda import reference
+from capsweep.model.routing.sda import SDARouting, reference
 
 law = at_most_examples(25)
 with_and_without_clip = pytest.mark.parametrize("clip", [True, False])
@@ -50,11 +50,8 @@ def test_parents_couplings_and_gradients_are_those_of_the_equations(
     shape: Shape, num_iters: int, clip: bool
 ) -> None:
     votes = oracles.draw_votes(shape)
-    sizes = oracles.sizes_of(votes)
-    options = {"num_iters": num_iters, "clip": clip}
-    routing, oracle = partial(reference, with_trace=True, **options), partial(agree, **options)
-    bias_JD = normal(1)(sizes.parents, sizes.parent_pose)
-    oracles.assert_follows(lambda x, b: routing(x, bias_JD=b), oracle, votes, bias_JD)
+    layer = SDARouting(num_iters, True, clip, "reference", sizes=oracles.sizes_of(votes))
+    oracles.assert_layer_follows(layer, partial(agree, num_iters=num_iters, clip=clip), votes)
 
 
 @pytest.mark.parametrize("parents", [2, 3, 7])
@@ -86,12 +83,6 @@ def test_without_a_bias_parents_turn_with_the_votes(
     for other, pose_BJD in ((turned, one.pose_BJD @ turn_DD), (negative, -one.pose_BJD)):
         assert_same(other.coupling_BIJ, one.coupling_BIJ)
         assert_same(other.pose_BJD, pose_BJD)
-
-
-def test_with_a_bias_negative_votes_have_other_couplings() -> None:
-    u_BIJD, bias_JD = normal(0)(2, 6, 3, 4), torch.full((3, 4), 0.5, dtype=torch.float64)
-    one, other = (reference(cast(x), 2, bias_JD).coupling_BIJ for x in (u_BIJD, -u_BIJD))
-    assert not torch.allclose(one, other, rtol=0, atol=0.1)
 
 
 def test_a_long_vote_is_cut_to_the_length_of_its_child() -> None:

@@ -16,7 +16,7 @@ from routing_variants import assert_same, normal
 from torch import Tensor
 
 from capsweep.model.routing import Routed
-from capsweep.model.routing.self_attention import reference
+from capsweep.model.routing.self_attention import SelfAttentionRouting, reference
 
 law = at_most_examples(25)
 every_scale = pytest.mark.parametrize("scale", ["pose", "children"])
@@ -51,9 +51,8 @@ def test_parents_couplings_and_gradients_are_those_of_the_equations(
     shape: Shape, scale: str
 ) -> None:
     votes = oracles.draw_votes(shape)
-    beta_LJ = 0.3 * normal(1)(*oracles.sizes_of(votes)[:2])
-    routing = partial(reference, scale=scale, with_trace=True)
-    oracles.assert_follows(routing, partial(attend, scale=scale), votes, beta_LJ)
+    layer = SelfAttentionRouting(scale, "reference", sizes=oracles.sizes_of(votes))
+    oracles.assert_layer_follows(layer, partial(attend, scale=scale), votes)
 
 
 @law
@@ -72,18 +71,6 @@ def test_parents_turn_with_the_votes_and_their_length_is_below_one(
     assert_same(route(-u_BIJD).pose_BJD, -one.pose_BJD)
     assert (one.act_BJ < 1).all()
     assert_same(one.act_BJ, one.pose_BJD.norm(dim=2))
-
-
-def test_votes_that_are_the_same_for_all_parents_have_equal_couplings() -> None:
-    u_BIJD = normal(0)(2, 6, 1, 3).expand(-1, -1, 4, -1)
-    coupling_BIJ = route(u_BIJD, with_beta=False).coupling_BIJ
-    assert_same(coupling_BIJ, torch.full_like(coupling_BIJ, 1 / 4))
-
-
-def test_one_child_attends_to_the_lengths_of_its_votes() -> None:
-    u_BIJD = normal(0)(3, 1, 4, 5)
-    expected_BIJ = (u_BIJD.square().sum(dim=3) / math.sqrt(5)).softmax(dim=2)
-    assert_same(route(u_BIJD, with_beta=False).coupling_BIJ, expected_BIJ)
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-6, 0.9e-4, 1.1e-4, 1e-3, 1.0, 1e3])

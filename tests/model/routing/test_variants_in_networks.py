@@ -20,7 +20,6 @@ from capsweep.errors import ConfigError
 from capsweep.lab.evaluation.attack import find_logits
 from capsweep.model.capsnet import CapsNet
 from capsweep.model.capsules import ClassCapsules, LinearHead
-from capsweep.model.matrix_capsnet import MatrixCapsNet
 from capsweep.training import build
 from capsweep.training.size import network_size
 
@@ -148,12 +147,15 @@ def test_logits_of_a_linear_head_are_refused_where_a_loss_takes_lengths() -> Non
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_shared_votes_are_one_matrix_of_each_parent(shared: bool) -> None:
+def test_shared_votes_are_one_matrix_of_each_parent_in_every_layer(shared: bool) -> None:
     network = make_network("model=capsnet_tiny", f"model.votes.shared={shared}")
     assert isinstance(network.classes, ClassCapsules)
     children = network.classes.num_children
     assert network.classes.weight_IJDP.shape == (1 if shared else children, 10, 16, 8)
     assert network.classes.votes_per_image == children * 10
+    network = make_network("model=matrix_capsnet_tiny", f"model.votes.shared={shared}")
+    for layer in (*network.capsules, network.classes):
+        assert (layer.weight_KIJSS.shape[:2] == (1, 1)) == shared
 
 
 @every_network
@@ -174,11 +176,3 @@ def test_a_network_of_shared_votes_is_one_whose_weights_are_equal(model: str) ->
         gradient = (layer.weight_IJDP if isinstance(network, CapsNet) else layer.weight_KIJSS).grad
         gradients.append(gradient)
     torch.testing.assert_close(gradients[0], gradients[1].sum_to_size(gradients[0].shape))
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_all_layers_of_matrix_capsules_share_their_weights(shared: bool) -> None:
-    network = make_network("model=matrix_capsnet_tiny", f"model.votes.shared={shared}")
-    assert isinstance(network, MatrixCapsNet)
-    for layer in (*network.capsules, network.classes):
-        assert (layer.weight_KIJSS.shape[:2] == (1, 1)) == shared

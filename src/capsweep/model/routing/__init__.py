@@ -187,7 +187,8 @@ def make_routing(routing: RoutingFactory, sizes: LayerSizes, votes_kind: Any) ->
     if only not in (None, votes_kind):
         impl = getattr(getattr(layer, "route", None), "impl", AUTO)
         typed = f"routing={name_variant(layer)}" + (f" routing.impl={impl}" if impl != AUTO else "")
-        raise ValueError(f"{typed} is for {only.CAPSULES} alone; add model={only.MODEL}")
+        cure = f"add model={only.MODEL}" + (" or set routing.impl=auto" if impl != AUTO else "")
+        raise ValueError(f"{typed} is for {only.CAPSULES} alone; {cure}")
     return layer
 
 

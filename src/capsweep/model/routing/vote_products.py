@@ -2,9 +2,10 @@
 
 A routing reads its votes by sums over children, sum_l s_l U_l, and by scalar products p . U_l. Both
 are one product of matrices, and the only operations on tensors of the size of the votes; all else
-is D times smaller. Backward, U' is a sum of outer products over all iterations, which is one
-product of matrices too: `apply_to_votes` leaves small tensors to autograd and reads off it what
-those are of.
+is D times smaller. `FormedVotes` computes them plainly, for references. `by_products` makes the
+fast path of a reference, which then reads `VoteProducts`: backward, U' is a sum of outer products
+over all iterations, which is one product of matrices too. `apply_to_votes` leaves small tensors to
+autograd and reads off it what those are of.
 
 Gaussians are computed from moments of the votes. With U = V - c, for any constant c, and
 Q = [U, U^2] in place of U, which all iterations share:

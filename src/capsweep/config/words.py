@@ -118,6 +118,7 @@ WORDS = (
         "sweep shards",
         "local",
         "ray (default), local: in this process, or array: with SHARD",
+        default="ray",
     ),
     Word("SHARD", "sweep", "2/8", "with EXECUTOR=array: this job's part of the cells"),
     Word(

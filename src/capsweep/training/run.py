@@ -17,7 +17,7 @@ from capsweep.tracking import content
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
 from capsweep.training import build, callbacks, fit, provenance
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training.run_hooks import Row, RunHooks
 
 
 def run(

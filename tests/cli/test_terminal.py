@@ -13,6 +13,7 @@ import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -144,7 +145,7 @@ def test_every_command_prints_into_a_log_of_ascii(
 ) -> None:
     monkeypatch.setenv("STORAGE", str(begun))
     lines: list[str] = []
-    words = command.replace("STORAGE", str(begun)).split()
+    words = command.replace("=STORAGE", f"={begun}").split()
     with logged("ascii", lines), suppress(SystemExit):  # of --help
         assert cli.main(words) == 0
     assert lines
@@ -176,8 +177,12 @@ def test_a_report_is_in_files_before_it_is_on_the_screen(
 def test_a_sweep_says_what_it_does_before_it_imports(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(name: str) -> None:
-        raise KeyboardInterrupt
+    load = program.importlib.import_module
+
+    def interrupt(name: str) -> ModuleType:
+        if name == "capsweep.cli.sweep":
+            raise KeyboardInterrupt
+        return load(name)
 
     monkeypatch.setattr(program.importlib, "import_module", interrupt)
     assert cli.main(["sweep", "ablation"]) == program.INTERRUPTED

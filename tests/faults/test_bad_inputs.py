@@ -187,8 +187,8 @@ def test_a_text_of_the_grammar_is_refused_or_means_what_it_says(
 ) -> None:
     chance = Random(f"grammar/{number}")
     text = "".join(chance.choices(PIECES, k=chance.randint(1, 8)))
-    key = chance.choice(["epochs", "seed", "dataset", "places.storage", "STORAGE=model.name"])
-    words = [f"{key}={text}" if key != "--storage" else f"STORAGE={text}"]
+    key = chance.choice(["epochs", "seed", "dataset", "places.storage", "STORAGE"])
+    words = [f"{key}={text}"]
     words = chance.choice([words, [text], [f"{text}=1"], [f"epochs=[{text}"]])
     status = cli.main(["plan", "ablation", *words])
     captured = capsys.readouterr()

@@ -54,7 +54,7 @@ def make(folder: Path) -> Make:
 
     def run_make(*arguments: str) -> int:
         given = {word.split("=")[0] for word in arguments}
-        small = {"--pairs": "2", "--shards": "4", "--storage": str(folder), "--executor": "local"}
+        small = {"PAIRS": "2", "SHARDS": "4", "STORAGE": str(folder), "EXECUTOR": "local"}
         words = [f"{name}={value}" for name, value in small.items() if name not in given]
         source = [] if "dataset.source" in given else ["dataset.source=digits"]
         return cli.main(["data", "make", "multimnist", *source, *words, *arguments])

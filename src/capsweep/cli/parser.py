@@ -193,9 +193,17 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     if target == "shards":
         parsed.name = values.get("DATASET", parsed.name or "multimnist")
     typed = {word.name.lower(): values.get(word.name, word.default) for word in list_words(target)}
+    for name in {"pairs", "shards"} & {*typed} if target == "shards" else ():
+        typed[name] = _read_count(name.upper(), typed[name])
     vars(parsed).update(typed | {"sweep": getattr(parsed, "sweep", None)})
     parsed.words = values
     return parsed
+
+
+def _read_count(name: str, text: str | None) -> int | None:
+    if text is not None and not text.isdecimal():
+        raise UserError(f"{name}={text}: must be a whole number")
+    return None if text is None else int(text)
 
 
 def _find_target(arguments: Sequence[str]) -> str:
@@ -212,7 +220,7 @@ def _split_sweep(parsed: argparse.Namespace, keys: Sequence[str], named: str | N
     parsed.overrides = [word for word in typed if word not in names]
     names = list(dict.fromkeys([*names, named] if named else names))
     if len(names) > 1:
-        raise UserError(f"{' and '.join(names)}: one sweep at a time; name one")
+        raise UserError(f"{' and '.join(n[:80] for n in names)}: one sweep at a time; name one")
     default = "ablation" if isinstance(parsed.sweep, list) else None
     parsed.sweep = names[0] if names else default
 

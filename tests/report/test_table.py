@@ -243,7 +243,7 @@ def test_another_metric_has_its_best_row_its_folder_and_no_published_numbers(
     for number, value in enumerate((0.2, 0.8, 0.5)):
         chosen.finish(number, {metric: value})
     assert f"**{best} (1)**" in chosen.render()
-    assert chosen.sweep.report_name == f"overlap-metric-{metric.replace('/', '-')}-seeds-1"
+    assert chosen.sweep.report_name == f"overlap-METRIC={metric.replace('/', '-')}-SEEDS=1"
     assert not chosen.sweep.published.values
     assert choose("overlap", seeds="1").sweep.published.values
 

@@ -45,7 +45,7 @@ import sys
 from capsweep import cli
 from capsweep.config import code_identity, compose
 name = sys.argv[1]
-chosen = [f"--{kind}={name}" for kind in ("routing", "dataset", "model")]
+chosen = [f"ROUTING=3,{name}", f"DATASET={name}", f"MODEL={name}"]
 cli.main(["plan", "ablation", *chosen, f"loss=margin,{name}"])
 print(code_identity.hash_numerics(compose.cell([]).config))
 """

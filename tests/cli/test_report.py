@@ -118,11 +118,11 @@ def test_other_choices_are_another_report_and_replace_no_answer_unsaid(
         assert why in capsys.readouterr().err
         assert page.read_text() == answer
     reports = {path.name: path for path in (finished / "reports").iterdir()}
-    assert set(reports) == {"mine", "mine-routing-3"}
+    assert set(reports) == {"mine", "mine-ROUTING=3"}
     for name, text in {"table.md": "`{}` prints this.", "index.html": "<code>{}</code>"}.items():
         command = "make report SWEEP=mine.yaml ROUTING=3"
-        assert text.format(command) in (reports["mine-routing-3"] / name).read_text()
-        assert "mine.yaml with routing 3." in (reports["mine-routing-3"] / name).read_text()
+        assert text.format(command) in (reports["mine-ROUTING=3"] / name).read_text()
+        assert "mine.yaml with routing 3." in (reports["mine-ROUTING=3"] / name).read_text()
         assert "mine.yaml with" not in (reports["mine"] / name).read_text()
 
 
@@ -137,7 +137,7 @@ def test_where_nothing_is_finished_a_report_says_which_choices_are(
     printed = capsys.readouterr().out
     assert "ablation-EPOCHS=5-ROUTING=3: no cell is finished\n" in printed
     assert "finished: digits, 1 epoch, batch size 8, limit_batches 1, seeds 0,1" in printed
-    assert "make report SWEEP=ablation ARMS=cnn SEEDS=2" in printed
+    assert "make report SWEEP=ablation SEEDS=2 ARMS=cnn" in printed
     assert f" STORAGE={finished}\n" in printed
     assert "0/3 seeds" not in printed
     assert "report: " not in printed

@@ -78,7 +78,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_stays(
     assert list_all(tmp_path) == before
     assert cli.main(command) == 0
     printed = capsys.readouterr().out
-    for text in ("storage/ray/sweep-", "/scratch/0123", "-ranks-", "-wandb-", "-code-", "-error-"):
+    for text in ("storage/ray/sweep-", "/scratch/0123", "-wandb-", "-code-", "-error-"):
         assert text in printed
     assert f"claims/{SIGNATURE}.000001: claim of process {owner.pid} on" in printed
     empty = {"storage/ray", "storage/scratch", "storage/ledger", "storage/ledger/claims"}

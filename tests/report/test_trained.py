@@ -26,9 +26,9 @@ def describe(chosen) -> str:
         (
             "ablation",
             {"routing": "em"},
-            "trained: data set digits; network cnn_small (cnn), capsnet_small (capsnet); epochs 12; "
-            "batch size 32; seeds 0 to 2; routing em (capsnet); loss cross_entropy (cnn), margin "
-            "(capsnet).",
+            "trained: data set digits; network cnn_small (cnn), capsnet_small (capsnet); "
+            "epochs 12; batch size 32; seeds 0 to 2; routing em (capsnet); "
+            "loss cross_entropy (cnn), margin (capsnet).",
         ),
         (
             "affnist",
@@ -200,6 +200,7 @@ def test_cells_of_one_field_that_differ_in_more_than_the_seed_are_refused(ablati
             {"overrides": ["epochs=1"]},
             ["–", "2.70 % ≠ the file's epochs (epochs unknown)"],
         ),
+        ("smallnorb", {"overrides": ["epochs=9999"]}, ["–", "2.70 % (epochs unknown)"]),
         (
             "full_mnist",
             {"overrides": ["dataset=digits,mnist"]},

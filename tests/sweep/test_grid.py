@@ -107,6 +107,8 @@ def test_axes_are_coupled_on_the_command_line(expand_file: Expand) -> None:
     overrides = ["epochs=1,2", "batch_size=8,16"]
     points = expand_file(make_arm("{}"), "", overrides, ZIP="epochs,batch_size")
     assert list_places(points, "caps") == ["caps 1 8", "caps 2 16"]
+    by_words = expand_file(make_arm("{}"), "", overrides, ZIP="EPOCHS,BATCH", EXCLUDE="EPOCHS=1")
+    assert list_places(by_words, "caps") == ["caps 2 16"]
 
 
 GRID = "{routing.num_iters: [1, 3], loss.reconstruction.weight: [0, 0.0005]}"

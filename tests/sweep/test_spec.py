@@ -171,5 +171,5 @@ def test_a_file_whose_name_is_no_folder_of_a_report_is_refused(name: str, tmp_pa
 
 
 def test_an_unknown_sweep_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"^SWEEP=ablatoin: no file ablatoin\.yaml; .*ablation"):
+    with pytest.raises(ConfigError, match=r"^SWEEP=ablatoin: no file .*ablatoin\.yaml; .*ablation"):
         spec.load("ablatoin")

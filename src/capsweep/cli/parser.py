@@ -190,7 +190,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         parsed.overrides = [*parsed.overrides, *keys]
     if target == "shards":
         _split_name(parsed, [], values.get("DATASET"), "name", "multimnist")
-    typed = {word.name.lower(): values.get(word.name, word.default) for word in list_words(target)}
+    typed: dict[str, Any] = {
+        word.name.lower(): values.get(word.name, word.default) for word in list_words(target)
+    }
     for name in {"pairs", "shards"} & {*typed} if target == "shards" else ():
         typed[name] = _read_count(name.upper(), typed[name])
     vars(parsed).update(typed | {"sweep": getattr(parsed, "sweep", None)})

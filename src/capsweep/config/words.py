@@ -119,12 +119,7 @@ RUN = (
         "SHARDS", "shards", "600", "files of the training split; default: one for 100,000 examples"
     ),
 )
-SWEEP = Word(
-    "SWEEP",
-    JOBS + " report eval dashboard",
-    "ablation",
-    "which question: a file of sweeps/, or a path",
-)
+SWEEP = Word("SWEEP", f"{SWEEPS} attach status stop", "ablation", "a file of sweeps/, or a path")
 WORDS = (SWEEP, *GRID, *KEYS, *RUN)
 OF_MAKE = (
     Word("ARGS", "any", "--json", "options, and words that make cannot carry"),

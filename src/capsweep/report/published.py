@@ -3,11 +3,13 @@ another network, data set or length is marked, for it says nothing of the row.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from capsweep.report.grid import MISSING
 from capsweep.statistics import metric_format
+from capsweep.sweep import expand, spec
 from capsweep.sweep.choices import SHOWN
 from capsweep.sweep.expand import Point, as_coordinate
 from capsweep.sweep.spec import Sweep
@@ -77,6 +79,13 @@ def find_published(
     return tuple(numbers)
 
 
+@lru_cache(maxsize=1)
+def _compose_file(path: str) -> list[Point]:
+    """Return the places of a sweep file as it is, whatever was typed beside its name."""
+    sweep = spec.load(path)
+    return expand.expand_sweep(replace(sweep, seeds=sweep.seeds[:1]))
+
+
 def _list_differences(
     sweep: Sweep, number: Mapping[str, Any], point: Point, members: int
 ) -> dict[str, str]:
@@ -97,7 +106,13 @@ def _list_differences(
         if key not in ("arm", "value") and (changed.get(key) or not is_same):
             form = WORDS.get(key, f"{key} {{}}")
             differs[key] = (WHOLE[key] if is_same else form).format(theirs)
+    files = _compose_file(str(sweep.path)) if sweep.typed_keys and sweep.search is None else ()
+    in_file = [p for p in files if p.arm == point.arm]
+    same = [p for p in in_file if p.coordinate("model") == point.coordinate("model")]
     for key in sweep.typed_keys:
-        if key in keys and key not in SHOWN and key.partition(".")[0] not in differs:
+        theirs, ours = {p.coordinate(key) for p in same or in_file}, point.coordinate(key)
+        is_same = ours is None or ours in theirs or (key == "epochs" and ours > max(theirs))
+        is_unsaid = key not in (*number, *SHOWN) and key.partition(".")[0] not in differs
+        if is_unsaid and not is_same:
             differs[key] = f"the file's {key}"
     return differs

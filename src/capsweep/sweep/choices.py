@@ -81,7 +81,7 @@ def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
         sweep = replace(sweep, metric=metric, published=Published())
     if (text := words.get("BASELINE")) is not None:
         sweep = _set_baseline(sweep, text)
-    return replace(sweep, excluded=tuple(map(read_place, _split(words.get("EXCLUDE")))))
+    return replace(sweep, excluded=tuple(map(_read_excluded, _split(words.get("EXCLUDE")))))
 
 
 def describe_words(
@@ -272,9 +272,22 @@ def _split(text: str | None) -> list[str]:
     return [] if text is None else [part.strip() for part in text.split(";")]
 
 
+def _read_excluded(text: str) -> Mapping[str, object]:
+    """Return the settings of a place, in which short names stand for their keys."""
+    settings = []
+    for word in text.split():
+        name, _, value = word.partition("=")
+        key = BY_NAME[name].key if name in BY_NAME else ""
+        if name == "ROUTING":
+            key = ITERATIONS if value.isdecimal() else ROUTING
+        settings.append(f"{key}={value}" if key else word)
+    return read_place(" ".join(settings))
+
+
 def _couple_axes(sweep: Sweep, text: str) -> Sweep:
     """Make axes move together in the arms that have all of them."""
-    keys = tuple(with_dots(word.strip()) for word in text.split(","))
+    names = [word.strip() for word in text.split(",")]
+    keys = tuple(with_dots(BY_NAME[n].key or n if n in BY_NAME else n) for n in names)
     if len(set(keys)) < 2 or not all(keys):
         raise ConfigError(f"ZIP={text}: name two axes or more, such as ZIP=epochs,batch_size")
     arms = tuple(replace(arm, space=arm.space.couple_axes(keys)) for arm in sweep.arms)

@@ -178,7 +178,7 @@ def load(name: str) -> Sweep:
         raise ConfigError(f"SWEEP={name[:40]}...: {error.strerror}") from error
     if not is_there:
         known = sorted(file.stem for file in folder.glob("*.yaml"))
-        raise ConfigError(f"SWEEP={name}: no file {path.name}; have {', '.join(known)}")
+        raise ConfigError(f"SWEEP={name}: no file {path}; have {', '.join(known)}")
     if not re.fullmatch(r"\w[\w.+-]*", path.stem):  # it names the folder of the report
         raise ConfigError(
             f"SWEEP: {path.name!r} is no name of a sweep's file; give it letters, digits, _, -, + "

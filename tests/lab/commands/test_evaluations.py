@@ -250,7 +250,7 @@ def test_the_routing_of_one_cell_is_measured_by_its_first_letters(
     cnn = list_points(sweep)["cnn", 0].cell.signature
     for name, target, options, message in (
         ("routing-cell", cnn, [], f"{cnn}: its network does not route"),
-        ("routing", "nosuch", [], "SWEEP=nosuch: no file nosuch.yaml"),
+        ("routing", "nosuch", [], "SWEEP=nosuch: no file "),
         ("routing", str(sweep), ["ARMS=cnn", "SEEDS=1"], "three: no cell of it routes"),
     ):
         assert cli.main(["eval", name, target, *where, *options]) == 2

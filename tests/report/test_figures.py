@@ -60,15 +60,6 @@ def test_a_band_holds_its_mean(seeds: list[list[float]]) -> None:
     assert all(low <= mean <= high for low, mean, high in bands)
 
 
-def test_throughput_is_the_training_images_of_an_epoch_by_its_seconds(tmp_path: Path) -> None:
-    epochs = rows([0.4, 0.2])
-    epochs[1]["seconds"] = 4.0
-    text = SWEEP.replace("digits]", "digits, epochs=2]")
-    finish(tmp_path, small_sweep(tmp_path, text)[1][0], 0.1, epochs)  # 50 images / s over 4 s
-    (cell,) = read_fields(tmp_path, text)[1][0].counted_cells
-    assert figures.read_throughput(cell) == {0: 50.0, 1: 25.0}
-
-
 def test_validation_is_shown_only_where_all_cells_have_it(tmp_path: Path) -> None:
     _, points = small_sweep(tmp_path)
     finish(tmp_path, points[0], 0.1, rows([1.0, 0.5], split="val", **{"train/loss": 2.0}))
@@ -99,7 +90,7 @@ def test_nothing_is_drawn_of_nothing_and_each_absence_has_its_reason(tmp_path: P
     absent = list(figures.make_figures(*read_fields(tmp_path)))
     assert not any(figure.image for figure in absent)
     reasons = [figure.caption for figure in absent]
-    assert len(reasons) == 5
+    assert len(reasons) == 4
     assert "train/loss: no finished cell has it by epoch." in reasons
     assert reasons[-1].endswith("against the parameters: no row has it of all of its seeds.")
 
@@ -108,7 +99,7 @@ def test_a_figure_is_made_where_its_numbers_are_and_has_the_same_bytes_each_time
     finished: Path,
 ) -> None:
     drawn = draw(finished)
-    assert list(drawn) == ["loss", "error", "throughput", "cost-time", "cost-parameters"]
+    assert list(drawn) == ["loss", "error", "cost-time", "cost-parameters"]
     assert drawn == draw(finished)
 
 

@@ -77,7 +77,7 @@ def show(browser: Any, address: str, size: tuple[int, int] = WIDE) -> None:
 def test_every_picture_is_to_be_seen(browser: Any, address: str, size: tuple[int, int]) -> None:
     show(browser, address, size)
     pictures = browser.find_elements("css selector", "figure img")
-    assert len(pictures) == 5 + 4  # the figures, a picture of each row, and a wide one
+    assert len(pictures) == 4 + 4  # the figures, a picture of each row, and a wide one
     for picture in pictures:
         assert picture.is_displayed()
         assert picture.get_attribute("alt")

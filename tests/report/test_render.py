@@ -61,7 +61,7 @@ def test_a_table_is_whole_whatever_is_in_it(empty: ResultTable) -> None:
     assert re.findall(r"\\(?:top|mid|bottom)rule", text) == rules
     for part in (
         r"\caption{Do routing iterations",
-        r"\label{tab:ablation-routing-3}",
+        r"\label{tab:ablation-ROUTING-3}",
         r"    a.b\_c & digits \\",
         r"    \textbf{{[}1 \& 2{]}} & \textbf{2} {\scriptsize {[}3, 4{]}} \\",
         r"\par\smallskip a note",

@@ -169,7 +169,7 @@ def test_how_seeds_were_added_is_told(ablation) -> None:
 
 
 def test_settings_that_the_rows_do_not_tell_apart_are_not_averaged(ablation) -> None:
-    other = replace(ablation.points[3], cell=compose.cell(["seed=0", "batch_size=7"]))
+    other = replace(ablation.points[3], title="x", cell=compose.cell(["seed=0", "batch_size=7"]))
     points = [*ablation.points, other]
     with pytest.raises(ConfigError, match=r"fall into one field; add the key .* table\.rows"):
         table.build_table(ablation.sweep, points, ablation.ledger)
@@ -243,7 +243,7 @@ def test_another_metric_has_its_best_row_its_folder_and_no_published_numbers(
     for number, value in enumerate((0.2, 0.8, 0.5)):
         chosen.finish(number, {metric: value})
     assert f"**{best} (1)**" in chosen.render()
-    assert chosen.sweep.report_name == f"overlap-metric-{metric.replace('/', '-')}-seeds-1"
+    assert chosen.sweep.report_name == f"overlap-METRIC={metric.replace('/', '-')}-SEEDS=1"
     assert not chosen.sweep.published.values
     assert choose("overlap", seeds="1").sweep.published.values
 

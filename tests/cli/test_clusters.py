@@ -131,7 +131,6 @@ def test_a_command_that_runs_already_is_named(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("cluster up aws", "kubectl apply -f"),
         ("sweep ablation CLUSTER=aws", "cluster=aws: no such option; "),
         ("sweep ablation --dry-run", "`capsweep plan` prints the cells"),
         ("sweep ablation CLUSTER=address --detach EXECUTOR=local", "is driven by a job"),
@@ -147,7 +146,7 @@ def test_a_command_that_runs_already_is_named(
         ),
         ("status RAY_ADDRESS=http://127.0.0.1:9", "or name another place: RAY_ADDRESS=http://HOST"),
         ("status CLUSTER=slurm", "cluster=slurm has no job server; set CLUSTER=address"),
-        ("sweep ablation RAY_ADDRESS=http://head:8265", "jobs are taken there; add DETACH=1"),
+        ("sweep ablation RAY_ADDRESS=http://head:8265", "jobs are taken there; add --detach"),
         ("plan ablation CLUSTER=local RAY_ADDRESS=head:1", "CLUSTER=local with RAY_ADDRESS=head:1"),
     ],
 )
@@ -190,7 +189,7 @@ def test_a_sweep_on_slurm_is_a_script_that_is_submitted(
     assert "#SBATCH --partition=big\n" in text
     assert f"cd {own_folder} " in text
     assert "sweep ablation --here" in text
-    assert f"places.ledger={own_folder}/outputs/ledger" in text
+    assert f"LEDGER={own_folder}/outputs/ledger" in text
     printed = capsys.readouterr().out
     assert "job 4711" in printed
     assert script.removesuffix(".sh") + "-4711*.log" in printed

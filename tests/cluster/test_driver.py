@@ -10,7 +10,7 @@ from capsweep.cluster import driver
 from capsweep.config import compose
 
 TYPED = (
-    "SEEDS=2 STORAGE=results batch_size=8,16 ROUTING=1,3 RETRY=failed --detach "
+    "SEEDS=2 STORAGE=results batch_size=8,16 ROUTING=1,3 RETRY=failed "
     "'EXCLUDE=batch_size=8 epochs=12' RAY_ADDRESS=127.0.0.1:6379 cluster.grows_to.cpu=4"
 )
 
@@ -38,7 +38,7 @@ def test_the_cells_and_their_places_are_those_that_were_typed(
     assert config["places"]["storage"] == str(tmp_path / "results")
     assert config["cluster"]["address"] == "10.0.0.1:6379"
     assert (config["cluster"]["name"], config["cluster"]["grows_to"]["cpu"]) == ("address", 4)
-    assert (parsed.here, parsed.retry, parsed.detach) == (True, "failed", False)
+    assert (parsed.here, parsed.retry) == (True, "failed")
 
 
 def test_one_choice_is_one_command_in_whatever_order_it_is_typed() -> None:
@@ -54,11 +54,11 @@ def test_one_choice_is_one_command_in_whatever_order_it_is_typed() -> None:
     assert driver.name_command("ablation", make_inner("SEEDS=3 EPOCHS=3")) not in names
 
 
-def test_words_and_options_are_left_out_alike() -> None:
+def test_words_of_this_machine_are_left_out() -> None:
     config = compose.cell([]).config
     words = ["ROUTING=3", "CLUSTER=address", "RAY_ADDRESS=h:1", "STORAGE=s", "places.data=d"]
     inner = driver.make_inner_command("ablation", words, config)
-    assert inner[:5] == ["sweep", "ablation", "--here", "ROUTING=3", "cluster=local"]
+    assert inner[:5] == ["sweep", "ablation", "--here", "ROUTING=3", "CLUSTER=local"]
     assert len(inner) == 8
 
 

@@ -31,7 +31,7 @@ def test_it_ends_with_the_table_the_report_and_status_0(
     assert swept.returncode == 0, swept.stdout + swept.stderr
     assert "6 cells: 0 done, 6 missing" in swept.stdout
     assert "W&B: offline, nobody is logged in" in swept.stdout
-    report = storage / "reports" / "small-routing-3" / "table.md"
+    report = storage / "reports" / "small-ROUTING=3" / "table.md"
     assert f"report: {report.with_name('index.html')}" in swept.stdout
     rows = [line for line in report.read_text().splitlines() if line.startswith("| capsnet")]
     assert len(rows) == 2
@@ -59,7 +59,7 @@ def test_every_cell_is_a_wandb_run_found_by_its_signature_and_ablation_keys(
 def test_the_same_command_runs_nothing_and_prints_the_same_table(
     capsweep: Capsweep, swept: subprocess.CompletedProcess[str], small_sweep: Path, storage: Path
 ) -> None:
-    report = storage / "reports" / "small-routing-3" / "table.md"
+    report = storage / "reports" / "small-ROUTING=3" / "table.md"
     before = report.read_text()
     again = capsweep("sweep", str(small_sweep), "ROUTING=3", f"STORAGE={storage}")
     assert again.returncode == 0

@@ -129,11 +129,11 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     (
         GRID,
-        "exclude: [{routing.num_iters: 7}]\n",
+        "exclude: [routing.num_iters=7]\n",
         {},
         r"^exclude='routing\.num_iters=7': .* no such",
     ),
-    (GRID, "exclude: {arm: caps}\n", {}, r"exclude must be a list of settings"),
+    (GRID, "exclude: {arm: caps}\n", {}, r"exclude: Input should be a valid list"),
     (GRID, "", {"EXCLUDE": "arm=caps"}, "no place of arm caps is left; name the arm"),
     (GRID, "", {"EXCLUDE": ";"}, "EXCLUDE is empty"),
     (
@@ -168,7 +168,7 @@ def test_excluded_places_are_left_out(expand_file: Expand) -> None:
     space = GRID.replace("0.0005]", "0.0005, 7]")
     places = list_places(expand_file(make_arm(space), EXCLUDE=typed), "caps")
     assert places == ["caps 1 0.0005", "caps 3 0", "caps 3 0.0005"]
-    of_file = "exclude: [{loss.reconstruction.weight: 7}, {arm: caps, routing.num_iters: 1}]\n"
+    of_file = "exclude: [loss.reconstruction.weight=7, arm=caps routing.num_iters=1]\n"
     points = expand_file(make_arm(space), of_file, EXCLUDE="arm=caps loss.reconstruction.weight=0")
     assert list_places(points, "caps") == ["caps 3 0.0005"]
 

@@ -106,11 +106,9 @@ def test_every_value_is_checked_before_a_trial_starts(
 
 
 @pytest.mark.parametrize(
-    "typed", [{"routing": "dynamic"}, {"metric": "val/loss"}, {"excludes": ["epochs=1"]}]
+    "typed", [{"ROUTING": "dynamic"}, {"METRIC": "val/loss"}, {"EXCLUDE": "epochs=1"}], ids=str
 )
-def test_what_is_of_a_grid_is_refused_for_a_search(
-    typed: dict[str, object], tmp_path: Path
-) -> None:
+def test_what_is_of_a_grid_is_refused_for_a_search(typed: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^find\.yaml is a search"):
         write_search(tmp_path, **typed)
 

@@ -65,7 +65,7 @@ def _format_make_command(parsed: argparse.Namespace, sweep: Sweep) -> str:
     sweep file elsewhere is named as from its own folder.
     """
     file = sweep.path.name if parsed.sweep.endswith(".yaml") else parsed.sweep
-    shown = (w for w in words.WORDS if w.is_grid or (w.key and not is_logistics(w.key)))
+    shown = (w for w in words.WORDS if w in words.GRID or (w.key and not is_logistics(w.key)))
     typed = [f"{w.name}={parsed.words[w.name]}" for w in shown if w.name in parsed.words]
     keys = [text for text in parsed.overrides if not is_logistics(parse(text).key)]
     return shlex.join(["make", "report", f"SWEEP={file}", *typed, *keys])

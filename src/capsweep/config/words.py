@@ -21,7 +21,8 @@ import sys
 from dataclasses import dataclass
 
 SWEEPS = "sweep plan report eval dashboard"
-CELLS = SWEEPS + " train ledger doctor"
+RUNS = SWEEPS + " train"
+CELLS = RUNS + " ledger doctor"
 JOBS = "sweep plan attach status stop"
 
 
@@ -34,68 +35,52 @@ class Word:
     example: str
     meaning: str
     key: str = ""  # the key of conf/ that it sets
-    is_place: bool = False  # its value is a path, and means something on this machine alone
-    is_grid: bool = False  # without a key: it says which cells a table has, or what it shows
     default: str | None = None
+
+    @property
+    def is_place(self) -> bool:
+        """Whether its value is a path, which means something on this machine alone."""
+        return self.key.startswith("places.")
 
     @property
     def is_choice(self) -> bool:
         """Whether it decides which cells a command is about, and what they are."""
-        return self.is_grid or bool(self.key)
+        return self in GRID or bool(self.key)
 
 
-WORDS = (
-    Word("SWEEP", JOBS + " report", "ablation", "which question: a file of sweeps/, or a path"),
+GRID = (  # which cells a table has, and what it shows of them
     Word(
         "ROUTING",
         SWEEPS,
         "3,uniform",
-        "an axis of the arms that route: numbers of iterations, and names of routing variants",
-        is_grid=True,
+        "an axis of the arms that route: numbers of iterations, and names of routings",
     ),
-    Word(
-        "RECON",
-        SWEEPS,
-        "on,off",
-        "reconstruction in the arms that have that axis, or weights",
-        is_grid=True,
-    ),
-    Word("MODEL", SWEEPS + " train", "capsnet", "the network of the arms that route", "model"),
+    Word("RECON", SWEEPS, "on,off", "reconstruction, or its weights, in the arms with that axis"),
+    Word("SEEDS", SWEEPS, "3", "how many seeds, or which: 0,1,7"),
+    Word("ARMS", SWEEPS, "capsnet", "keep these arms, and the baseline"),
+    Word("BASELINE", SWEEPS, "capsnet", "the arm that differences are to"),
+    Word("ZIP", SWEEPS, "a,b", "axes that move together; several: a,b;c,d"),
+    Word("EXCLUDE", SWEEPS, "a=1 b=2", "leave out places that have all of these; several: a=1;b=2"),
+    Word("METRIC", SWEEPS, "test/loss", "the metric of the table"),
+)
+KEYS = (
+    Word("MODEL", RUNS, "capsnet", "the network, in the arms that route", "model"),
     Word(
         "DATASET",
-        SWEEPS + " train shards",
+        RUNS + " shards",
         "mnist",
-        "a file of conf/dataset; of shards, of data_prep",
+        "a file of conf/dataset; of shards: a file of data_prep",
         "dataset",
     ),
-    Word("EPOCHS", SWEEPS + " train", "5", "epochs of every cell", "epochs"),
-    Word("BATCH", SWEEPS + " train", "64", "batch size of every cell", "batch_size"),
-    Word(
-        "RERUN",
-        SWEEPS + " train",
-        "stale",
-        "also finished cells: never, stale (of other code), always",
-        "rerun",
-    ),
-    Word("SEEDS", SWEEPS, "3", "how many seeds, or which: 0,1,7", is_grid=True),
-    Word("ARMS", SWEEPS, "capsnet", "keep these arms, and the baseline", is_grid=True),
-    Word("BASELINE", SWEEPS, "capsnet", "the arm that differences are to", is_grid=True),
-    Word("ZIP", SWEEPS, "a,b", "axes that move together; several: a,b;c,d", is_grid=True),
-    Word(
-        "EXCLUDE",
-        SWEEPS,
-        "a=1 b=2",
-        "leave out the places that have all of these; several: a=1;b=2",
-        is_grid=True,
-    ),
-    Word("METRIC", SWEEPS, "test/loss", "the metric of the table", is_grid=True),
+    Word("EPOCHS", RUNS, "5", "epochs of every cell", "epochs"),
+    Word("BATCH", RUNS, "64", "batch size of every cell", "batch_size"),
+    Word("RERUN", RUNS, "stale", "also cells that other code finished, or always", "rerun"),
     Word(
         "DATA_DIR",
         CELLS + " shards data",
         "path",
         "where the data sets are; default STORAGE/data",
         "places.data",
-        is_place=True,
     ),
     Word(
         "STORAGE",
@@ -103,39 +88,28 @@ WORDS = (
         "path",
         "where results go; default outputs",
         "places.storage",
-        is_place=True,
     ),
     Word(
         "LEDGER",
         CELLS + " wandb-sync",
         "path",
-        "where finished cells are, or s3://bucket/folder; default STORAGE/ledger",
+        "where finished cells are, also s3://bucket/folder; default STORAGE/ledger",
         "places.ledger",
-        is_place=True,
     ),
+)
+RUN = (
     Word(
         "EXECUTOR",
         "sweep shards",
         "local",
         "ray (default), local: in this process, or array: with SHARD",
+        default="ray",
     ),
     Word("SHARD", "sweep", "2/8", "with EXECUTOR=array: this job's part of the cells"),
-    Word(
-        "BUDGET",
-        "sweep",
-        "9m",
-        "start only cells that the estimate says will end in time: 90s, 9m, 2h",
-    ),
-    Word(
-        "MAX_HOURS",
-        "sweep",
-        "8",
-        "then what runs stops at its next epoch; the same command goes on",
-    ),
+    Word("BUDGET", "sweep", "9m", "start only cells that will end in time: 90s, 9m, 2h"),
+    Word("MAX_HOURS", "sweep", "8", "then cells stop at an epoch's end; the same command goes on"),
     Word("RETRY", "sweep", "failed", "also cells that the same code failed before"),
-    Word(
-        "MORE_SEEDS", "sweep", "9", "up to so many seeds where the order of two rows is undecided"
-    ),
+    Word("MORE_SEEDS", "sweep", "9", "up to so many where the order of two rows is undecided"),
     Word("CLUSTER", JOBS, "slurm", "a file of conf/cluster: local (default), address, slurm"),
     Word(
         "RAY_ADDRESS", JOBS + " shards", "head:6379", "a running Ray; of jobs also http://head:8265"
@@ -145,6 +119,8 @@ WORDS = (
         "SHARDS", "shards", "600", "files of the training split; default: one for 100,000 examples"
     ),
 )
+SWEEP = Word("SWEEP", JOBS + " report", "ablation", "which question: a file of sweeps/, or a path")
+WORDS = (SWEEP, *GRID, *KEYS, *RUN)
 OF_MAKE = (
     Word("ARGS", "any", "--dry-run", "options, and words that make cannot carry"),
     Word(

@@ -1,3 +1,1 @@
 """Data sets as uint8 tensors on the training device; batches as whole-batch tensor operations."""
-
-from capsweep.runtime import torchvision_cure as torchvision_cure

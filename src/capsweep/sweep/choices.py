@@ -12,11 +12,11 @@ from capsweep.config import compose
 from capsweep.config import overrides as grammar
 from capsweep.config.cell import LOGISTICS, LOGISTICS_INSIDE, get
 from capsweep.config.overrides import Override, render, with_dots
-from capsweep.config.words import BY_KEY, BY_NAME
+from capsweep.config.words import BY_KEY, BY_NAME, GRID
 from capsweep.errors import ConfigError
 from capsweep.sweep import spec
 from capsweep.sweep.arms import ROUTING, Arm
-from capsweep.sweep.spec import Published, Sweep, check_axis, check_seeds
+from capsweep.sweep.spec import Published, Sweep, check_axis, check_seeds, read_place
 
 ITERATIONS, RECONSTRUCTION = "routing.num_iters", "loss.reconstruction.weight"
 PARTS = ("model", ROUTING, "loss")  # of a network that routes
@@ -78,10 +78,10 @@ def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
         sweep = _couple_axes(sweep, keys)
     metric = words.get("METRIC", sweep.metric)
     if metric != sweep.metric:  # what was published is of the file's metric
-        sweep = replace(sweep, metric=metric, published=Published("", ()))
+        sweep = replace(sweep, metric=metric, published=Published())
     if (text := words.get("BASELINE")) is not None:
         sweep = _set_baseline(sweep, text)
-    return replace(sweep, excluded=tuple(map(_read_place, _split(words.get("EXCLUDE")))))
+    return replace(sweep, excluded=tuple(map(read_place, _split(words.get("EXCLUDE")))))
 
 
 def describe_words(
@@ -94,7 +94,7 @@ def describe_words(
     """
     texts = {}
     for name, value in words.items():
-        if BY_NAME[name].is_grid:
+        if BY_NAME[name] in GRID:
             values = value.replace(" ", "").split(",") if name != "EXCLUDE" else [value]
             texts[name] = ",".join(sorted(values) if name == "ARMS" else values)
     seeds = _read_seeds(words["SEEDS"]) if "SEEDS" in words else sweep.seeds
@@ -268,13 +268,6 @@ def _couple_axes(sweep: Sweep, text: str) -> Sweep:
     if arms == sweep.arms:
         raise ConfigError(f"ZIP={text}: no arm of {sweep.path.name} has all of these axes")
     return replace(sweep, arms=arms)
-
-
-def _read_place(text: str) -> Mapping[str, object]:
-    place = grammar.parse_single(text.split())
-    if not place:
-        raise ConfigError("EXCLUDE is empty; write settings such as EXCLUDE='a=1 b=2'")
-    return {override.key: override.value for override in place}
 
 
 def _read_seeds(text: str) -> tuple[int, ...]:

@@ -6,9 +6,21 @@ Sections of the file are read strictly: no key is unknown, and none is missing.
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic.dataclasses import dataclass as checked
 
 from capsweep.config import bounded_yaml, package_files
 from capsweep.config import overrides as grammar
@@ -18,36 +30,87 @@ from capsweep.config.words import BY_NAME
 from capsweep.errors import ConfigError
 from capsweep.statistics.metric_format import measure_of
 from capsweep.storage.files import hash_bytes
+from capsweep.storage.typed_json import describe_fault
 from capsweep.sweep.arms import Arm, Space
 
 ZIP = "zip"
 MOST_LETTERS = 80  # of words in the name of a folder
 
 
-@dataclass(frozen=True)
+Text = Annotated[str, StringConstraints(strict=True, pattern=r"\S")]
+OF_VALIDATION = Annotated[str, StringConstraints(strict=True, pattern="^val/")]  # no test examples
+STRICT = ConfigDict(extra="forbid")
+Texts = list[StrictStr]
+UNKNOWN_KEY = "unexpected_keyword_argument"  # as pydantic has it
+
+
+@checked(frozen=True, config=STRICT)
 class Published:
-    """Numbers from elsewhere, printed beside ours: `value`, and what it is of."""
+    """Numbers from elsewhere, printed beside ours."""
 
-    source: str
-    values: tuple[Mapping[str, Any], ...]
+    source: Text | Literal[""] = ""
+    values: tuple[dict[StrictStr, Any], ...] = ()  # each `value`, and what it is of
+    of: dict[StrictStr, Any] = field(default_factory=dict)  # what all of them are of
 
 
-@dataclass(frozen=True)
+@checked(frozen=True, config=STRICT)
 class Search:
-    """How settings are chosen: `trials` of them, on a metric of the validation examples.
+    """How settings are chosen."""
 
-    scheduler asha: a trial may end early; reduction_factor: of how many the best one goes on.
-    """
-
-    metric: str
-    trials: int
-    sampler: str = "optuna"
-    scheduler: str = "asha"
-    reduction_factor: int = 3
+    metric: OF_VALIDATION
+    trials: Annotated[StrictInt, Field(ge=1)]
+    sampler: Literal["optuna", "random"] = "optuna"
+    scheduler: Literal["asha", "none"] = "asha"  # asha: a trial may end early
+    reduction_factor: Annotated[StrictInt, Field(ge=2)] = 3  # of so many the best one goes on
 
 
-SEARCH_WORDS = {"sampler": ("optuna", "random"), "scheduler": ("asha", "none")}
-SEARCH_NUMBERS = {"trials": 1, "reduction_factor": 2}  # the least
+@checked(config=STRICT)
+class ArmSection:
+    """An arm, as a file has it."""
+
+    fixed: Texts = field(default_factory=list)
+    space: dict[StrictStr, Any] = field(default_factory=dict)
+    matched: StrictBool = False
+
+
+@checked(config=STRICT)
+class TableSection:
+    """A table, as a file has it."""
+
+    rows: Texts
+    columns: Texts
+    metric: Text
+
+
+@checked(config=STRICT)
+class SearchFile:
+    """What a file has whose settings are drawn; seeds are checked by `check_seeds`."""
+
+    question: Text
+    base: Texts
+    seeds: Any
+    arms: Annotated[dict[StrictStr, ArmSection | None], Field(min_length=1)]
+    search: Search
+    kind: str = "search"
+
+
+@checked(config=STRICT)
+class AblationFile:
+    """What a file has whose grid is run."""
+
+    question: Text
+    base: Texts
+    seeds: Any
+    arms: Annotated[dict[StrictStr, ArmSection | None], Field(min_length=1)]
+    baseline: StrictStr
+    table: TableSection
+    exclude: list[Text] = field(default_factory=list)
+    published: Published = field(default_factory=Published)
+    kind: str = "ablation"
+
+
+KINDS = {"ablation": AblationFile, "search": SearchFile}
+SECTIONS = (*KINDS.values(), ArmSection, TableSection, Search, Published)
 
 
 @dataclass(frozen=True)
@@ -59,12 +122,12 @@ class Sweep:
     question: str
     base: tuple[Override, ...]
     seeds: tuple[int, ...]
-    baseline: str  # empty for a search
     arms: tuple[Arm, ...]
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    metric: str
-    published: Published
+    baseline: str = ""  # of a search none
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    metric: str = ""
+    published: Published = field(default_factory=Published)
     search: Search | None = None
     exclude: tuple[Mapping[str, Any], ...] = ()  # places that the file leaves out
     excluded: tuple[Mapping[str, Any], ...] = ()  # places that the command line leaves out
@@ -123,98 +186,74 @@ def load(name: str) -> Sweep:
 
 
 def _read_sweep(path: Path, content: Any) -> Sweep:
-    _check_sections(content)
-    search = _read_search(content["search"]) if "search" in content else None
-    table = content.get("table", {"rows": [], "columns": [], "metric": search and search.metric})
-    _check_keys("table", table, required=("rows", "columns", "metric"))
-    base = _read_overrides("base", content["base"])
-    arms = tuple(_read_arm(k, v, base, search is not None) for k, v in content["arms"].items())
-    if (twice := _find_repeated([arm.name for arm in arms])) is not None:
-        raise ConfigError(f"arms: two arms are called {twice}; give each a name of its own")
-    baseline = str(content.get("baseline", ""))
-    if search is None:
-        _check_baseline(baseline, arms)
-    return Sweep(
-        name=path.stem,
-        path=path,
-        question=_read_text("question", content["question"]),
-        base=base,
-        seeds=check_seeds("seeds", content["seeds"]),
-        baseline=baseline,
-        arms=arms,
-        rows=_read_names("table.rows", table["rows"]),
-        columns=_read_names("table.columns", table["columns"]),
-        metric=_read_text("table.metric", table["metric"]),
-        published=_read_published(
-            content.get("published"), [arm.name for arm in arms], str(table["metric"])
-        ),
-        exclude=_read_exclusions(content.get("exclude", [])),
-        search=search,
+    kind = content.get("kind", "ablation") if isinstance(content, Mapping) else "ablation"
+    if str(kind) not in KINDS:
+        raise ConfigError(f"kind: {kind}: have {', '.join(KINDS)}")
+    file = _check_file(KINDS[str(kind)], content)
+    base = tuple(grammar.parse_single(file.base))
+    sections = {name: arm or ArmSection() for name, arm in file.arms.items()}
+    is_search = isinstance(file, SearchFile)
+    arms = tuple(_read_arm(*item, base, is_search) for item in sections.items())
+    read = Sweep(path.stem, path, file.question, base, check_seeds("seeds", file.seeds), arms)
+    if isinstance(file, SearchFile):
+        return replace(read, metric=file.search.metric, search=file.search)
+    if file.baseline not in sections:
+        raise ConfigError(f"baseline: {file.baseline} is not an arm")
+    if sections[file.baseline].matched:
+        raise ConfigError(f"arms.{file.baseline}.matched: never of the baseline; leave it out")
+    return replace(
+        read,
+        baseline=file.baseline,
+        rows=tuple(map(grammar.with_dots, file.table.rows)),
+        columns=tuple(map(grammar.with_dots, file.table.columns)),
+        metric=file.table.metric,
+        published=_check_published(file.published, list(sections), file.table.metric),
+        exclude=tuple(map(read_place, file.exclude)),
     )
 
 
-def _check_sections(content: Any) -> None:
-    kind = content.get("kind", "ablation") if isinstance(content, Mapping) else "ablation"
-    sections = {
-        "ablation": (("baseline", "table"), ("kind", "exclude", "published")),
-        "search": (("search",), ("kind",)),
-    }
-    if str(kind) not in sections:
-        raise ConfigError(f"kind: {kind}: have {', '.join(sections)}")
-    own, optional = sections[str(kind)]
-    _check_keys("the file", content, ("question", "base", "seeds", "arms", *own), optional)
-    if not isinstance(content["arms"], Mapping) or not content["arms"]:
-        raise ConfigError("arms must name at least one arm")
+def _check_file(kind: Any, content: Any) -> Any:
+    """Return the content of a file as one of its kind. Raises ConfigError naming the key."""
+    try:
+        return TypeAdapter(kind).validate_python(content)
+    except ValidationError as error:
+        faults = error.errors(include_url=False)
+        fault = next((each for each in faults if each["type"] == UNKNOWN_KEY), faults[0])
+        key = ".".join(map(str, fault["loc"]))
+        if fault["type"] == "missing":
+            raise ConfigError(f"{key} is missing") from error
+        if fault["type"] == UNKNOWN_KEY:
+            known = {each.name for section in SECTIONS for each in fields(section)}
+            hint = name_nearest(str(fault["loc"][-1]), known) or "see sweeps/README.md"
+            raise ConfigError(f"{key}: no such key; {hint}") from error
+        raise ConfigError(describe_fault(error)) from error
 
 
-def _read_exclusions(places: Any) -> tuple[Mapping[str, Any], ...]:
-    if not isinstance(places, list) or not all(isinstance(p, Mapping) and p for p in places):
-        raise ConfigError("exclude must be a list of settings, such as [{arm: cnn, epochs: 4}]")
-    for place in places:
-        _check_names("exclude", place)
-    return tuple(places)
+def read_place(text: str) -> Mapping[str, Any]:
+    """Return the settings of `a=1 b=2`. Raises ConfigError where there is none."""
+    place = grammar.parse_single(text.split())
+    if not place:
+        raise ConfigError("EXCLUDE is empty; write settings such as EXCLUDE='a=1 b=2'")
+    return {override.key: override.value for override in place}
 
 
-def _check_names(where: str, settings: Mapping[Any, Any]) -> None:
-    for key in settings:
-        if not isinstance(key, str):
-            raise ConfigError(f"{where}: {key!r} is no key; write the name of one")
-
-
-def _check_baseline(baseline: str, arms: Sequence[Arm]) -> None:
-    arm = next((arm for arm in arms if arm.name == baseline), None)
-    if arm is None:
-        raise ConfigError(f"baseline: {baseline} is not an arm")
-    if arm.matched:
-        raise ConfigError(f"arms.{baseline}.matched: never of the baseline; leave it out")
-
-
-def _read_arm(key: Any, content: Any, base: Sequence[Override], is_search: bool) -> Arm:
-    """An arm of a file with this `base`. Raises ConfigError naming arm and key."""
-    name = str(key)
+def _read_arm(name: str, section: ArmSection, base: Sequence[Override], is_search: bool) -> Arm:
+    """Return an arm of a file with this `base`. Raises ConfigError naming arm and key."""
     # A line break or an empty cell breaks each table that has the arm.
-    if key is None or not name.strip() or not name.isprintable():
-        raise ConfigError(f"arms: {key!r} is no name of an arm; write one line of printable text")
+    if not name.strip() or not name.isprintable():
+        raise ConfigError(f"arms: {name!r} is no name of an arm; write one line of printable text")
     where = f"arms.{name}"
-    content = {} if content is None else content
-    flags = () if is_search else ("matched",)
-    _check_keys(where, content, required=(), optional=("fixed", "space", *flags))
-    matched = content.get("matched", False)
-    if not isinstance(matched, bool):
-        raise ConfigError(f"{where}.matched must be true or false, got {matched}")
-    fixed = _read_overrides(f"{where}.fixed", content.get("fixed", []))
-    space = _read_space(f"{where}.space", content.get("space", {}), is_search)
+    fixed = tuple(grammar.parse_single(section.fixed))
+    space = _read_space(f"{where}.space", section.space, is_search)
     keys = [override.key for override in (*base, *fixed)] + space.keys
     if (key := _find_repeated(keys)) is not None:
         raise ConfigError(f"{where}: {key} is set twice between base, fixed and space; keep one")
     if "seed" in keys:
         raise ConfigError(f"{where}: seed is not an axis of an arm; list it under seeds")
-    return Arm(name, fixed, space, matched)
+    return Arm(name, fixed, space, section.matched)
 
 
-def _read_space(where: str, content: Any, is_search: bool) -> Space:
-    if not isinstance(content, Mapping):
-        raise ConfigError(f"{where} must map keys to lists of values, got {content}")
+def _read_space(where: str, content: Mapping[str, Any], is_search: bool) -> Space:
     coupled = content.get(ZIP, {})
     if ZIP in content and (is_search or not isinstance(coupled, Mapping) or len(coupled) < 2):
         raise ConfigError(
@@ -277,41 +316,13 @@ def _find_repeated(values: Sequence[Any]) -> Any:
     return None
 
 
-def _read_search(content: Any) -> Search:
-    names = [field.name for field in fields(Search)]
-    _check_keys("search", content, required=names[:2], optional=names[2:])
-    search = Search(**content)
-    for name, words in SEARCH_WORDS.items():
-        if getattr(search, name) not in words:
-            raise ConfigError(f"search.{name} must be one of {', '.join(words)}")
-    for name, low in SEARCH_NUMBERS.items():
-        value = getattr(search, name)
-        if type(value) is not int or value < low:
-            raise ConfigError(f"search.{name} must be a whole number >= {low}, got {value}")
-    if not str(search.metric).startswith("val/"):
-        raise ConfigError(
-            f"search.metric: {search.metric}: settings are chosen on validation examples, such as "
-            "val/error"
-        )
-    return search
-
-
-def _read_published(content: Any, arms: Sequence[str], metric: str) -> Published:
-    if content is None:
-        return Published("", ())
-    _check_keys("published", content, required=("source", "values"), optional=("of",))
-    shared, values = content.get("of", {}), content["values"]
-    if not isinstance(shared, Mapping):
-        raise ConfigError("published.of must be what the numbers are of, such as {model: capsnet}")
-    values = values if isinstance(values, list) else [values]
+def _check_published(published: Published, arms: Sequence[str], metric: str) -> Published:
+    """Return published numbers, each with all that it is of. Raises ConfigError naming the key."""
+    measure, values = measure_of(metric), [{**published.of, **v} for v in published.values]
     for value in values:
-        if not isinstance(value, Mapping) or not isinstance(value.get("value"), float):
+        number = value.get("value")
+        if not isinstance(number, float):
             raise ConfigError(f"published.values: {value} needs a `value` such as 0.0025")
-    measure = measure_of(metric)
-    values = [{**shared, **value} for value in values]
-    for value in values:
-        _check_names("published", value)
-        number = value["value"]
         if not (math.isfinite(number) and measure.low <= number <= measure.high):
             percent = "; 2.5 % is 0.025" if measure.high == 1 else ""
             raise ConfigError(
@@ -326,40 +337,4 @@ def _read_published(content: Any, arms: Sequence[str], metric: str) -> Published
             if name not in known:
                 have = ", ".join(known)
                 raise ConfigError(f"published.values: {key}: {name}: no such one; have {have}")
-    return Published(_read_text("published.source", content["source"]), tuple(values))
-
-
-def _check_keys(
-    where: str, section: Any, required: Sequence[str], optional: Sequence[str] = ()
-) -> None:
-    """Raise ConfigError unless a section is a mapping that has the keys it must, and no others."""
-    known = [*required, *optional]
-    if not isinstance(section, Mapping):
-        raise ConfigError(f"{where} must be a mapping with the keys {', '.join(known)}")
-    for key in section:
-        if key not in known:
-            hint = name_nearest(str(key), known) or f"have {', '.join(known)}"
-            raise ConfigError(f"{where}: {key}: no such key; {hint}")
-    for key in required:
-        if key not in section:
-            raise ConfigError(f"{where}: {key} is missing")
-
-
-def _read_overrides(where: str, texts: Any) -> tuple[Override, ...]:
-    """Overrides of one run. Raises ConfigError naming the section, or a key set twice."""
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ConfigError(f"{where} must be a list of overrides such as [model=capsnet]")
-    return tuple(grammar.parse_single(texts))
-
-
-def _read_names(where: str, names: Any) -> tuple[str, ...]:
-    """Keys of a table, groups with dots."""
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"{where} must be a list of keys such as [arm], got {names}")
-    return tuple(map(grammar.with_dots, names))
-
-
-def _read_text(where: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ConfigError(f"{where} must be text, got {ascii(value)[:60]}")
-    return value
+    return Published(published.source, tuple(values))

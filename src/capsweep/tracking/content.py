@@ -23,7 +23,7 @@ from capsweep.tracking.labels import Labels
 
 Row = dict[str, Any]
 
-UNTRACKED = {"project": None, "entity": None, "mode": "none"} | Labels().to_plain()
+UNTRACKED = {"project": None, "entity": None, "mode": "none"} | asdict(Labels())
 SCORES = "predictions.npz"
 CODE = ("numerics", "commit", "dirty")
 
@@ -83,7 +83,7 @@ def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
     if logger["name"] == "wandb":
         place = {key: logger[key] for key in ("project", "entity")}
         place |= {"mode": "online" if logger["mode"] == "online" else "offline"}
-    return place | named.to_plain() | {"columns": columns}
+    return place | asdict(named) | {"columns": columns}
 
 
 def summarise_result(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a W&B run is called, and how it is found again: `capsnet · T=3 · recon · seed 0`."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from capsweep.config.cell import SCIENCE, Cell, get
@@ -24,13 +24,9 @@ class Labels:
     tags: tuple[str, ...] = ()
     report: str = ""
 
-    def to_plain(self) -> dict[str, Any]:
-        """The labels as JSON has them."""
-        return asdict(self) | {"tags": list(self.tags)}
-
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "Labels":
-        """The labels that `plain` gave."""
+        """Return the labels whose fields these are, as JSON has them."""
         return cls(**{**plain, "tags": tuple(plain["tags"])})
 
 

@@ -74,7 +74,12 @@ def test_a_candidate_whose_steps_are_not_captured_is_refused() -> None:
         StepTraining(replace(EAGER, captured=True), 1).try_out(2)
 
 
-def test_candidates_without_faults_are_measured_at_every_size_and_the_others_are_named() -> None:
+@pytest.mark.parametrize("gpu", [False, True])  # where all are tried at the same time
+def test_candidates_without_faults_are_measured_at_every_size_and_the_others_are_named(
+    gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "is_gpu", lambda: gpu)
+    monkeypatch.setattr(step, "REPEATS", 2)
     candidates = {
         "fast": EAGER,
         "no kernel": StepCandidate("reference", route=fail, overrides=TINY),
@@ -84,7 +89,8 @@ def test_candidates_without_faults_are_measured_at_every_size_and_the_others_are
     assert [(row["candidate"], row["B"]) for row in rows] == [("fast", 2), ("fast", 4)]
     assert all(row["images/s"] > 0 and 1e2 < row["peak MB"] < 1e4 for row in rows)
     assert faults["tiny, no kernel, B = 2"] == "RuntimeError: no kernel"
-    assert faults["tiny, wrong, B = 4"].startswith("scores differs by")
+    assert "differs by" in faults["tiny, wrong, B = 4"]
+    assert len(faults) == 4
     with pytest.raises(CandidateError, match=r"^scores differs by"):
         check_step(candidates["wrong"], 2)
 

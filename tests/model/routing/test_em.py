@@ -26,7 +26,7 @@ every_impl = pytest.mark.parametrize("impl", IMPLS)
 def procedure_1(
     image: Image, beta_u_J: Tensor, beta_a_J: Tensor, num_iters: int, procedure: EMProcedure
 ) -> RoutedImage:
-    first = last = assigned = oracles.divide(oracles.zeros(image), procedure.r0)
+    last = first = assigned = oracles.divide(oracles.zeros(image), procedure.r0)
     usual = oracles.add_up(first)
     present = oracles.add_up({link: image.activation[link.child] for link in image.vote})
     mean, active, logit = {}, {}, {}

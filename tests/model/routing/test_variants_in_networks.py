@@ -20,6 +20,7 @@ from capsweep.errors import ConfigError
 from capsweep.lab.evaluation.attack import find_logits
 from capsweep.model.capsnet import CapsNet
 from capsweep.model.capsules import ClassCapsules, LinearHead
+from capsweep.model.matrix_capsnet import MatrixCapsNet
 from capsweep.training import build
 from capsweep.training.size import network_size
 
@@ -154,7 +155,8 @@ def test_shared_votes_are_one_matrix_of_each_parent_in_every_layer(shared: bool)
     assert network.classes.weight_IJDP.shape == (1 if shared else children, 10, 16, 8)
     assert network.classes.votes_per_image == children * 10
     network = make_network("model=matrix_capsnet_tiny", f"model.votes.shared={shared}")
-    for layer in (*network.capsules.children(), network.classes):
+    assert isinstance(network, MatrixCapsNet)
+    for layer in (*network.capsules, network.classes):
         assert (layer.weight_KIJSS.shape[:2] == (1, 1)) == shared
 
 

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -103,18 +102,14 @@ def _run_capsweep(*words: str) -> None:
 
 def _run_python(*words: str) -> None:
     """Run `python WORDS`, without what it prints. Raises CalledProcessError where it fails."""
-    subprocess.run(_python(*words), check=True, stdout=subprocess.DEVNULL)
-
-
-def _python(*words: str) -> Sequence[str]:
-    return [sys.executable, *words]
+    subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
 
 
 def _time_first_step(storage: Path) -> float:
     """Return the seconds from the start of a sweep to its first training step; it is ended then."""
     started = time.time()
     sweep = subprocess.Popen(
-        _python("-m", "capsweep", "sweep", "ablation", *SHORT, f"STORAGE={storage}"),
+        [sys.executable, "-m", "capsweep", "sweep", "ablation", *SHORT, f"STORAGE={storage}"],
         stdout=subprocess.DEVNULL,
     )
     try:

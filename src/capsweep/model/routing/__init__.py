@@ -156,7 +156,8 @@ class RoutingLayer(nn.Module):
         **arguments: Any,
     ) -> None:
         super().__init__()
-        self.reference, self.route = impls["reference"], Route(impls, impl, conditions or {})
+        self.reference = impls["reference"]
+        self.route: Callable[..., Routed] = Route(impls, impl, conditions or {})
         self.argument_names = tuple(arguments)
         for name, value in arguments.items():
             setattr(self, name, value)

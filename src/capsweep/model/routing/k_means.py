@@ -21,7 +21,6 @@ pose, T iterations.
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -63,24 +62,19 @@ def reference(
 @few_images_at_once
 def fast(votes: LocalVotes, num_iters: int) -> Routed:
     """Route as `reference`, in less time and memory (`vote_products`), and without traces."""
+
+    def iterate(products: VoteProducts, sum_BMJD: Tensor) -> Sequence[Tensor]:
+        iteration = 0
+        while True:
+            logit_BMJL = products.compare_votes(F.normalize(sum_BMJD, dim=-1))
+            coupling_BMJL = divide_children(votes, logit_BMJL)
+            sum_BMJD = products.sum_votes(coupling_BMJL)
+            iteration += 1
+            if iteration >= num_iters:
+                return squash(sum_BMJD), coupling_BMJL.mT
+
     votes_BMJDL = votes.form_numbers_first()
-    iterations = partial(_run_iterations, votes, num_iters)
-    sum_BMJD = votes_BMJDL.sum(dim=4)
-    return make_routed(*apply_to_votes(VoteProducts, iterations, votes_BMJDL, sum_BMJD))
-
-
-def _run_iterations(
-    votes: LocalVotes, num_iters: int, products: VoteProducts, sum_BMJD: Tensor
-) -> Sequence[Tensor]:
-    """Return poses and couplings."""
-    iteration = 0
-    while True:
-        logit_BMJL = products.compare_votes(F.normalize(sum_BMJD, dim=-1))
-        coupling_BMJL = divide_children(votes, logit_BMJL)
-        sum_BMJD = products.sum_votes(coupling_BMJL)
-        iteration += 1
-        if iteration >= num_iters:
-            return squash(sum_BMJD), coupling_BMJL.mT
+    return make_routed(*apply_to_votes(VoteProducts, iterate, votes_BMJDL, votes_BMJDL.sum(dim=4)))
 
 
 IMPLS = {"reference": reference, "fast": fast}

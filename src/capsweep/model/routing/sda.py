@@ -23,7 +23,6 @@ pose, T iterations.
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -92,7 +91,7 @@ def _scale_distances(distance_BMJL: Tensor) -> Tensor:
     return factor * distance_BMJL / mean_B111.clamp(min=tiny)
 
 
-def _add_and_squash(s_BMJD: Tensor, bias_JD: Tensor | None) -> Tensor:
+def _add_and_squash(s_BMJD: Tensor, bias_JD: Tensor | None = None) -> Tensor:
     return squash(s_BMJD if bias_JD is None else s_BMJD + bias_JD)
 
 
@@ -106,39 +105,31 @@ def fast(
     the longer of vote and parent. Measured in single precision, 16 numbers, of votes that agree to
     0.01 of their length: gradients to 3e-4 (the reference's to 1e-5).
     """
+
+    def iterate(
+        products: VoteProducts, length_BMJL: Tensor, most_BML: Tensor, *own: Tensor
+    ) -> Sequence[Tensor]:
+        # Votes are clipped after the products.
+        clip_BMJL = _compute_clip(length_BMJL, most_BML) if clip else torch.ones_like(length_BMJL)
+        squared_BMJL = (clip_BMJL * length_BMJL).square()
+        logit_BMJL, iteration = torch.zeros_like(length_BMJL), 0
+        while True:
+            coupling_BMJL = divide_children(votes, logit_BMJL)
+            s_BMJD = products.sum_votes(clip_BMJL * coupling_BMJL)
+            pose_BMJD = _add_and_squash(s_BMJD, *own)
+            iteration += 1
+            if iteration >= num_iters:
+                return pose_BMJD, coupling_BMJL.mT
+            product_BMJL = clip_BMJL * products.compare_votes(pose_BMJD)
+            squared_BMJ1 = pose_BMJD.square().sum(dim=3, keepdim=True)
+            distance_BMJL = _take_root(squared_BMJL - 2 * product_BMJL + squared_BMJ1)
+            logit_BMJL = _scale_distances(distance_BMJL)
+
     votes_BMJDL = votes.form_numbers_first()
     length_BMJL = _take_root(votes_BMJDL.square().sum(dim=3))
     most_BML = torch.linalg.vector_norm(votes.local_poses(), dim=3)
     leaves = length_BMJL, most_BML, *(() if bias_JD is None else (bias_JD,))
-    iterations = partial(_run_iterations, votes, num_iters, clip)
-    return make_routed(*apply_to_votes(VoteProducts, iterations, votes_BMJDL, *leaves))
-
-
-def _run_iterations(
-    votes: LocalVotes,
-    num_iters: int,
-    clip: bool,
-    products: VoteProducts,
-    length_BMJL: Tensor,
-    most_BML: Tensor,
-    bias_JD: Tensor | None = None,
-) -> Sequence[Tensor]:
-    """Return poses and couplings, of votes that are clipped after the products."""
-    clip_BMJL = _compute_clip(length_BMJL, most_BML) if clip else torch.ones_like(length_BMJL)
-    squared_BMJL = (clip_BMJL * length_BMJL).square()
-    logit_BMJL = torch.zeros_like(length_BMJL)
-    iteration = 0
-    while True:
-        coupling_BMJL = divide_children(votes, logit_BMJL)
-        s_BMJD = products.sum_votes(clip_BMJL * coupling_BMJL)
-        pose_BMJD = _add_and_squash(s_BMJD, bias_JD)
-        iteration += 1
-        if iteration >= num_iters:
-            return pose_BMJD, coupling_BMJL.mT
-        product_BMJL = clip_BMJL * products.compare_votes(pose_BMJD)
-        squared_BMJ1 = pose_BMJD.square().sum(dim=3, keepdim=True)
-        distance_BMJL = _take_root(squared_BMJL - 2 * product_BMJL + squared_BMJ1)
-        logit_BMJL = _scale_distances(distance_BMJL)
+    return make_routed(*apply_to_votes(VoteProducts, iterate, votes_BMJDL, *leaves))
 
 
 def _take_root(squared: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -129,10 +130,10 @@ def logged(encoding: str, lines: list[str]) -> Iterator[None]:
 
 
 COMMANDS = [
-    "report ablation STORAGE=STORAGE SEEDS=1",
-    "report ablation STORAGE=STORAGE SEEDS=1 --json",
-    "plan ablation STORAGE=STORAGE",
-    "ledger ls STORAGE=STORAGE",
+    "report ablation STORAGE=HERE SEEDS=1",
+    "report ablation STORAGE=HERE SEEDS=1 --json",
+    "plan ablation STORAGE=HERE",
+    "ledger ls STORAGE=HERE",
     "train --help",
     "sweep --help",
 ]
@@ -144,7 +145,7 @@ def test_every_command_prints_into_a_log_of_ascii(
 ) -> None:
     monkeypatch.setenv("STORAGE", str(begun))
     lines: list[str] = []
-    words = command.replace("STORAGE", str(begun)).split()
+    words = command.replace("HERE", str(begun)).split()
     with logged("ascii", lines), suppress(SystemExit):  # of --help
         assert cli.main(words) == 0
     assert lines
@@ -179,6 +180,6 @@ def test_a_sweep_says_what_it_does_before_it_imports(
     def interrupt(name: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(program.importlib, "import_module", interrupt)
+    monkeypatch.setattr(program, "importlib", SimpleNamespace(import_module=interrupt))
     assert cli.main(["sweep", "ablation"]) == program.INTERRUPTED
     assert capsys.readouterr().out == "ablation: composing its cells ...\n"

@@ -40,7 +40,7 @@ def test_cells_are_listed_shown_and_compared_as_text_and_json(swept: Path, capsy
         return capsys.readouterr().out
 
     first, second, *_ = list_signatures(swept)
-    header, *lines = read("ls", "--since", "1d").splitlines()
+    header, *lines = read("ls").splitlines()
     assert header.split()[:7] == ["signature", "state", "error", "data", "epochs", "seed", "date"]
     assert len(lines) == 10
     assert all(" done " in line and " digits 2 " in line and " % " in line for line in lines)

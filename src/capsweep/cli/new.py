@@ -17,7 +17,7 @@ from capsweep.storage.files import hash_open_file, open_plain_file, write_text
 
 EXAMPLES = Path("docs", "examples", "new")
 # What a command line or a YAML file reads as another thing than a name.
-RESERVED = ("control", "false", "inf", "nan", "no", "none", "null", "off", "on", "true", "yes")
+RESERVED = ("false", "inf", "nan", "no", "none", "null", "off", "on", "true", "yes")
 LONGEST = 24  # characters, so that lines stay below 100
 # What to type next: test it, train it for a moment, sweep it.
 TRAIN = 'train ARGS="KIND=NAME debug=fast"'

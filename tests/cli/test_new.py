@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -237,23 +236,3 @@ def test_axes_that_are_typed_validation_and_what_is_not_used_are_told_and_traine
     own = [f"dataset={NAME}", f"places.data={checkout.folder}", "debug=fast"]
     printed = checkout.run("-m", "capsweep", "train", *own)
     assert "val/error" in printed
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, Path.touch, lambda path: None])
-def test_what_is_no_file_of_arrays_is_refused_in_one_line(
-    make: Callable[[Path], object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "own.npz"
-    make(path)
-    assert cli.main(["new", "dataset", NAME, "--file", str(path)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: {path}: ")
-
-
-def test_arrays_that_are_no_data_set_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = save_arrays(tmp_path / "own.npz", test_labels=np.arange(10))
-    assert cli.main(["new", "dataset", NAME, "--file", str(path)]) == 2
-    message = "no training example of class 3; classes count from 0"
-    assert capsys.readouterr().err == f"error: {path}: {message}\n"

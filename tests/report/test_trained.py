@@ -76,9 +76,7 @@ def change_leaf(section: dict, path: str) -> dict:
     "overrides",
     [
         ["experiment=digits"],
-        ["experiment=digits", "model=cnn_small"],
         ["experiment=em/digits"],
-        ["experiment=paper/cifar10"],
         ["experiment=overlap", "recipe=paper", "model.head=linear", "loss=cross_entropy"],
     ],
 )
@@ -95,7 +93,7 @@ def test_each_key_of_science_in_which_two_arms_differ_is_named(ablation, overrid
         assert any(fact.startswith(f"{words} ") and "(two)" in fact for fact in facts), key
 
 
-@pytest.mark.parametrize("name", ["em_ablation", "recipe", "routing_zoo", "table1_mnist", "sign"])
+@pytest.mark.parametrize("name", ["em_ablation", "recipe", "sign"])
 def test_arms_of_which_a_line_says_the_same_are_of_one_science(choose: Callable, name: str) -> None:
     chosen = choose(name, seeds="1")
     for first, second in combinations([point.cell for point in chosen.points], 2):
@@ -140,11 +138,6 @@ def test_arms_of_cut_data_are_named(choose: Callable) -> None:
         ),
         (
             "table1_mnist",
-            {"overrides": ["dataset=digits"], "arms": "cnn_matched"},
-            ["≠ mnist (epochs unknown)"],
-        ),
-        (
-            "table1_mnist",
             {"overrides": ["limit_batches=9"], "arms": "cnn_matched"},
             ["≠ all of mnist (epochs unknown)"],
         ),
@@ -152,11 +145,6 @@ def test_arms_of_cut_data_are_named(choose: Callable) -> None:
             "full_mnist",
             {"overrides": ["epochs=640", "model.primary.types=8"]},
             ["–", "≠ unchanged capsnet"],
-        ),
-        (
-            "full_mnist",
-            {"overrides": ["routing=em", "epochs=640"]},
-            ["–", "0.25 % ≠ routing dynamic"],
         ),
         (
             "full_mnist",
@@ -185,11 +173,6 @@ def test_arms_of_cut_data_are_named(choose: Callable) -> None:
             "table1_mnist",
             {"overrides": ["dataset.validation=50000"], "arms": "cnn_matched"},
             ["0.39 % ≠ the file's dataset.validation (epochs unknown)"],
-        ),
-        (
-            "smallnorb",
-            {"overrides": ["epochs=1"]},
-            ["–", "2.70 % ≠ the file's epochs (epochs unknown)"],
         ),
         (
             "full_mnist",

@@ -64,6 +64,49 @@ def test_a_sweep_file_without_end_is_refused(
     assert "k0: no such key" in refusal(capsys, "plan", str(file))
 
 
+def test_another_system_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    line = refusal(capsys, "ledger", "ls")
+    assert line == "error: capsweep runs on Linux only, this is darwin; use WSL or Docker\n"
+
+
+@pytest.mark.parametrize("command", ["sweep", "plan", "report"])
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["ROUTING=0"], ["capsnet", "routing.num_iters", "in [1, 1000]", "got 0"]),
+        (["DATASET=nosuch"], ["dataset=nosuch", "digits", "mnist"]),
+        (["SWEEP=nosuch"], ["SWEEP=nosuch", "ablation"]),
+    ],
+)
+def test_a_wrong_choice_names_the_word_and_the_choices(
+    capsys: pytest.CaptureFixture[str], command: str, words: list[str], names: list[str]
+) -> None:
+    line = refusal(capsys, command, *words)
+    assert all(name in line for name in names), line
+
+
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        # /proc is read-only to root, too, who runs the tests in CI.
+        (["STORAGE=/proc/capsweep"], "set STORAGE="),
+        (["EXECUTOR=slurm"], "EXECUTOR=slurm"),
+        (
+            ["DATASET=mnist", "DATA_DIR=/nowhere"],
+            "/nowhere does not exist; set DATA_DIR to the folder of the files from http",
+        ),
+    ],
+)
+def test_a_sweep_that_cannot_run_here_is_refused_before_it_starts(
+    words: list[str], cure: str, own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cure in refusal(capsys, "sweep", "ablation", *words)
+    assert not (own_folder / "outputs" / "ray").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "names"),
     [

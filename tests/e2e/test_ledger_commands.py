@@ -81,12 +81,9 @@ def test_a_damaged_file_is_named_and_hides_nothing_else_of_its_cell(
     assert json.loads(capsys.readouterr().out)["result"]["metrics"]
 
 
-@pytest.mark.parametrize("option", ["STORAGE=--ledger"])
-def test_a_place_that_only_a_cell_would_resolve_is_no_empty_ledger(
-    option: str, capsys: Capture
-) -> None:
+def test_a_place_that_only_a_cell_would_resolve_is_no_empty_ledger(capsys: Capture) -> None:
     for command in ("ls", "verify", "gc"):
-        assert cli.main(["ledger", command, option, "/x/${oc.env:HOME}"]) == 2
+        assert cli.main(["ledger", command, "LEDGER=/x/${oc.env:HOME}"]) == 2
         assert "${...} is not resolved in the place of a ledger" in capsys.readouterr().err
 
 

@@ -217,15 +217,6 @@ def test_results_without_digests_are_counted_and_the_others_compared(ablation) -
     assert "of their data" not in ablation.render()
 
 
-def test_different_data_sets_have_different_data(choose: Callable) -> None:
-    chosen = choose("ablation", routing="3", seeds="1", overrides=["dataset=digits,mnist"])
-    for number, point in enumerate(chosen.points):
-        is_mnist = point.coordinate("dataset") == "mnist"
-        data = {"train": TRAIN, "test": TEST if is_mnist else CHANGED}
-        chosen.finish(number, {"test/error": 0.01}, data=data)
-    assert len(chosen.build().rows) == 3
-
-
 def test_a_table_says_which_composed_images_its_cells_were_tested_on(choose: Callable) -> None:
     chosen = choose("overlap", seeds="2")
     for number in range(3):

@@ -113,7 +113,7 @@ def test_every_form_warns_of_cut_data_and_says_what_was_trained(choose: Callable
     assert r"\caption{\textbf{NO RESULT: TRAINED AND TESTED ON 2 BATCHES" in latex
     assert r"\multicolumn{5}{@{}l}{trained here} & by others" in latex
     assert f'"{warning}"' in render.render_json(built, formatted)
-    assert ",cnn_small,12,32,2,0; 1; 2," in render.render_csv(built, formatted)
+    assert ',cnn_small,12,32,2,"[0, 1, 2]",' in render.render_csv(built, formatted)
     for text in (markdown, latex.replace(r"\_", "_")):
         assert "network cnn_small (cnn), capsnet_small (capsnet); epochs 12;" in text
 

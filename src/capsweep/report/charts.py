@@ -23,7 +23,6 @@ LEGEND_LINE = 0.18  # inches
 LETTERS = 9
 TICKS = 6  # at most, so that their numbers do not touch
 DPI = 200
-PLAIN = (-3, 4)  # powers of ten between which numbers are written out: there is room for no more
 SPREAD = 8.0  # the largest by the smallest, from which a scale is logarithmic
 OPTIONS: dict[Any, Any] = {
     "font.size": LETTERS,
@@ -174,7 +173,6 @@ def _set_scale(axes: "Axes", which: Literal["x", "y"], values: Sequence[float]) 
     axis = axes.xaxis if which == "x" else axes.yaxis
     if min(values) <= 0 or max(values) / min(values) < SPREAD:
         axis.set_major_locator(MaxNLocator(TICKS))
-        axes.ticklabel_format(axis=which, style="sci", scilimits=PLAIN, useMathText=True)
         return
     axes.set(**{f"{which}scale": "log"})
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -42,7 +42,7 @@ def make_figures(table: ResultTable, fields: Sequence[FieldCells]) -> Iterator[R
             slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "column"
             ending, where = f"-{slug}-{number}", f" ({name})"
         column = [field for field in fields if field.column == number]
-        for figure in (*_make_curve_figures(column, where), *_make_costs(table, column, where)):
+        for figure in (*_make_curve_figures(column, where), _make_costs(table, column, where)):
             yield replace(figure, stem=f"{figure.stem}{ending}")
 
 
@@ -140,10 +140,8 @@ def collect_marks(
     return marks
 
 
-def _make_costs(
-    table: ResultTable, fields: Sequence[FieldCells], where: str
-) -> Iterator[ReportFigure]:
-    """Yield the metric of complete rows against the time and the parameters of a cell."""
+def _make_costs(table: ResultTable, fields: Sequence[FieldCells], where: str) -> ReportFigure:
+    """Return the metric of complete rows against the time of a cell."""
     metric, cells = table.sweep.metric, [c for field in fields for c in field.counted_cells]
     on_gpus = bool(cells) and all(cell.result.get("gpu_hours") for cell in cells)
 
@@ -151,21 +149,18 @@ def _make_costs(
         seconds = result.get("seconds", {}).get("total")
         return 60 * result["gpu_hours"] if on_gpus else seconds and seconds / 60
 
-    clock = "device" if on_gpus else "wall"
+    clock, stem = "device" if on_gpus else "wall", "cost-time"
     hardware = {cell.hardware or "unknown hardware" for cell in cells}
     mixed = " (different hardware: its times do not compare)" if len(hardware) > 1 else ""
-    time = f"the {clock} time of a cell, training and test, on {', '.join(sorted(hardware))}{mixed}"
-    for stem, label, what, read_cost in (
-        ("cost-time", f"{clock} minutes of a cell", time, read_minutes),
-        ("cost-parameters", "parameters", "the parameters", lambda r: r.get("parameters")),
-    ):
-        marks = collect_marks(table, fields, read_cost)
-        caption = f"{metric}{where} against {what}"
-        if not marks:
-            yield ReportFigure(f"{caption}: no row has it of all of its seeds.", stem)
-            continue
-        caption += ": mean over seeds, bars of one standard deviation."
-        if incomplete := len(fields) - len(marks):
-            caption += f" Rows that lack seeds or their cost are left out: {incomplete}."
-        image = charts.draw_once(charts.draw_marks, label, metric, marks)
-        yield ReportFigure(caption, stem, [mark.name for mark in marks], image)
+    caption = (
+        f"{metric}{where} against the {clock} time of a cell, training and test, on "
+        f"{', '.join(sorted(hardware))}{mixed}"
+    )
+    marks = collect_marks(table, fields, read_minutes)
+    if not marks:
+        return ReportFigure(f"{caption}: no row has it of all of its seeds.", stem)
+    caption += ": mean over seeds, bars of one standard deviation."
+    if incomplete := len(fields) - len(marks):
+        caption += f" Rows that lack seeds or their cost are left out: {incomplete}."
+    image = charts.draw_once(charts.draw_marks, f"{clock} minutes of a cell", metric, marks)
+    return ReportFigure(caption, stem, [mark.name for mark in marks], image)

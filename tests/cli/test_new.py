@@ -168,8 +168,6 @@ def test_the_files_of_all_kinds_pass_their_tests_and_every_check(checkout: Check
     ("kind", "name", "message"),
     [
         ("routing", "em", "conf/routing/em.yaml is there already"),
-        ("routing", "dynamic_fast", "src/capsweep/model/routing/dynamic_fast.py is there already"),
-        ("model", "losses", "src/capsweep/model/losses.py is there already"),
         ("model", "routing", "src/capsweep/model/routing is there already"),
         ("dataset", "digits", "conf/dataset/digits.yaml is there already"),
         *[("loss", name, f"{name}: a name has") for name in ("null", "class", "3d")],

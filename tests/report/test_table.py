@@ -132,17 +132,6 @@ def test_what_nobody_recorded_is_said_beside_what_somebody_did(ablation) -> None
     assert f"torch differs: 2.13.0 in cnn · – · 0; what nobody recorded in {rows}.\n" in text
 
 
-def test_rows_of_mixed_seeds_are_named_together(ablation) -> None:
-    ablation.fill(*[0.01] * 9)
-    for number in range(9):
-        write_made(
-            ablation.folder_of(number),
-            MADE if number % 3 else MADE | {"versions": {"torch": "2.11"}},
-        )
-    mixed = "torch differs: 2.11 in seed 0 of every row; 2.13.0 in seeds 1, 2 of every row.\n"
-    assert mixed in ablation.render()
-
-
 def test_several_data_sets_are_columns_and_a_single_seed_has_no_spread(choose: Callable) -> None:
     chosen = choose("ablation", routing="3", seeds="1", overrides=["dataset=digits,mnist"])
     for number, point in enumerate(chosen.points):

@@ -37,7 +37,7 @@ def read_choices(page: str) -> list[str]:
     words = shlex.split(str(re.findall(COMMAND, page)[0]))[2:]
     named = {name: value for name, _, value in (word.partition("=") for word in words)}
     sweep, overrides = named.pop("SWEEP"), named.pop(ARGS, "").split()
-    options = (part for name, value in named.items() for part in (f"--{name.lower()}", value))
+    options = (f"{name}={value}" for name, value in named.items())
     return [sweep, *options, *overrides]
 
 

@@ -183,7 +183,7 @@ def _split_sweep(parsed: argparse.Namespace, keys: Sequence[str], named: str | N
     parsed.overrides = [word for word in typed if word not in names]
     names = list(dict.fromkeys([*names, named] if named else names))
     if len(names) > 1:
-        raise UserError(f"{' and '.join(names)}: one sweep at a time; name one")
+        raise UserError(f"{' and '.join(n[:80] for n in names)}: one sweep at a time; name one")
     default = "ablation" if isinstance(parsed.sweep, list) else None
     parsed.sweep = names[0] if names else default
 

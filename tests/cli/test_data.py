@@ -36,7 +36,7 @@ def run_data(*arguments: object) -> int:
 
 
 def test_make_in_a_process_of_its_own(tmp_path: Path) -> None:
-    words = ["data", "make", "multimnist", "dataset.source=digits", "PAIRS=1", "EXECUTOR=local"]
+    words = ["data", "make", "dataset.source=digits", "PAIRS=1", "EXECUTOR=local"]
     command = [sys.executable, "-m", "capsweep", *words]
     environment = {**os.environ, "DATA_DIR": str(tmp_path / "data")}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)

@@ -57,8 +57,8 @@ RUN = (
     _switch("--here", "drive the cluster that this node is of"),
 )
 MAKE = (
-    _option("name", "a file of data_prep: multimnist (default), affnist_like", nargs="?"),
-    *(OVERRIDES, DRY_RUN),
+    _option("overrides", "a file of data_prep (default: multimnist), and words", nargs="*"),
+    DRY_RUN,
     _switch("--with-sources", "also the two digits alone"),
 )
 SYNC = (
@@ -158,11 +158,17 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     if unknown := rest if not takes_keys else [word for word in rest if word not in keys]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if hasattr(parsed, "sweep"):
-        _split_sweep(parsed, keys, values.pop("SWEEP", None))
+        first = parsed.sweep if isinstance(parsed.sweep, list) else [parsed.sweep or ""]
+        default = "ablation" if isinstance(parsed.sweep, list) else None
+        keys = [*first, *getattr(parsed, "overrides", ()), *keys]
+        name, parsed.overrides = _split_name(keys, values.pop("SWEEP", None))
+        parsed.sweep = name or default
+    elif target == "shards":
+        keys = [*parsed.overrides, *keys]
+        name, parsed.overrides = _split_name(keys, values.get("DATASET"))
+        parsed.name = name or "multimnist"
     elif keys:
         parsed.overrides = [*parsed.overrides, *keys]
-    if target == "shards":
-        parsed.name = values.get("DATASET", parsed.name or "multimnist")
     typed = {word.name.lower(): values.get(word.name, word.default) for word in list_words(target)}
     vars(parsed).update(typed | {"sweep": getattr(parsed, "sweep", None)})
     parsed.words = values
@@ -175,17 +181,17 @@ def _find_target(arguments: Sequence[str]) -> str:
     return TARGETS.get(" ".join(names), names[0] if names else "")
 
 
-def _split_sweep(parsed: argparse.Namespace, keys: Sequence[str], named: str | None) -> None:
-    """Tell the name of a sweep from the overrides beside it. Raises UserError for two names."""
-    first = parsed.sweep if isinstance(parsed.sweep, list) else [parsed.sweep]
-    typed = [word for word in (*first, *getattr(parsed, "overrides", ()), *keys) if word]
+def _split_name(typed: Sequence[str], named: str | None) -> tuple[str | None, list[str]]:
+    """Return the name, of a sweep or a job, among words, and the overrides beside it.
+
+    named: by a word; None: it was not typed. Raises UserError for two names.
+    """
     names = [w for w in typed if w.endswith(".yaml") or not ("=" in w or w.startswith(("~", "+")))]
-    parsed.overrides = [word for word in typed if word not in names]
-    names = list(dict.fromkeys([*names, named] if named else names))
+    overrides = [word for word in typed if word not in names]
+    names = list(filter(None, dict.fromkeys([*names, named])))
     if len(names) > 1:
-        raise UserError(f"{' and '.join(n[:80] for n in names)}: one sweep at a time; name one")
-    default = "ablation" if isinstance(parsed.sweep, list) else None
-    parsed.sweep = names[0] if names else default
+        raise UserError(f"{' and '.join(n[:80] for n in names)}: one at a time; name one")
+    return (names[0] if names else None), overrides
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -129,7 +129,7 @@ def test_train_answers_in_one_line_where_hydra_would_in_many(
         (["eval", "attack", "ablation", "--eps", "0"], "must be above 0, such as 0.1,0.2, got 0"),
         (["data", "make", "smallnorb"], "official files are read as they are, below DATA_DIR"),
         (["data", "make", "PAIRS=few"], "PAIRS=few: must be a whole number >= 1"),
-        (["data", "make", "affnist_like", "DATASET=multimnist"], "one at a time; name one"),
+        (["data", "make", "affnist_like", "DATASET=multimnist"], "two names; keep one"),
         (["plan", "ablation", "METRIC=x/y"], "test/reconstruction\n"),
     ],
     ids=lambda value: str(value)[:60],

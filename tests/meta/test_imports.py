@@ -157,12 +157,6 @@ def test_tests_that_need_a_gpu_are_collected_on_a_bare_host() -> None:
     assert "test_parity.py" in printed
 
 
-def test_that_no_cluster_is_there_is_seen_without_ray() -> None:
-    program = COMMAND.replace("sys.exit", "assert 2 == ")
-    loaded = set(run_fresh(program, "status", "RAY_ADDRESS=http://127.0.0.1:9").split())
-    assert not (TRAINING | {"torch", "scipy", "matplotlib"}) & loaded
-
-
 @pytest.mark.slow
 def test_a_cell_runs_where_neither_ray_nor_wandb_is_installed(
     small_cell: Callable[..., Cell],

@@ -136,7 +136,7 @@ def test_intervals_belong_to_a_search(tmp_path: Path) -> None:
         ('{optim.optimizer.lr: "tag(lgo, interval(0.1, 0.2))"}', "log is the only tag"),
         ('{optim.optimizer.lr: "interval(0.1, inf)"}', "two finite numbers"),
         ("{zip: {epochs: [1, 2], batch_size: [64, 32]}}", "a search has no grid"),
-        ("{}, optional: true", r"capsnet: optional: no such key; have fixed, space$"),
+        ("{}, optional: true", r"capsnet: optional: no such key; have fixed, space, matched$"),
     ],
 )
 def test_what_a_search_would_ignore_is_refused(tmp_path: Path, space: str, reason: str) -> None:

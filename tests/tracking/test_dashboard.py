@@ -93,7 +93,7 @@ def test_the_command_prints_what_it_would_send_and_where_it_is(
     assert save_dashboard(tmp_path, "--dry-run") == 0
     sent = json.loads(capsys.readouterr().out)
     assert [section["name"] for section in sent["sections"]] == ["Curves", "Answers"]
-    assert sent["name"] == "capsweep ablation-arms-capsnet,cnn-seeds-1"
+    assert sent["name"] == "capsweep ablation-ARMS capsnet,cnn-SEEDS 1"
     assert sent["runset_settings"]["filters"].count("', '") == 4  # five cells
     keys = [key["name"] for key in sent["runset_settings"]["groupby"]]
     assert keys == ["JobType", *(f"{key}.value" for key in AXES)]

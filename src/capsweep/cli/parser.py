@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, get_args
 
 from capsweep import __version__
-from capsweep.config.words import WordError, describe_words, list_words, split_words
+from capsweep.config.words import NAME, describe_words, list_words, split_words
 from capsweep.errors import UserError
 from capsweep.ledger.causes import Status
 
@@ -57,8 +57,8 @@ RUN = (
     _switch("--here", "drive the cluster that this node is of"),
 )
 MAKE = (
-    _option("overrides", "a file of data_prep (default: multimnist), and words", nargs="*"),
-    DRY_RUN,
+    _option("name", "a file of data_prep: multimnist (default), affnist_like", nargs="?"),
+    *(OVERRIDES, DRY_RUN),
     _switch("--with-sources", "also the two digits alone"),
 )
 SYNC = (
@@ -145,30 +145,22 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Return what was typed: words may stand anywhere among the options.
 
     The values of short names are `words`, and attributes named like them, None where they were not
-    typed. Raises UserError naming a command, option or word that there is not.
+    typed. Raises UserError or WordError naming a command, option or word that there is not.
     """
     parser, target = make_parser(), _find_target(arguments)
-    try:
-        values, others = split_words(target, list(arguments))
-    except WordError as error:
-        raise UserError(str(error)) from error
+    values, others = split_words(target, list(arguments))
     parsed, rest = parser.parse_known_args(others)
     keys = [word for word in rest if not word.startswith("-")]
     takes_keys = hasattr(parsed, "overrides") or isinstance(getattr(parsed, "sweep", None), list)
     if unknown := rest if not takes_keys else [word for word in rest if word not in keys]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if hasattr(parsed, "sweep"):
-        first = parsed.sweep if isinstance(parsed.sweep, list) else [parsed.sweep or ""]
         default = "ablation" if isinstance(parsed.sweep, list) else None
-        keys = [*first, *getattr(parsed, "overrides", ()), *keys]
-        name, parsed.overrides = _split_name(keys, values.pop("SWEEP", None))
-        parsed.sweep = name or default
-    elif target == "shards":
-        keys = [*parsed.overrides, *keys]
-        name, parsed.overrides = _split_name(keys, values.get("DATASET"))
-        parsed.name = name or "multimnist"
+        _split_name(parsed, keys, values.pop("SWEEP", None), "sweep", default)
     elif keys:
         parsed.overrides = [*parsed.overrides, *keys]
+    if target == "shards":
+        _split_name(parsed, [], values.get("DATASET"), "name", "multimnist")
     typed = {word.name.lower(): values.get(word.name, word.default) for word in list_words(target)}
     vars(parsed).update(typed | {"sweep": getattr(parsed, "sweep", None)})
     parsed.words = values
@@ -177,21 +169,26 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _find_target(arguments: Sequence[str]) -> str:
     """Return what make calls a command: of most groups their name."""
-    names = [word for word in arguments if not word.startswith("-")][:2]
+    names = [w for w in arguments if not (w.startswith("-") or NAME.fullmatch(w))][:2]
     return TARGETS.get(" ".join(names), names[0] if names else "")
 
 
-def _split_name(typed: Sequence[str], named: str | None) -> tuple[str | None, list[str]]:
-    """Return the name, of a sweep or a job, among words, and the overrides beside it.
+def _split_name(
+    parsed: argparse.Namespace, keys: Sequence[str], named: str | None, field: str, default: Any
+) -> None:
+    """Tell the name of a sweep or data set from the keys beside it, typed in any order.
 
-    named: by a word; None: it was not typed. Raises UserError for two names.
+    named: by SWEEP or DATASET. Raises UserError for two names.
     """
-    names = [w for w in typed if w.endswith(".yaml") or not ("=" in w or w.startswith(("~", "+")))]
-    overrides = [word for word in typed if word not in names]
-    names = list(filter(None, dict.fromkeys([*names, named])))
+    first = getattr(parsed, field)
+    typed = [*(first if isinstance(first, list) else [first] if first else [])]
+    typed += [*getattr(parsed, "overrides", ()), *keys]
+    names = [word for word in typed if not ("=" in word or word.startswith(("~", "+")))]
+    parsed.overrides = [word for word in typed if word not in names]
+    names = list(dict.fromkeys([*names, named] if named else names))
     if len(names) > 1:
-        raise UserError(f"{' and '.join(n[:80] for n in names)}: one at a time; name one")
-    return (names[0] if names else None), overrides
+        raise UserError(f"{' and '.join(n[:80] for n in names)}: two names; keep one")
+    setattr(parsed, field, names[0] if names else default)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from capsweep.cli.parser import parse_arguments
-from capsweep.config.words import list_arguments
+from capsweep.config.words import WordError, list_arguments
 from capsweep.errors import UserError
 from capsweep.runtime import terminal
 from capsweep.storage.scratch import own_prefix
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_reported(arguments: list[str]) -> int:
     try:
         return _run_command(arguments)
-    except UserError as error:
+    except (UserError, WordError) as error:
         # What was typed, and is quoted, may hold line breaks.
         print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
         return BAD_INPUT

@@ -72,8 +72,14 @@ def _read_options(parsed: argparse.Namespace) -> drive.RunOptions:
         parsed.executor,
         limits.read_limits(parsed.budget, parsed.max_hours),
         None if parsed.shard is None else drive.ArrayPart.parse(parsed.shard),
-        parsed.retry == "failed",
+        _reads_retry(parsed.retry),
     )
+
+
+def _reads_retry(text: str | None) -> bool:
+    if text not in (None, "failed"):
+        raise UserError(f"RETRY={text}: must be failed, or left out")
+    return text is not None
 
 
 def _submit_sweep(

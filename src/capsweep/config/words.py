@@ -119,10 +119,15 @@ RUN = (
         "SHARDS", "shards", "600", "files of the training split; default: one for 100,000 examples"
     ),
 )
-SWEEP = Word("SWEEP", JOBS + " report", "ablation", "which question: a file of sweeps/, or a path")
+SWEEP = Word(
+    "SWEEP",
+    JOBS + " report eval dashboard",
+    "ablation",
+    "which question: a file of sweeps/, or a path",
+)
 WORDS = (SWEEP, *GRID, *KEYS, *RUN)
 OF_MAKE = (
-    Word("ARGS", "any", "--dry-run", "options, and words that make cannot carry"),
+    Word("ARGS", "any", "--json", "options, and words that make cannot carry"),
     Word(
         "PYTHON",
         "any",
@@ -196,6 +201,8 @@ def read_makeflags(flags: str) -> list[str]:
     dollar signs twice.
     """
     _, marker, text = f" {flags}".partition(" -- ")
+    if "$(MAKEOVERRIDES)" in text:
+        raise WordError("make -e hides what was typed; leave -e out")
     words = re.findall(r"(?:\\.|[^\\ \t])+", text, re.DOTALL) if marker else []
     plain = [re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL).replace("$$", "$") for word in words]
     return [re.sub(r"^([\w./]+)\s*:{1,3}=", r"\1=", word) for word in reversed(plain)]

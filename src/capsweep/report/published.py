@@ -98,6 +98,6 @@ def _list_differences(
             form = WORDS.get(key, f"{key} {{}}")
             differs[key] = (WHOLE[key] if is_same else form).format(theirs)
     for key in sweep.typed_keys:
-        if key in keys - {*SHOWN} and key.partition(".")[0] not in differs:
+        if key in keys and key not in SHOWN and key.partition(".")[0] not in differs:
             differs[key] = f"the file's {key}"
     return differs

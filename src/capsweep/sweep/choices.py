@@ -95,8 +95,19 @@ def describe_words(
     texts = {}
     for name, value in words.items():
         if BY_NAME[name] in GRID:
-            values = value.replace(" ", "").split(",") if name != "EXCLUDE" else [value]
-            texts[name] = ",".join(sorted(values) if name == "ARMS" else values)
+            values = value.replace(" ", "").split(",") if name != "EXCLUDE" else value.split()
+            texts[name] = (" " if name == "EXCLUDE" else ",").join(values)
+    if "RECON" in texts:
+        weights = _read_reconstruction(texts["RECON"]).values
+        texts["RECON"] = ",".join(f"{weight:g}" for weight in weights)
+    if "ARMS" in texts:
+        texts["ARMS"] = ",".join(sorted({*texts["ARMS"].split(","), sweep.baseline} - {""}))
+    said = {
+        "ARMS": ",".join(sorted(arm.name for arm in sweep.arms)),
+        "BASELINE": sweep.baseline,
+        "METRIC": sweep.metric,
+    }
+    texts = {name: text for name, text in texts.items() if text != said.get(name)}
     seeds = _read_seeds(words["SEEDS"]) if "SEEDS" in words else sweep.seeds
     if sorted(seeds) == sorted(sweep.seeds):
         texts.pop("SEEDS", None)
@@ -104,8 +115,6 @@ def describe_words(
         texts["SEEDS"] = str(len(seeds))
     else:
         texts["SEEDS"] = ",".join(map(str, ordered))
-    if texts.get("METRIC") == sweep.metric:
-        del texts["METRIC"]
     for override in _read_typed(words, overrides):
         if not is_logistics(override.key) and override not in sweep.base:
             values = (render(override.key, value).partition("=")[2] for value in override.values)
@@ -128,9 +137,13 @@ def _read_typed(words: Mapping[str, str], overrides: Sequence[str]) -> list[Over
     keys = [override.key for override in typed]
     if "seed" in keys:
         raise ConfigError("seed is set by SEEDS: a count, or a list such as SEEDS=0,7")
-    for key in keys:
+    for override in typed:
+        key, word = override.key, BY_KEY.get(override.key)
         if keys.count(key) > 1:
-            raise ConfigError(f"{key} is typed twice; keep one, a list of values is an axis")
+            also = f"{key} and {word.name} are one choice" if word else f"{key} is typed twice"
+            raise ConfigError(f"{also}; keep one, a list of values is an axis")
+        if len(override.values) > 1 and is_logistics(key):
+            raise ConfigError(f"{key} is no axis, since it decides no number; type one value")
     return typed
 
 

@@ -128,7 +128,9 @@ def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
     table shows.
     """
     cells: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-    for point in select_places(points):
+    # Seeds of a place share the parts of their configuration: the same objects are compared once.
+    parts = {tuple(id(v) for k, v in p.cell.science.items() if k != "seed"): p for p in points}
+    for point in parts.values():
         field = tuple(map(point.coordinate, (*sweep.rows, *sweep.columns)))
         science = without(without(point.cell.science, "seed"), ACCURACY)
         known = cells.setdefault(field, science)

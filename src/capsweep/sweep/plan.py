@@ -137,7 +137,8 @@ def describe_plan(sweep: Sweep, plan: Plan) -> str:
     if equivalent := plan.count_equivalent():
         counts.append(f"{equivalent} equivalent")
     cells = count_of(len(plan.cells), "cell")
-    text = f"{sweep.name}: {sweep.question}\n{cells}: {', '.join(counts)}"
+    chosen = f" with {', '.join(sweep.words)}" if sweep.words else ""
+    text = f"{sweep.name}{chosen}: {sweep.question}\n{cells}: {', '.join(counts)}"
     damaged = [f"{cell.entry.cause}" for cell in plan.cells if ledgers.is_damaged(cell.entry)]
     return "\n".join([text, *damaged])
 

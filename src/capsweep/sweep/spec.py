@@ -110,7 +110,12 @@ class AblationFile:
 
 
 KINDS = {"ablation": AblationFile, "search": SearchFile}
-SECTIONS = (*KINDS.values(), ArmSection, TableSection, Search, Published)
+SECTIONS: dict[str, Any] = {
+    "arms": ArmSection,
+    "table": TableSection,
+    "search": Search,
+    "published": Published,
+}
 
 
 @dataclass(frozen=True)
@@ -223,8 +228,9 @@ def _check_file(kind: Any, content: Any) -> Any:
         if fault["type"] == "missing":
             raise ConfigError(f"{key} is missing") from error
         if fault["type"] == UNKNOWN_KEY:
-            known = {each.name for section in SECTIONS for each in fields(section)}
-            hint = name_nearest(str(fault["loc"][-1]), known) or "see sweeps/README.md"
+            section = SECTIONS.get(str(fault["loc"][0]), kind) if fault["loc"][1:] else kind
+            known = [each.name for each in fields(section)]
+            hint = name_nearest(str(fault["loc"][-1]), known) or f"have {', '.join(known)}"
             raise ConfigError(f"{key}: no such key; {hint}") from error
         raise ConfigError(describe_fault(error)) from error
 

@@ -62,7 +62,7 @@ def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
     return ws.Workspace(
         entity=entity,
         project=project,
-        name=f"capsweep {view.title}",
+        name=f"capsweep {view.title}".replace("=", " "),  # W&B takes no signs of mathematics
         sections=_make_sections(view),
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=MOST_RUNS),
         runset_settings=ws.RunsetSettings(

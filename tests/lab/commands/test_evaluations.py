@@ -144,7 +144,7 @@ def test_accuracy_falls_under_attack_and_every_cell_has_a_file(
     options += ["--eps", "0.1,0.4", "--steps", "2", "--restarts", "2", "--examples", "30"]
     assert evaluate("attack", sweep, storage, *options) == 0
     printed = capsys.readouterr().out
-    report = storage / "reports/three-batch_size-32-limit_batches-20-seeds-2"
+    report = storage / "reports/three-BATCH=32-SEEDS=2-limit_batches=20"
     rows = read_rows(report / "attack-untargeted.md")
     assert [row[:5] for row in rows] == [
         [arm, "digits", method, "2/2", "30"]
@@ -186,7 +186,7 @@ def test_both_errors_of_crops_are_printed_and_written(sweep: Path, storage: Path
     result = json.loads((path.parents[1] / "result.json").read_text())
     assert content["single_error"] == pytest.approx(result["metrics"]["test/error"])
     errors = [f"{100 * content[key]:.2f} %" for key in ("single_error", "multicrop_error")]
-    (table,) = storage.glob("reports/three-arms-cnn-dataset-cifar10-*/multicrop.md")
+    (table,) = storage.glob("reports/three-ARMS=cnn-DATASET=cifar10-*/multicrop.md")
     assert read_rows(table) == [["cnn", "cifar10", "1/1", "30", *errors]]
 
 

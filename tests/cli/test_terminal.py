@@ -2,7 +2,6 @@
 
 import fcntl
 import io
-import json
 import os
 import pty
 import re
@@ -13,7 +12,7 @@ import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import pytest
 
@@ -130,11 +129,9 @@ def logged(encoding: str, lines: list[str]) -> Iterator[None]:
 
 
 COMMANDS = [
-    "report ablation STORAGE=STORAGE SEEDS=1",
-    "report ablation STORAGE=STORAGE SEEDS=1 --json",
-    "plan ablation STORAGE=STORAGE",
-    "ledger ls STORAGE=STORAGE",
-    "train --help",
+    "report ablation STORAGE=HERE SEEDS=1",
+    "plan ablation STORAGE=HERE",
+    "ledger ls STORAGE=HERE",
     "sweep --help",
 ]
 
@@ -145,12 +142,10 @@ def test_every_command_prints_into_a_log_of_ascii(
 ) -> None:
     monkeypatch.setenv("STORAGE", str(begun))
     lines: list[str] = []
-    words = command.replace("=STORAGE", f"={begun}").split()
+    words = command.replace("HERE", str(begun)).split()
     with logged("ascii", lines), suppress(SystemExit):  # of --help
         assert cli.main(words) == 0
     assert lines
-    if "--json" in words:
-        assert json.loads("\n".join(lines))
 
 
 def test_signs_that_a_log_lacks_are_escapes_and_tables_stay_straight() -> None:
@@ -177,13 +172,9 @@ def test_a_report_is_in_files_before_it_is_on_the_screen(
 def test_a_sweep_says_what_it_does_before_it_imports(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = program.importlib.import_module
+    def interrupt(name: str) -> None:
+        raise KeyboardInterrupt
 
-    def interrupt(name: str) -> ModuleType:
-        if name == "capsweep.cli.sweep":
-            raise KeyboardInterrupt
-        return load(name)
-
-    monkeypatch.setattr(program.importlib, "import_module", interrupt)
+    monkeypatch.setattr(program, "importlib", SimpleNamespace(import_module=interrupt))
     assert cli.main(["sweep", "ablation"]) == program.INTERRUPTED
     assert capsys.readouterr().out == "ablation: composing its cells ...\n"

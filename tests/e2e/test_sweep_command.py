@@ -36,8 +36,8 @@ def search(tmp_path: Path) -> Path:
 
 def call_sweep(file: Path, storage: Path, *more: str) -> int:
     """`capsweep sweep` in this process."""
-    choices = ["EXECUTOR=local", f"STORAGE={storage}", "logger=csv"]
-    return cli.main(["sweep", str(file), *choices, *more])
+    executor = [] if any(word.startswith("EXECUTOR=") for word in more) else ["EXECUTOR=local"]
+    return cli.main(["sweep", str(file), *executor, f"STORAGE={storage}", "logger=csv", *more])
 
 
 def read_times(storage: Path) -> dict[str, int]:

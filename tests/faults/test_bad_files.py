@@ -1,4 +1,4 @@
-"""Bad files, drawn by chance: records of a ledger, arrays, one's own data, and indexes of shards.
+"""Bad files, drawn by chance: records of a ledger, and arrays.
 
 Each is named in a line, or is read as what it is. A case is a function of its kind and number.
 """
@@ -9,7 +9,6 @@ import re
 import shutil
 import struct
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,17 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 import reported_cells
-import shard_folders
 import yaml
 
 from capsweep import cli
-from capsweep.config import package_files
-from capsweep.errors import DataError, UserError
+from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger, folder_of, load_predictions
-from capsweep.storage.files import hash_file
 
 pytestmark = pytest.mark.timeout(120)  # a case that hangs is ended
-RECORDS, ARRAYS, OWN, INDEXES = range(100), range(60), range(80), range(40)  # cases
+RECORDS, ARRAYS = range(100), range(60)  # cases
 HUGE = 10**400
 NO_NUMBER = ("x", [1], {"a": 1}, True, -1, -0.5, HUGE, float("inf"), float("nan"))
 NO_TEXT = (5, [1], {"a": 1}, True, HUGE)
@@ -204,127 +200,3 @@ def test_arrays_that_are_not_what_their_header_says_are_damage(
     status, printed = read_status(capsys, "ledger", "verify", *places)
     assert status == 1, printed
     assert file.parent.name in printed
-
-
-def draw_own_data(chance: Random) -> tuple[dict[str, Any], str | None]:
-    """Return arrays of a data set, and why they cannot be taken; None: they can be."""
-    draw = np.random.default_rng(chance.randrange(2**32))
-    channels = chance.choice([1, 2, 3])
-    shape = (chance.choice([30, 41]), channels, 20, 24)
-    labels = np.arange(shape[0]) % 3
-    arrays: dict[str, Any] = {
-        "train_images": draw.integers(0, 256, shape, dtype=np.uint8),
-        "train_labels": labels,
-        "test_images": draw.integers(0, 256, (9, *shape[1:]), dtype=np.uint8),
-        "test_labels": np.arange(9) % 3,
-    }
-    split = chance.choice(["train", "test"])
-    images, labels = f"{split}_images", f"{split}_labels"
-
-    def exchange(name: str, change: Callable[[np.ndarray], Any]) -> None:
-        arrays[name] = change(arrays[name])
-
-    def binarise(name: str) -> None:
-        for each in ("train_images", "test_images"):
-            exchange(each, lambda array: (array > 127).astype(np.uint8))
-
-    faults: dict[str, Callable[[], object]] = {
-        "absent": lambda: arrays.pop(chance.choice([images, labels])),
-        "floats": lambda: exchange(images, lambda array: array / 255),
-        "not finite": lambda: exchange(images, lambda array: array * np.nan),
-        "0 and 1 alone": lambda: binarise(images),
-        "all alike": lambda: exchange("train_images", lambda array: array * 0 + 7),
-        "no rows": lambda: (exchange(images, lambda a: a[:0]), exchange(labels, lambda a: a[:0])),
-        "no channels": lambda: exchange(images, lambda array: array[:, :0]),
-        "no columns": lambda: exchange(images, lambda array: array[..., :0]),
-        "a dimension more": lambda: exchange(images, lambda array: array[None]),
-        "flat": lambda: exchange(images, lambda array: array.reshape(len(array), -1)),
-        "fewer labels": lambda: exchange(labels, lambda array: array[1:]),
-        "negative labels": lambda: exchange(labels, lambda array: array - 1),
-        "broken labels": lambda: exchange(labels, lambda array: array + 0.5),
-        "one-hot labels": lambda: exchange(labels, lambda array: np.eye(3)[array]),
-        "labels that are texts": lambda: exchange(labels, lambda array: array.astype(str)),
-        "other sizes": lambda: exchange("test_images", lambda array: array[:, :, :-1]),
-        "objects": lambda: exchange(images, lambda array: np.array([{}] * len(array))),
-    }
-    harmless: dict[str, Callable[[], object]] = {
-        "plain": lambda: None,
-        "labels in a column": lambda: exchange(labels, lambda array: array[:, None]),
-        "labels of bytes": lambda: exchange(labels, lambda array: array.astype(np.uint8)),
-        "other byte order": lambda: exchange(labels, lambda array: array.astype(">i8")),
-        "Fortran order": lambda: exchange(images, np.asfortranarray),
-    }
-    if chance.random() < 0.3:
-        harmless[chance.choice(sorted(harmless))]()
-        return arrays, None
-    fault = chance.choice(sorted(faults))
-    faults[fault]()
-    return arrays, fault
-
-
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `capsweep new dataset` needs of a checkout."""
-    folder = tmp_path_factory.mktemp("checkout")
-    for name in ("docs/examples", "conf", "sweeps"):
-        shutil.copytree(package_files.CHECKOUT / name, folder / name)
-    return folder
-
-
-@pytest.mark.parametrize("number", OWN)
-def test_own_data_are_taken_as_they_are_or_refused_with_the_reason(
-    number: int,
-    checkout: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    from capsweep.data.arrays import NpzReader
-
-    chance = Random(f"own data/{number}")
-    arrays, fault = draw_own_data(chance)
-    path = tmp_path / "own.npz"
-    np.savez(path, **arrays)
-    if fault is None and chance.random() < 0.3:
-        fault = "a damaged file"
-        content = path.read_bytes()
-        path.write_bytes(chance.choice([content[:-200], b"", write_archive({"x": b"no array"})]))
-    monkeypatch.setattr(package_files, "CHECKOUT", checkout)
-    words = ["new", "dataset", f"drawn_{number}", "--file", str(path)]
-    status, printed = read_status(capsys, *words)
-    assert status == (0 if fault is None else 2), f"{fault}: {printed}"
-    if fault is not None:
-        assert printed.strip().startswith("error: ")
-        assert "own.npz" in printed
-        with pytest.raises(DataError):  # also where a configuration was written by hand
-            NpzReader({"own": hash_file(path)}, ["."], 3).read(str(tmp_path))
-        return
-    splits = NpzReader({"own": hash_file(path)}, ["."], 3).read(str(tmp_path))
-    np.testing.assert_array_equal(splits.train.images_NCHW.numpy(), arrays["train_images"])
-    np.testing.assert_array_equal(splits.test.labels_N.numpy(), arrays["test_labels"].reshape(-1))
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small whole folder of shards."""
-    folder = tmp_path_factory.mktemp("shards") / "multimnist"
-    shard_folders.make(folder)
-    return folder
-
-
-@pytest.mark.parametrize("number", INDEXES)
-def test_a_bad_index_of_shards_is_one_line(
-    number: int, shards: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    chance = Random(f"index/{number}")
-    shutil.copytree(shards, own_folder / "multimnist")
-    file = own_folder / "multimnist" / "index.json"
-    index = json.loads(file.read_text())
-    before = json.dumps(index, sort_keys=True)
-    path = chance.choice(list_paths(index))
-    replace_at(index, path, chance.choice(ABSURD))
-    file.write_text(json.dumps(index))
-    status, printed = read_status(capsys, "data", "verify", str(own_folder / "multimnist"))
-    is_same = json.dumps(index, sort_keys=True) == before
-    assert is_same or status in (1, 2), f"{path} was believed: {printed}"
-    assert is_same or "index.json" in printed or "error: " in printed, printed

@@ -22,18 +22,11 @@ def scores(predicted: list[int]) -> np.ndarray:
 
 def test_examples_that_only_one_gets_wrong_decide() -> None:
     right, three_wrong = list(LABELS), [1, 2, 0, 0, 1, 2, 0, 1]
-    compared = comparison.compare_predictions(scores(three_wrong), LABELS, scores(right), LABELS)
-    assert (compared.counts.first_only, compared.counts.second_only, compared.counts.neither) == (
-        3,
-        0,
-        5,
-    )
-    assert compared.difference == 3 / 8
-    assert compared.p == 0.25  # two sides of three heads in three throws
-    assert compared.interval[0] <= 3 / 8 <= compared.interval[1]
-    text = comparison.describe_comparison(compared, "here", "there")
+    cells = {"here": (scores(three_wrong), LABELS), "there": (scores(right), LABELS)}
+    text = comparison.describe_comparison(cells)
     assert "8 test examples: wrong only in here: 3, only in there: 0, in both: 0" in text
-    assert "p = 0.25 (McNemar, exact)" in text
+    assert "difference of error +37.50 points" in text
+    assert "p = 0.25 (McNemar, exact)" in text  # two sides of three heads in three throws
 
 
 def test_one_cell_has_wilsons_interval() -> None:
@@ -43,11 +36,9 @@ def test_one_cell_has_wilsons_interval() -> None:
 
 @pytest.mark.parametrize("damaged", [np.full((8, 3), np.nan), np.eye(3)])
 def test_scores_that_are_no_predictions_are_refused(damaged: np.ndarray) -> None:
-    good = scores(list(LABELS))
+    cells = {"one": (scores(list(LABELS)), LABELS), "other": (damaged, LABELS)}
     with pytest.raises(UserError, match="one row of finite numbers for each label"):
-        comparison.compare_predictions(good, LABELS, damaged, LABELS)
-    with pytest.raises(UserError, match="one row of finite numbers for each label"):
-        comparison.compare_predictions(good[:0], LABELS[:0], good[:0], LABELS[:0])
+        comparison.describe_comparison(cells)
 
 
 def test_a_cell_without_predictions_is_named(tmp_path) -> None:

@@ -60,15 +60,6 @@ def test_a_band_holds_its_mean(seeds: list[list[float]]) -> None:
     assert all(low <= mean <= high for low, mean, high in bands)
 
 
-def test_throughput_is_the_training_images_of_an_epoch_by_its_seconds(tmp_path: Path) -> None:
-    epochs = rows([0.4, 0.2])
-    epochs[1]["seconds"] = 4.0
-    text = SWEEP.replace("digits]", "digits, epochs=2]")
-    finish(tmp_path, small_sweep(tmp_path, text)[1][0], 0.1, epochs)  # 50 images / s over 4 s
-    (cell,) = read_fields(tmp_path, text)[1][0].counted_cells
-    assert figures.read_throughput(cell) == {0: 50.0, 1: 25.0}
-
-
 def test_validation_is_shown_only_where_all_cells_have_it(tmp_path: Path) -> None:
     _, points = small_sweep(tmp_path)
     finish(tmp_path, points[0], 0.1, rows([1.0, 0.5], split="val", **{"train/loss": 2.0}))
@@ -99,16 +90,16 @@ def test_nothing_is_drawn_of_nothing_and_each_absence_has_its_reason(tmp_path: P
     absent = list(figures.make_figures(*read_fields(tmp_path)))
     assert not any(figure.image for figure in absent)
     reasons = [figure.caption for figure in absent]
-    assert len(reasons) == 5
+    assert len(reasons) == 3
     assert "train/loss: no finished cell has it by epoch." in reasons
-    assert reasons[-1].endswith("against the parameters: no row has it of all of its seeds.")
+    assert reasons[-1].endswith(": no row has it of all of its seeds.")
 
 
 def test_a_figure_is_made_where_its_numbers_are_and_has_the_same_bytes_each_time(
     finished: Path,
 ) -> None:
     drawn = draw(finished)
-    assert list(drawn) == ["loss", "error", "throughput", "cost-time", "cost-parameters"]
+    assert list(drawn) == ["loss", "error", "cost-time"]
     assert drawn == draw(finished)
 
 
@@ -133,7 +124,7 @@ def test_of_many_rows_the_baseline_and_the_best_are_drawn(tmp_path: Path) -> Non
         finish(tmp_path, point, 0.9 - number / 100)
     told = "14 of the 20 rows: the baseline and the best by test/error;"
     assert told in figures.describe_rows(read_fields(tmp_path, text)[0])
-    for stem in ("loss", "cost-parameters"):
+    for stem in ("loss", "cost-time"):
         assert draw(tmp_path, text)[stem].names == [
             "cnn · –",
             *(f"capsnet · {number}" for number in range(7, 20)),

@@ -73,25 +73,6 @@ def show(browser: Any, address: str, size: tuple[int, int] = WIDE) -> None:
     browser.get(address)
 
 
-@pytest.mark.parametrize("size", [NARROW, WIDE])
-def test_every_picture_is_to_be_seen(browser: Any, address: str, size: tuple[int, int]) -> None:
-    show(browser, address, size)
-    pictures = browser.find_elements("css selector", "figure img")
-    assert len(pictures) == 5 + 4  # the figures, a picture of each row, and a wide one
-    for picture in pictures:
-        assert picture.is_displayed()
-        assert picture.get_attribute("alt")
-        sizes = browser.execute_script(
-            "const p = arguments[0]; return [p.complete, p.naturalWidth, p.clientWidth]", picture
-        )
-        assert sizes[0]
-        assert sizes[1] > 0
-        if "vote-distances" in picture.get_attribute("alt"):  # scrolls in its own frame
-            assert sizes[2] >= 700
-        else:
-            assert 0 < sizes[2] <= size[0] - 32
-
-
 def until(browser: Any, holds: Callable[[], bool]) -> None:
     """A browser tells its page of a click after it has answered us."""
     ui.WebDriverWait(browser, 20, poll_frequency=0.05).until(lambda _: holds())
@@ -111,25 +92,6 @@ def test_a_number_opens_its_cells_and_a_picture_its_own(browser: Any, address: s
     assert "c0ffee" in inner.text
     place = "return arguments[0].getBoundingClientRect().top"
     until(browser, lambda: 0 <= browser.execute_script(place, inner) < WIDE[1])
-
-
-def test_a_wide_table_keeps_its_first_column_and_sets_published_numbers_apart(
-    browser: Any, address: str
-) -> None:
-    show(browser, address, NARROW)
-    box, first = (
-        browser.find_element("css selector", f"#table {x}") for x in (".scroll", "tbody th")
-    )
-    left = first.location["x"]
-    browser.execute_script("arguments[0].scrollLeft = 9999", box)
-    assert browser.execute_script("return arguments[0].scrollLeft", box) > 0
-    assert first.location["x"] == left
-    published = browser.find_element("css selector", "td.published")
-    assert "≠ mnist" in published.text
-    ours = browser.find_element("css selector", "tbody td:not(.published):not(.best)")
-    background = "return getComputedStyle(arguments[0]).backgroundColor"
-    colours = [browser.execute_script(background, each) for each in (ours, published)]
-    assert colours[0] != colours[1]
 
 
 @pytest.mark.parametrize("size", [NARROW, WIDE])

@@ -69,15 +69,6 @@ def test_a_new_page_has_the_answer_and_a_place_for_the_verdict(
     assert str(tmp_path) not in text
 
 
-def test_a_page_names_the_commits_of_its_cells_and_no_cell_as_stale(
-    write_page: Callable[[], Path], ablation
-) -> None:
-    assert "\nstale: " in ablation.render()
-    text = write_page().read_text()
-    assert "stale: " not in text
-    assert "commit 000000000000" in text
-
-
 def test_the_table_can_be_printed_again_from_the_cells_that_are_kept_beside_it(
     ablation, write_page: Callable[[], Path], tmp_path: Path
 ) -> None:

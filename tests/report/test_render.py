@@ -84,8 +84,8 @@ def test_a_row_of_the_csv_is_a_field_of_the_table_in_full_precision(answer: Resu
     first, equal, partial = csv.DictReader(io.StringIO(text))
     group, compared = answer.rows[0].values[0], answer.rows[1].values[0]
     assert (first["arm"], first["routing.num_iters"], first["dataset"]) == ("cnn", "", "digits")
-    assert first["values"] == " ".join(f"{s}={v!r}" for s, v in group.by_seed.items())
-    assert first["cells"].split() == list(group.cells.values())
+    assert json.loads(first["values"]) == {str(s): v for s, v in group.by_seed.items()}
+    assert list(json.loads(first["cells"]).values()) == list(group.cells.values())
     assert (first["n"], first["wanted"], first["stale"], partial["n"]) == ("3", "3", "3", "2")
     assert (float(first["mean"]), float(first["std"])) == (group.summary.mean, group.summary.std)
     assert (float(first["interval_low"]), float(first["interval_high"])) == group.summary.interval
@@ -95,12 +95,12 @@ def test_a_row_of_the_csv_is_a_field_of_the_table_in_full_precision(answer: Resu
     assert [row["best"] for row in (first, equal, partial)] == ["false", "true", "false"]
     assert equal["interval_low"] == equal["interval_high"] == ""  # equal values have none
     assert first["difference"] == first["p"] == ""  # the baseline
-    assert (partial["causes"], partial["mean"], partial["std"]) == (OUT_OF_MEMORY, "", "")
-    assert first["published"] == (
-        "value=0.0039 model=baseline_mnist dataset=mnist differs=model,dataset"
-    )
+    assert json.loads(partial["causes"]) == [OUT_OF_MEMORY]
+    assert partial["mean"] == partial["std"] == ""
+    (number,) = json.loads(first["published"])
+    assert (number["model"], number["differs"]) == ("baseline_mnist", "model,dataset")
     trained = [first[key] for key in ("dataset", "model", "epochs", "batch_size", "seeds")]
-    assert trained == ["digits", "cnn_small", "12", "32", "0; 1; 2"]
+    assert trained == ["digits", "cnn_small", "12", "32", "[0, 1, 2]"]
     assert first["limit_batches"] == ""
 
 

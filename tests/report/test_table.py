@@ -132,17 +132,6 @@ def test_what_nobody_recorded_is_said_beside_what_somebody_did(ablation) -> None
     assert f"torch differs: 2.13.0 in cnn · – · 0; what nobody recorded in {rows}.\n" in text
 
 
-def test_rows_of_mixed_seeds_are_named_together(ablation) -> None:
-    ablation.fill(*[0.01] * 9)
-    for number in range(9):
-        write_made(
-            ablation.folder_of(number),
-            MADE if number % 3 else MADE | {"versions": {"torch": "2.11"}},
-        )
-    mixed = "torch differs: 2.11 in seed 0 of every row; 2.13.0 in seeds 1, 2 of every row.\n"
-    assert mixed in ablation.render()
-
-
 def test_several_data_sets_are_columns_and_a_single_seed_has_no_spread(choose: Callable) -> None:
     chosen = choose("ablation", routing="3", seeds="1", overrides=["dataset=digits,mnist"])
     for number, point in enumerate(chosen.points):
@@ -169,7 +158,7 @@ def test_how_seeds_were_added_is_told(ablation) -> None:
 
 
 def test_settings_that_the_rows_do_not_tell_apart_are_not_averaged(ablation) -> None:
-    other = replace(ablation.points[3], cell=compose.cell(["seed=0", "batch_size=7"]))
+    other = replace(ablation.points[3], title="x", cell=compose.cell(["seed=0", "batch_size=7"]))
     points = [*ablation.points, other]
     with pytest.raises(ConfigError, match=r"fall into one field; add the key .* table\.rows"):
         table.build_table(ablation.sweep, points, ablation.ledger)
@@ -215,15 +204,6 @@ def test_results_without_digests_are_counted_and_the_others_compared(ablation) -
     for number in range(2):
         ablation.finish(number, {"test/error": 0.25}, data={"train": TRAIN, "test": TEST})
     assert "of their data" not in ablation.render()
-
-
-def test_different_data_sets_have_different_data(choose: Callable) -> None:
-    chosen = choose("ablation", routing="3", seeds="1", overrides=["dataset=digits,mnist"])
-    for number, point in enumerate(chosen.points):
-        is_mnist = point.coordinate("dataset") == "mnist"
-        data = {"train": TRAIN, "test": TEST if is_mnist else CHANGED}
-        chosen.finish(number, {"test/error": 0.01}, data=data)
-    assert len(chosen.build().rows) == 3
 
 
 def test_a_table_says_which_composed_images_its_cells_were_tested_on(choose: Callable) -> None:

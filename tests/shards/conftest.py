@@ -53,10 +53,9 @@ def make(folder: Path) -> Make:
     """
 
     def run_make(*arguments: str) -> int:
+        small = ["PAIRS=2", "SHARDS=4", f"STORAGE={folder}", "EXECUTOR=local"]
         given = {word.split("=")[0] for word in arguments}
-        small = {"PAIRS": "2", "SHARDS": "4", "STORAGE": str(folder), "EXECUTOR": "local"}
-        words = [f"{name}={value}" for name, value in small.items() if name not in given]
-        source = [] if "dataset.source" in given else ["dataset.source=digits"]
-        return cli.main(["data", "make", "multimnist", *source, *words, *arguments])
+        words = [w for w in ("dataset.source=digits", *small) if w.split("=")[0] not in given]
+        return cli.main(["data", "make", "multimnist", *words, *arguments])
 
     return run_make

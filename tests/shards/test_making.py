@@ -162,7 +162,7 @@ def test_the_data_set_of_the_paper_is_the_one_that_is_declared(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["SHARDS=0"], "SHARDS=0: must be 1 to 2,874, the train examples"),
+        (["SHARDS=9999"], "SHARDS=9999: must be 1 to 2,874, the train examples"),
         (["EXECUTOR=slurm"], "EXECUTOR=slurm: have ray, local"),
         (["STORAGE=s3://bucket/pairs"], "STORAGE=s3://bucket/pairs: must be a folder of a file"),
         (["dataset.source=mnist", "DATA_DIR=/nowhere"], "places.data: /nowhere does not exist"),

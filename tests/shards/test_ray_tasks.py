@@ -161,22 +161,3 @@ def test_shards_of_a_node_that_dies_are_made_on_others(
     thread.join()
     assert [outcome.cause for outcome in outcomes] == [""] * 4
     assert read_files(folder) == undisturbed
-
-
-@pytest.mark.parametrize("ends", [True, False])
-def test_an_interrupted_run_lets_tasks_end_soon_and_leaves_no_worker(
-    run_tasks: TaskRunner, job: ShardJob, folder: Path, notes: Path, ends: bool
-) -> None:
-    paused = Disturbed(job, notes, at=(0,), fault="wait")
-    list_tasks(folder)
-    begun = ShardTask(folder, ShardPart("train-00001.h5", "train", 0, 100))
-    soon = ShardTask(folder, ShardPart("train-00000.h5", "train", SHARD, 100))
-    outcomes = run_tasks(paused, [begun, soon])
-    assert next(outcomes).part.name == "train-00000.h5"
-    wait_until(lambda: bool(paused.list_victims()), 60)
-    if ends:
-        paused.let_go()
-    outcomes.close()
-    assert sorted(read_files(folder)) == ["train-00000.h5", "train-00001.h5"][: 1 + ends]
-    [(pid, _)] = paused.list_victims()
-    wait_until(lambda: not processes.is_alive(pid), 60)

@@ -128,7 +128,7 @@ def test_a_shard_is_hashed_once_over_all_processes(spoiled: Folder, hashed: list
     for _ in range(2):
         open_all(folder, whole)
     assert hashed == [shard.name for shard in whole.shards]
-    shutil.rmtree(user_cache_folder() / "shards")
+    shutil.rmtree(user_cache_folder() / "computed" / "shards")
     open_all(folder, whole)
     assert len(hashed) == 2 * len(whole.shards)
 

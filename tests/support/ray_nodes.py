@@ -74,7 +74,7 @@ def running_head(folder: Path, dashboard: bool = False, **options: Any) -> Itera
 @contextmanager
 def running_node(first: Node, **options: Any) -> Iterator[Node]:
     """A further node of the cluster that `first` is the head of; options: of `_running_node`."""
-    words = [f"RAY_ADDRESS={first.address}"]
+    words = [f"--address={first.address}"]
     with _running_node(words, first.address, first.token, first.jobs, **options) as further:
         yield further
 

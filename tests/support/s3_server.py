@@ -6,6 +6,7 @@ checked: what is asked without credentials has no Authorization, which is refuse
 
 import hashlib
 import io
+import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -51,25 +52,21 @@ class S3Server:
 
     def count(self, operation: str, ending: str = "") -> int:
         """Requests of one kind for objects whose name has this ending."""
-        with self.lock:
-            pairs = list(self.asked.items())
+        pairs = list(self.asked.items())
         return sum(n for (kind, name), n in pairs if kind == operation and name.endswith(ending))
 
     @property
     def total(self) -> int:
         """All requests until now."""
-        with self.lock:
-            return sum(self.asked.values())
+        return sum(self.asked.values())
 
     def forget(self) -> None:
         """Count from here on."""
-        with self.lock:
-            self.asked.clear()
+        self.asked.clear()
 
     def put(self, name: str, content: bytes) -> None:
         """An object, as somebody uploaded it before."""
-        with self.lock:
-            self.objects[name] = content
+        self.objects[name] = content
 
     def upload(self, folder: Path, place: str) -> None:
         """Copy a folder to bucket/folder."""
@@ -111,8 +108,7 @@ class _Handler(http_servers.Handler):
         """An object or a part of it."""
         content = self.store.objects.get(name)
         if content is None:
-            self._send_error(404)
-            return
+            return self._send_error(404)
         start, stop, status = 0, len(content), 200
         headers = _make_headers(content)
         if asked := self.headers.get("Range"):
@@ -123,8 +119,7 @@ class _Handler(http_servers.Handler):
         if self.store.disturb is not None:
             part = self.store.disturb(name, content[start:stop])
         if isinstance(part, int):
-            self._send_error(part)
-            return
+            return self._send_error(part)
         self.send_answer(status, part, {**headers, "Content-Length": str(stop - start)})
         if len(part) < stop - start:
             self.close_connection = True  # a truncated answer ends with the connection
@@ -133,10 +128,8 @@ class _Handler(http_servers.Handler):
         """Whether a bucket or an object is there, and its bytes."""
         content = self.store.objects.get(name) if "/" in name else b""
         if content is None:
-            self._send_error(404)
-        else:
-            headers = {**_make_headers(content), "Content-Length": str(len(content))}
-            self.send_answer(200, b"", headers)
+            return self._send_error(404)
+        self.send_answer(200, b"", {**_make_headers(content), "Content-Length": str(len(content))})
 
     def _answer_put(self, name: str, query: dict[str, str], body: bytes) -> None:
         """An object, or a part of one."""
@@ -150,9 +143,8 @@ class _Handler(http_servers.Handler):
         """Begin or end a multipart upload, or delete several objects."""
         bucket, _, key = name.partition("/")
         if "uploads" in query:
-            with self.store.lock:
-                upload = f"upload-{len(self.store.uploads)}"
-                self.store.uploads[upload] = {}
+            upload = f"upload-{secrets.token_hex(4)}"
+            self.store.uploads[upload] = {}
             tags = _write_tags(Bucket=bucket, Key=key, UploadId=upload)
             self._send_xml("InitiateMultipartUploadResult", tags)
         elif "uploadId" in query:
@@ -169,15 +161,13 @@ class _Handler(http_servers.Handler):
     def _answer_delete(self, name: str, query: dict[str, str], body: bytes) -> None:
         """Delete an object, or give up a multipart upload."""
         if "uploadId" not in query:
-            with self.store.lock:
-                self.store.objects.pop(name, None)
+            self.store.objects.pop(name, None)
         self.send_answer(204, b"", {})
 
     def _answer_list(self, name: str, query: dict[str, str], body: bytes) -> None:
         bucket, prefix = name.split("/")[0], query.get("prefix", "")
         most = min(int(query.get("max-keys", PAGE)), PAGE)
-        with self.store.lock:
-            names = sorted(name for name in self.store.objects if name.startswith(f"{bucket}/"))
+        names = sorted(n for n in list(self.store.objects) if n.startswith(f"{bucket}/"))
         listed: dict[str, bool] = {}  # name to whether it is a folder
         for key in (name.removeprefix(f"{bucket}/") for name in names):
             if key.startswith(prefix):

@@ -67,13 +67,14 @@ def _find_data(overrides: Sequence[str]) -> str:
 def run_make(parsed: argparse.Namespace) -> int:
     """Write what is missing of a data set."""
     run_tasks, overrides = _choose_runner(parsed), [*parsed.overrides, *_list_places(parsed)]
-    job = prepare_job(parsed.name, overrides, parsed.pairs, parsed.with_sources)
+    pairs, shards = (_read_count(parsed, name) for name in ("PAIRS", "SHARDS"))
+    job = prepare_job(parsed.name, overrides, pairs, parsed.with_sources)
     data = _find_data(overrides)
     folder = f"{data}/{parsed.name}" if parsed.storage is None else parsed.storage
     if is_url(folder) or not folder:
         cure = "copy the finished folder into the object store"
         raise UserError(f"STORAGE={folder}: must be a folder of a file system; {cure}")
-    plan = making_plan.make_plan(job, Path(places.absolute(folder)), parsed.shards)
+    plan = making_plan.make_plan(job, Path(places.absolute(folder)), shards)
     print(*_describe_plan(plan), sep="\n", flush=True)
     if parsed.dry_run:
         return 0
@@ -84,6 +85,15 @@ def run_make(parsed: argparse.Namespace) -> int:
         result = making.run_plan(plan, run_tasks, lambda _: bar.advance(task))
     print(*_describe_result(plan, result, data), sep="\n")
     return result.status
+
+
+def _read_count(parsed: argparse.Namespace, name: str) -> int | None:
+    """Return the number of a word; None where it was not typed."""
+    if (text := parsed.words.get(name)) is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"{name}={text}: must be a whole number >= 1")
+    return int(text)
 
 
 def _choose_runner(parsed: argparse.Namespace) -> TaskRunner:
@@ -155,7 +165,7 @@ def run_verify(parsed: argparse.Namespace) -> int:
     """Print every fault of a folder; 1 where there is one."""
     manifest = read_manifest(parsed.path)
     faults = verify.verify_folder(parsed.path, manifest)
-    for line in (*faults, *verify.describe_cures(faults)):
+    for line in (*faults, *dict.fromkeys(f"{fault.kind}: {fault.cure}" for fault in faults)):
         print(line)
     verdict = count_of(len(faults), "fault") if faults else "whole"
     read = f"{manifest.content.dataset}, {count_of(len(manifest.shards), 'shard')}, all read"
@@ -167,8 +177,6 @@ def run_info(parsed: argparse.Namespace) -> None:
     """Print what a manifest says, and draw examples."""
     manifest = read_manifest(parsed.path)
     picture = parsed.picture or Path(f"{parsed.path.resolve().name or 'shards'}-examples.png")
-    if picture.resolve().parent == parsed.path.resolve():
-        raise UserError(f"--picture={picture}: is in the data set's folder; name another one")
     grid = _make_grid(parsed.path, manifest)
     write_atomically(picture, lambda file: file.write(pictures.draw_grid(grid)))
     print(*_describe_manifest(parsed.path, manifest), sep="\n")

@@ -3,11 +3,11 @@
 import argparse
 import json
 import os
+import secrets
 import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from pathlib import PurePath
 from typing import Any
@@ -20,6 +20,7 @@ from capsweep.ledger.causes import find_nearest
 from capsweep.ledger.ledger import Entry, Ledger, folder_of, load_predictions
 from capsweep.ledger.listing import find_signature
 from capsweep.runtime.terminal import count_of
+from capsweep.storage.stores import join
 
 
 def find_storage(parsed: argparse.Namespace) -> str:
@@ -53,11 +54,8 @@ def run_ls(parsed: argparse.Namespace) -> None:
     prefixes = [text for text in parsed.filters if "=" not in text] or [""]
     names = {name for prefix in prefixes for name in ledger.list_signatures(prefix)}
     listed = listing.list_cells(ledger, sorted(names))
-    cells = [
-        cell
-        for cell in (listing.select_cells(listed, settings) if settings else listed)
-        if parsed.status in (None, cell.entry.status) and _is_since(cell, parsed.since)
-    ]
+    chosen = listing.select_cells(listed, settings) if settings else listed
+    cells = [cell for cell in chosen if parsed.status in (None, cell.entry.status)]
     if parsed.json:
         content = [_as_json(cell.signature, cell.entry) | cell.to_plain() for cell in cells]
         print(json.dumps(content, indent=1))
@@ -73,10 +71,6 @@ def run_ls(parsed: argparse.Namespace) -> None:
     for row in rows:
         fields = (field.ljust(width) for field, width in zip(row, widths, strict=True))
         print(" ".join(fields).rstrip())
-
-
-def _is_since(cell: listing.ListedCell, since: datetime | None) -> bool:
-    return since is None or (cell.date is not None and cell.date >= since)
 
 
 def run_show(parsed: argparse.Namespace) -> None:
@@ -139,12 +133,10 @@ def run_compare(parsed: argparse.Namespace) -> None:
     from capsweep.report import comparison
 
     ledger = open_ledger(parsed)
-    first, second = (find_signature(ledger, prefix) for prefix in parsed.signature)
-    comparison.check_same_examples(ledger, first, second)
-    compared = comparison.compare_predictions(
-        *load_predictions(ledger, first), *load_predictions(ledger, second)
-    )
-    print(comparison.describe_comparison(compared, first, second))
+    cells = [find_signature(ledger, prefix) for prefix in parsed.signature]
+    comparison.check_same_examples(ledger, *cells)
+    predictions = {cell: load_predictions(ledger, cell) for cell in cells}
+    print(comparison.describe_comparison(predictions))
 
 
 def run_failures(parsed: argparse.Namespace) -> None:
@@ -152,11 +144,11 @@ def run_failures(parsed: argparse.Namespace) -> None:
     ledger = open_ledger(parsed)
     listed = listing.list_cells(ledger, ledger.list_signatures())
     cells = listing.select_cells(listed, map(_choose_sweep, parsed.filters))
-    groups = listing.group_failures(c for c in cells if _is_since(c, parsed.since))
+    groups = listing.group_failures(cells)
     for group in groups:
         _print_failure(ledger, group)
     if not groups:
-        such = "such " if parsed.filters or parsed.since else ""
+        such = "such " if parsed.filters else ""
         print(f"no {such}failed cell in {ledger.store.root}", file=sys.stderr)
 
 
@@ -267,3 +259,52 @@ def run_import(parsed: argparse.Namespace) -> None:
     ledger = open_ledger(parsed)
     new, known = transfer.import_cells(ledger, parsed.file)
     print(f"{count_of(new, 'cell')} merged, {known} were there already")
+
+
+def run_reproduce(parsed: argparse.Namespace) -> int:
+    """Print the command that makes a cell again; with --run, make it and compare."""
+    from capsweep.sweep import reproduce
+
+    settings = _list_settings(parsed)
+    ledger, storage = open_ledger(parsed), find_storage(parsed)
+    signature = find_signature(ledger, parsed.signature)
+    recipe = reproduce.find_recipe(ledger, signature)
+    for remark in recipe.remarks:
+        print(f"# {' '.join(remark.split())}")  # a second line would be a command
+    print(recipe.command)
+    if not parsed.run:
+        return 0
+    if recipe.cell is None:
+        raise UserError(f"{signature}: this code cannot run it; the lines above say why")
+    if (recorded := reproduce.read_making(ledger, signature)) is None:
+        raise UserError(
+            f"{signature}: it has no result to compare with; the line above runs it, and "
+            "`capsweep ledger show` says how it ended"
+        )
+    name = f"{signature}-{secrets.token_hex(3)}"
+    apart = join(places.absolute(storage), f"reproduced/{name}")
+    reproduce.run_apart(recipe.cell.overrides, storage, apart, settings)
+    print(f"# made again in {apart}")
+    again = reproduce.read_making(Ledger(apart), signature)
+    assert again is not None
+    for line in reproduce.compare_metrics(recorded.metrics, again.metrics):
+        print(line)
+    if recorded.metrics == again.metrics:
+        return 0
+    for line in reproduce.explain_difference(recorded, again):
+        print(line)
+    return 1
+
+
+def _list_settings(parsed: argparse.Namespace) -> list[str]:
+    """Return the settings of how to run. Raises UserError for one that decides what the cell is."""
+    from capsweep.config.overrides import parse, render
+    from capsweep.sweep.choices import is_logistics
+
+    for key in (parse(text).key for text in parsed.overrides):
+        if key in ("places.storage", "places.ledger"):
+            raise UserError(f"{key}: type STORAGE=... or LEDGER=... instead")
+        if not is_logistics(key):
+            raise UserError(f"{key} decides what the cell is; type places and how to run")
+    data = [] if parsed.data_dir is None else [render("places.data", parsed.data_dir)]
+    return [*parsed.overrides, *data]

@@ -17,8 +17,7 @@ from capsweep.storage.files import hash_open_file, open_plain_file, write_text
 
 EXAMPLES = Path("docs", "examples", "new")
 # What a command line or a YAML file reads as another thing than a name.
-RESERVED = ("control", "false", "inf", "nan", "no", "none", "null", "off", "on", "true", "yes")
-SMALLEST = 17  # pixels a side that the capsule networks of conf/model take
+RESERVED = ("false", "inf", "nan", "no", "none", "null", "off", "on", "true", "yes")
 LONGEST = 24  # characters, so that lines stay below 100
 # What to type next: test it, train it for a moment, sweep it.
 TRAIN = 'train ARGS="KIND=NAME debug=fast"'
@@ -116,9 +115,6 @@ def describe_file(path: Path | None, axes: str | None) -> tuple[dict[str, str], 
     ]
     if arrays.unused:
         lines.append(f"not used of {path.name}: {', '.join(arrays.unused)}")
-    if min(height, width) < SMALLEST:
-        least = f"{SMALLEST} x {SMALLEST} or more"
-        lines.append(f"images are too small for the capsule networks here: {least}")
     return words, lines
 
 
@@ -134,11 +130,6 @@ def fill_examples(checkout: Path, kind: str, words: dict[str, str]) -> dict[Path
             if taken.exists():
                 raise UserError(
                     f"{taken.relative_to(checkout)} is there already; choose another name"
-                )
-        for module in path.parent.glob("*.py"):
-            if path.stem in compile(module.read_text(encoding="utf-8"), module, "exec").co_names:
-                raise UserError(
-                    f"{path.stem}: {module.relative_to(checkout)} uses this name; choose another"
                 )
         texts[path] = replace_words(example.read_text(encoding="utf-8"), words)
     return texts

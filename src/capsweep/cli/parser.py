@@ -1,6 +1,6 @@
 """The command line of `capsweep`: every command and its options, without what carries them out.
 
-A command is carried out by `run_COMMAND` of a module of its name, that of its group, or `jobs`; the
+A command is carried out by `run_COMMAND` of the module of its name or group, or of MODULES; the
 module is imported when the command is typed, so that `--help` is instant. More commands are found
 by listing the folder FOUND, whose package says what a module there declares.
 """
@@ -9,8 +9,6 @@ import argparse
 import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, get_args
 
@@ -34,15 +32,6 @@ def whole_number(least: int) -> Callable[[str], int]:
     return parse_number
 
 
-def _parse_since(text: str) -> datetime:
-    units = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-    with suppress(ValueError, OverflowError):
-        if text[-1:] in units:
-            return datetime.now(UTC) - timedelta(**{units[text[-1]]: float(text[:-1])})
-        return datetime.fromisoformat(text).astimezone()
-    raise argparse.ArgumentTypeError(f"must be such as 2h, 1d or 2026-11-24, got {text}")
-
-
 def _option(name: str, text: str | None = None, **settings: Any) -> Option:
     return name, {"help": text, **settings}
 
@@ -60,14 +49,8 @@ OVERRIDES = _option("overrides", "key=value, as of capsweep train", nargs="*")
 FOLDER = _option("path", "the data set's folder, with its index.json", type=Path)
 SIGNATURE = _option("signature", "a signature, or its first letters")
 SIGNATURES = _option("signature", "only these cells: signatures, or first letters", nargs="*")
-SWEEP = (
-    _option(
-        "sweep",
-        "a file of sweeps/ (default: ablation) or a path ending in .yaml, and words",
-        nargs="*",
-        default=[],
-    ),
-)
+SWEPT = "a file of sweeps/ (default: ablation) or a path ending in .yaml, and words"
+SWEEP = (_option("sweep", SWEPT, nargs="*", default=[]),)
 RUN = (
     DRY_RUN,
     _switch("--detach", "submit to the cluster's job server and return; see attach, status, stop"),
@@ -83,15 +66,11 @@ SYNC = (
     _option("--timeout", "seconds for a cell (120)", type=whole_number(1), default=120),
 )
 PLAN = (_switch("--calibrate", "time 20 steps of unknown shapes"), JSON)
-REPORT = (
-    _switch("--publish", "renew NAME.md beside NAME.yaml"),
-    JSON,
-)
+REPORT = (_switch("--publish", "renew NAME.md beside NAME.yaml"), JSON)
 STATUS = _option("--status", "only these cells", choices=get_args(Status))
 FILTERS = _option(
     "filters", "settings or first letters: dataset=digits sweep=ablation ab", nargs="*"
 )
-SINCE = _option("--since", "only cells since then: 2h, 1d or 2026-11-24", type=_parse_since)
 CELL = _option("cell", "a signature, or overrides: routing.num_iters=2", nargs="+")
 PAIR = _option("signature", "two cells", nargs=2)
 REMOVABLE = _option("signature", "cells, by their first letters", nargs="+")
@@ -118,15 +97,12 @@ COMMANDS = {
     "doctor": ("print versions and places, and what to do about each fault", []),
 }
 LEDGER = {
-    "ls": ("a line per cell, the newest last", [FILTERS, STATUS, SINCE, JSON]),
+    "ls": ("a line per cell, the newest last", [FILTERS, STATUS, JSON]),
     "show": ("all that is known of a cell", [SIGNATURE, JSON]),
     "why": ("the keys that differ from the nearest finished cell", [CELL]),
     "compare": ("two cells on the same test examples", [PAIR]),
-    "failures": ("failures of all sweeps, or of one, by their cause", [FILTERS, SINCE]),
-    "reproduce": (
-        "the command that makes a cell again",
-        [SIGNATURE, OVERRIDES, RERUN],
-    ),
+    "failures": ("failures of all sweeps, or of one, by their cause", [FILTERS]),
+    "reproduce": ("the command that makes a cell again", [SIGNATURE, OVERRIDES, RERUN]),
     "rm": ("remove cells; they are run again when asked for", [REMOVABLE]),
     "release": ("forget a run whose machine is gone", [SIGNATURE]),
     "verify": ("whether stored files are what was stored", [SIGNATURES]),
@@ -137,10 +113,7 @@ LEDGER = {
 DATA = {
     "make": ("write the shards of a data set, or what is missing of them", MAKE),
     "verify": ("name every missing, altered or surplus file", [FOLDER]),
-    "info": (
-        "print what a data set holds, and draw its first examples",
-        [FOLDER, PICTURE],
-    ),
+    "info": ("print what a data set holds, and draw its first examples", [FOLDER, PICTURE]),
 }
 WANDB = {
     "sync": ("upload what W&B does not have", [SIGNATURES, *SYNC, JSON]),
@@ -154,12 +127,10 @@ GROUPS = {
 }
 
 
+# Where a command is carried out, if not in a module of its name.
+MODULES = {**dict.fromkeys(("attach", "status", "stop"), "jobs"), "info": "plan"}
 # What make calls a command of a group, where that is not the group's name.
-TARGETS = {
-    "data make": "shards",
-    "wandb sync": "wandb-sync",
-    "wandb dashboard": "dashboard",
-}
+TARGETS = {"data make": "shards", "wandb sync": "wandb-sync", "wandb dashboard": "dashboard"}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -190,20 +161,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         parsed.overrides = [*parsed.overrides, *keys]
     if target == "shards":
         _split_name(parsed, [], values.get("DATASET"), "name", "multimnist")
-    typed: dict[str, Any] = {
-        word.name.lower(): values.get(word.name, word.default) for word in list_words(target)
-    }
-    for name in {"pairs", "shards"} & {*typed} if target == "shards" else ():
-        typed[name] = _read_count(name.upper(), typed[name])
+    typed = {word.name.lower(): values.get(word.name, word.default) for word in list_words(target)}
     vars(parsed).update(typed | {"sweep": getattr(parsed, "sweep", None)})
     parsed.words = values
     return parsed
-
-
-def _read_count(name: str, text: str | None) -> int | None:
-    if text is not None and not text.isdecimal():
-        raise UserError(f"{name}={text}: must be a whole number")
-    return None if text is None else int(text)
 
 
 def _find_target(arguments: Sequence[str]) -> str:
@@ -237,13 +198,11 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     commands.add_parser("train", help="run one cell: a Hydra application", add_help=False)
     for name, command in COMMANDS.items():
-        module = "jobs" if name in ("attach", "status", "stop") else name
-        _add_command(commands, f"capsweep.cli.{module}:run_{name}", name, command)
+        _add_command(commands, f"capsweep.cli.{MODULES.get(name, name)}:run_{name}", name, command)
     for group, (text, members) in GROUPS.items():
         inner = _add_group(commands, group, text)
         for name, command in members.items():
-            module = name if name == "reproduce" else group
-            _add_command(inner, f"capsweep.cli.{module}:run_{name}", name, command, group)
+            _add_command(inner, f"capsweep.cli.{group}:run_{name}", name, command, group)
     _add_found(commands, FOUND)
     return parser
 

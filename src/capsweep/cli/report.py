@@ -1,19 +1,15 @@
 """`capsweep report`, and the end of every sweep: the answer on the screen and in files."""
 
 import argparse
-import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Console
 
 from capsweep.cli import sweep_options
 from capsweep.config import places
-from capsweep.config.cell import get
 from capsweep.config.places import Places
-from capsweep.errors import DamageError, UserError
+from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, page, publish, render, table
 from capsweep.report.formatted_table import FormattedTable
@@ -23,9 +19,6 @@ from capsweep.storage.files import write_text
 from capsweep.sweep import expand, more_seeds, trials
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
-
-PLACES = {"places.storage": "STORAGE", "places.ledger": "LEDGER"}  # what make calls them
-TRAINED = ("dataset.name", "epochs", "batch_size", "limit_batches")
 
 
 @dataclass(frozen=True)
@@ -97,32 +90,12 @@ def _print_report(report: SweepReport, console: Console) -> None:
     for text in (sweep.question, *report.formatted.warnings):
         terminal.print_paragraph(console, text)
     if report.is_empty:
-        terminal.print_line(console, f"{sweep.report_name}: no cell is finished")
-        typed = (*sweep.base, *sweep.arms[0].fixed)
-        words = [f"{PLACES[o.key]}={shlex.quote(o.value)}" for o in typed if o.key in PLACES]
-        for line in _describe_finished(sweep.name, report.ledger, " ".join(words)):
-            terminal.print_line(console, line)
+        cure = f"`make ledger ARGS='ls sweep={sweep.name}'` lists those of other choices"
+        terminal.print_line(console, f"{sweep.report_name}: no cell is finished; {cure}")
         return
     terminal.print_table(console, render.render_terminal(report.formatted))
     for note in report.formatted.notes:
         terminal.print_paragraph(console, note)
-
-
-def _describe_finished(name: str, ledger: Ledger, places: str) -> Iterator[str]:
-    """What is finished of a sweep of this name, and the commands that print it, with `places`."""
-    seeds: dict[tuple[Any, ...], set[int]] = {}
-    for signature, entry in ledger.entries(ledger.list_signatures()).items():
-        with suppress(DamageError):
-            tracking = ledger.read_provenance(signature).get("tracking", {}) if entry.result else {}
-            if tracking.get("group") == name and (science := ledger.read_science(signature)):
-                trained = (get(science, key) for key in TRAINED)
-                group = (*trained, tracking.get("report") or "make ledger ARGS=ls")
-                seeds.setdefault(group, set()).add(science["seed"])
-    for (dataset, epochs, batch_size, limit, command), numbers in seeds.items():
-        trained = f"{dataset}, {terminal.count_of(epochs, 'epoch')}, batch size {batch_size}"
-        trained += "" if limit is None else f", limit_batches {limit}"
-        yield f"finished: {trained}, seeds {','.join(map(str, sorted(numbers)))}"
-        yield f"    {command} {places}".rstrip()
 
 
 def _write_files(report: SweepReport) -> tuple[bool, list[str]]:

@@ -3,8 +3,6 @@
 Overrides are checked by our own composition first, whose errors are one line and name the key.
 """
 
-import contextlib
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -18,7 +16,6 @@ from capsweep.config.overrides import expand_word, with_slashes
 from capsweep.config.words import split_words
 from capsweep.errors import ConfigError, UserError
 from capsweep.runtime.terminal import count_of
-from capsweep.storage import disk_cache
 from capsweep.storage.stores import join
 
 COMPLETION = {"-sc", "--shell-completion"}
@@ -30,18 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the application; returns 0, or 1 when the cell failed. Raises UserError."""
     typed, arguments = split_words("train", list(arguments))
     arguments += [expand_word(name, value) for name, value in typed.items()]
-    if arguments in (["--help"], ["-h"]):
-        key = compose.hash_composer()
-        print(disk_cache.compute_once("help", key, lambda: _print_help(arguments)), end="")
-        return 0
     return _run_application(arguments)
-
-
-def _print_help(arguments: Sequence[str]) -> str:
-    """What Hydra prints, for which it reads every file of conf/."""
-    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
-        _run_application(arguments)
-    return text.getvalue()
 
 
 def _run_application(arguments: Sequence[str]) -> int:

@@ -3,12 +3,10 @@ that evaluations left with them.
 """
 
 import re
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -21,7 +19,7 @@ from capsweep.sweep.expand import Point
 
 PICTURES = ".png"
 KIND = re.compile("[a-z]+(-[a-z]+)*(?=-|$)")
-MOST, MOST_BYTES = 120, 6_000_000  # of a page: one of a thousand cells shall open
+MOST_BYTES = 6_000_000  # of the pictures of a page: one of a thousand cells shall open
 
 
 @dataclass(frozen=True)
@@ -123,38 +121,32 @@ class Picture:
     content: bytes
     caption: str
 
-    @property
-    def size(self) -> tuple[int, int]:
-        """Width and height in pixels, from the head of the file."""
-        return struct.unpack(">II", self.content[16:24].ljust(8, b"\0"))
-
 
 def read_pictures(fields: Sequence[FieldCells], ledger: Ledger) -> dict[str, list[Picture]]:
     """Return by kind the pictures of the first seed of every field that has some, as many as a page
-    has room for: the first of each field and kind go before the second of any.
+    has room for.
     """
-    candidates = [candidate for field in fields for candidate in _list_candidates(field)]
-    pictures, room = [], MOST_BYTES
-    for _, field, seed, name in sorted(candidates, key=itemgetter(0))[:MOST]:
-        picture = _read_picture(field, seed, name, ledger)
-        if picture is not None and len(picture.content) <= room:
-            pictures.append(picture)
-            room -= len(picture.content)
     by_kind: dict[str, list[Picture]] = {}
-    for picture in sorted(pictures, key=lambda picture: (picture.field.row, picture.field.column)):
-        by_kind.setdefault(name_kind(picture.name), []).append(picture)
+    room = MOST_BYTES
+    for field in fields:
+        for kind, (seed, names) in _list_pictures(field).items():
+            for name in names:
+                picture = _read_picture(field, seed, name, ledger)
+                if picture is not None and len(picture.content) <= room:
+                    by_kind.setdefault(kind, []).append(picture)
+                    room -= len(picture.content)
     return dict(sorted(by_kind.items()))
 
 
-def _list_candidates(field: FieldCells) -> Iterator[tuple[int, FieldCells, int, str]]:
-    """Yield place within its kind, field, seed and name of the pictures of a field."""
-    by_kind: dict[str, list[tuple[int, str]]] = {}
+def _list_pictures(field: FieldCells) -> dict[str, tuple[int, list[str]]]:
+    """Return by kind the first seed that has pictures of it, and their names."""
+    shown: dict[str, tuple[int, list[str]]] = {}
     for seed, cell in sorted(field.cells.items()):
         for name in filter(lambda name: name.endswith(PICTURES), cell.evaluations):
-            by_kind.setdefault(name_kind(name), []).append((seed, name))
-    for shown in by_kind.values():
-        of_first = [name for seed, name in shown if seed == shown[0][0]]
-        yield from ((place, field, shown[0][0], name) for place, name in enumerate(of_first))
+            first, names = shown.setdefault(name_kind(name), (seed, []))
+            if first == seed:
+                names.append(name)
+    return shown
 
 
 def name_kind(name: str) -> str:

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from capsweep.config import code_identity
-from capsweep.report.palette import choose_style
 from capsweep.statistics import metric_format
 from capsweep.storage import disk_cache
 
@@ -23,8 +22,7 @@ WIDTH, HEIGHT = 4.6, 2.9  # inches of a panel: its letters can be read on a phon
 LEGEND_LINE = 0.18  # inches
 LETTERS = 9
 TICKS = 6  # at most, so that their numbers do not touch
-PNG_DPI, CSS_DPI = 150, 96
-PLAIN = (-3, 4)  # powers of ten between which numbers are written out: there is room for no more
+DPI = 200
 SPREAD = 8.0  # the largest by the smallest, from which a scale is logarithmic
 OPTIONS: dict[Any, Any] = {
     "font.size": LETTERS,
@@ -36,19 +34,27 @@ OPTIONS: dict[Any, Any] = {
     "axes.axisbelow": True,
     "lines.linewidth": 1.6,
     "figure.facecolor": "white",
-    "svg.hashsalt": "capsweep",
-    "svg.fonttype": "path",
 }
+# Okabe and Ito 2008, without the yellow, which white paper swallows.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+LINES = ("-", "--", "-.", ":")  # as many as have no factor in common with the colours
+MARKERS = "osD^vPX*<>"
 
 
 @dataclass(frozen=True)
-class ChartImage:
-    """A figure's bytes; width, height: on a page, in its pixels."""
+class Style:
+    """A colour, line and marker of matplotlib's."""
 
-    svg: bytes
-    png: bytes
-    width: int
-    height: int
+    colour: str
+    line: str
+    marker: str
+
+
+def choose_style(index: int) -> Style:
+    """Return the style of the curve at a place among those that are drawn; 28 differ."""
+    return Style(
+        COLOURS[index % len(COLOURS)], LINES[index % len(LINES)], MARKERS[index % len(MARKERS)]
+    )
 
 
 @dataclass(frozen=True)
@@ -74,29 +80,23 @@ class Mark:
     std: float | None
 
 
-def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> ChartImage:
-    """Return the figure that `draw` makes of some numbers, plain data or dataclasses of it.
+def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> bytes:
+    """Return a PNG of the figure that `draw` makes of some numbers: plain data or dataclasses.
 
     Drawn once on a machine: after that matplotlib is not even imported.
     """
 
-    def encode_figure() -> dict[str, Any]:
+    def encode_figure() -> str:
         import matplotlib as mpl
 
-        svg, png = io.BytesIO(), io.BytesIO()
+        png = io.BytesIO()
         with mpl.rc_context(OPTIONS):
-            figure = draw(*numbers)
-            figure.savefig(svg, format="svg", metadata={"Date": None})
-            figure.savefig(png, format="png", dpi=PNG_DPI)
-        width, height = (round(CSS_DPI * inches) for inches in figure.get_size_inches())
-        image = base64.b64encode(png.getvalue()).decode()
-        return {"svg": svg.getvalue().decode(), "png": image, "width": width, "height": height}
+            draw(*numbers).savefig(png, format="png", dpi=DPI)
+        return base64.b64encode(png.getvalue()).decode()
 
     inputs = json.dumps([draw.__qualname__, numbers], default=asdict)
     code = [code_identity.hash_package(), importlib.metadata.version("matplotlib")]
-    encoded = disk_cache.compute_once("figures", f"{code} {inputs}", encode_figure)
-    png = base64.b64decode(encoded["png"])
-    return ChartImage(encoded["svg"].encode(), png, encoded["width"], encoded["height"])
+    return base64.b64decode(disk_cache.compute_once("figures", f"{code} {inputs}", encode_figure))
 
 
 def draw_curves(label: str, curves: Sequence[Curve]) -> "Figure":
@@ -173,7 +173,6 @@ def _set_scale(axes: "Axes", which: Literal["x", "y"], values: Sequence[float]) 
     axis = axes.xaxis if which == "x" else axes.yaxis
     if min(values) <= 0 or max(values) / min(values) < SPREAD:
         axis.set_major_locator(MaxNLocator(TICKS))
-        axes.ticklabel_format(axis=which, style="sci", scilimits=PLAIN, useMathText=True)
         return
     axes.set(**{f"{which}scale": "log"})
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))

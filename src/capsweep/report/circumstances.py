@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from capsweep.config.cell import Cell
@@ -24,16 +23,8 @@ SHARDS_DIFFER = "; shards made with another SHARDS or ARGS are other files, and 
 Grid = Mapping[tuple[Any, ...], Mapping[tuple[Any, ...], Sequence[Point]]]
 
 
-@dataclass(frozen=True)
-class MadeCell:
-    """A finished cell of a table.
-
-    field: in words; made_by: what its files say of its making, by kind.
-    """
-
-    field: str
-    seed: int
-    made_by: Mapping[str, str]
+# What the files of finished cells say of their making, by kind; by field in words and seed.
+Cells = Mapping[tuple[str, int], Mapping[str, str]]
 
 
 def list_differences(grid: Grid, entries: Mapping[str, Entry], ledger: Ledger) -> dict[str, str]:
@@ -44,9 +35,9 @@ def list_differences(grid: Grid, entries: Mapping[str, Entry], ledger: Ledger) -
     """
     cells = _read_cells(grid, entries, ledger)
     codes: dict[str, set[str]] = {}
-    for cell in cells:
-        codes.setdefault(cell.field, set()).add(cell.made_by["code"])
-    mixed = [cell for cell in cells if len(codes[cell.field]) > 1]
+    for (field, _), made_by in cells.items():
+        codes.setdefault(field, set()).add(made_by["code"])
+    mixed = {key: made_by for key, made_by in cells.items() if len(codes[key[0]]) > 1}
     differences = _name_difference("hardware", cells) | _name_difference("torch", cells)
     return differences | _name_difference("code", mixed)
 
@@ -88,43 +79,43 @@ def _refuse_mixture(split: str, by_digest: Mapping[str, Sequence[Cell]]) -> User
     )
 
 
-def _read_cells(grid: Grid, entries: Mapping[str, Entry], ledger: Ledger) -> list[MadeCell]:
+def _read_cells(grid: Grid, entries: Mapping[str, Entry], ledger: Ledger) -> Cells:
     """Return the finished cells, one of each field and seed."""
     columns = {column for by_column in grid.values() for column in by_column}
     fields = {
-        (describe_row((*row, *column) if len(columns) > 1 else row), point.seed): (point, result)
+        (describe_row((*row, *column) if len(columns) > 1 else row), point.seed): (
+            signature,
+            result,
+        )
         for row, by_column in grid.items()
         for column, points in by_column.items()
         for point in points
-        if (result := entries[point.cell.signature].result) is not None
+        if (result := entries[(signature := point.cell.signature)].result) is not None
     }
 
-    def read_cell(key: tuple[str, int]) -> MadeCell:
-        point, result = fields[key]
-        return MadeCell(*key, read_circumstances(ledger, point.cell.signature, result))
-
     with ThreadPoolExecutor(1 if ledger.disk is not None else READERS) as pool:
-        return list(pool.map(read_cell, fields))
+        made = pool.map(lambda cell: read_circumstances(ledger, *cell), fields.values())
+        return dict(zip(fields, made, strict=True))
 
 
-def _name_difference(kind: str, cells: Sequence[MadeCell]) -> dict[str, str]:
+def _name_difference(kind: str, cells: Cells) -> dict[str, str]:
     """Return `{"torch differs": "2.12.0 in seed 0 of cnn; 2.13.0 in seed 1 of cnn, capsnet"}`;
     empty where all is the same.
     """
-    values = dict.fromkeys(cell.made_by[kind] for cell in cells)
+    values = dict.fromkeys(made_by[kind] for made_by in cells.values())
     if len(values) < 2:
         return {}
     texts = (f"{value} in {', and '.join(_name_cells(kind, value, cells))}" for value in values)
     return {f"{kind} differs": "; ".join(texts)}
 
 
-def _name_cells(kind: str, value: str, cells: Sequence[MadeCell]) -> Iterator[str]:
+def _name_cells(kind: str, value: str, cells: Cells) -> Iterator[str]:
     """Yield the fields that have a value, with their seeds where others of them have another."""
     seeds: dict[str, list[int]] = {}
-    for cell in cells:
-        if cell.made_by[kind] == value:
-            seeds.setdefault(cell.field, []).append(cell.seed)
-    sizes = Counter(cell.field for cell in cells)
+    for (field, seed), made_by in cells.items():
+        if made_by[kind] == value:
+            seeds.setdefault(field, []).append(seed)
+    sizes = Counter(field for field, _ in cells)
     parts: dict[str, list[str]] = {}
     for field, own in seeds.items():
         noun = "seed" if len(own) == 1 else "seeds"

@@ -1,6 +1,6 @@
 """Two cells compared on the same test examples, and the error of one."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.ledger.stored_files import DATA
 from capsweep.statistics import examples
 from capsweep.statistics.examples import (
-    Disagreement,
     bootstrap_interval,
     count_disagreement,
     mcnemar_p,
@@ -19,18 +18,6 @@ from capsweep.statistics.examples import (
 )
 
 TEST_KEYS = ("dataset.reader", "dataset.test")  # what the test images of a cell are
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """counts of examples; p: McNemar's; difference of error rates, first minus second, and its
-    interval by the paired bootstrap.
-    """
-
-    counts: Disagreement
-    p: float
-    difference: float
-    interval: tuple[float, float]
 
 
 def check_same_examples(ledger: Ledger, first: str, second: str) -> None:
@@ -78,31 +65,22 @@ def describe_error(scores: np.ndarray, labels: np.ndarray) -> str:
     return f"test error {error}, with Wilson's 95 % interval"
 
 
-def compare_predictions(
-    first_scores: np.ndarray,
-    first_labels: np.ndarray,
-    second_scores: np.ndarray,
-    second_labels: np.ndarray,
-) -> Comparison:
-    """McNemar's test and the paired bootstrap. Raises UserError for different test examples, or
-    for scores that are no predictions of them.
+def describe_comparison(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
+    """Return the comparison of two cells, scores and labels by signature: what each gets wrong,
+    McNemar's test, and the difference of error, first minus second, by the paired bootstrap.
+
+    Raises UserError for different test examples, or for scores that are no predictions of them.
     """
-    if not np.array_equal(first_labels, second_labels):
+    (first, (ours, labels)), (second, (theirs, others)) = predictions.items()
+    if not np.array_equal(labels, others):
         raise UserError("the two cells were tested on different examples; compare like with like")
-    counts = count_disagreement(
-        _find_wrong(first_scores, first_labels), _find_wrong(second_scores, second_labels)
-    )
+    counts = count_disagreement(_find_wrong(ours, labels), _find_wrong(theirs, others))
     difference = (counts.first_only - counts.second_only) / counts.total
-    return Comparison(counts, mcnemar_p(counts), difference, bootstrap_interval(counts))
-
-
-def describe_comparison(comparison: Comparison, first: str, second: str) -> str:
-    """The comparison for a person."""
-    counts, (low, high) = comparison.counts, comparison.interval
+    low, high = bootstrap_interval(counts)
     return (
         f"{counts.total} test examples: wrong only in {first}: {counts.first_only}, only in "
         f"{second}: {counts.second_only}, in both: {counts.both}\n"
-        f"difference of error {100 * comparison.difference:+.2f} points, 95 % interval "
+        f"difference of error {100 * difference:+.2f} points, 95 % interval "
         f"[{100 * low:.2f}, {100 * high:.2f}] (paired bootstrap)\n"
-        f"p = {comparison.p:.3g} (McNemar, exact)"
+        f"p = {mcnemar_p(counts):.3g} (McNemar, exact)"
     )

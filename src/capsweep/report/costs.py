@@ -41,34 +41,25 @@ def _read_changed(content: Content, iterations: int) -> float | None:
     return answers[0]["changed"] if answers else None
 
 
-CELL_COLUMNS: Mapping[str, Callable[[Content], float | None]] = {
-    "error": lambda content: content["error"],
-    "frozen": lambda content: content["frozen_error"],
-    f"changed at T'={FEWEST}": lambda content: _read_changed(content, FEWEST),
-    f"changed at T'={MOST}": lambda content: _read_changed(content, MOST),
+# The numbers of a layer, then those of its whole network: each of a content and a layer's name.
+COLUMNS: Mapping[str, Callable[[Content, str], float | None]] = {
+    **{name: lambda c, layer, name=name: c["layers"][layer][name] for name in MEASURES},
+    "error": lambda content, _: content["error"],
+    "frozen": lambda content, _: content["frozen_error"],
+    f"changed at T'={FEWEST}": lambda content, _: _read_changed(content, FEWEST),
+    f"changed at T'={MOST}": lambda content, _: _read_changed(content, MOST),
 }
-COLUMNS = (*MEASURES, *CELL_COLUMNS)
 
 
 def collect_measures(contents: Sequence[Content]) -> dict[str, dict[str, list[float]]]:
     """Return the numbers of every cell that has them, by layer and by COLUMNS."""
     return {
         layer: {
-            column: [
-                value
-                for content in contents
-                if (value := _read(content, layer, column)) is not None
-            ]
-            for column in COLUMNS
+            column: [value for c in contents if (value := read(c, layer)) is not None]
+            for column, read in COLUMNS.items()
         }
         for layer in (contents[0]["layers"] if contents else ())
     }
-
-
-def _read(content: Content, layer: str, column: str) -> float | None:
-    if column in MEASURES:
-        return content["layers"][layer][column]
-    return CELL_COLUMNS[column](content)
 
 
 def format_percent(values: Sequence[float]) -> str:

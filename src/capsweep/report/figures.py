@@ -6,13 +6,12 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import fmean
 from typing import Any
 
 from capsweep.report import charts
 from capsweep.report.cells import FieldCells, KnownCell, column_name
-from capsweep.report.charts import ChartImage, Curve, Mark
+from capsweep.report.charts import Curve, Mark
 from capsweep.report.table import ResultTable
 from capsweep.statistics.seeds import list_common_places
 
@@ -31,7 +30,7 @@ class ReportFigure:
     caption: str
     stem: str
     names: Sequence[str] = ()
-    image: ChartImage | None = None
+    image: bytes | None = None
 
 
 def make_figures(table: ResultTable, fields: Sequence[FieldCells]) -> Iterator[ReportFigure]:
@@ -43,7 +42,7 @@ def make_figures(table: ResultTable, fields: Sequence[FieldCells]) -> Iterator[R
             slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "column"
             ending, where = f"-{slug}-{number}", f" ({name})"
         column = [field for field in fields if field.column == number]
-        for figure in (*_make_curve_figures(column, where), *_make_costs(table, column, where)):
+        for figure in (*_make_curve_figures(column, where), _make_costs(table, column, where)):
             yield replace(figure, stem=f"{figure.stem}{ending}")
 
 
@@ -88,15 +87,6 @@ def read_rows(cell: KnownCell, key: str, factor: float = 1) -> Series:
     return {epoch: factor * v for epoch, v in values.items() if isinstance(v, (int, float))}
 
 
-def read_throughput(cell: KnownCell) -> Series:
-    """Return training images a second of each epoch; none where the result lacks their number."""
-    result, images = cell.result, 0.0
-    if result.get("epochs") and result.keys() >= {"images_per_second", "seconds"}:
-        images = result["images_per_second"] * result["seconds"]["fit"] / result["epochs"]
-    seconds = read_rows(cell, "seconds")
-    return {epoch: images / s for epoch, s in seconds.items() if s > 0} if images else {}
-
-
 def average_seeds(name: str, row: int, seeds: Sequence[Series]) -> list[Curve]:
     """Return the curve of some seeds; none where they have no epoch in common.
 
@@ -116,26 +106,22 @@ def average_seeds(name: str, row: int, seeds: Sequence[Series]) -> list[Curve]:
 
 
 def _make_curve_figures(fields: Sequence[FieldCells], where: str) -> Iterator[ReportFigure]:
-    """Yield the loss, the error and the speed by epoch; where: the column, in captions."""
-    loss, error = choose_split("loss", fields), choose_split("error", fields)
-    for stem, label, read_series in (
-        ("loss", loss, partial(read_rows, key=loss)),
-        ("error", f"{error} (%)", partial(read_rows, key=error, factor=100)),
-        ("throughput", "training images / s", read_throughput),
-    ):
+    """Yield the loss and the error by epoch; where: the column, in captions."""
+    for stem, factor, unit in (("loss", 1, ""), ("error", 100, " (%)")):
+        key = choose_split(stem, fields)
         curves: list[Curve] = []
         for field in fields:
-            seeds = [series for cell in field.counted_cells if (series := read_series(cell))]
+            seeds = [s for cell in field.counted_cells if (s := read_rows(cell, key, factor))]
             curves += average_seeds(field.name, field.row, seeds)
         if not curves:
-            yield ReportFigure(f"{label}{where}: no finished cell has it by epoch.", stem)
+            yield ReportFigure(f"{key}{unit}{where}: no finished cell has it by epoch.", stem)
             continue
         yield ReportFigure(
-            f"{label} by epoch{where}: mean over the seeds that have it, in the epochs that all of "
-            "them have; band from the lowest seed to the highest.",
+            f"{key}{unit} by epoch{where}: mean over the seeds that have it, in the epochs that "
+            "all of them have; band from the lowest seed to the highest.",
             stem,
             [curve.name for curve in curves],
-            charts.draw_once(charts.draw_curves, label, curves),
+            charts.draw_once(charts.draw_curves, f"{key}{unit}", curves),
         )
 
 
@@ -154,10 +140,8 @@ def collect_marks(
     return marks
 
 
-def _make_costs(
-    table: ResultTable, fields: Sequence[FieldCells], where: str
-) -> Iterator[ReportFigure]:
-    """Yield the metric of complete rows against the time and the parameters of a cell."""
+def _make_costs(table: ResultTable, fields: Sequence[FieldCells], where: str) -> ReportFigure:
+    """Return the metric of complete rows against the time of a cell."""
     metric, cells = table.sweep.metric, [c for field in fields for c in field.counted_cells]
     on_gpus = bool(cells) and all(cell.result.get("gpu_hours") for cell in cells)
 
@@ -165,26 +149,18 @@ def _make_costs(
         seconds = result.get("seconds", {}).get("total")
         return 60 * result["gpu_hours"] if on_gpus else seconds and seconds / 60
 
-    clock = "device" if on_gpus else "wall"
+    clock, stem = "device" if on_gpus else "wall", "cost-time"
     hardware = {cell.hardware or "unknown hardware" for cell in cells}
     mixed = " (different hardware: its times do not compare)" if len(hardware) > 1 else ""
-    time = f"the {clock} time of a cell, training and test, on {', '.join(sorted(hardware))}{mixed}"
-    for stem, label, what, read_cost in (
-        ("cost-time", f"{clock} minutes of a cell", time, read_minutes),
-        (
-            "cost-parameters",
-            "parameters",
-            "the parameters",
-            lambda result: result.get("parameters"),
-        ),
-    ):
-        marks = collect_marks(table, fields, read_cost)
-        caption = f"{metric}{where} against {what}"
-        if not marks:
-            yield ReportFigure(f"{caption}: no row has it of all of its seeds.", stem)
-            continue
-        caption += ": mean over seeds, bars of one standard deviation."
-        if incomplete := len(fields) - len(marks):
-            caption += f" Rows that lack seeds or their cost are left out: {incomplete}."
-        image = charts.draw_once(charts.draw_marks, label, metric, marks)
-        yield ReportFigure(caption, stem, [mark.name for mark in marks], image)
+    caption = (
+        f"{metric}{where} against the {clock} time of a cell, training and test, on "
+        f"{', '.join(sorted(hardware))}{mixed}"
+    )
+    marks = collect_marks(table, fields, read_minutes)
+    if not marks:
+        return ReportFigure(f"{caption}: no row has it of all of its seeds.", stem)
+    caption += ": mean over seeds, bars of one standard deviation."
+    if incomplete := len(fields) - len(marks):
+        caption += f" Rows that lack seeds or their cost are left out: {incomplete}."
+    image = charts.draw_once(charts.draw_marks, f"{clock} minutes of a cell", metric, marks)
+    return ReportFigure(caption, stem, [mark.name for mark in marks], image)

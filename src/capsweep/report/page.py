@@ -5,6 +5,7 @@ from.
 import base64
 import hashlib
 import json
+import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -37,13 +38,12 @@ def write_page(table: ResultTable, ledger: Ledger, folder: Path) -> Path:
     charts = list(figures.make_figures(table, fields))
     pictures = cells.read_pictures(fields, ledger)
     write_text(folder / PAGE, render_page(table, fields, charts, pictures))
-    for old in (folder / FIGURES).glob("*.[sp][vn]g"):
+    for old in (folder / FIGURES).glob("*.png"):
         old.unlink()
     for figure in charts:
-        if figure.image is not None:
-            for ending, content in (("svg", figure.image.svg), ("png", figure.image.png)):
-                path = folder / FIGURES / f"{figure.stem}.{ending}"
-                write_atomically(path, lambda file, content=content: file.write(content))
+        if (image := figure.image) is not None:
+            path = folder / FIGURES / f"{figure.stem}.png"
+            write_atomically(path, lambda file, image=image: file.write(image))
     return folder / PAGE
 
 
@@ -65,6 +65,8 @@ def render_page(
     )
     environment.filters |= {
         "base64": lambda content: base64.b64encode(content).decode(),
+        # Width and height, from the head of a PNG.
+        "pixels": lambda content: struct.unpack(">II", content[16:24].ljust(8, b"\0")),
         "config": _list_config,
         "facts": list_facts,
     }

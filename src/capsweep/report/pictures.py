@@ -4,6 +4,7 @@ Shape letters: R rows, K columns, C H W image; X Y the canvas.
 """
 
 import io
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ DPI = 200
 GAP = 4  # pixels between pictures
 SIDE = 112  # pixels: about as high as a picture is drawn
 SCALED = "standardised inputs are scaled to their own range, of stereo images the first is shown"
-LETTER, LINE, MARGIN = 11, 26, 16  # pixels of a letter and of a line of text, and around all
+LETTER, LINE, MARGIN = 9, 26, 16  # pixels of a letter and of a line of text, and around all
 
 
 @dataclass(frozen=True)
@@ -62,27 +63,21 @@ def draw_grid(grid: Grid) -> bytes:
             large = tile_HW3.repeat(zoom, axis=0).repeat(zoom, axis=1)
             canvas_YX3[y : y + tile_height, x : x + tile_width] = np.nan_to_num(large, nan=1.0)
     height, width = canvas_YX3.shape[:2]
-    left, right = MARGIN + LETTER * max(map(len, grid.beside)), MARGIN
-    total_width = max(left + width + right, 3 * LETTER * len(grid.title) // 2)
-    lines = 2 + LETTER * len(grid.caption) // total_width
-    above = 3 + max(text.count("\n") for text in grid.above)
-    total_height = height + LINE * (above + lines) + MARGIN
-    figure = Figure(figsize=((total_width + 0.5) / DPI, (total_height + 0.5) / DPI), dpi=DPI)
-    bottom = LINE * lines + MARGIN
-    figure.figimage(canvas_YX3, left, bottom, zorder=-1)
-    box = left / total_width, bottom / total_height, width / total_width, height / total_height
-    axes = figure.add_axes(box, frameon=False, xlim=(0, width), ylim=(height, 0))
+    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
+    # All of the figure; what is written around it enlarges the picture when that is saved.
+    axes = figure.add_axes((0, 0, 1, 1), frameon=False)
+    axes.imshow(canvas_YX3, extent=(0, width, height, 0), interpolation="nearest")
     axes.xaxis.tick_top()
     axes.set_xticks(x_K + tile_width / 2, grid.above)
     axes.set_yticks(y_R + tile_height / 2, grid.beside)
     axes.tick_params(length=0, labelsize=6)
     for texts, y in zip(grid.below, y_R, strict=False):
         for text, x in zip(texts, x_K, strict=True):
-            axes.text(
-                x + tile_width / 2, y + tile_height + GAP, text, ha="center", va="top", size=6
-            )
-    figure.suptitle(grid.title, fontsize=8, y=1 - MARGIN / total_height, va="top")
-    figure.supxlabel(grid.caption, fontsize=6, y=MARGIN / total_height, va="bottom", wrap=True)
+            place = (x + tile_width / 2, y + tile_height + GAP)
+            axes.text(*place, text, ha="center", va="top", size=6)
+    axes.set_title(grid.title, fontsize=8, pad=LINE / 2)
+    caption = textwrap.fill(grid.caption, max(40, width // LETTER))
+    axes.set_xlabel(caption, fontsize=6, labelpad=LINE / 2 if grid.below else None)
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=DPI)
+    figure.savefig(file, format="png", bbox_inches="tight", pad_inches=MARGIN / DPI)
     return file.getvalue()

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -168,33 +168,17 @@ def _group_record(group: CellGroup, best: bool, published: Sequence[PublishedNum
 
 
 def render_csv(table: ResultTable, formatted: FormattedTable) -> str:
-    """Return the records with a header. Nothing is an empty field; several words are joined by a
-    space, `seed=value` where they belong to seeds, causes by "; ".
+    """Return the records with a header. Nothing is an empty field; numbers are as Python writes
+    them, which loses nothing; what is no text or number is JSON.
     """
     records = table_records(table, formatted)
     file = io.StringIO()
     writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
     writer.writeheader()
     for record in records:
-        writer.writerow({key: _csv_word(key, value) for key, value in record.items()})
+        words = {k: json.dumps(v) for k, v in record.items() if isinstance(v, bool | list | dict)}
+        writer.writerow(record | words)
     return file.getvalue()
-
-
-def _csv_word(key: str, value: Any) -> Any:
-    """Return a value of a record as a field of the CSV, which writes floats by repr and loses
-    nothing.
-    """
-    if isinstance(value, bool):
-        return str(value).lower()
-    if key == "cells":
-        return " ".join(value.values())
-    if isinstance(value, Mapping):
-        return " ".join(f"{name}={number!r}" for name, number in value.items())
-    if key == "published":
-        return "; ".join(" ".join(f"{k}={v}" for k, v in number.items()) for number in value)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "; ".join(map(str, value))
-    return value
 
 
 def render_json(table: ResultTable, formatted: FormattedTable) -> str:

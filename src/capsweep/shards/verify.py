@@ -1,58 +1,55 @@
 """Whether shards are those of their manifest.
 
-A shard is never read unless it is: each is verified once on a node. The user's cache has an empty
-file for each shard that was whole, named by a hash of what it should be and of the size and times
-of its file. While that is the same, neither the next process nor the next run reads the whole file
-again.
+A shard is never read unless it is: each is verified once on a node. The user's cache knows of each
+shard that was whole what it should be, and the size and times of its file. While that is the same,
+neither the next process nor the next run reads the whole file again.
 """
 
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import h5py
 
 from capsweep.errors import DataError
-from capsweep.runtime import terminal
 from capsweep.shards.layout import DAMAGE_ERRORS, find_disagreements, open_shard
 from capsweep.shards.manifest import INDEX, STATE, Manifest, Shard
-from capsweep.storage import official_files
-from capsweep.storage.files import hash_bytes, hash_file, stat_regular_file, user_cache_folder
+from capsweep.storage import disk_cache, official_files
+from capsweep.storage.files import hash_file, stat_regular_file
 from capsweep.storage.official_files import IsCurrent
 from capsweep.storage.stores import StoreError, hide_query
 
 TICK = 2 * 10**9  # ns: what FAT counts time in; others take less
 
 AGAIN = "run the same `make shards` again, which makes it anew, or copy it again"
-CURES: Mapping[str, str] = {
-    "missing": AGAIN,
-    "truncated": AGAIN,
-    "altered": AGAIN,
-    "unreadable": f"correct its permissions, or move it away; then {AGAIN}",
-    "different": "its hash is that of index.json: delete it, and run the same `make shards` again",
-    "surplus": "move it away, or delete it",
-}
+CURES = {"surplus": "move it away, or delete it", "different": f"delete it; then {AGAIN}"}
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with one file; kind: of CURES. text: in words, without its name."""
+    """What is wrong with one file; kind: in a word. text: in words, without its name."""
 
     file: str
-    kind: str
+    kind: Literal["missing", "altered", "unreadable", "different", "surplus"]
     text: str
 
     def __str__(self) -> str:
         return f"{self.file}: {self.kind}: {self.text}"
 
+    @property
+    def cure(self) -> str:
+        """What to do about it."""
+        return CURES.get(self.kind, AGAIN)
+
     def as_error(self, folder: Path) -> DataError:
         """Return the error of a file that was to be read, with the cure."""
-        return DataError(f"{folder / self.file}: {self.kind}: {self.text}; {CURES[self.kind]}")
+        return DataError(f"{folder / self.file}: {self.kind}: {self.text}; {self.cure}")
 
 
 def list_faults(folder: Path, manifest: Manifest, shard: Shard) -> list[Fault]:
@@ -80,23 +77,14 @@ def find_size_fault(folder: Path, shard: Shard) -> Fault | None:
         return Fault(shard.name, "unreadable", str(error).removeprefix(f"{folder / shard.name}: "))
     except OSError as error:
         return damage_fault(shard, error)
-    if size == shard.bytes:
-        return None
-    kind = "truncated" if size < shard.bytes else "altered"
-    return Fault(shard.name, kind, f"{size:,} bytes, {shard.bytes:,} in index.json")
+    text = f"{size:,} bytes, {shard.bytes:,} in index.json"
+    return None if size == shard.bytes else Fault(shard.name, "altered", text)
 
 
 def damage_fault(shard: Shard, error: BaseException) -> Fault:
     """Return what the system or HDF5 says, on one line."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return Fault(shard.name, "unreadable", f"cannot be read ({' '.join(reason.split())})")
-
-
-def describe_cures(faults: Sequence[Fault]) -> Iterator[str]:
-    """Yield what to do, by kind."""
-    for cure in dict.fromkeys(CURES[fault.kind] for fault in faults):
-        kinds = dict.fromkeys(f.kind for f in faults if CURES[f.kind] == cure)
-        yield f"{', '.join(kinds)}: {cure}"
 
 
 def verify_folder(folder: Path, manifest: Manifest) -> list[Fault]:
@@ -116,11 +104,7 @@ class ShardVerifier:
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
         self.origin = official_files.read_origin(folder)
-        self._stamps: set[Path] = set()
-        try:
-            self._cache = user_cache_folder() / "shards"
-        except RuntimeError:  # no home: a place where nothing can be kept
-            self._cache = Path(os.devnull, "shards")
+        self._verified: set[str] = set()
 
     def open_shard(self, shard: Shard) -> h5py.File:
         """Return a shard that is what the manifest says. Raises DataError naming the file and the
@@ -138,37 +122,28 @@ class ShardVerifier:
 
     def _find_faults(self, shard: Shard) -> list[Fault]:
         """Return what is wrong with a shard, which is read unless it was whole before."""
-        stamp = self._find_stamp(shard)
-        if stamp is not None and (stamp in self._stamps or stamp.exists()):
+        state = self._describe_state(shard)
+        if state in self._verified or (state and disk_cache.load("shards", state)):
             return []
         faults = list_faults(self.folder, self.manifest, shard)
-        if not faults and stamp is not None and stamp == self._find_stamp(shard):
-            self._keep_stamp(stamp)
+        if not faults and state and state == self._describe_state(shard):
+            self._verified.add(state)
+            disk_cache.save("shards", state, True)
         return faults
 
-    def _find_stamp(self, shard: Shard) -> Path | None:
-        """Return the empty file that says that a shard is verified; the ctime of a shard moves even
-        where its mtime is set back. None for a shard of the last moments, since a change within the
-        same tick would not show.
+    def _describe_state(self, shard: Shard) -> str:
+        """Return what a shard should be and the size and times of its file: its ctime moves even
+        where its mtime is set back. Empty for a shard of the last moments, since a change within
+        the same tick would not show.
         """
         try:
             state = (self.folder / shard.name).lstat()
         except OSError:
-            return None
+            return ""
         if state.st_mtime_ns + TICK > time.time_ns():
-            return None
+            return ""
         expected = [self.manifest.content.fingerprint, self.manifest.fields, asdict(shard)]
-        stored = [state.st_size, state.st_mtime_ns, state.st_ctime_ns]
-        return self._cache / hash_bytes(json.dumps([*expected, *stored]).encode())
-
-    def _keep_stamp(self, stamp: Path) -> None:
-        self._stamps.add(stamp)
-        try:
-            stamp.parent.mkdir(parents=True, exist_ok=True)
-            stamp.touch()
-        except OSError as error:
-            text = f"verified shards cannot be remembered ({error}); each run hashes them again"
-            terminal.print_once(text)
+        return json.dumps([*expected, state.st_size, state.st_mtime_ns, state.st_ctime_ns])
 
 
 def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:

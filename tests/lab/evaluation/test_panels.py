@@ -6,7 +6,7 @@ from png_images import find_colour, read_pixels
 
 from capsweep.lab.evaluation import panels
 from capsweep.lab.evaluation.panels import BandedCurve, Panel
-from capsweep.report.palette import COLOURS
+from capsweep.report.charts import COLOURS
 
 
 def draw_png(*parts: Panel) -> np.ndarray:

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from capsweep.report import palette
+from capsweep.report import charts
 
 MAX_MARKERS = 12  # points of a curve of which each is shown
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of quantiles
@@ -95,7 +95,7 @@ def _draw_panel(axes: Axes, panel: Panel, along: str) -> None:
 
 
 def _draw_curve(axes: Axes, number: int, curve: BandedCurve) -> None:
-    style = palette.choose_style(number)
+    style = charts.choose_style(number)
     colour, x = style.colour, curve.x
     marker = style.marker if len(x) <= MAX_MARKERS else None
     if len(x) == 1:  # a band of one point cannot be seen

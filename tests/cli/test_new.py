@@ -129,7 +129,8 @@ def test_all_kinds_run_together_and_other_cells_keep_their_code(checkout: Checko
     printed = checkout.run("-m", "capsweep", "train", *chosen, places, "debug=fast")
     assert "test/error" in printed
     planned, _, code = checkout.run("-c", PLAN_AND_IDENTIFY, NAME).strip().rpartition("\n")
-    assert f"loss={NAME} " in planned
+    row = f"capsnet · routing={NAME} · routing.num_iters=3 · loss.reconstruction.weight=0 · loss="
+    assert f"{row}{NAME} " in planned
     assert code == code_identity.hash_numerics(compose.cell([]).config)
 
 

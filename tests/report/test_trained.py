@@ -165,7 +165,7 @@ def test_arms_of_cut_data_are_named(choose: Callable) -> None:
             {"overrides": ["loss=margin,spread"], "arms": "dynamic"},
             [
                 "≠ mnist, baseline_mnist (epochs unknown)",
-                "≠ mnist, capsnet, 640 epochs, the file's loss",
+                "≠ mnist, capsnet, 640 epochs",
                 "≠ mnist, capsnet, 640 epochs, the file's loss",
             ],
         ),

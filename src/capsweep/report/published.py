@@ -106,13 +106,13 @@ def _list_differences(
         if key not in ("arm", "value") and (changed.get(key) or not is_same):
             form = WORDS.get(key, f"{key} {{}}")
             differs[key] = (WHOLE[key] if is_same else form).format(theirs)
-    files = _compose_file(str(sweep.path)) if sweep.typed_keys and sweep.search is None else ()
-    in_file = [p for p in files if p.arm == point.arm]
+    unsaid = [key for key in sweep.typed_keys if key not in (*number, *SHOWN)]
+    unsaid = [key for key in unsaid if key.partition(".")[0] not in differs]
+    in_file = [p for p in _compose_file(str(sweep.path)) if p.arm == point.arm] if unsaid else []
     same = [p for p in in_file if p.coordinate("model") == point.coordinate("model")]
-    for key in sweep.typed_keys:
+    for key in unsaid:
         theirs, ours = {p.coordinate(key) for p in same or in_file}, point.coordinate(key)
         is_same = ours is None or ours in theirs or (key == "epochs" and ours > max(theirs))
-        is_unsaid = key not in (*number, *SHOWN) and key.partition(".")[0] not in differs
-        if is_unsaid and not is_same:
+        if not is_same:
             differs[key] = f"the file's {key}"
     return differs

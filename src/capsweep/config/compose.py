@@ -32,6 +32,7 @@ from capsweep.storage.files import hash_bytes
 
 # Presets are written at the root of the configuration, past Hydra's own check of keys.
 PRESETS = ("recipe", "experiment", "debug")
+MOST_DRAWN = 20  # interpolations of a run: each may hold others, so that their work is a product
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ def cell(overrides: Iterable[str | Override]) -> Cell:
 
 def _set_values(composed: Composition, values: Sequence[Override]) -> dict[str, Any]:
     """Return the plain configuration of a choice of groups, with values set."""
+    if sum(str(override.value).count("${") for override in values) > MOST_DRAWN:
+        raise ConfigError(f"more than {MOST_DRAWN} interpolations are typed; write the values out")
     parts = interpolation.split_parts(composed.written)
     for override in values:
         _set_value(interpolation.part_of(parts, override.key), override, composed.schema)

@@ -124,9 +124,13 @@ def test_another_data_set_than_is_declared_is_refused_with_the_cure(
     other = shard_folders.make(tmp_path / "other", shard_folders.job("dataset.batches.seed=5"))
     fingerprint = f"dataset.shards.fingerprint={content.fingerprint}"
     later = replace(made, content=replace(content, version=content.version + 1))
+    here = [f"places.storage={tmp_path}"]
     for cell, message in (
         (declared(other, folder, NO_DECODER), " ".join(declare_data_set(content))),
-        (compose.cell(["dataset=multimnist_shards", override, fingerprint, *COUNTS]), "digits of"),
+        (
+            compose.cell(["dataset=multimnist_shards", *here, override, fingerprint, *COUNTS]),
+            "digits of",
+        ),
         (declared(made, tmp_path / "nowhere"), "no such file; make"),
         (declared(made, folder, "dataset.batches.test_examples=721"), "720 .*, got 721"),
     ):

@@ -131,6 +131,10 @@ def test_train_answers_in_one_line_where_hydra_would_in_many(
         (["data", "make", "PAIRS=few"], "PAIRS=few: must be a whole number >= 1"),
         (["data", "make", "affnist_like", "DATASET=multimnist"], "two names; keep one"),
         (["plan", "ablation", "METRIC=x/y"], "test/reconstruction\n"),
+        (["train", "ROUTING=3"], "ROUTING is no word of train; its words are MODEL, DATASET, "),
+        (["sweep", "ablation", "EXECUTOR=local", "RETRY=x"], "RETRY=x: must be failed, or left"),
+        (["plan", "overlap", "SWEEP=ablation"], "overlap and ablation: two names; keep one"),
+        (["data", "make", "multimnist", "PAIRS=two"], "PAIRS"),
     ],
     ids=lambda value: str(value)[:60],
 )

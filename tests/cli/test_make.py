@@ -111,6 +111,7 @@ def test_variables_of_the_environment_may_stand_among_words(show: Callable[..., 
         ("train plan SHARD=1/2", "SHARD is no word of train, plan; its words are "),
         ("check ROUTING=3", "ROUTING is no word of check; it takes none"),
         ("check epochs=3", "epochs is no word of check; it takes none"),
+        ("-e plan SEEDS=3", "make -e hides what was typed; leave -e out"),
     ],
 )
 def test_a_word_that_no_target_takes_is_refused_before_anything_runs(

@@ -21,18 +21,23 @@ OVERRIDES = ("dataset.validation=0",)  # test images alone: no training image is
 
 @dataclass(frozen=True)
 class AffnistLike:
-    """Example k is digit k modulo their number, transformed as drawn at k: the first copy of each
-    is what `dataset=affnist_like` tests on.
+    """Transformed digits of the test examples.
 
-    digits: images [N, C, H, W] and labels [N] of the test digits, uint8.
+    Example k is digit k modulo their number, transformed as drawn at k. The first copy of each is
+    what `dataset=affnist_like` tests on.
+
+    Attributes:
+        digits: images [N, C, H, W] and labels [N] of the test digits, uint8.
     """
 
     content: DataSetContent
     digits: tuple[np.ndarray, np.ndarray]
 
     def list_fields(self) -> Sequence[Field]:
-        """Return images, labels, the digit each was made of, and how: matrix [row and column of the
-        canvas, of the digit] about the middles of both, and shift in pixels, float64.
+        """Return images, labels, the digit each was made of, and its transformation.
+
+        That is a matrix [row and column of the canvas, of the digit] about the middles of both, and
+        a shift in pixels, float64.
         """
         canvas = self.content.settings["canvas"]
         return [
@@ -44,7 +49,7 @@ class AffnistLike:
         ]
 
     def build_maker(self, split: str) -> Maker:
-        """Transforms ranges of the sequence."""
+        """Return what makes ranges of the sequence."""
         images_NCHW, labels_N = self.digits
         transform = AffineTest(**self.content.settings)
 

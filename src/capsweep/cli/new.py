@@ -119,9 +119,7 @@ def describe_file(path: Path | None, axes: str | None) -> tuple[dict[str, str], 
 
 
 def fill_examples(checkout: Path, kind: str, words: dict[str, str]) -> dict[Path, str]:
-    """Return what is to be written into which files. Raises UserError naming one that is there
-    already.
-    """
+    """Return what is to be written, by file. Raises UserError naming a file that is there."""
     examples = checkout / EXAMPLES / kind
     texts = {}
     for example in sorted(path for path in examples.rglob("*.*") if path.is_file()):
@@ -136,8 +134,6 @@ def fill_examples(checkout: Path, kind: str, words: dict[str, str]) -> dict[Path
 
 
 def replace_words(text: str, words: dict[str, str]) -> str:
-    """Return the text, with what stands for each word in its place; `mine` also within
-    test_mine.py.
-    """
+    """Return the text with its words replaced, `mine` also within test_mine.py."""
     pattern = "|".join(rf"(?<![A-Za-z]){word}(?![a-z])" for word in words)
     return re.sub(pattern, lambda match: words[match[0]], text)

@@ -192,7 +192,7 @@ def _split_name(
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Return the parser of all commands."""
     parser = _Parser("capsweep", description="Experiment sweeps for capsule networks.")
     parser.add_argument("--version", action="version", version=f"capsweep {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

@@ -21,8 +21,10 @@ VARIABLES = ("WANDB_", "RAY_", "CAPSWEEP_", "AWS_", "STORAGE", "DATA_DIR")  # th
 
 @terminal.escaped_streams()
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns 0, 1 (a cell failed), 2 (bad input), 130 (Ctrl-C), 70 (a fault of
-    ours), 74 (a disk refuses) or 141 (nobody reads the output).
+    """Run one command.
+
+    Returns its exit status: 0, 1 (a cell failed), 2 (bad input), 130 (Ctrl-C), 70 (a fault of
+    ours), 74 (I/O error) or 141 (the output pipe is closed).
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["--make"]:  # a target of make and its ARGS; make says what else was typed
@@ -63,8 +65,9 @@ def _run_reported(arguments: list[str]) -> int:
 
 
 def _report_refusal(error: OSError) -> int:
-    """The exit status where a file cannot be used, or the output cannot be written. A reader that
-    closes the pipe, as `head` does, gets no message.
+    """Return the exit status where a file cannot be used, or the output cannot be written.
+
+    A reader that closes the pipe, as `head` does, gets no message.
     """
     if error.filename is not None:
         name = error.filename2 or error.filename  # of a rename, the name that was asked for
@@ -112,9 +115,7 @@ def _run_command(arguments: list[str]) -> int:
 
 
 def _clean_variables() -> None:
-    """Unset variables that are set to nothing, as scripts do, and strip the newline at the end of a
-    secret from a file.
-    """
+    """Unset variables that are empty, and strip the newline of a secret from a file."""
     for name in [name for name in os.environ if name.startswith(VARIABLES)]:
         value = os.environ.pop(name).strip()
         if value:

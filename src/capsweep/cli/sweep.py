@@ -36,8 +36,9 @@ def run_sweep(parsed: argparse.Namespace) -> int:
 
 
 def _load(parsed: argparse.Namespace) -> tuple[Sweep, list[Point], Mapping[str, Any]]:
-    """A sweep, its points (of a search those that it is checked by), and the configuration of the
-    first one's cell, which says where it runs.
+    """Return a sweep, its points, and the configuration of the first, which says where it runs.
+
+    The points of a search are those that it is checked by.
     """
     sweep = sweep_options.load_sweep(parsed)
     points = sweep_options.list_points(sweep)
@@ -150,8 +151,9 @@ def _list_words(parsed: argparse.Namespace) -> list[str]:
 
 
 def _without_requeues(parsed: argparse.Namespace, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The cluster; a job whose next run would begin anew, with all of its hours or with finished
-    cells, is not queued again.
+    """Return the cluster, without requeues where a second run would begin from the start.
+
+    Its hours would count again, or its finished cells would run again.
     """
     bounds = (parsed.budget, parsed.max_hours)
     if config["rerun"] != "always" and all(bound is None for bound in bounds):

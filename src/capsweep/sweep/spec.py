@@ -82,31 +82,32 @@ class TableSection:
     metric: Text
 
 
-@checked(config=STRICT)
-class SearchFile:
-    """What a file has whose settings are drawn; seeds are checked by `check_seeds`."""
+@checked(config=STRICT, kw_only=True)
+class SweepFile:
+    """The sections that every sweep file has."""
 
     question: Text
     base: Texts
-    seeds: Any
+    seeds: Any  # `check_seeds` reads them
     arms: Annotated[dict[StrictStr, ArmSection | None], Field(min_length=1)]
+    kind: str = "ablation"
+
+
+@checked(config=STRICT, kw_only=True)
+class SearchFile(SweepFile):
+    """A file whose settings are drawn."""
+
     search: Search
-    kind: str = "search"
 
 
-@checked(config=STRICT)
-class AblationFile:
-    """What a file has whose grid is run."""
+@checked(config=STRICT, kw_only=True)
+class AblationFile(SweepFile):
+    """A file whose grid is run."""
 
-    question: Text
-    base: Texts
-    seeds: Any
-    arms: Annotated[dict[StrictStr, ArmSection | None], Field(min_length=1)]
     baseline: StrictStr
     table: TableSection
     exclude: list[Text] = field(default_factory=list)
     published: Published = field(default_factory=Published)
-    kind: str = "ablation"
 
 
 KINDS = {"ablation": AblationFile, "search": SearchFile}

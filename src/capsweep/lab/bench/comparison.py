@@ -144,7 +144,7 @@ class Worker:
             try:
                 self.prepared.result()
                 return asked.result()
-            except Exception as error:
+            except Exception as error:  # a worker raises whatever its candidate does
                 raise _explain(error) from error
 
         try:

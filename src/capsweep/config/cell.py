@@ -217,11 +217,6 @@ def rename_targets(value: Any, names: Mapping[str, str]) -> Any:
     return [rename_targets(item, names) for item in value] if isinstance(value, list) else value
 
 
-def hash_shape(cell: Cell) -> str:
-    """Return the shape of a cell."""
-    return cell.shape
-
-
 def count_steps(cell: Cell, train_examples: int) -> int:
     """Training steps of the whole run; held-out examples are not trained on."""
     trained = train_examples - cell.config["dataset"]["validation"]

@@ -10,7 +10,7 @@ from statistics import median
 import torch
 from torch import nn
 
-from capsweep.config.cell import Cell, hash_shape
+from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.data.batches import Batch, BatchLoader, EvaluationLoader
 from capsweep.data.splits import EVALUATION_BATCH
@@ -63,7 +63,7 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
         memory["gpu"] = devices.read_taken_memory()
         total = torch.cuda.get_device_properties(device).total_memory
     return Measurement(
-        shape=hash_shape(cell),
+        shape=cell.shape,
         hardware=provenance.name_hardware(),
         seconds_per_step=median(seconds),
         evaluation_seconds_per_image=evaluation_seconds,

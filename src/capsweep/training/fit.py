@@ -21,7 +21,7 @@ from capsweep.runtime import torchvision_cure as torchvision_cure
 from torchvision.utils import save_image
 
 from capsweep.config import code_identity
-from capsweep.config.cell import Cell, hash_shape
+from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.config.validation import count_validation_examples
 from capsweep.data.batches import EvaluatedSplit, EvaluationLoader, seed_of
@@ -178,7 +178,7 @@ def _summarise_run(
         "steps": steps,
         "parameters": sum(parameter.numel() for parameter in task.network.parameters()),
         "seconds": {"fit": fit_seconds},
-        "shape": hash_shape(cell),
+        "shape": cell.shape,
         "hardware": provenance.name_hardware(),
         "images_per_second": images / fit_seconds,
         "peak_memory_bytes": devices.read_memory_peak(),

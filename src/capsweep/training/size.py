@@ -33,7 +33,7 @@ class Measurement:
     """Holds what a cell's shape costs on some hardware, as some steps of it measured.
 
     Attributes:
-        shape: `hash_shape` of the cell.
+        shape: `Cell.shape`.
         hardware: where it ran.
         seconds_per_step: of training.
         evaluation_seconds_per_image: of testing.

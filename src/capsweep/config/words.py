@@ -3,8 +3,8 @@
 A choice is a word. `NAME=value` is one of this table, `key=value` any key of conf/; a list of
 values is an axis. The same words follow `make TARGET` and `capsweep COMMAND`, stand in the command
 line of a job inside a cluster, in the name of a report's folder and in the tags of W&B. To add a
-word, add its row below: where it names a `key`, no other code is needed. docs/words.md has the table
-that this module prints.
+word, add its row below: where it names a `key`, no other code is needed. docs/words.md has the
+table that this module prints.
 
 This module needs Python alone, so that make can use it before there is an environment:
 

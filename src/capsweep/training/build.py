@@ -108,12 +108,8 @@ def build_source(config: Mapping[str, Any]) -> Reader:
         return build_reader(config)
     origin = hash_declared({"sha256": dataset["reader"]["sha256"]})
     targets = config["loss"]["reconstruction"]["weight"] > 0
-    return _instantiate(dataset["shards"])(
-        digits=build_reader(config),
-        origin=origin,
-        targets=targets,
-        classes=dataset["num_classes"],
-    )
+    make = _instantiate(dataset["shards"])
+    return make(digits=build_reader(config), origin=origin, targets=targets)
 
 
 def build_presenter(config: Mapping[str, Any]) -> Presenter:

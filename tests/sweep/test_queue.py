@@ -29,7 +29,7 @@ from capsweep.sweep.limits import Limits
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.resources import Capacity
 from capsweep.tracking.labels import Labels
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training import RunHooks
 
 HOUR = 3600.0
 

@@ -74,8 +74,7 @@ def _run_cell(cell: Cell) -> int:
     from capsweep.sweep.job import Job, run_job
     from capsweep.tracking import mode as modes
     from capsweep.tracking.labels import labels_of
-    from capsweep.training import build, devices
-    from capsweep.training.run_hooks import RunHooks
+    from capsweep.training import RunHooks, build, devices
     from capsweep.training.size import network_size
 
     node_places = places.resolve(cell.config["places"])

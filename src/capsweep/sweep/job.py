@@ -12,7 +12,8 @@ from capsweep.ledger import causes
 from capsweep.ledger.lease import ClaimedElsewhereError, ClaimLostError
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking.labels import Labels
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training import RunHooks
+from capsweep.training.size import calibrate
 
 AUTO = "auto"
 
@@ -106,8 +107,6 @@ def _run_cell(job: Job, hooks: RunHooks) -> dict[str, Any]:
 
 
 def _measure_cell(job: Job, node_places: Places) -> dict[str, Any]:
-    from capsweep.training.calibrate import calibrate
-
     measurement = asdict(measured := calibrate(job.cell, node_places))
     Ledger(node_places.ledger).store.write(measured.name, json.dumps(measurement).encode())
     return measurement

@@ -13,7 +13,7 @@ from typing import Any
 from capsweep.sweep.job import Job, run_job
 from capsweep.sweep.queue import LOOK_SECONDS, JobQueue
 from capsweep.sweep.resources import Capacity, Node
-from capsweep.training.run_hooks import Row, RunHooks, StopFlag
+from capsweep.training import Row, RunHooks, StopFlag
 
 NAMES = ("ray", "local", "array")
 NOTHING = Capacity(0, 0)

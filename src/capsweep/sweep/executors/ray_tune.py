@@ -39,7 +39,7 @@ from capsweep.sweep.executors.cluster_nodes import ClusterNodes
 from capsweep.sweep.job import Job, Outcome, run_job
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.resources import Capacity
-from capsweep.training.run_hooks import Row, RunHooks
+from capsweep.training import Row, RunHooks
 
 logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the queue says why trials end
 

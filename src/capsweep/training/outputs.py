@@ -1,0 +1,141 @@
+"""What a cell leaves beside metrics: its first activations, and its worst test examples.
+
+Shape letters: M test examples, N classes, L classes shown in one image, K worst, C H W image.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
+
+from capsweep.runtime.lightning import Callback, LightningModule, Trainer
+
+# isort: split
+from torchvision.utils import save_image
+
+from capsweep.data.batches import EvaluatedSplit
+from capsweep.ledger.cell_directory import CellDirectory
+from capsweep.ledger.ledger import EVALUATIONS
+from capsweep.model.capsules import PrimaryCapsules
+from capsweep.model.routing import Routed
+from capsweep.statistics import examples
+
+QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+WORST, WORST_COUNT = "worst-examples", 25
+COLUMNS, SCALE = 5, 3  # of their sheet: pictures in a row, pixels of one of theirs
+
+
+class FirstActivations(Callback):
+    """Notes the quantiles of every layer's activations in the very first training step: too silent
+    or too saturated, nothing is learned. "About half of the capsules should be active at the start"
+    (the authors of "Matrix capsules with EM routing", on their choice of first weights).
+
+    `quantiles`: layer -> quantile -> activation; nothing of layers without capsules. It looks
+    at the forward pass that the step makes anyway, and travels in the checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self.quantiles: dict[str, dict[str, float]] = {}
+        self.hooks: list[RemovableHandle] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"quantiles": self.quantiles}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self.quantiles = dict(state_dict["quantiles"])
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step > 0:
+            return
+        for name, module in pl_module.get_submodule("network").named_modules():
+            note = partial(self._note_activations, name)
+            self.hooks.append(module.register_forward_hook(note))
+
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        while self.hooks:
+            self.hooks.pop().remove()
+
+    on_exception = on_train_batch_end
+
+    def _note_activations(self, name: str, module: nn.Module, _: Any, output: Any) -> None:
+        active = find_activations(module, output)
+        if active is not None:
+            self.quantiles[name] = measure_quantiles(active.detach().float())
+
+
+def find_activations(module: nn.Module, output: Any) -> Tensor | None:
+    """Of the capsules that a layer returned; None for other layers, and for the routing inside a
+    layer, which returns what the layer does.
+    """
+    if isinstance(module, PrimaryCapsules):
+        return torch.linalg.vector_norm(output, dim=-1)
+    if isinstance(output, Routed):
+        return output.act_BJ if hasattr(module, "routing") else None
+    return getattr(output, "act_BNI", None)  # layers of matrix capsules
+
+
+def measure_quantiles(active: Tensor) -> dict[str, float]:
+    """By name: q0, q10, ..., q100."""
+    # torch.quantile takes no more than 2^24 values.
+    levels = np.quantile(active.cpu().numpy(), QUANTILES).tolist()
+    return {f"q{100 * q:.0f}": value for q, value in zip(QUANTILES, levels, strict=True)}
+
+
+def write_worst_examples(
+    directory: CellDirectory, scores_MN: np.ndarray, labels: np.ndarray, test: EvaluatedSplit
+) -> None:
+    """Write evals/worst-examples.npz and .png of at most 25 wrongly classified test examples: later
+    neither data nor network are needed to show them. Write nothing where all are right.
+
+    In the .npz: indices [K] among the test examples, labels and predictions [K, L], margins [K] by
+    which a wrong class won, the largest first, scores [K, N], images uint8 [K, C, H, W]; and the
+    caption of the picture.
+    """
+    wrong, margins = examples.find_worst(scores_MN, labels, len(labels))
+    if not len(wrong):
+        return
+    indices_K = wrong[:WORST_COUNT]
+    labels_KL = labels.reshape(len(labels), -1)[indices_K]
+    predictions_KL = examples.predict_classes(scores_MN[indices_K], labels_KL.shape[1])
+    images_KCHW = _present_images(test, indices_K.tolist())
+    names = (map(_join_classes, classes) for classes in (labels_KL, predictions_KL))
+    taken = ", ".join(map(" as ".join, zip(*names, strict=True)))
+    caption = (
+        f"{len(indices_K)} of {len(wrong)} wrongly classified test examples, those of which a "
+        "wrong class was the surest: the margin of its score over the label's falls from left "
+        f"to right and from row to row; each label and what it was taken for: {taken}"
+    )
+    file: dict[str, Any] = {
+        "indices": indices_K,
+        "labels": labels_KL,
+        "predictions": predictions_KL,
+        "margins": margins[:WORST_COUNT],
+        "scores": scores_MN[indices_K],
+        "images": images_KCHW.numpy(),
+        "caption": np.array(caption),
+    }
+    colours = 3 if images_KCHW.shape[1] == 3 else 1  # of other channels the first
+    sheet = F.interpolate(images_KCHW[:, :colours] / 255, scale_factor=SCALE)
+    write_sheet: Any = partial(save_image, sheet, format="png", nrow=COLUMNS)
+    directory.write(f"{EVALUATIONS}/{WORST}.npz", lambda to: np.savez_compressed(to, **file))
+    directory.write(f"{EVALUATIONS}/{WORST}.png", write_sheet)
+
+
+def _join_classes(classes_L: np.ndarray) -> str:
+    return " ".join(map(str, sorted(classes_L.tolist())))
+
+
+def _present_images(test: EvaluatedSplit, indices: list[int]) -> Tensor:
+    """uint8 [K, C, H, W], as the network was shown them; what leaves 0..1 is scaled into it."""
+    images = [test.evaluation_batch(slice(i, i + 1)).images_BCHW for i in indices]
+    images_KCHW = torch.cat(images).float()
+    low_K111 = images_KCHW.amin(dim=(1, 2, 3), keepdim=True).clamp(max=0)
+    high_K111 = images_KCHW.amax(dim=(1, 2, 3), keepdim=True).clamp(min=1)
+    return ((images_KCHW - low_K111) / (high_K111 - low_K111) * 255).round().byte().cpu()

@@ -15,8 +15,8 @@ from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.training import outputs
-from capsweep.training.outputs import QUANTILES, measure_quantiles
+from capsweep.training import fit
+from capsweep.training.fit import QUANTILES, measure_quantiles
 
 TINY = ["dataset=digits", "debug=fast", "batch_size=8"]
 
@@ -63,7 +63,7 @@ class Grey:
 
 
 def write_worst(folder: Path, scores: np.ndarray, labels: np.ndarray, test: Grey) -> dict:
-    outputs.write_worst_examples(CellDirectory(folder), scores, labels, test)
+    fit.write_worst_examples(CellDirectory(folder), scores, labels, test)
     with np.load(folder / "evals" / "worst-examples.npz", allow_pickle=False) as file:
         return dict(file)
 
@@ -73,11 +73,11 @@ def test_a_finished_cell_has_its_worst_examples(small_cell: Callable[..., Cell])
     train(cell)
     folder, (_, known) = find_folder(cell) / "evals", read_outputs(cell)
     with np.load(folder / "worst-examples.npz") as file:
-        assert len(file["indices"]) == outputs.WORST_COUNT
+        assert len(file["indices"]) == fit.WORST_COUNT
         np.testing.assert_array_equal(file["scores"], known["scores"][file["indices"]])
         np.testing.assert_array_equal(file["labels"][:, 0], known["labels"][file["indices"]])
         assert (file["labels"] != file["predictions"]).all()
-        assert file["images"].shape == (outputs.WORST_COUNT, 1, 28, 28)
+        assert file["images"].shape == (fit.WORST_COUNT, 1, 28, 28)
         assert file["images"].max() == 255
     sheet = Image.open(io.BytesIO((folder / "worst-examples.png").read_bytes()))
     assert len(sheet.getcolors(maxcolors=100_000)) > 50
@@ -86,13 +86,13 @@ def test_a_finished_cell_has_its_worst_examples(small_cell: Callable[..., Cell])
 def test_pictures_and_caption_are_those_of_the_examples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outputs.write_worst_examples(CellDirectory(tmp_path), np.eye(3), np.arange(3), Grey())
+    fit.write_worst_examples(CellDirectory(tmp_path), np.eye(3), np.arange(3), Grey())
     assert not (tmp_path / "evals").exists()  # none is classified wrongly
     scores, labels = np.eye(3)[[0, 1, 2, 1]], np.array([0, 2, 2, 0])
     file = write_worst(tmp_path, scores, labels, Grey(scale=0.2))
     assert file["indices"].tolist() == [1, 3]
     assert file["images"][:, 0, 0, 0].tolist() == [51, 153]
-    monkeypatch.setattr(outputs, "WORST_COUNT", 1)
+    monkeypatch.setattr(fit, "WORST_COUNT", 1)
     file = write_worst(tmp_path, scores, labels, Grey())
     assert str(file["caption"]).startswith("1 of 2 wrongly classified test examples")
 

@@ -1,35 +1,122 @@
-"""run(cell, places) -> result: one training run, from configuration to the ledger."""
+"""A job: one cell, from its configuration to its result in the ledger, and how it ended.
+
+Drivers import this: torch and Lightning are imported where a cell is trained.
+"""
 
 import gc
-import logging
-import time
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
-import torch
-
+from capsweep.config import code_identity
+from capsweep.config import places as node_places
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
-from capsweep.data.splits import PreparedSplits
-from capsweep.errors import LeftEarlyError
-from capsweep.ledger import cell_directory
+from capsweep.errors import CodeChangedError, LeftEarlyError
+from capsweep.ledger import causes, cell_directory
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.ledger.lease import ClaimLostError, hold_lease
+from capsweep.ledger.lease import ClaimedElsewhereError, ClaimLostError, hold_lease
 from capsweep.ledger.ledger import METRICS, POINTS, Entry, Ledger
-from capsweep.ledger.stored_files import DATA
-from capsweep.model.convolution import describe_methods
-from capsweep.model.routing import describe_routing
 from capsweep.tracking import content
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
-from capsweep.training import Row, RunHooks, build, callbacks, devices, module, outputs, provenance
-from capsweep.training.callbacks import EpochRecorder, RecordRow, ResumeCheckpoint
-from capsweep.training.module import CapsuleTask
+from capsweep.training import Row, RunHooks, provenance
+from capsweep.training.size import calibrate
 
 CODE = ("numerics", "package")  # the hashes that a result has of its code
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell on its way to a worker, the labels its W&B run is found by, and what it may take.
+
+    gpu, cpu: what the scheduler sets aside, a share of one device or whole ones.
+    dead: the last sign of the claim on the cell that is known to be a dead process's.
+    measures: train a few steps alone to see what the cell costs, and write nothing but that.
+    facts: recorded in the result.
+    code: what decides the cell's numbers in the driver; None: it runs in the driver itself.
+    leave_at: seconds of the epoch, after which the cell leaves at its next epoch end.
+    """
+
+    cell: Cell
+    labels: Labels
+    cpu: float = 1
+    gpu: float = 0
+    dead: str = ""
+    measures: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+    code: str | None = None
+    leave_at: float | None = None
+
+    def to_json(self) -> str:
+        """Return the job as text, for a worker on another node."""
+        return json.dumps({**asdict(self), "cell": self.cell.to_json()})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Job":
+        """Return the job that `to_json` wrote."""
+        plain = json.loads(text)
+        cell, labels = Cell.from_json(plain.pop("cell")), Labels.from_plain(plain.pop("labels"))
+        return cls(cell, labels, **plain)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: its result, the cause of its failure in one line, or who else has it.
+
+    stopped: a search ended it early; it has neither.
+    paused: why it ended and did not fail, to go on later from its checkpoint.
+    ends_sweep: no other job may start, for the reason in `paused`.
+    """
+
+    result: dict[str, Any] | None = None
+    cause: str | None = None
+    elsewhere: str | None = None
+    stopped: bool = False
+    paused: str = ""
+    ends_sweep: bool = False
+
+
+def run_job(job: Job, hooks: RunHooks) -> Outcome:
+    """Run a job to its end. A failure of the cell is an outcome, not an exception: it is in the
+    ledger, and the other cells go on.
+    """
+    config = job.cell.config
+    try:
+        if job.code is not None:
+            code_identity.check_same(config, job.code)
+        is_driver = config["cluster"]["address"] is None
+        here = node_places.resolve(config["places"]) if is_driver else node_places.on_node(config)
+        if job.measures:
+            return Outcome(_measure_cell(job.cell, here))
+        return Outcome(
+            run(
+                job.cell,
+                here,
+                hooks,
+                labels=job.labels,
+                dead=job.dead,
+                facts=job.facts,
+                gpus=job.gpu or None,
+            )
+        )
+    except LeftEarlyError:
+        return Outcome(paused="left at the end of an epoch, its checkpoint kept")
+    except CodeChangedError as error:
+        return Outcome(paused=str(error), ends_sweep=True)
+    except (ClaimedElsewhereError, ClaimLostError) as error:
+        return Outcome(elsewhere=str(error))
+    except Exception as error:  # any failure of a cell, for the reason above
+        return Outcome(cause=causes.describe_cause(error))
+
+
+def _measure_cell(cell: Cell, here: Places) -> dict[str, Any]:
+    measurement = asdict(measured := calibrate(cell, here))
+    Ledger(here.ledger).store.write(measured.name, json.dumps(measurement).encode())
+    return measurement
 
 
 def run(
@@ -53,6 +140,8 @@ def run(
     run early, ConfigError, before all else, for a `_target_` that may not be called: a cell may
     have come from anywhere.
     """
+    from capsweep.training import build, callbacks, fit  # they import torch and Lightning
+
     build.check_targets(cell.config)
     ledger = Ledger(places.ledger)
     hooks, labels = hooks or RunHooks(), labels or Labels()
@@ -89,7 +178,7 @@ def run(
                     directory.append_row(name, row)
                     tracker.log(row)
 
-                result = _train_and_test(cell, places, directory, hooks, record_row, gpus)
+                result = fit.train_and_test(cell, places, directory, hooks, record_row, gpus)
                 tracker.close(0, content.summarise_result(result), directory.path)
                 for name in ("fault", "seconds", "url"):
                     result[f"tracking_{name}"] = getattr(tracker, name)
@@ -130,82 +219,3 @@ def _recording_failures(directory: CellDirectory, hooks: RunHooks) -> Iterator[N
         # Trainer, module and data refer to each other: without this, a worker that runs one cell
         # after the other holds the data sets of several.
         gc.collect()
-
-
-def _train_and_test(
-    cell: Cell,
-    places: Places,
-    directory: CellDirectory,
-    hooks: RunHooks,
-    record_row: RecordRow,
-    gpus: float | None,
-) -> dict[str, Any]:
-    """Train and test a cell, on from its resume.ckpt, and write its files; the result so far.
-
-    record_row: writes a row of metrics.jsonl or steps.jsonl. Raises LeftEarlyError where a hook
-    ended it.
-    """
-    started, device = time.monotonic(), devices.choose_device(cell.config)
-    devices.start_memory_peak()
-    if device.type == "cpu":
-        devices.keep_freed_memory()
-    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    torch.set_num_threads(cell.config["trainer"]["threads"])
-    task = module.make_task(cell)
-    splits = build.load_splits(cell.config, str(places.data), device)
-    recorder = EpochRecorder(task, directory, hooks, record_row, splits.digests)
-    keeper = ResumeCheckpoint(directory, cell.config["trainer"]["checkpoint_interval"], recorder)
-    first = outputs.FirstActivations()
-    resume = keeper.path if keeper.path.exists() else None
-    module.fit_and_test(task, splits, [recorder, keeper, first], resume)
-    _record_methods(directory, task)
-    callbacks.check_reached(recorder.accuracy, recorder.rows)
-    # What an unbroken run would have taken: epochs count for the cost of a cell whoever ran them.
-    seconds = recorder.earlier_seconds + time.monotonic() - started
-    given = (gpus or 1.0) if device.type == "cuda" else 0.0
-    scores_MN, labels_M = task.predictions()
-    scores, labels = scores_MN.float().numpy(), labels_M.numpy()
-    arrays: dict[str, Any] = {"scores": scores, "labels": labels}
-    directory.write("predictions.npz", lambda file: np.savez_compressed(file, **arrays))
-    outputs.write_worst_examples(directory, scores, labels, splits["test"])
-    directory.write("weights.ckpt", lambda file: torch.save(task.network.state_dict(), file))
-    if cell.config["logger"]["name"] == "csv":
-        directory.write_metrics_csv(recorder.rows)
-    return _summarise_run(cell, task, splits, recorder) | {
-        "seconds": {"fit": sum(row["seconds"] for row in recorder.rows), "total": seconds},
-        "gpu_hours": given * seconds / 3600,
-        "first_activations": first.quantiles,
-    }
-
-
-def _record_methods(directory: CellDirectory, task: CapsuleTask) -> None:
-    """Add to the provenance what the network was computed by, which is known once it ran."""
-    stored, routing = directory.read_provenance(), describe_routing(task.network)
-    if routing is not None:
-        stored.setdefault("implementations", {})["routing"] = routing
-    stored["convolutions"] = describe_methods(task.network)
-    if task.captured is not None:  # it has trained, not only tested
-        stored["graphs"] = task.captured.describe()
-    directory.update_provenance(stored)
-
-
-def _summarise_run(
-    cell: Cell, task: CapsuleTask, splits: PreparedSplits, recorder: EpochRecorder
-) -> dict[str, Any]:
-    """Return the result without what the cell has cost."""
-    epochs, steps = len(recorder.rows), recorder.rows[-1]["step"]
-    images = min(len(splits["train"]) * epochs, steps * cell.config["batch_size"])
-    return {
-        "status": "finished",
-        "signature": cell.signature,
-        "metrics": task.epoch_metrics,
-        "epochs": epochs,
-        "steps": steps,
-        "parameters": sum(parameter.numel() for parameter in task.network.parameters()),
-        "shape": cell.shape,
-        "hardware": provenance.name_hardware(),
-        "images_per_second": images / sum(row["seconds"] for row in recorder.rows),
-        "peak_memory_bytes": devices.read_memory_peak(),
-        DATA: splits.digests,
-        "test_sha256": splits.test_fingerprint,
-    }

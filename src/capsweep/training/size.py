@@ -1,5 +1,7 @@
-"""What a cell costs: the size of its network, computed; and the time of its steps, by a calibration:
-a few real training steps, timed, that leave nothing behind. It imports torch only where it needs it.
+"""What a cell costs: the size of its network, computed; the time of its steps, measured by a
+calibration: a few real training steps that leave nothing behind.
+
+Drivers import this: torch is imported where it is used.
 """
 
 import gc

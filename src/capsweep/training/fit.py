@@ -1,8 +1,10 @@
-"""What a cell leaves beside metrics: its first activations, and its worst test examples.
+"""One cell trained and tested; writes its files.
 
 Shape letters: M test examples, N classes, L classes shown in one image, K worst, C H W image.
 """
 
+import logging
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -18,16 +20,103 @@ from capsweep.runtime.lightning import Callback, LightningModule, Trainer
 # isort: split
 from torchvision.utils import save_image
 
+from capsweep.config.cell import Cell
+from capsweep.config.places import Places
 from capsweep.data.batches import EvaluatedSplit
+from capsweep.data.splits import PreparedSplits
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import EVALUATIONS
+from capsweep.ledger.stored_files import DATA
 from capsweep.model.capsules import PrimaryCapsules
-from capsweep.model.routing import Routed
+from capsweep.model.convolution import describe_methods
+from capsweep.model.routing import Routed, describe_routing
 from capsweep.statistics import examples
+from capsweep.training import RunHooks, build, callbacks, devices, provenance
+from capsweep.training.callbacks import EpochRecorder, RecordRow, ResumeCheckpoint
+from capsweep.training.module import CapsuleTask, fit_and_test, make_task
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 WORST, WORST_COUNT = "worst-examples", 25
 COLUMNS, SCALE = 5, 3  # of their sheet: pictures in a row, pixels of one of theirs
+
+
+def train_and_test(
+    cell: Cell,
+    places: Places,
+    directory: CellDirectory,
+    hooks: RunHooks,
+    record_row: RecordRow,
+    gpus: float | None,
+) -> dict[str, Any]:
+    """Train and test a cell, on from its resume.ckpt, and write its files; the result so far.
+
+    record_row: writes a row of metrics.jsonl or steps.jsonl. Raises LeftEarlyError where a hook
+    ended it.
+    """
+    started, device = time.monotonic(), devices.choose_device(cell.config)
+    devices.start_memory_peak()
+    if device.type == "cpu":
+        devices.keep_freed_memory()
+    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+    torch.set_num_threads(cell.config["trainer"]["threads"])
+    task = make_task(cell)
+    splits = build.load_splits(cell.config, str(places.data), device)
+    recorder = EpochRecorder(task, directory, hooks, record_row, splits.digests)
+    keeper = ResumeCheckpoint(directory, cell.config["trainer"]["checkpoint_interval"], recorder)
+    first = FirstActivations()
+    resume = keeper.path if keeper.path.exists() else None
+    fit_and_test(task, splits, [recorder, keeper, first], resume)
+    _record_methods(directory, task)
+    callbacks.check_reached(recorder.accuracy, recorder.rows)
+    # What an unbroken run would have taken: epochs count for the cost of a cell whoever ran them.
+    seconds = recorder.earlier_seconds + time.monotonic() - started
+    given = (gpus or 1.0) if device.type == "cuda" else 0.0
+    scores_MN, labels_M = task.predictions()
+    scores, labels = scores_MN.float().numpy(), labels_M.numpy()
+    arrays: dict[str, Any] = {"scores": scores, "labels": labels}
+    directory.write("predictions.npz", lambda file: np.savez_compressed(file, **arrays))
+    write_worst_examples(directory, scores, labels, splits["test"])
+    directory.write("weights.ckpt", lambda file: torch.save(task.network.state_dict(), file))
+    if cell.config["logger"]["name"] == "csv":
+        directory.write_metrics_csv(recorder.rows)
+    return _summarise_run(cell, task, splits, recorder) | {
+        "seconds": {"fit": sum(row["seconds"] for row in recorder.rows), "total": seconds},
+        "gpu_hours": given * seconds / 3600,
+        "first_activations": first.quantiles,
+    }
+
+
+def _record_methods(directory: CellDirectory, task: CapsuleTask) -> None:
+    """Add to the provenance what the network was computed by, which is known once it ran."""
+    stored, routing = directory.read_provenance(), describe_routing(task.network)
+    if routing is not None:
+        stored.setdefault("implementations", {})["routing"] = routing
+    stored["convolutions"] = describe_methods(task.network)
+    if task.captured is not None:  # it has trained, not only tested
+        stored["graphs"] = task.captured.describe()
+    directory.update_provenance(stored)
+
+
+def _summarise_run(
+    cell: Cell, task: CapsuleTask, splits: PreparedSplits, recorder: EpochRecorder
+) -> dict[str, Any]:
+    """Return the result without what the cell has cost."""
+    epochs, steps = len(recorder.rows), recorder.rows[-1]["step"]
+    images = min(len(splits["train"]) * epochs, steps * cell.config["batch_size"])
+    return {
+        "status": "finished",
+        "signature": cell.signature,
+        "metrics": task.epoch_metrics,
+        "epochs": epochs,
+        "steps": steps,
+        "parameters": sum(parameter.numel() for parameter in task.network.parameters()),
+        "shape": cell.shape,
+        "hardware": provenance.name_hardware(),
+        "images_per_second": images / sum(row["seconds"] for row in recorder.rows),
+        "peak_memory_bytes": devices.read_memory_peak(),
+        DATA: splits.digests,
+        "test_sha256": splits.test_fingerprint,
+    }
 
 
 class FirstActivations(Callback):

@@ -15,10 +15,10 @@ from capsweep.report import render, table
 from capsweep.report.table import ResultTable
 from capsweep.sweep import choices, expand, search, trials
 from capsweep.sweep import queue as queues
-from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.search import TrialQueue
 from capsweep.sweep.spec import Sweep
 from capsweep.tracking.labels import labels_of
+from capsweep.training.run import Job, Outcome
 
 SEARCH = """\
 question: Which rate?

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsweep.runtime import torchvision_cure as torchvision_cure
+from capsweep.runtime.lightning import Callback, LightningEnvironment, Trainer
 
 # isort: split
 from torchvision.utils import save_image
@@ -32,7 +32,6 @@ from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.ledger.stored_files import DATA
 from capsweep.model.convolution import describe_methods
 from capsweep.model.routing import describe_routing
-from capsweep.runtime.lightning import Callback, LightningEnvironment, Trainer
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics import examples
 from capsweep.training import build, callbacks, devices, provenance

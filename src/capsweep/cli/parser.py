@@ -126,7 +126,7 @@ GROUPS = {
 
 
 # Where a command is carried out, if not in a module of its name.
-MODULES = {**dict.fromkeys(("attach", "status", "stop"), "jobs"), "info": "plan"}
+MODULES = {**dict.fromkeys(("attach", "status", "stop"), "sweep"), "info": "plan"}
 # What make calls a command of a group, where that is not the group's name.
 TARGETS = {"data make": "shards", "wandb sync": "wandb-sync", "wandb dashboard": "dashboard"}
 

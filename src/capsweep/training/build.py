@@ -19,7 +19,7 @@ from capsweep.data.splits import PreparedSplits, prepare_splits
 from capsweep.errors import ConfigError
 from capsweep.model.convolution import lay_out_weights, set_method
 from capsweep.shards.manifest import hash_declared
-from capsweep.training.objective import Classification, Objective
+from capsweep.training.step import Classification, Objective
 
 FUSED_KEY = "trainer.fused_optimizer"
 

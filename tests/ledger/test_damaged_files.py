@@ -22,7 +22,7 @@ from capsweep import cli
 from capsweep.errors import UserError
 from capsweep.ledger import lease, listing, upkeep, verify
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of, load_predictions
-from capsweep.report import cells, publish, table
+from capsweep.report import publish, table
 from capsweep.sweep import plan
 from capsweep.sweep.estimates import read_estimates
 from capsweep.sweep.expand import Point
@@ -125,8 +125,7 @@ def readers(whole: Path) -> Readers:
 
     def report(ledger: Ledger) -> None:
         answer = table.build_table(sweep, points, ledger)
-        cells.read_fields(answer, ledger)
-        publish.describe_training(answer, ledger)
+        publish.describe_training(answer)
 
     def list_unsynced(ledger: Ledger) -> None:
         sync.find_unsynced(ledger, whole, "s", ledger.list_signatures())

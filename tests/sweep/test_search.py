@@ -15,10 +15,10 @@ from capsweep.report import render, table
 from capsweep.report.table import ResultTable
 from capsweep.sweep import choices, expand, search, trials
 from capsweep.sweep import queue as queues
-from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.search import TrialQueue
 from capsweep.sweep.spec import Sweep
 from capsweep.tracking.labels import labels_of
+from capsweep.training.run import Job, Outcome
 
 SEARCH = """\
 question: Which rate?
@@ -241,7 +241,7 @@ def test_trials_are_rows_of_their_arms_the_best_first_and_live_lines_name_them_a
     write_cell(ledger, jobs[2], **{"error.txt": "ValueError: no"})
     write_cell(ledger, jobs[3], **{"stopped.json": {"epochs": 1}})
     answer = tabulate(sweep, ledger)
-    points = [group.points[0] for group in answer.groups]
+    points = answer.points
     assert [p.cell.signature for p in points] == [jobs[i].cell.signature for i in (1, 0, 2)]
     assert [point.title for point in points] == [queue.names[p.cell.signature] for p in points]
     assert [row.coordinates[0] for row in answer.rows] == [point.arm for point in points]

@@ -26,14 +26,11 @@ from capsweep.storage.files import hash_bytes
 SHARDS = ("capsweep.shards.batches.", "capsweep.shards.reader.")
 TARGETS = ("capsweep.data.", *SHARDS, "capsweep.model.", "torch.nn.", "torch.optim.")
 
-# A cell runs through what these import; its network, routing, loss and reader are named by its
-# `_target_`s, and `hash_numerics` adds what other keys choose.
-ROOTS = ("capsweep.training.fit",)
+# A cell trains through what these import; its network, routing, loss and reader are named by its
+# `_target_`s, and `hash_numerics` adds what other keys choose. What starts a training, measures it,
+# stores it or reports it is beside these, and decides none of its numbers.
+ROOTS = ("capsweep.training.module", "capsweep.training.callbacks")
 NUMERICS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "capsweep.training.")
-# They start a training, measure it, store it or report it, and decide none of its numbers.
-APART = frozenset(
-    f"capsweep.training.{name}" for name in ("calibrate", "provenance", "run", "run_hooks", "size")
-)
 CHOSEN = frozenset({"capsweep.data.image_batches"})
 
 
@@ -134,7 +131,7 @@ def _find_closure(modules: frozenset[str]) -> frozenset[str]:
         closure.add(module)
         imports = map(_find_module, _parse_modules()[module][1])
         counted = {name for name in imports if name and name.startswith(NUMERICS)}
-        waiting |= counted - closure - APART - CHOSEN
+        waiting |= counted - closure - CHOSEN
     return frozenset(closure)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from capsweep.config.cell import flat
@@ -106,12 +105,10 @@ def _describe_place(made: Mapping[str, Any], science: Mapping[str, Any]) -> str 
     return name and name.removesuffix(f" · seed {science.get('seed')}")
 
 
-def read_circumstances(ledger: Ledger, signature: str, result: Mapping[str, Any]) -> dict[str, str]:
+def describe_circumstances(made: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, str]:
     """Return what made a finished cell, in words: hardware, torch, code and the fingerprint of its
-    data. A damaged provenance is printed, and says nothing.
+    data. made: its provenance.
     """
-    read = partial(ledger.read_provenance, signature, result)
-    made = stored_files.read_if_sound(read) or {}
     fingerprint = made.get("fingerprint")
     if isinstance(fingerprint, dict):  # a hash for each file
         fingerprint = hash_bytes(json.dumps(fingerprint, sort_keys=True).encode())

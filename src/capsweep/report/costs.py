@@ -12,6 +12,7 @@ from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.ledger.records import Couplings
 from capsweep.report import grid
+from capsweep.report.cells import TableCell
 from capsweep.report.grid import MISSING, format_value
 from capsweep.report.table import ResultTable
 from capsweep.statistics.seeds import summarise_values
@@ -81,36 +82,37 @@ def list_costs(table: ResultTable, ledger: Ledger) -> list[str]:
     keys = (*table.sweep.rows, *table.sweep.columns)
     shown = range(len(keys))
     cells = _group_cells(table, shown)
-    measured = {place: _read_contents(names, ledger) for place, names in cells.items()}
+    measured = {place: _read_contents(each, ledger) for place, each in cells.items()}
     is_measured = any(measured.values())
     if not is_measured:
         shown = [number for number in shown if not keys[number].startswith("optim")]
         cells = _group_cells(table, shown)
     header = [*(keys[number] for number in shown), "parameters", "images/s"]
     lines = []
-    for place, signatures in cells.items():
-        start = [*map(format_value, place), *_describe_sizes(signatures, ledger)]
+    for place, each in cells.items():
+        start = [*map(format_value, place), *_describe_sizes(each)]
         rows = _list_measures(measured[place]) if is_measured else ([],)
         lines += [[*start, *measures] for measures in rows]
     header += ["layer", "measured", *COLUMNS] if is_measured else []
     return [grid.pipe_table(header, lines), NOTE, *(NOTES if is_measured else ())]
 
 
-def _group_cells(table: ResultTable, shown: Sequence[int]) -> dict[tuple[Any, ...], list[str]]:
-    """Return signatures of finished cells by the coordinates of those numbers."""
-    cells: dict[tuple[Any, ...], list[str]] = {}
-    for row in table.rows:
-        for column, group in zip(table.columns, row.values, strict=True):
-            if group is not None and group.by_seed:
-                place = (*row.coordinates, *column)
-                signatures = [group.cells[seed] for seed in group.by_seed]
-                cells.setdefault(tuple(place[number] for number in shown), []).extend(signatures)
+def _group_cells(
+    table: ResultTable, shown: Sequence[int]
+) -> dict[tuple[Any, ...], list[TableCell]]:
+    """Return the measured cells by the coordinates of those numbers."""
+    cells: dict[tuple[Any, ...], list[TableCell]] = {}
+    for group in table.groups:
+        if group.by_seed:
+            place = (*table.rows[group.row].coordinates, *table.columns[group.column])
+            measured = [group.cells[seed] for seed in group.by_seed]
+            cells.setdefault(tuple(place[number] for number in shown), []).extend(measured)
     return cells
 
 
-def _describe_sizes(signatures: Sequence[str], ledger: Ledger) -> list[str]:
+def _describe_sizes(cells: Sequence[TableCell]) -> list[str]:
     """Return parameters and speed of training."""
-    results = [ledger.read_result(signature) or {} for signature in signatures]
+    results = [cell.result for cell in cells]
     sizes = sorted({result["parameters"] for result in results if "parameters" in result})
     speeds = [speed for result in results if (speed := result.get("images_per_second"))]
     return [
@@ -119,12 +121,12 @@ def _describe_sizes(signatures: Sequence[str], ledger: Ledger) -> list[str]:
     ]
 
 
-def _read_contents(signatures: Sequence[str], ledger: Ledger) -> list[Content]:
-    stored = (ledger.read(signature, f"{EVALUATIONS}/{ROUTING}") for signature in signatures)
+def _read_contents(cells: Sequence[TableCell], ledger: Ledger) -> list[Content]:
+    names = (cell.signature for cell in cells if ROUTING in cell.evaluations)
     return [
         stored_files.parse_json(content, ROUTING, "evaluate the cell again", Couplings)
-        for content in stored
-        if content is not None
+        for name in names
+        if (content := ledger.read(name, f"{EVALUATIONS}/{ROUTING}")) is not None
     ]
 
 

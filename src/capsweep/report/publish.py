@@ -11,7 +11,6 @@ from typing import Any
 from capsweep.errors import UserError
 from capsweep.ledger import archive, transfer
 from capsweep.ledger.ledger import Ledger
-from capsweep.ledger.listing import read_hardware
 from capsweep.report import costs, formatted_table, grid, render
 from capsweep.report.table import ResultTable
 from capsweep.runtime.terminal import count_of
@@ -67,7 +66,7 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None
         raise UserError(f"{refused}: no cell is finished; run the sweep first")
     if formatted.warnings:
         raise UserError(f"{refused}: {' '.join(formatted.warnings)} Leave limit_batches out")
-    training = describe_training(table, ledger)
+    training = describe_training(table)
     # A page stays and code moves on: it names the commits of its cells, and not today's.
     parts = [text for text in render.list_paragraphs(formatted) if not text.startswith(grid.STALE)]
     beside, decisions = costs.list_costs(table, ledger), describe_decisions(table)
@@ -91,8 +90,7 @@ def keep_cells(table: ResultTable, ledger: Ledger, file: Path) -> None:
     """
     made = file.with_name(f"new-{file.name}")
     made.unlink(missing_ok=True)
-    cells = dict.fromkeys(point.cell.signature for point in table.points)
-    ended = transfer.list_ended_cells(ledger.entries(cells))
+    ended = transfer.list_ended_cells({cell.signature: cell.entry for cell in table.cells})
     transfer.export_cells(ledger, ended, made, transfer.is_result)
     try:
         transfer.verify_export(made)
@@ -113,8 +111,8 @@ def describe_decisions(table: ResultTable) -> list[str]:
     """
     sentences = []
     for number, column in enumerate(table.columns):
-        rows = [(grid.describe_row(r.coordinates), r.values[number]) for r in table.rows]
-        differences = {name: (g.difference, g.p) for name, g in rows if g and g.difference}
+        groups = [g for g in table.groups if g.column == number]
+        differences = {g.name: (g.difference, g.p) for g in groups if g.difference}
         tested = {n: (d, p) for n, (d, p) in differences.items() if d.interval and p is not None}
         decided = {name: d for name, (d, p) in tested.items() if p < LEVEL}
         others = {name: d.interval for name, (d, p) in tested.items() if d.interval and p >= LEVEL}
@@ -152,25 +150,22 @@ def _format(table: ResultTable, difference: float) -> str:
     return table.measure.format_number(difference, "+")
 
 
-def describe_training(table: ResultTable, ledger: Ledger) -> str:
+def describe_training(table: ResultTable) -> str:
     """Return `printed this, from 9 cells of 2 epochs, trained 2026-11-01 in 4 min 10 s of cells on
     ...`, of the cells that count in the table. The time is that of the cells one after another;
     some may have run side by side.
-
-    Raises DamageError for a cell whose file of that is damaged.
     """
-    cells = list(dict.fromkeys(g.cells[seed] for g in table.groups for seed in g.by_seed))
-    provenances = [ledger.read_provenance(signature) for signature in cells]
-    by_cell = [ledger.read_rows(signature) for signature in cells]
-    days = _describe_span({str(each.get("started", "?"))[:10] for each in provenances})
-    epochs = _describe_span({len(rows) for rows in by_cell})
+    measured = {g.cells[seed].signature for g in table.groups for seed in g.by_seed}
+    cells = [cell for cell in table.cells if cell.signature in measured]
+    days = _describe_span({str(cell.provenance.get("started", "?"))[:10] for cell in cells})
+    epochs = _describe_span({len(cell.rows) for cell in cells})
     noun = "epoch" if epochs == "1" else "epochs"
-    hardware = sorted({read_hardware(each) or "unknown hardware" for each in provenances})
-    seconds = sum(row.get("seconds", 0.0) for rows in by_cell for row in rows)
+    seconds = sum(row.get("seconds", 0.0) for cell in cells for row in cell.rows)
     return (
         f"printed this, from {count_of(len(cells), 'cell')} of {epochs} {noun}, trained {days} in "
-        f"{grid.format_duration(seconds)} of cells on {', '.join(hardware)}, by "
-        f"{'; '.join(sorted(set(map(_describe_code, provenances))))}"
+        f"{grid.format_duration(seconds)} of cells on "
+        f"{', '.join(sorted({cell.hardware for cell in cells}))}, by "
+        f"{'; '.join(sorted({_describe_code(cell.provenance) for cell in cells}))}"
     )
 
 

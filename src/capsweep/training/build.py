@@ -19,7 +19,7 @@ from capsweep.data.splits import PreparedSplits, prepare_splits
 from capsweep.errors import ConfigError
 from capsweep.model.convolution import lay_out_weights, set_method
 from capsweep.shards.manifest import hash_declared
-from capsweep.training.objective import Classification, Objective
+from capsweep.training.step import Classification, Objective
 
 FUSED_KEY = "trainer.fused_optimizer"
 
@@ -108,12 +108,8 @@ def build_source(config: Mapping[str, Any]) -> Reader:
         return build_reader(config)
     origin = hash_declared({"sha256": dataset["reader"]["sha256"]})
     targets = config["loss"]["reconstruction"]["weight"] > 0
-    return _instantiate(dataset["shards"])(
-        digits=build_reader(config),
-        origin=origin,
-        targets=targets,
-        classes=dataset["num_classes"],
-    )
+    make = _instantiate(dataset["shards"])
+    return make(digits=build_reader(config), origin=origin, targets=targets)
 
 
 def build_presenter(config: Mapping[str, Any]) -> Presenter:

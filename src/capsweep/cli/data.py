@@ -17,7 +17,7 @@ from capsweep.config import compose, places
 from capsweep.config.overrides import render
 from capsweep.data.images import TestedElsewhere
 from capsweep.errors import ConfigError, UserError
-from capsweep.report import pictures
+from capsweep.report import charts
 from capsweep.runtime import terminal
 from capsweep.runtime.terminal import count_of
 from capsweep.shards import making, making_plan, verify
@@ -178,7 +178,7 @@ def run_info(parsed: argparse.Namespace) -> None:
     manifest = read_manifest(parsed.path)
     picture = parsed.picture or Path(f"{parsed.path.resolve().name or 'shards'}-examples.png")
     grid = _make_grid(parsed.path, manifest)
-    write_atomically(picture, lambda file: file.write(pictures.draw_grid(grid)))
+    write_atomically(picture, lambda file: file.write(charts.draw_grid(grid)))
     print(*_describe_manifest(parsed.path, manifest), sep="\n")
     data = _find_data(_list_places(parsed))
     print(f"train on it: {_make_train_command(parsed.path, manifest.content, data)}")
@@ -197,7 +197,7 @@ def _describe_manifest(folder: Path, manifest: Manifest) -> Iterator[str]:
         yield f"{f'{name}:':<12} {dtype} {'x'.join(map(str, shape)) or 'number'} of each example"
 
 
-def _make_grid(folder: Path, manifest: Manifest) -> pictures.Grid:
+def _make_grid(folder: Path, manifest: Manifest) -> charts.Grid:
     """Return the first examples of each split."""
     content = manifest.content
     count = min(EXAMPLES, *content.splits.values())
@@ -205,10 +205,10 @@ def _make_grid(folder: Path, manifest: Manifest) -> pictures.Grid:
     for split in content.splits:
         stored = StoredRanges(folder, manifest, split, ["images", "labels"])
         arrays = read_range(stored, 0, count)
-        tiles_RKHW3.append(pictures.to_rgb(arrays["images"] / 255))
+        tiles_RKHW3.append(charts.to_rgb(arrays["images"] / 255))
         labels_KL = arrays["labels"].reshape(count, -1)
         below.append([", ".join(map(str, labels_L)) for labels_L in labels_KL])
-    return pictures.Grid(
+    return charts.Grid(
         np.stack(tiles_RKHW3),
         list(content.splits),
         [f"example {k}" if k == 0 else str(k) for k in range(count)],

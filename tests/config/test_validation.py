@@ -13,7 +13,7 @@ from capsweep.config.cell import Cell
 from capsweep.config.validation import check_config
 from capsweep.errors import ConfigError, DataError
 from capsweep.ledger import causes
-from capsweep.tracking.labels import labels_of
+from capsweep.tracking.content import labels_of
 from capsweep.training import build, provenance
 from capsweep.training.run import run
 

@@ -1,6 +1,5 @@
 """A tracking process of its own for every test, a server, and cells that are tracked."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.runtime import terminal
 from capsweep.tracking import tracker
-from capsweep.tracking.labels import Labels
+from capsweep.tracking.content import Labels
 from capsweep.tracking.tracker import Child
 from capsweep.training import RunHooks
 from capsweep.training.run import run
@@ -29,7 +28,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Child]]:
     terminal.print_once.cache_clear()
     own: list[Child] = []
     monkeypatch.setattr(tracker, "IDLE", own)
-    monkeypatch.setattr(tracker, "FAULTS", Counter())
+    monkeypatch.setattr(tracker.Tracker, "faults", 0)
     yield own
     for child in own:
         child.kill()

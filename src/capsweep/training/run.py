@@ -21,7 +21,7 @@ from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.lease import ClaimedElsewhereError, ClaimLostError, hold_lease
 from capsweep.ledger.ledger import METRICS, POINTS, Entry, Ledger
 from capsweep.tracking import content
-from capsweep.tracking.labels import Labels
+from capsweep.tracking.content import Labels
 from capsweep.tracking.tracker import Tracker
 from capsweep.training import Row, RunHooks, provenance
 from capsweep.training.size import calibrate

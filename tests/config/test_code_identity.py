@@ -87,7 +87,7 @@ def insert_into(file: str) -> tuple[str, str, str]:
 
 
 DYNAMIC, EM = insert_into("model/routing/dynamic.py"), insert_into("model/routing/em.py")
-SHARDS = ("shards/groups.py", "BLOCK = 2500", "BLOCK = 500")
+SHARDS = ("shards/batches.py", "BLOCK = 2500", "BLOCK = 500")
 
 
 @pytest.mark.parametrize(

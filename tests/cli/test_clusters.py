@@ -10,13 +10,13 @@ from fake_programs import Programs
 pytest.importorskip("ray")
 
 from capsweep import cli
-from capsweep.cli import jobs as commands
-from capsweep.cluster import submit
+from capsweep.cli import sweep as commands
+from capsweep.cluster import driver
 from capsweep.cluster.client import SweepJob
 
 NAME = "capsweep-ablation-01234567"
 COMMAND = "exec python -m capsweep sweep ablation"
-JOB = SweepJob(f"{NAME}-1", NAME, "ablation", 1, "RUNNING", COMMAND, "", 0.0, None, None)
+JOB = SweepJob(f"{NAME}-1", NAME, "ablation", 1, "RUNNING", COMMAND, "", 0.0, None)
 
 
 class Head:
@@ -100,7 +100,7 @@ def test_a_command_that_runs_already_is_named(
 ) -> None:
     monkeypatch.setattr(commands, "open_jobs", lambda cluster: Head())
     job = replace(JOB, code="another")
-    monkeypatch.setattr(submit, "submit_sweep", lambda *arguments: (job, False))
+    monkeypatch.setattr(driver, "submit_sweep", lambda *arguments: (job, False))
     assert cli.main(["sweep", "ablation", "SEEDS=1", "CLUSTER=address", "--detach"]) == 0
     printed = capsys.readouterr().out
     assert "this command runs already" in printed

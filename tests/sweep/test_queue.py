@@ -24,12 +24,12 @@ from capsweep.ledger import causes, lease
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.sweep import queue as queues
 from capsweep.sweep.estimates import Estimates
-from capsweep.sweep.job import Job, Outcome, run_job
 from capsweep.sweep.limits import Limits
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.resources import Capacity
 from capsweep.tracking.labels import Labels
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training import RunHooks
+from capsweep.training.run import Job, Outcome, run_job
 
 HOUR = 3600.0
 

@@ -12,10 +12,10 @@ from ray.tune.search import Searcher
 
 from capsweep.ledger import causes
 from capsweep.ledger.causes import CauseKind
-from capsweep.sweep.executors import ray_tune
-from capsweep.sweep.executors.cluster_nodes import ClusterNodes
-from capsweep.sweep.executors.ray_tune import QueueSearcher
-from capsweep.sweep.job import Outcome
+from capsweep.sweep import ray_tune
+from capsweep.sweep.cluster_nodes import ClusterNodes
+from capsweep.sweep.ray_tune import QueueSearcher
+from capsweep.training.run import Outcome
 
 REFUSED = Outcome(cause="NodeError: node first has torch 1.0, not 2.0")
 

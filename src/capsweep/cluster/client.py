@@ -25,7 +25,7 @@ from ray._private.authentication.authentication_token_setup import ensure_token_
 from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 from ray.job_submission import JobSubmissionClient
 
-from capsweep.errors import ConfigError
+from capsweep.errors import ConfigError, UnreachableError
 
 for _name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # the second sets its own
     logging.getLogger(_name).setLevel(logging.WARNING)
@@ -44,14 +44,10 @@ def is_url(address: str | None) -> bool:
     return address is not None and address.startswith(("http://", "https://"))
 
 
-class UnreachableError(ConfigError):
-    """Nobody answers: the cluster, its dashboard or the tunnel is not there."""
-
-
 @dataclass(frozen=True)
 class SweepJob:
-    """A sweep's job. name: of its command. number: of the run of that. since, until: seconds of the
-    epoch. command: what its driver runs. code: a hash of the package and the sweep file that it was
+    """A sweep's job. name: of its command. number: of the run of that. since: seconds of the epoch.
+    command: what its driver runs. code: a hash of the package and the sweep file that it was
     sent with; None where it came with an image.
     """
 
@@ -63,7 +59,6 @@ class SweepJob:
     command: str
     message: str
     since: float | None
-    until: float | None
     status: int | None
     code: str | None = None
 
@@ -233,7 +228,6 @@ def _read_job(details: Any) -> SweepJob | None:
         command=details.entrypoint,
         message=details.message or "",
         since=details.start_time and details.start_time / 1000,
-        until=details.end_time and details.end_time / 1000,
         status=details.driver_exit_code,
         code=(details.metadata or {}).get(CODE),
     )

@@ -2,10 +2,11 @@
 
 import importlib.util
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -17,17 +18,16 @@ from capsweep.runtime import terminal
 from capsweep.runtime.terminal import count_of
 from capsweep.storage import stores
 from capsweep.storage.stores import is_url
-from capsweep.sweep import executors, expand, more_seeds, plan
+from capsweep.sweep import expand, more_seeds, plan
 from capsweep.sweep.estimates import Estimates, calibrate_cells, read_estimates
-from capsweep.sweep.executors import Cluster, Executor
 from capsweep.sweep.expand import Point
-from capsweep.sweep.job import Job
 from capsweep.sweep.limits import Limits
 from capsweep.sweep.plan import Plan, PlannedCell
 from capsweep.sweep.progress import SweepProgress, estimate_works
-from capsweep.sweep.queue import JobQueue
+from capsweep.sweep.queue import Executor, JobQueue, execute_locally
 from capsweep.sweep.spec import Sweep
 from capsweep.tracking import mode as modes
+from capsweep.training.run import Job
 
 # Exit statuses; 2 is bad input. UNFINISHED: a bound of the command came first.
 FINISHED, FAILED, UNFINISHED, INTERRUPTED = 0, 1, 3, 130
@@ -68,10 +68,10 @@ def _count_flops(planned: PlannedCell) -> float:
 
 def choose_executor(name: str) -> Executor:
     """Return the executor of that name. Raises ConfigError for no name, or where Ray is absent."""
-    if name not in executors.NAMES:
-        raise ConfigError(f"EXECUTOR={name}: have {', '.join(executors.NAMES)}")
-    if name != "ray":  # a job of an array runs its part of the cells by itself
-        return executors.execute_locally
+    if name in ("local", "array"):  # a job of an array runs its part of the cells by itself
+        return execute_locally
+    if name != "ray":
+        raise ConfigError(f"EXECUTOR={name}: have ray, local, array")
     for package in ("ray", "pandas"):  # found and not imported, which takes a second
         if importlib.util.find_spec(package) is None:
             cure = "install ray[tune] or set EXECUTOR=local"
@@ -79,11 +79,12 @@ def choose_executor(name: str) -> Executor:
     return _execute_on_ray
 
 
-def _execute_on_ray(queue: JobQueue, scratch: Path, cluster: Cluster) -> None:
-    terminal.announce(f"joining {cluster.address}" if cluster.address else "starting Ray here")
-    from capsweep.sweep.executors import ray_tune
+def _execute_on_ray(queue: JobQueue, scratch: Path, config: Mapping[str, Any]) -> None:
+    address = config["cluster"]["address"]
+    terminal.announce(f"joining {address}" if address else "starting Ray here")
+    from capsweep.sweep import ray_tune
 
-    ray_tune.execute(queue, scratch, cluster)
+    ray_tune.execute(queue, scratch, config)
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     works = estimate_works([planned.cell for planned in due], costs)
     with SweepProgress(console, names, len(due), sweep.metric, works, ledger) as progress:
         queue = JobQueue(jobs, ledger, progress, costs, limits)
-        execute(queue, node.storage / "ray", Cluster.from_config(config))
+        execute(queue, node.storage / "ray", config)
     finished = len(ready.cells) - len(due) - repeats + progress.done
     lines = _describe_repeats(repeats, why)
     return describe_end(queue, finished, len(ready.cells), "cell", lines)

@@ -7,8 +7,11 @@ here, for every executor alike.
 import math
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from capsweep.ledger import causes, lease
@@ -16,9 +19,10 @@ from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.lease import LeaseMonitor
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.estimates import Estimates
-from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
 from capsweep.sweep.resources import Capacity, GpuSharing
+from capsweep.training import Row, RunHooks, StopFlag
+from capsweep.training.run import Job, Outcome, run_job
 
 LOOK_SECONDS = 2.0  # between two looks at cells that other processes run
 FRUITLESS = 3  # losses in a row without an advanced checkpoint, after which a cell has failed
@@ -247,3 +251,30 @@ class JobQueue:
 
 def _key(job: Job) -> str:
     return f"measure {job.cell.signature}" if job.measures else job.cell.signature
+
+
+# Runs jobs until the queue is exhausted; returns early, without an exception, when the user
+# interrupts. The folder is of this machine; the configuration is of one of the cells.
+Executor = Callable[[JobQueue, Path, Mapping[str, Any]], None]
+
+
+def execute_locally(queue: JobQueue, *_: object) -> None:
+    """Run jobs in this process, one after the other, with neither Ray nor W&B needed; returns at
+    Ctrl-C. At SIGTERM, as of a job of Slurm that is preempted, the cell ends after its epoch.
+    """
+    queue.set_capacity(Capacity())
+    stop_flag = StopFlag()
+    with stop_flag.handling_sigterm(), suppress(KeyboardInterrupt):
+        while not queue.is_exhausted and not stop_flag.is_set:
+            job = queue.next_job()
+            if job is None:
+                time.sleep(LOOK_SECONDS)
+                continue
+            queue.on_start(job)
+            hooks = RunHooks(on_epoch=partial(_report_epoch, queue, job), stop_flag=stop_flag)
+            queue.on_end(job, run_job(job, hooks))
+
+
+def _report_epoch(queue: JobQueue, job: Job, row: Row) -> bool:
+    queue.on_epoch(job, row)
+    return queue.limits.is_stopping

@@ -3,15 +3,17 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from capsweep.config import code_identity, compose, places
 from capsweep.config.cell import Cell
 from capsweep.config.overrides import render
 from capsweep.errors import ConfigError, UserError
+from capsweep.ledger import stored_files
 from capsweep.ledger.causes import find_differences
 from capsweep.ledger.ledger import Ledger
-from capsweep.ledger.listing import read_circumstances
+from capsweep.ledger.listing import describe_circumstances
 from capsweep.runtime.terminal import format_command
 
 OVERRIDE = re.compile(r"(?!hydra\b)[A-Za-z_][A-Za-z0-9_./]*=.*")
@@ -42,7 +44,8 @@ def read_making(ledger: Ledger, signature: str) -> Making | None:
     """Return what came of a cell; None where it is not finished."""
     if (result := ledger.read_result(signature)) is None:
         return None
-    return Making(result["metrics"], read_circumstances(ledger, signature, result))
+    made = stored_files.read_if_sound(partial(ledger.read_provenance, signature, result)) or {}
+    return Making(result["metrics"], describe_circumstances(made, result))
 
 
 def find_recipe(ledger: Ledger, signature: str) -> Recipe:

@@ -1,23 +1,122 @@
-"""run(cell, places) -> result: one training run, from configuration to the ledger."""
+"""A job: one cell, from its configuration to its result in the ledger, and how it ended.
+
+Drivers import this: torch and Lightning are imported where a cell is trained.
+"""
 
 import gc
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from capsweep.config import code_identity
+from capsweep.config import places as node_places
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
-from capsweep.errors import LeftEarlyError
-from capsweep.ledger import cell_directory
+from capsweep.errors import CodeChangedError, LeftEarlyError
+from capsweep.ledger import causes, cell_directory
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.ledger.lease import ClaimLostError, Lease, hold_lease
+from capsweep.ledger.lease import ClaimedElsewhereError, ClaimLostError, hold_lease
 from capsweep.ledger.ledger import METRICS, POINTS, Entry, Ledger
 from capsweep.tracking import content
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
-from capsweep.training import build, callbacks, fit, provenance
-from capsweep.training.run_hooks import Row, RunHooks
+from capsweep.training import Row, RunHooks, provenance
+from capsweep.training.size import calibrate
+
+CODE = ("numerics", "package")  # the hashes that a result has of its code
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell on its way to a worker, the labels its W&B run is found by, and what it may take.
+
+    gpu, cpu: what the scheduler sets aside, a share of one device or whole ones.
+    dead: the last sign of the claim on the cell that is known to be a dead process's.
+    measures: train a few steps alone to see what the cell costs, and write nothing but that.
+    facts: recorded in the result.
+    code: what decides the cell's numbers in the driver; None: it runs in the driver itself.
+    leave_at: seconds of the epoch, after which the cell leaves at its next epoch end.
+    """
+
+    cell: Cell
+    labels: Labels
+    cpu: float = 1
+    gpu: float = 0
+    dead: str = ""
+    measures: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+    code: str | None = None
+    leave_at: float | None = None
+
+    def to_json(self) -> str:
+        """Return the job as text, for a worker on another node."""
+        return json.dumps({**asdict(self), "cell": self.cell.to_json()})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Job":
+        """Return the job that `to_json` wrote."""
+        plain = json.loads(text)
+        cell, labels = Cell.from_json(plain.pop("cell")), Labels.from_plain(plain.pop("labels"))
+        return cls(cell, labels, **plain)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: its result, the cause of its failure in one line, or who else has it.
+
+    stopped: a search ended it early; it has neither.
+    paused: why it ended and did not fail, to go on later from its checkpoint.
+    ends_sweep: no other job may start, for the reason in `paused`.
+    """
+
+    result: dict[str, Any] | None = None
+    cause: str | None = None
+    elsewhere: str | None = None
+    stopped: bool = False
+    paused: str = ""
+    ends_sweep: bool = False
+
+
+def run_job(job: Job, hooks: RunHooks) -> Outcome:
+    """Run a job to its end. A failure of the cell is an outcome, not an exception: it is in the
+    ledger, and the other cells go on.
+    """
+    config = job.cell.config
+    try:
+        if job.code is not None:
+            code_identity.check_same(config, job.code)
+        is_driver = config["cluster"]["address"] is None
+        here = node_places.resolve(config["places"]) if is_driver else node_places.on_node(config)
+        if job.measures:
+            return Outcome(_measure_cell(job.cell, here))
+        return Outcome(
+            run(
+                job.cell,
+                here,
+                hooks,
+                labels=job.labels,
+                dead=job.dead,
+                facts=job.facts,
+                gpus=job.gpu or None,
+            )
+        )
+    except LeftEarlyError:
+        return Outcome(paused="left at the end of an epoch, its checkpoint kept")
+    except CodeChangedError as error:
+        return Outcome(paused=str(error), ends_sweep=True)
+    except (ClaimedElsewhereError, ClaimLostError) as error:
+        return Outcome(elsewhere=str(error))
+    except Exception as error:  # any failure of a cell, for the reason above
+        return Outcome(cause=causes.describe_cause(error))
+
+
+def _measure_cell(cell: Cell, here: Places) -> dict[str, Any]:
+    measurement = asdict(measured := calibrate(cell, here))
+    Ledger(here.ledger).store.write(measured.name, json.dumps(measurement).encode())
+    return measurement
 
 
 def run(
@@ -41,6 +140,8 @@ def run(
     run early, ConfigError, before all else, for a `_target_` that may not be called: a cell may
     have come from anywhere.
     """
+    from capsweep.training import build, callbacks, fit  # they import torch and Lightning
+
     build.check_targets(cell.config)
     ledger = Ledger(places.ledger)
     hooks, labels = hooks or RunHooks(), labels or Labels()
@@ -49,6 +150,11 @@ def run(
         finished = _find_finished(ledger, cell)
         if finished is not None:
             return finished
+
+        def check_lease() -> None:
+            if lease is not None:
+                lease.raise_if_lost()
+
         scratch = places.storage / "scratch"
         with closing(cell_directory.open_directory(ledger, cell.signature, scratch)) as directory:
             described = provenance.describe_run(cell, labels)
@@ -68,24 +174,20 @@ def run(
 
                 def record_row(name: str, row: Row) -> None:
                     """Write a row to the ledger, then to W&B, unless the cell was taken over."""
-                    _check_lease(lease)
+                    check_lease()
                     directory.append_row(name, row)
                     tracker.log(row)
 
-                result = fit.fit(cell, places, directory, hooks, record_row, gpus)
+                result = fit.train_and_test(cell, places, directory, hooks, record_row, gpus)
                 tracker.close(0, content.summarise_result(result), directory.path)
                 for name in ("fault", "seconds", "url"):
                     result[f"tracking_{name}"] = getattr(tracker, name)
-                _check_lease(lease)
-                now = datetime.now(UTC).isoformat(timespec="seconds")
-                result = directory.finish({**result, **anew, **(facts or {}), "finished": now})
+                check_lease()
+                result |= {"code": {name: described["code"][name] for name in CODE}}
+                result |= {"finished": datetime.now(UTC).isoformat(timespec="seconds")}
+                result = directory.finish({**result, **anew, **(facts or {})})
                 tracker.mark_synced(ledger, places.storage, cell.signature)
                 return result
-
-
-def _check_lease(lease: Lease | None) -> None:
-    if lease is not None:
-        lease.raise_if_lost()
 
 
 def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:

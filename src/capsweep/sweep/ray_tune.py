@@ -34,12 +34,12 @@ from capsweep.ledger import causes
 from capsweep.runtime.ray_start import ray
 from capsweep.statistics import metric_format
 from capsweep.storage.scratch import own_prefix
-from capsweep.sweep.executors import LOCAL, Cluster, cluster_nodes
-from capsweep.sweep.executors.cluster_nodes import ClusterNodes
-from capsweep.sweep.job import Job, Outcome, run_job
+from capsweep.sweep import cluster_nodes
+from capsweep.sweep.cluster_nodes import ClusterNodes
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.resources import Capacity
-from capsweep.training.run_hooks import Row, RunHooks
+from capsweep.training import Row, RunHooks
+from capsweep.training.run import Job, Outcome, run_job
 
 logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the queue says why trials end
 
@@ -66,7 +66,7 @@ class Work(Protocol):
 def execute(
     queue: JobQueue,
     scratch: Path,
-    cluster: Cluster = LOCAL,
+    config: Mapping[str, Any],
     work: Work = run_job,
     scheduler: TrialScheduler | None = None,
     declared: Capacity | None = None,
@@ -74,8 +74,8 @@ def execute(
     """Run jobs until the queue has no more; returns at Ctrl-C, and when the Ray of this machine is
     lost, with finished cells in the ledger.
 
-    scratch: a folder of this machine. scheduler: may stop trials early, by their epoch rows.
-    declared: what a local Ray is told that this machine has.
+    scratch: a folder of this machine. config: of a cell. scheduler: may stop trials early, by their
+    epoch rows. declared: what a local Ray is told that this machine has.
     Raises ConfigError where a cluster has no node that can run the cells.
     """
     scratch.mkdir(parents=True, exist_ok=True)
@@ -83,9 +83,9 @@ def execute(
     with (
         suppress(ray_start.RayLostError),
         tempfile.TemporaryDirectory(dir=scratch, prefix=own_prefix("sweep")) as folder,
-        _connected(cluster, declared, imports) as required,
+        _connected(config, declared, imports) as required,
     ):
-        nodes = ClusterNodes(cluster)
+        nodes = ClusterNodes(config["cluster"])
         capacity = nodes.read_capacity()
         # As many waiting trials as slots: Tune keeps the process of a finished trial for a
         # waiting one alone.
@@ -134,24 +134,23 @@ def _choose_imports(queue: JobQueue, declared: Capacity | None) -> tuple[str, ..
     """
     machine = declared or Capacity(cpu=os.cpu_count() or 1, gpu=len(provenance.list_gpus()))
     has_cell_per_core = machine.gpu == 0 and queue.count_left >= machine.cpu
-    return (__name__, "capsweep.training.run") if has_cell_per_core else ()
+    return (__name__, "capsweep.training.fit") if has_cell_per_core else ()
 
 
 @contextmanager
 def _connected(
-    cluster: Cluster, declared: Capacity | None, imports: Sequence[str]
+    config: Mapping[str, Any], declared: Capacity | None, imports: Sequence[str]
 ) -> Iterator[dict[str, Any] | None]:
     """Start or join a Ray. Gives what is required of its nodes; None: nothing of this machine."""
-    if cluster.address is None:
+    if (address := config["cluster"]["address"]) is None:
         size = (None, None) if declared is None else (int(declared.cpu), int(declared.gpu))
         with ray_start.connected(None, *size, imports=imports):
             yield None
         return
-    assert cluster.config is not None
     with (
-        package_files.staged_packages_for(cluster.address) as package,
-        ray_start.connected(cluster.address, package=package),
-        cluster_nodes.node_requirements(cluster.config) as required,
+        package_files.staged_packages_for(address) as package,
+        ray_start.connected(address, package=package),
+        cluster_nodes.node_requirements(config) as required,
     ):
         yield required
 

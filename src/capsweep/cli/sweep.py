@@ -82,7 +82,7 @@ def _read_options(parsed: argparse.Namespace, sweep: Sweep) -> RunOptions:
     return RunOptions(
         parsed.executor,
         limits.read_limits(parsed.budget, parsed.max_hours),
-        None if parsed.shard is None else drive.ArrayPart.parse(parsed.shard),
+        None if parsed.shard is None else drive.parse_part(parsed.shard),
         parsed.retry is not None,
     )
 

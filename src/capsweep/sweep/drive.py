@@ -4,7 +4,6 @@ import importlib.util
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +122,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     if due:
         terminal.announce(f"{sweep.name}: checking its data")
     plan.check_data(due, node)
-    terminal.print_line(console, plan.describe_plan(sweep, ready))
+    console.out(plan.describe_plan(sweep, ready))
     repeats = sum(cell.fails_again and cell not in due for cell in ready.cells)
     lines = _describe_repeats(repeats, sweep, ledger)
     if not due:
@@ -132,9 +131,9 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     costs = read_estimates(ledger, ready.entries)
     if limits.budget is not None:
         cells_due = [cell.cell for cell in due]
-        calibrate_cells(costs, cells_due, ledger, node, partial(terminal.print_line, console))
+        calibrate_cells(costs, cells_due, ledger, node, console.out)
     jobs = _make_jobs(sweep, points, due, mode, costs)
-    terminal.print_line(console, reason)
+    console.out(reason)
     names = {planned.cell.signature: planned.points[0].name for planned in due}
     works = estimate_works([planned.cell for planned in due], costs)
     with SweepProgress(console, names, len(due), sweep.metric, works, ledger) as progress:
@@ -191,9 +190,7 @@ def add_seeds(
             return end
         if more.seeds != added.seeds:
             titles = {p.title for p in points if more_seeds.hash_place(p) in more.seeds}
-            terminal.print_line(
-                console, f"undecided: {', '.join(sorted(titles))}: up to {look} seeds"
-            )
+            console.out(f"undecided: {', '.join(sorted(titles))}: up to {look} seeds")
             more_seeds.save(node, sweep, added := more)
             end = run(sweep, added.add_points(points), options, console)
     return end

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 import capsweep
 from capsweep.training.run import Job, run_job
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training import RunHooks
 assert Path(capsweep.__file__).is_relative_to(sys.argv[1]), capsweep.__file__
 outcome = run_job(Job.from_json(sys.stdin.read()), RunHooks())
 print(outcome.cause or outcome.result["status"])

@@ -17,9 +17,8 @@ from capsweep.data.splits import prepare_splits
 from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
 from capsweep.lab.evaluation.traces import RoutedCell, find_routed
 from capsweep.ledger.ledger import Ledger, folder_of, load_predictions
-from capsweep.training import build
+from capsweep.training import RunHooks, build
 from capsweep.training.run import run
-from capsweep.training.run_hooks import RunHooks
 
 TINY_MATRIX = (
     "model=matrix_capsnet",

@@ -12,8 +12,8 @@ import torch
 from capsweep.config import compose
 from capsweep.ledger.ledger import folder_of
 from capsweep.tracking.labels import Labels
+from capsweep.training import RunHooks
 from capsweep.training.run import Job, run_job
-from capsweep.training.run_hooks import RunHooks
 
 SMALL = ["epochs=1", "limit_batches=1", "batch_size=8", "trainer.accelerator=cpu", "logger=csv"]
 
@@ -21,7 +21,7 @@ SMALL = ["epochs=1", "limit_batches=1", "batch_size=8", "trainer.accelerator=cpu
 WORKER = """
 import json, sys
 from capsweep.training.run import Job, run_job
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training import RunHooks
 assert not any(name.startswith("capsweep.config.compose") for name in sys.modules)
 for text in json.load(sys.stdin):
     print(json.dumps(vars(run_job(Job.from_json(text), RunHooks()))))

@@ -22,8 +22,8 @@ from capsweep.sweep.estimates import (
     read_estimates,
 )
 from capsweep.sweep.expand import Point
-from capsweep.training import calibrate, provenance
-from capsweep.training.size import Measurement, Size
+from capsweep.training import provenance
+from capsweep.training.size import Measurement, Size, calibrate
 
 ONE_STEP = ("epochs=1", "dataset.validation=0", "batch_size=1437")
 MISSING = Entry("missing")
@@ -94,7 +94,7 @@ def test_a_calibration_leaves_nothing_behind(small_cell: Callable[..., Cell]) ->
     torch.manual_seed(3)
     threads = torch.get_num_threads()
     node = places.resolve(cell.config["places"])
-    measured = calibrate.calibrate(cell, node, steps=4)
+    measured = calibrate(cell, node, steps=4)
     assert torch.equal(torch.rand(1), expected)
     assert torch.get_num_threads() == threads
     assert not Path(node.ledger).exists()

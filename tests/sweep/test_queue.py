@@ -28,8 +28,8 @@ from capsweep.sweep.limits import Limits
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.resources import Capacity
 from capsweep.tracking.labels import Labels
+from capsweep.training import RunHooks
 from capsweep.training.run import Job, Outcome, run_job
-from capsweep.training.run_hooks import RunHooks
 
 HOUR = 3600.0
 

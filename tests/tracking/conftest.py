@@ -14,8 +14,8 @@ from capsweep.runtime import terminal
 from capsweep.tracking import tracker
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Child
+from capsweep.training import RunHooks
 from capsweep.training.run import run
-from capsweep.training.run_hooks import RunHooks
 
 LABELS = Labels("ablation", "capsnet", "capsnet · T=3 · seed 0", "Does it?", ("ablation", "digits"))
 

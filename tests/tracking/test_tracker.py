@@ -189,7 +189,7 @@ from capsweep.config import places
 from capsweep import cli
 from capsweep.config.cell import Cell
 from capsweep.training.run import run
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training import RunHooks
 
 def end(row):
     if row["epoch"] == 2:

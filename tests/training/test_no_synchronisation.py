@@ -20,8 +20,8 @@ from capsweep.model.routing.normalisers import NORMALISERS
 from capsweep.model.votes import ConvolutionalVotes, Votes
 from capsweep.training import build
 from capsweep.training.module import CapsuleTask
-from capsweep.training.objective import SplitMetrics
 from capsweep.training.run import run
+from capsweep.training.step import SplitMetrics
 
 # What gives the host a number, or a size that depends on numbers.
 WAITS = (

@@ -18,7 +18,7 @@ from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.errors import DataError
 from capsweep.shards.reader import declare_data_set
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training import RunHooks
 
 EPOCHS = 5
 
@@ -29,7 +29,7 @@ from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.errors import DataError
 from capsweep.training.run import run
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training import RunHooks
 cell, last = Cell.from_json(sys.argv[1]), int(sys.argv[2])
 def kill(row):
     if row["epoch"] == last:

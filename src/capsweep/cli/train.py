@@ -73,9 +73,8 @@ def _run_cell(cell: Cell) -> int:
     from capsweep.storage.stores import open_store, prove_writable
     from capsweep.tracking import mode as modes
     from capsweep.tracking.labels import labels_of
-    from capsweep.training import build, devices
+    from capsweep.training import RunHooks, build, devices
     from capsweep.training.run import Job, run_job
-    from capsweep.training.run_hooks import RunHooks
     from capsweep.training.size import network_size
 
     node_places = places.resolve(cell.config["places"])

@@ -22,8 +22,8 @@ from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.limits import Limits
 from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.resources import Capacity, GpuSharing
+from capsweep.training import Row, RunHooks, StopFlag
 from capsweep.training.run import Job, Outcome, run_job
-from capsweep.training.run_hooks import Row, RunHooks, StopFlag
 
 LOOK_SECONDS = 2.0  # between two looks at cells that other processes run
 FRUITLESS = 3  # losses in a row without an advanced checkpoint, after which a cell has failed

@@ -38,8 +38,8 @@ from capsweep.sweep import cluster_nodes
 from capsweep.sweep.cluster_nodes import ClusterNodes
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.resources import Capacity
+from capsweep.training import Row, RunHooks
 from capsweep.training.run import Job, Outcome, run_job
-from capsweep.training.run_hooks import Row, RunHooks
 
 logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the queue says why trials end
 

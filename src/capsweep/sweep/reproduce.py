@@ -3,15 +3,17 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from capsweep.config import code_identity, compose, places
 from capsweep.config.cell import Cell
 from capsweep.config.overrides import render
 from capsweep.errors import ConfigError, UserError
+from capsweep.ledger import stored_files
 from capsweep.ledger.causes import find_differences
 from capsweep.ledger.ledger import Ledger
-from capsweep.ledger.listing import read_circumstances
+from capsweep.ledger.listing import describe_circumstances
 from capsweep.runtime.terminal import format_command
 
 OVERRIDE = re.compile(r"(?!hydra\b)[A-Za-z_][A-Za-z0-9_./]*=.*")
@@ -109,10 +111,11 @@ def compare_results(recorded: Ledger, again: Ledger, signature: str) -> tuple[bo
         lines.append(f"{name} {value:.6g}: {end}")
     if then["metrics"] == now["metrics"]:
         return True, lines
-    before, after = (
-        read_circumstances(ledger, signature, result)
+    made = [
+        stored_files.read_if_sound(partial(ledger.read_provenance, signature, result)) or {}
         for ledger, result in zip(ledgers, (then, now), strict=True)
-    )
+    ]
+    before, after = map(describe_circumstances, made, (then, now))
     changed = [kind for kind in before if after[kind] != before[kind]]
     if not changed:
         end = "are the same: rounding of another machine does not explain it"

@@ -18,13 +18,15 @@ from capsweep.config.places import Places
 from capsweep.errors import CodeChangedError, LeftEarlyError
 from capsweep.ledger import causes, cell_directory
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.ledger.lease import ClaimedElsewhereError, ClaimLostError, Lease, hold_lease
+from capsweep.ledger.lease import ClaimedElsewhereError, ClaimLostError, hold_lease
 from capsweep.ledger.ledger import METRICS, POINTS, Entry, Ledger
 from capsweep.tracking import content
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
-from capsweep.training import provenance
-from capsweep.training.run_hooks import Row, RunHooks
+from capsweep.training import Row, RunHooks, provenance
+from capsweep.training.size import calibrate
+
+CODE = ("numerics", "package")  # the hashes that a result has of its code
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,6 @@ def run_job(job: Job, hooks: RunHooks) -> Outcome:
 
 
 def _measure_cell(cell: Cell, here: Places) -> dict[str, Any]:
-    from capsweep.training.calibrate import calibrate
-
     measurement = asdict(measured := calibrate(cell, here))
     Ledger(here.ledger).store.write(measured.name, json.dumps(measurement).encode())
     return measurement
@@ -150,6 +150,11 @@ def run(
         finished = _find_finished(ledger, cell)
         if finished is not None:
             return finished
+
+        def check_lease() -> None:
+            if lease is not None:
+                lease.raise_if_lost()
+
         scratch = places.storage / "scratch"
         with closing(cell_directory.open_directory(ledger, cell.signature, scratch)) as directory:
             described = provenance.describe_run(cell, labels)
@@ -169,24 +174,20 @@ def run(
 
                 def record_row(name: str, row: Row) -> None:
                     """Write a row to the ledger, then to W&B, unless the cell was taken over."""
-                    _check_lease(lease)
+                    check_lease()
                     directory.append_row(name, row)
                     tracker.log(row)
 
-                result = fit.fit(cell, places, directory, hooks, record_row, gpus)
+                result = fit.train_and_test(cell, places, directory, hooks, record_row, gpus)
                 tracker.close(0, content.summarise_result(result), directory.path)
                 for name in ("fault", "seconds", "url"):
                     result[f"tracking_{name}"] = getattr(tracker, name)
-                _check_lease(lease)
-                now = datetime.now(UTC).isoformat(timespec="seconds")
-                result = directory.finish({**result, **anew, **(facts or {}), "finished": now})
+                check_lease()
+                result |= {"code": {name: described["code"][name] for name in CODE}}
+                result |= {"finished": datetime.now(UTC).isoformat(timespec="seconds")}
+                result = directory.finish({**result, **anew, **(facts or {})})
                 tracker.mark_synced(ledger, places.storage, cell.signature)
                 return result
-
-
-def _check_lease(lease: Lease | None) -> None:
-    if lease is not None:
-        lease.raise_if_lost()
 
 
 def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from capsweep.lab.evaluation.checkpoint import TrainedCell
 from capsweep.lab.evaluation.decoded import Columns
 from capsweep.lab.evaluation.figures import segmentation
 from capsweep.ledger.ledger import Predictions
-from capsweep.training.objective import Objective
+from capsweep.training.step import Objective
 
 SHORT = ("epochs=1", "limit_batches=1")
 TWO = ("epochs=1", "dataset=multimnist", "dataset.source=digits")

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from capsweep.cli import sweep_options
 from capsweep.config import compose, places
 from capsweep.config.overrides import render
 from capsweep.config.places import Places
 from capsweep.errors import UserError
 from capsweep.ledger import records, stored_files, transfer
-from capsweep.ledger.ledger import EVALUATIONS, Entry, Ledger
+from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.ledger.listing import find_signature
-from capsweep.report import circumstances, grid, table
-from capsweep.report.costs import format_percent
+from capsweep.report import grid
 from capsweep.report.grid import format_value
+from capsweep.report.publish import format_percent
+from capsweep.report.table import CellGroup, ResultTable, build_table
 from capsweep.report.trained import describe_trained, warn_of_cuts
 from capsweep.runtime import terminal
 from capsweep.storage.files import write_text
-from capsweep.sweep import more_seeds
+from capsweep.sweep import choices, expand, more_seeds
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
@@ -44,7 +44,6 @@ class Place:
         finished: those that count.
         missing: why a seed does not count, by seed.
         stale: how many of the finished ones other code made.
-        footnotes: what must be said of its data set, by its name.
     """
 
     coordinates: tuple[Any, ...]
@@ -52,7 +51,6 @@ class Place:
     finished: Sequence[Point]
     missing: Mapping[int, str]
     stale: int
-    footnotes: Mapping[str, str]
 
     @property
     def label(self) -> str:
@@ -79,42 +77,35 @@ class SweepCells:
     places: Places
 
     @cached_property
-    def entries(self) -> Mapping[str, Entry]:
-        """Return what the ledger has, by signature."""
-        return self.ledger.entries_of(point.cell for point in self.points)
+    def table(self) -> ResultTable:
+        """Return the table of the cells, with what it says of their data and making."""
+        return build_table(self.sweep, self.points, self.ledger)
 
     def evaluate_points(self, evaluate: Callable[[Point], Value]) -> Evaluated[Value]:
         """Return every field of the sweep's table with the values of its finished cells; equal
         cells are evaluated once. Raises UserError where none is finished, or where cells did not
         use the same data.
         """
-        data = circumstances.compare_data(self.points, self.entries)
         values: dict[str, Value] = {}
         evaluated = []
-        for row, by_column in table.group_points(self.sweep, self.points).items():
-            for column, points in by_column.items():
-                place = self._describe_place((*row, *column), points, data)
-                for point in place.finished:
-                    if point.cell.signature not in values:
-                        values[point.cell.signature] = evaluate(point)
-                evaluated.append((place, [values[p.cell.signature] for p in place.finished]))
+        for group in self.table.groups:
+            place = self._describe_place(group)
+            for point in place.finished:
+                if point.cell.signature not in values:
+                    values[point.cell.signature] = evaluate(point)
+            evaluated.append((place, [values[p.cell.signature] for p in place.finished]))
         if not values:
             raise UserError(f"no cell of {self.sweep.name} is finished; run the sweep first")
         return evaluated
 
-    def _describe_place(
-        self, coordinates: tuple[Any, ...], points: Sequence[Point], data: Mapping[str, str]
-    ) -> Place:
-        by_seed = {point.seed: point for point in points}
-        entries = {seed: self.entries[point.cell.signature] for seed, point in by_seed.items()}
-        lacking = {s: e for s, e in entries.items() if e.status not in table.COUNTED}
+    def _describe_place(self, group: CellGroup) -> Place:
+        lacking = {s: c.entry for s, c in group.cells.items() if not c.is_finished}
         return Place(
-            coordinates,
-            list(by_seed.values()),
-            [point for seed, point in by_seed.items() if seed not in lacking],
+            (*self.table.rows[group.row].coordinates, *self.table.columns[group.column]),
+            [cell.point for cell in group.cells.values()],
+            [cell.point for cell in group.finished.values()],
             {seed: entry.cause or entry.status for seed, entry in lacking.items()},
-            sum(entry.status == "stale" for entry in entries.values()),
-            {**table.dataset_notes(points), **data},
+            sum(cell.entry.status == "stale" for cell in group.cells.values()),
         )
 
     def evaluate_networks(
@@ -169,12 +160,9 @@ class SweepCells:
         Its notes say what was trained, by what and on what, what is missing, and what is stale.
         """
         sweep, warnings = self.sweep, warn_of_cuts(self.points)
-        differences = circumstances.list_differences(
-            table.group_points(sweep, self.points), self.entries, self.ledger
-        )
-        made_by = (f"{name}: {text}." for name, text in differences.items())
+        said = (f"{name}: {text}." for name, text in self.table.footnotes.items())
         places = {place.coordinates: place for place, _ in lines}.values()
-        notes = [describe_trained(sweep, self.points), *made_by, *notes]
+        notes = [describe_trained(sweep, self.points), *said, *notes]
         notes += [SEEDS_NOTE] if {*SEEDS_HEADER} <= {*header} else []
         notes += _note_places(list(places))
         header = [*sweep.rows, *sweep.columns, *header]
@@ -192,9 +180,8 @@ class SweepCells:
 
 
 def _note_places(places: Sequence[Place]) -> list[str]:
-    """Say what there is to say of data sets, which cells are missing, and which are stale."""
-    footnotes = {name: text for place in places for name, text in place.footnotes.items()}
-    notes = [f"{name}: {text}." for name, text in footnotes.items()]
+    """Say which cells are missing, and which are stale."""
+    notes = []
     for place in places:
         if place.missing:
             why = "; ".join(f"seed {seed}: {cause}" for seed, cause in place.missing.items())
@@ -226,7 +213,8 @@ def load_cells(parsed: argparse.Namespace) -> SweepCells:
 
     Raises UserError for a metric, which evaluations do not take.
     """
-    sweep, points = sweep_options.load_points(parsed)
+    sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
+    points = expand.set_accuracies(sweep, expand.expand_sweep(sweep))
     if parsed.metric is not None:
         raise UserError("METRIC: evaluations have metrics of their own; leave it out")
     resolved = places.resolve(points[0].cell.config["places"])

@@ -28,7 +28,7 @@ def run_ensemble(parsed: argparse.Namespace) -> None:
     from capsweep.ledger.ledger import load_predictions
     from capsweep.report.comparison import format_error
     from capsweep.report.grid import MISSING
-    from capsweep.report.published import find_published, format_published, note_published
+    from capsweep.report.trained import find_published, format_published, note_published
 
     cells, lines, published = load_cells(parsed), [], []
     for place, names in cells.evaluate_points(lambda point: point.cell.signature):

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,16 +115,15 @@ class JobServer:
         self.submitted: list[str] = []
         self.log = ""
 
-    def list_jobs(self) -> list[SweepJob]:
+    def list_sweeps(self) -> list[SweepJob]:
         return self.jobs
 
     def find_python(self) -> str:
         return "/opt/env/bin/python"
 
-    def submit_job(self, job_id: str, *rest: object) -> None:
-        self.submitted.append(job_id)
-        self.command = str(rest[0])
-        self.code = str(rest[-1])
+    def submit_job(self, **job: Any) -> None:
+        self.submitted.append(job["submission_id"])
+        self.command, self.code = job["entrypoint"], job["metadata"][driver.CODE]
 
     def read_job(self, job_id: str) -> SweepJob:
         log = next(self.logs, None)
@@ -153,7 +153,7 @@ def test_of_two_submitters_at_one_moment_the_second_attaches(tmp_path: Path) -> 
     server, file = JobServer([]), tmp_path / "table1-mnist.v2.yaml"
     file.touch()
 
-    def fail(*job: object) -> None:
+    def fail(**job: object) -> None:
         server.jobs.append(JOB)
         raise ConfigError("it exists")
 

@@ -133,7 +133,7 @@ DATA = {
 }
 WANDB = {
     "sync": ("upload what W&B does not have", [SIGNATURES, *SYNC, JSON]),
-    "dashboard": ("save a workspace of a sweep in W&B", [*SWEEP, URL, DRY_RUN]),
+    "dashboard": ("save a workspace of a sweep in W&B", [*SWEEP, URL]),
 }
 FOUND = "capsweep.lab.commands"
 GROUPS = {

@@ -176,7 +176,7 @@ class SweepCells:
         lead = "\n\n".join([sweep.question, *(f"**{warning}**" for warning in warnings)])
         path = self.places.storage / "reports" / sweep.report_name / f"{name}.md"
         write_text(path, grid.grid_markdown(f"{sweep.name}: {title}", lead, header, fields, notes))
-        terminal.print_line(console, f"report: {path}")
+        console.out(f"report: {path}")
 
 
 def _note_places(places: Sequence[Place]) -> list[str]:

@@ -48,24 +48,6 @@ def test_a_choice_without_end_is_refused(
     assert names in refusal(capsys, "plan", "ablation", *arguments)
 
 
-def test_a_sweep_file_without_end_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "odd.yaml"
-    file.write_bytes(b"a" * 50_000_000)
-    assert "odd.yaml: " in refusal(capsys, "plan", str(file))
-    file.write_bytes(b"".join(b"k%d: 1\n" % key for key in range(40_000)))
-    assert "k0: no such key" in refusal(capsys, "plan", str(file))
-
-
-def test_another_system_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    line = refusal(capsys, "ledger", "ls")
-    assert line == "error: capsweep runs on Linux only, this is darwin; use WSL or Docker\n"
-
-
 @pytest.mark.parametrize("command", ["sweep", "plan", "report"])
 @pytest.mark.parametrize(
     ("words", "names"),

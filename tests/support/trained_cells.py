@@ -1,7 +1,7 @@
 """Cells that a test trains, what they leave in the ledger, and networks with first weights."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -71,14 +71,6 @@ def finish(cell: Cell) -> CellLoader:
     here = places.resolve(cell.config["places"])
     train(cell)
     return CellLoader(Ledger(here.ledger), here.data, torch.device("cpu"))
-
-
-def forget_digests(result: Path, metrics: Mapping[str, float] | None = None) -> None:
-    """Make a result one of before there were digests, perhaps with other metrics."""
-    plain = json.loads(result.read_text())
-    del plain["sha256"]
-    plain["metrics"] |= metrics or {}
-    result.write_text(json.dumps(plain))
 
 
 def trained(cell: Cell) -> tuple[TrainedCell, tuple[np.ndarray, np.ndarray]]:

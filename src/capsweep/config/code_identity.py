@@ -16,7 +16,7 @@ from typing import Any
 from capsweep.config import package_files, validation
 from capsweep.config.cell import CURRENT_TARGETS
 from capsweep.errors import CodeChangedError
-from capsweep.storage import disk_cache
+from capsweep.storage.checked import compute_once
 from capsweep.storage.files import hash_bytes
 
 # A cell trains through what these import; its network, routing, loss and reader are named by its
@@ -30,7 +30,7 @@ CHOSEN = frozenset({"capsweep.data.image_batches"})
 @cache
 def _parse_modules() -> Mapping[str, tuple[str, list[str]]]:
     """Of every module a hash of its code, and all that it imports."""
-    return disk_cache.compute_once(
+    return compute_once(
         "code",
         f"{platform.python_version()} {hash_package()}",
         lambda: {name: _parse_file(content) for name, content in _read_modules().items()},

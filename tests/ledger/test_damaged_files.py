@@ -20,7 +20,7 @@ import yaml
 
 from capsweep import cli
 from capsweep.errors import UserError
-from capsweep.ledger import lease, listing, upkeep, verify
+from capsweep.ledger import lease, listing, upkeep
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of, load_predictions
 from capsweep.report import publish, table
 from capsweep.sweep import plan
@@ -148,7 +148,7 @@ def readers(whole: Path) -> Readers:
         "costs": lambda ledger: read_estimates(ledger, planned.entries),
         "garbage": upkeep.find_garbage,
         "ls": lambda ledger: listing.list_cells(ledger, ledger.list_signatures()),
-        "verify": lambda ledger: [[*verify.find_faults(ledger, cell)] for cell in entries],
+        "verify": lambda ledger: [[*upkeep.find_faults(ledger, cell)] for cell in entries],
         "sync": list_unsynced,
     }
 

@@ -12,7 +12,7 @@ from capsweep.errors import DataError, UserError
 from capsweep.ledger import transfer
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, publish
-from capsweep.report.costs import MEASURES, list_costs
+from capsweep.report.publish import MEASURES, list_costs
 
 COMMAND = "make report SWEEP=ablation ROUTING=3"
 BEGIN, END = "<!-- report: begin -->", "<!-- report: end -->"

@@ -153,7 +153,6 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ("{routing.num_iter: [1]}", "", {}, r"arm caps: routing\.num_iter: no such key; did you mean"),
     ("{routing.num_iters: [1, 0]}", "", {}, r"arm caps: routing\.num_iters must be .*, got 0"),
     ("{routing.num_iters: [many]}", "", {}, r"arm caps: routing\.num_iters must be an integer, "),
-    ("{model.routing.num_iters: [1]}", "", {}, r"arm caps: .* from routing\.num_iters; set that"),
 ]
 
 

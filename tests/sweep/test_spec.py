@@ -124,21 +124,14 @@ def test_a_faulty_file_is_refused_with_its_name_and_the_key(
     ("old", "new"),
     [
         ("[experiment=digits]", "['logger.project=${oc.env: A_SECRET}']"),
-        (FIXED, "fixed: ['logger.project=${oc.env: A_SECRET}']"),
         (AXIS, "      logger.project: ['${oc.env: A_SECRET}', x]\n"),
-        (AXIS, "      logger.project: \"choice('${oc.env: A_SECRET}',x)\"\n"),
-        (
-            AXIS,
-            "      places.storage: ['${oc.env: A_SECRET}']\n      logger.project: "
-            "['${places.storage}']\n",
-        ),
     ],
 )
-def test_a_file_draws_nothing_from_the_environment_that_is_recorded(
+def test_a_file_draws_nothing_from_the_environment(
     old: str, new: str, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A_SECRET", "hunter2")
-    with pytest.raises(ConfigError, match=r"^small\.yaml: arm .*: logger\.project") as caught:
+    with pytest.raises(ConfigError, match=r"^small\.yaml: arm .*: logger\.project may") as caught:
         expand.expand_sweep(load(old, new))
     assert "hunter2" not in str(caught.value)
 

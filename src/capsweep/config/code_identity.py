@@ -1,8 +1,10 @@
-"""Which code makes a cell's numbers: a hash of the modules that decide them.
+"""Which code a configuration calls: what it may name, and a hash of the modules that make the
+numbers of a cell.
 
-Recorded beside a result, never part of the signature: code that changes without changing numbers
-must not orphan results. Comments, docstrings and layout do not count; neither does a module that
-the cell does not reach, so a new routing variant leaves the cells of the others alone.
+The hash is recorded beside a result, never part of the signature: code that changes without
+changing numbers must not orphan results. Comments, docstrings and layout do not count; neither does
+a module that the cell does not reach, so a new routing variant leaves the cells of the others
+alone.
 The files count as they were when this process began; a worker that begins later must have the same.
 What was read out of them is kept in the user's cache, since parsing all files takes a second.
 """
@@ -13,11 +15,16 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from capsweep.config import package_files, validation
+from capsweep.config import package_files
 from capsweep.config.cell import CURRENT_TARGETS
-from capsweep.errors import CodeChangedError
+from capsweep.errors import CodeChangedError, ConfigError
 from capsweep.storage.checked import compute_once
 from capsweep.storage.files import hash_bytes
+
+# A configuration file names code to call, so it may name only these: what makes networks, losses,
+# optimisers and data, and nothing that writes files or opens connections.
+SHARDS = ("capsweep.shards.batches.", "capsweep.shards.reader.")
+TARGETS = ("capsweep.data.", *SHARDS, "capsweep.model.", "torch.nn.", "torch.optim.")
 
 # A cell trains through what these import; its network, routing, loss and reader are named by its
 # `_target_`s, and `hash_numerics` adds what other keys choose. What starts a training, measures it,
@@ -25,6 +32,34 @@ from capsweep.storage.files import hash_bytes
 ROOTS = ("capsweep.training.module", "capsweep.training.callbacks")
 NUMERICS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "capsweep.training.")
 CHOSEN = frozenset({"capsweep.data.image_batches"})
+
+
+def check_targets(config: Mapping[str, Any]) -> None:
+    """Raise ConfigError, naming the key, where a `_target_` begins in no allowed way; imports
+    nothing.
+    """
+    for key, target in find_targets(config):
+        check_target(key, target)
+
+
+def check_target(key: str, target: object) -> None:
+    """As `check_targets`, of one."""
+    if not (isinstance(target, str) and target.startswith(TARGETS)):
+        allowed = ", ".join(TARGETS)
+        raise ConfigError(f"{key}: {target!r} may not be called; have {allowed}")
+
+
+def find_targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every `_target_` below `value`, with its key."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            path = f"{prefix}.{key}" if prefix else str(key)
+            if key == "_target_":
+                yield path, item
+            yield from find_targets(item, path)
+    elif isinstance(value, list):  # Hydra looks into lists too
+        for place, item in enumerate(value):
+            yield from find_targets(item, f"{prefix}[{place}]")
 
 
 @cache
@@ -45,7 +80,7 @@ def _parse_file(content: bytes) -> tuple[str, list[str]]:
 
 def hash_numerics(config: Mapping[str, Any]) -> str:
     """12 hexadecimal digits: the code that decides the numbers of a canonical configuration."""
-    targets = (str(target) for _, target in validation.find_targets(config))
+    targets = (str(target) for _, target in find_targets(config))
     modules = {_find_module(CURRENT_TARGETS.get(target, target)) for target in targets}
     modules |= {*ROOTS, "capsweep.model.convolution"}  # of every network, by `training.build`
     if "batches" not in config["dataset"]:

@@ -75,7 +75,7 @@ class ListedCell:
 def list_cells(ledger: Ledger, signatures: Iterable[str]) -> list[ListedCell]:
     """What some cells are. A damaged provenance is printed, and counts as none."""
     entries = ledger.entries(signatures)
-    with ThreadPoolExecutor(1 if ledger.disk is not None else READERS) as pool:
+    with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(lambda item: _read_cell(ledger, *item), entries.items()))
 
 
@@ -152,14 +152,10 @@ def select_cells(cells: Sequence[ListedCell], texts: Iterable[str]) -> list[List
         values = {cell.signature: _as_text(cell.value_of(key)) for cell in cells}
         if cells and not wanted & (have := {*values.values()}):
             leaves = {leaf: None for cell in cells for leaf in cell.leaves}
-            if have != {"null"} or key in leaves:
-                known = ", ".join(sorted(have)[:9])
-                text = f"{key}={','.join(sorted(wanted))}: no cell has that; have {known}"
-            elif overrides.is_group(key):  # a preset, or how a cell was run
-                text = f"{key}: no cell records it; choose by the settings that it makes"
-            else:
-                text = overrides.describe_unknown_key(key, leaves)
-            raise ConfigError(text)
+            if have == {"null"} and key not in leaves:
+                raise ConfigError(overrides.describe_unknown_key(key, leaves))
+            known, asked = ", ".join(sorted(have)[:9]), ",".join(sorted(wanted))
+            raise ConfigError(f"{key}={asked}: no cell has that; have {known}")
         selected = [cell for cell in selected if values[cell.signature] in wanted]
     return selected
 

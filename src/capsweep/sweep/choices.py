@@ -165,7 +165,7 @@ def _routes(sweep: Sweep, arm: Arm) -> bool:
 def _read_own_routing(sweep: Sweep, arm: Arm) -> str | None:
     """Return the routing of an arm's first place; None where its network does not route."""
     files = compose.read_files((*sweep.base, *arm.fixed, *arm.space.first_place()))
-    return files[ROUTING]["name"] if ROUTING in files["model"] else None
+    return files[ROUTING]["name"] if files["model"].get("routes") else None
 
 
 def _set_routings(sweep: Sweep, names: Sequence[str], with_own: bool) -> Sweep:

@@ -17,7 +17,7 @@ from itertools import cycle, islice
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from capsweep.config import code_identity, validation
+from capsweep.config import code_identity
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import ConfigError
@@ -184,7 +184,7 @@ def _cache_key(config: Mapping[str, Any]) -> str:
     """All that decides the size, and whether the network can be built."""
     libraries = ("torch", "torchvision", "pytorch-lightning")  # a `_target_` may be theirs
     code = [code_identity.hash_package(), *map(importlib.metadata.version, libraries)]
-    targets = sorted(str(target) for _, target in validation.find_targets(config))
+    targets = sorted(str(target) for _, target in code_identity.find_targets(config))
     fused = config["optim"]["optimizer"]["_target_"], config["trainer"]["fused_optimizer"]
     dataset = [config["dataset"].get(key) for key in ("image_shape", "num_classes", LABELS)]
     decides = [code, config["model"], config["routing"], dataset, targets, fused]

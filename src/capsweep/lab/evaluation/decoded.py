@@ -16,8 +16,8 @@ from capsweep.errors import NotApplicableError
 from capsweep.lab.evaluation.checkpoint import TrainedCell, count_ties
 from capsweep.lab.evaluation.figures import Drawing
 from capsweep.ledger.ledger import Predictions
-from capsweep.report import pictures
-from capsweep.report.pictures import Grid
+from capsweep.report import charts
+from capsweep.report.charts import Grid
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics.examples import find_wrong
 
@@ -95,7 +95,7 @@ class Columns:
         names: of the figure and of the cell. above: a text for each column.
         """
         figure, cell = names
-        inputs_KHW3 = pictures.to_rgb(pictures.scale_images(self.examples.images_KCHW))
+        inputs_KHW3 = charts.to_rgb(charts.scale_images(self.examples.images_KCHW))
         tiles = np.stack([inputs_KHW3, below_KHW3])
         grid = Grid(tiles, ("input", "output"), above, f"cell {cell}: {figure}", caption)
         arrays = {
@@ -112,7 +112,7 @@ class Columns:
         elif self.examples.digits_KLCHW is not None:
             arrays["digits"] = self.examples.digits_KLCHW
         stem = f"{figure}-correct{options.correct}-failures{options.failures}"
-        return Drawing(stem, arrays, pictures.draw_grid(grid), caption)
+        return Drawing(stem, arrays, charts.draw_grid(grid), caption)
 
 
 def find_decoder(cell: TrainedCell) -> nn.Module:

@@ -6,8 +6,8 @@ from capsweep.errors import NotApplicableError
 from capsweep.lab.evaluation.routing_measures import FILE, measure_routing
 from capsweep.lab.evaluation.sweep_cells import SEEDS_HEADER, Content, SweepCells, describe_seeds
 from capsweep.ledger.records import Couplings
-from capsweep.report.costs import COLUMNS, NOTES, collect_measures
 from capsweep.report.grid import MISSING
+from capsweep.report.publish import COLUMNS, ROUTING_NOTES, collect_measures
 from capsweep.runtime.terminal import count_of
 
 WITHOUT_SUM = (
@@ -44,7 +44,7 @@ def publish_routing(cells: SweepCells, device: str, examples: int) -> None:
             lines.append((place, [layer, *describe_seeds(place, contents, columns)]))
     if not measured:
         raise NotApplicableError(f"{cells.sweep.name}: no cell of it routes")
-    notes = [*NOTES]
+    notes = [*ROUTING_NOTES]
     if any(content["without_sum"] for content in measured):
         notes.append(WITHOUT_SUM)
     if ties := sum(content["ties"] for content in measured):

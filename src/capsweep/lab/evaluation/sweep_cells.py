@@ -16,8 +16,8 @@ from capsweep.ledger import records, stored_files, transfer
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.ledger.listing import find_signature
 from capsweep.report import grid
-from capsweep.report.costs import format_percent
 from capsweep.report.grid import format_value
+from capsweep.report.publish import format_percent
 from capsweep.report.table import CellGroup, ResultTable, build_table
 from capsweep.report.trained import describe_trained, warn_of_cuts
 from capsweep.runtime import terminal

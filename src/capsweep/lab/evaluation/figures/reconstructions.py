@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from capsweep.lab.evaluation import decoded
 from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.lab.evaluation.figures import Drawing
-from capsweep.report import pictures
+from capsweep.report import charts
 
 
 def draw_cell(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
@@ -20,7 +20,7 @@ def draw_cell(loader: CellLoader, name: str, options: Namespace) -> Iterator[Dra
     caption = (
         "(l, p, r): label, prediction, and the class whose capsule is drawn, all others masked; "
         f"{columns.describe_examples()}; each failure is drawn from its label's capsule, then from "
-        f"the predicted one; {pictures.SCALED}"
+        f"the predicted one; {charts.SCALED}"
     )
-    drawn_KHW3 = pictures.to_rgb(columns.drawn_KLCHW[:, 0])
+    drawn_KHW3 = charts.to_rgb(columns.drawn_KLCHW[:, 0])
     yield columns.make_drawing(("reconstructions", name), options, drawn_KHW3, above, caption)

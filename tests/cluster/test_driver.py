@@ -12,11 +12,13 @@ import pytest
 
 pytest.importorskip("ray")
 
-from capsweep.cli import parser, sweep_options
+from capsweep.cli import parser
 from capsweep.cluster import driver
 from capsweep.cluster.client import JOB_ID, SweepJob
 from capsweep.config import compose
 from capsweep.errors import ConfigError, UnreachableError
+from capsweep.sweep import choices, expand
+from capsweep.sweep.expand import Point
 
 TYPED = (
     "SEEDS=2 STORAGE=results batch_size=8,16 ROUTING=1,3 RETRY=failed "
@@ -24,23 +26,29 @@ TYPED = (
 )
 
 
+def load_points(*words: str) -> list[Point]:
+    """The points of a sweep that these words choose."""
+    parsed = parser.parse_arguments(words)
+    sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides, parsed.here)
+    return expand.expand_sweep(sweep)
+
+
 def make_inner(text: str, sweep: str = "ablation", staged: bool = True) -> list[str]:
     words = shlex.split(text)
-    config = sweep_options.load_points(parser.parse_arguments(["sweep", sweep, *words]))[1]
-    return driver.make_inner_command(sweep, words, config[0].cell.config, staged)
+    config = load_points("sweep", sweep, *words)[0].cell.config
+    return driver.make_inner_command(sweep, words, config, staged)
 
 
 def test_the_cells_and_their_places_are_those_that_were_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    parsed = parser.parse_arguments(["sweep", "ablation", *shlex.split(TYPED)])
-    typed = sweep_options.load_points(parsed)[1]
+    typed = load_points("sweep", "ablation", *shlex.split(TYPED))
     inner = make_inner(TYPED)
     monkeypatch.chdir("/")
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # as Ray tells its jobs
     parsed = parser.parse_arguments(inner)
-    again = sweep_options.load_points(parsed)[1]
+    again = load_points(*inner)
     assert [p.cell.signature for p in again] == [p.cell.signature for p in typed]
     config = again[0].cell.config
     assert config["places"] == typed[0].cell.config["places"]

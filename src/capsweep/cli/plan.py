@@ -4,12 +4,11 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
-from capsweep.cli import sweep_options
 from capsweep.config import compose, places
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import grid
 from capsweep.runtime import terminal
-from capsweep.sweep import expand, plan, trials
+from capsweep.sweep import choices, expand, plan, trials
 from capsweep.sweep.estimates import calibrate_cells, read_estimates
 from capsweep.training.size import Layer, measure_layers
 
@@ -20,8 +19,8 @@ NOTE = "FLOPs and votes per image. FLOPs: of matrix products and convolutions of
 
 def run_plan(parsed: argparse.Namespace) -> None:
     """Print the plan as a table, or for programs."""
-    sweep = sweep_options.load_sweep(parsed)
-    points = expand.set_accuracies(sweep, sweep_options.list_points(sweep))
+    sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
+    points = expand.set_accuracies(sweep, trials.list_points(sweep))
     node_places = places.resolve(points[0].cell.config["places"])
     ledger = Ledger(node_places.ledger)
     planned = plan.make_plan(points, ledger)

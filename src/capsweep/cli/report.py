@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from capsweep.cli import sweep_options
 from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import UserError
@@ -16,7 +15,7 @@ from capsweep.report.formatted_table import FormattedTable
 from capsweep.report.table import ResultTable
 from capsweep.runtime import terminal
 from capsweep.storage.files import write_text
-from capsweep.sweep import expand, more_seeds, trials
+from capsweep.sweep import choices, expand, more_seeds, trials
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
@@ -38,11 +37,12 @@ class SweepReport:
 
 def run_report(parsed: argparse.Namespace) -> int:
     """Return 1 when a file could not be written; the table is on the screen then."""
-    sweep, console = sweep_options.load_sweep(parsed), terminal.make_console(stderr=parsed.json)
+    sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
+    console = terminal.make_console(stderr=parsed.json)
     if sweep.search is not None and parsed.publish:
         cure = "its table supports no claim; leave out --publish"
         raise UserError(f"{sweep.name} is a search: {cure}")
-    points = sweep_options.list_points(sweep)
+    points = trials.list_points(sweep)
     places.prepare(places.resolve(points[0].cell.config["places"]))
     report = _make_report(sweep, points)
     is_written = _write_and_print(report, console, parsed.json)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 def run_dashboard(parsed: argparse.Namespace) -> None:
     """Save a workspace of a sweep, and print its URL."""
     # They import Hydra, which `sync` does not need.
-    from capsweep.cli import sweep_options
-    from capsweep.sweep import more_seeds
+    from capsweep.sweep import choices, expand, more_seeds
 
     dashboard.check_installed()
-    sweep, points = sweep_options.load_points(parsed)
+    sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
+    points = expand.set_accuracies(sweep, expand.expand_sweep(sweep))
     config = points[0].cell.config
     logger = config["logger"]
     if logger["name"] != "wandb":

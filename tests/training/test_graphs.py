@@ -17,7 +17,7 @@ from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.errors import LeftEarlyError, NonFiniteLossError
 from capsweep.model.losses import cross_entropy
-from capsweep.model.routing import random
+from capsweep.model.routing import controls
 from capsweep.training import RunHooks, build
 from capsweep.training.graphs import StepGraphs
 from capsweep.training.module import CapsuleTask
@@ -140,7 +140,8 @@ def test_a_network_that_waits_for_the_device_is_trained_eagerly(
 def test_a_routing_that_draws_on_the_processor_is_trained_eagerly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(random, "_draw_like", lambda draw_LJ: draw_LJ * float(torch.rand(())))
+    drawn_here = property(lambda layer: layer.draw_LJ * float(torch.rand(())))
+    monkeypatch.setattr(controls.RandomRouting, "prior_LJ", drawn_here)
     train(make_cell(tmp_path, *CAPSNET, "routing=random", "trainer.accelerator=gpu"))
     assert "draws random numbers on the processor" in capsys.readouterr().err
 

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from capsweep.cli import sweep_options
 from capsweep.cluster import driver
 from capsweep.config import compose, places
 from capsweep.config.words import split_words
 from capsweep.errors import ConfigError, UserError
 from capsweep.runtime import terminal
-from capsweep.sweep import drive, limits, more_seeds
+from capsweep.sweep import choices, drive, limits, more_seeds, trials
 from capsweep.sweep.drive import RunOptions
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -62,8 +61,8 @@ def _load(parsed: argparse.Namespace) -> tuple[Sweep, list[Point], Mapping[str, 
 
     The points of a search are those that it is checked by.
     """
-    sweep = sweep_options.load_sweep(parsed)
-    points = sweep_options.list_points(sweep)
+    sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides, parsed.here)
+    points = trials.list_points(sweep)
     return sweep, points, points[0].cell.config
 
 
@@ -82,7 +81,7 @@ def _read_options(parsed: argparse.Namespace, sweep: Sweep) -> RunOptions:
     return RunOptions(
         parsed.executor,
         limits.read_limits(parsed.budget, parsed.max_hours),
-        None if parsed.shard is None else drive.ArrayPart.parse(parsed.shard),
+        None if parsed.shard is None else drive.parse_part(parsed.shard),
         parsed.retry is not None,
     )
 
@@ -160,7 +159,7 @@ def open_jobs(cluster: Mapping[str, Any]) -> "Jobs":
 
 
 def _open_named_jobs(parsed: argparse.Namespace) -> "Jobs":
-    overrides = sweep_options.choose_cluster(parsed) or ["cluster=address"]
+    overrides = choices.choose_cluster(parsed.words) or ["cluster=address"]
     return open_jobs(compose.cell(overrides).config["cluster"])
 
 
@@ -209,7 +208,7 @@ def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
 def run_status(parsed: argparse.Namespace) -> None:
     """Print two lines for each job: its state, and how far it is."""
     jobs = _open_named_jobs(parsed)
-    chosen = jobs.list_jobs() if parsed.sweep is None else [driver.find_job(jobs, parsed.sweep)]
+    chosen = jobs.list_sweeps() if parsed.sweep is None else [driver.find_job(jobs, parsed.sweep)]
     for job in chosen:
         when = time.strftime(", submitted %Y-%m-%d %H:%M", time.localtime(job.since or 0))
         state = job.state.lower() + (f" (exit status {job.status})" if job.status else "")

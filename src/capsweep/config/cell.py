@@ -79,6 +79,11 @@ MOVED_TARGETS: Mapping[str, str] = {
     "capsweep.data.official.SvhnReader": "capsweep.data.svhn.SvhnReader",
     "capsweep.data.smallnorb.NovelViewpoints": "capsweep.data.viewpoints.NovelViewpoints",
     "capsweep.model.capsnet.Decoder": "capsweep.model.decoder.Decoder",
+    "capsweep.model.routing.controls.RandomRouting": "capsweep.model.routing.random.RandomRouting",
+    "capsweep.model.routing.controls.StaticRouting": "capsweep.model.routing.static.StaticRouting",
+    "capsweep.model.routing.controls.UniformRouting": (
+        "capsweep.model.routing.uniform.UniformRouting"
+    ),
     "capsweep.shards.reader.ShardReader": "capsweep.data.shards.reader.ShardReader",
     "capsweep.shards.batches.StretchImages": "capsweep.data.shards.presented.StretchImages",
 }

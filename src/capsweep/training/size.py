@@ -143,7 +143,7 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from capsweep.model.routing import use_references
+    from capsweep.model.routing import find_layers
     from capsweep.training import build
 
     build.check_targets(config)
@@ -154,7 +154,8 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
     running = [""]  # the names of the modules whose forward runs, the innermost last
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         network = build.build_network(config)
-        use_references(network)  # FLOPs do not depend on the implementation
+        for layer in find_layers(network):
+            layer.impl = "reference"  # FLOPs do not depend on the implementation
         names = {module: name for name, module in network.named_modules()}
 
         def enter_module(module: Any, *_: Any) -> None:

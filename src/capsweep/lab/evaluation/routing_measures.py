@@ -50,8 +50,9 @@ class FrozenRouting(nn.Module):
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """The parents of these votes; it traces nothing."""
-        coupling_MLJ = self.coupling_MLJ.to(votes.device)
-        return self.routing.form_parents(votes, coupling_MLJ.expand(votes.num_images, -1, -1, -1))
+        pose_BMLP = votes.local_poses()
+        coupling_MLJ = self.coupling_MLJ.to(pose_BMLP.device)
+        return self.routing.form_parents(votes, coupling_MLJ.expand(len(pose_BMLP), -1, -1, -1))
 
 
 def measure_routing(cell: TrainedCell, stored: Predictions, examples: int) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from capsweep.cli import sweep_options
 from capsweep.config import compose, places
 from capsweep.config.overrides import render
 from capsweep.config.places import Places
@@ -22,7 +21,7 @@ from capsweep.report.table import CellGroup, ResultTable, build_table
 from capsweep.report.trained import describe_trained, warn_of_cuts
 from capsweep.runtime import terminal
 from capsweep.storage.files import write_text
-from capsweep.sweep import more_seeds
+from capsweep.sweep import choices, expand, more_seeds
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
@@ -177,7 +176,7 @@ class SweepCells:
         lead = "\n\n".join([sweep.question, *(f"**{warning}**" for warning in warnings)])
         path = self.places.storage / "reports" / sweep.report_name / f"{name}.md"
         write_text(path, grid.grid_markdown(f"{sweep.name}: {title}", lead, header, fields, notes))
-        terminal.print_line(console, f"report: {path}")
+        console.out(f"report: {path}")
 
 
 def _note_places(places: Sequence[Place]) -> list[str]:
@@ -214,7 +213,8 @@ def load_cells(parsed: argparse.Namespace) -> SweepCells:
 
     Raises UserError for a metric, which evaluations do not take.
     """
-    sweep, points = sweep_options.load_points(parsed)
+    sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
+    points = expand.set_accuracies(sweep, expand.expand_sweep(sweep))
     if parsed.metric is not None:
         raise UserError("METRIC: evaluations have metrics of their own; leave it out")
     resolved = places.resolve(points[0].cell.config["places"])

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from capsweep.config import package_files, places
@@ -23,6 +22,7 @@ from capsweep.storage.files import hash_bytes
 if TYPE_CHECKING:  # it imports Ray
     from capsweep.cluster.client import Jobs, SweepJob
 
+CODE = "capsweep_code"  # in a job's metadata
 PLACES = ("STORAGE", "DATA_DIR", "LEDGER")
 # Words that say where to drive, which `--here` does inside.
 OF_HERE = (
@@ -56,15 +56,12 @@ def interrupted_by_sigterm() -> Iterator[None]:
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    # To whoever handles SIGINT now: Ray Tune, while it runs.
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    signal.raise_signal(signal.SIGINT)  # to whoever handles that now: Ray Tune, while it runs
 
 
 def make_inner_command(
@@ -113,7 +110,7 @@ def submit_sweep(
     its Ray.
     """
     name = name_command(sweep.stem, words)
-    known = [job for job in jobs.list_jobs() if job.name == name]
+    known = [job for job in jobs.list_sweeps() if job.name == name]
     for job in known:
         if not job.has_ended:
             return job, False
@@ -124,7 +121,7 @@ def submit_sweep(
     try:
         _send_job(jobs, job_id, command, sweep)
     except ConfigError:  # a submitter at the same moment may have been first
-        for job in jobs.list_jobs():
+        for job in jobs.list_sweeps():
             if job.id == job_id:
                 return job, False
         raise
@@ -143,7 +140,12 @@ def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
             "py_modules": package_files.list_modules(package),
             "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
         }
-        jobs.submit_job(job_id, command, runtime_env, _hash_code(sweep))
+        jobs.submit_job(
+            entrypoint=command,
+            submission_id=job_id,
+            runtime_env=runtime_env,
+            metadata={CODE: _hash_code(sweep)},
+        )
 
 
 def runs_other_code(job: "SweepJob", sweep: Path) -> bool:
@@ -165,7 +167,7 @@ def find_job(jobs: "Jobs", text: str) -> "SweepJob":
 
     Raises ConfigError naming those that there are, also where several of the sweep's run.
     """
-    all_jobs = jobs.list_jobs()
+    all_jobs = jobs.list_sweeps()
     if exact := [job for job in all_jobs if job.id == text]:
         return exact[0]
     sweep = _quote_sweep(Path(text).stem if text.endswith(".yaml") else text)

@@ -26,7 +26,7 @@ from capsweep.report import publish, table
 from capsweep.sweep import plan
 from capsweep.sweep.estimates import read_estimates
 from capsweep.sweep.expand import Point
-from capsweep.tracking import content, sync
+from capsweep.tracking import content, upload
 from capsweep.training.size import Measurement
 
 LABELS = np.array([0, 1, 2, 0])
@@ -128,7 +128,7 @@ def readers(whole: Path) -> Readers:
         publish.describe_training(answer)
 
     def list_unsynced(ledger: Ledger) -> None:
-        sync.find_unsynced(ledger, whole, "s", ledger.list_signatures())
+        upload.find_unsynced(ledger, whole, "s", ledger.list_signatures())
 
     def read_cells(ledger: Ledger, read: Callable[[Ledger, str], object]) -> None:
         for point in points:

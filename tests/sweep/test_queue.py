@@ -27,7 +27,7 @@ from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.limits import Limits
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.resources import Capacity
-from capsweep.tracking.labels import Labels
+from capsweep.tracking.content import Labels
 from capsweep.training import RunHooks
 from capsweep.training.run import Job, Outcome, run_job
 

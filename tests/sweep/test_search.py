@@ -17,7 +17,7 @@ from capsweep.sweep import choices, expand, search, trials
 from capsweep.sweep import queue as queues
 from capsweep.sweep.search import TrialQueue
 from capsweep.sweep.spec import Sweep
-from capsweep.tracking.labels import labels_of
+from capsweep.tracking.content import labels_of
 from capsweep.training.run import Job, Outcome
 
 SEARCH = """\

@@ -72,7 +72,7 @@ def _run_cell(cell: Cell) -> int:
     from capsweep.ledger.ledger import Ledger, folder_of
     from capsweep.sweep.drive import prepare_storage
     from capsweep.tracking import mode as modes
-    from capsweep.tracking.labels import labels_of
+    from capsweep.tracking.content import labels_of
     from capsweep.training import RunHooks, build, devices
     from capsweep.training.run import Job, run_job
     from capsweep.training.size import network_size

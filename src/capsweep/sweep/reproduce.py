@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from capsweep.config import code_identity, compose, places
+from capsweep.config import code_identity, compose
 from capsweep.config.cell import Cell
 from capsweep.config.overrides import render
 from capsweep.errors import ConfigError, UserError
@@ -88,13 +88,13 @@ def _compose_today(
 
 def run_apart(overrides: Sequence[str], storage: str, ledger: str, settings: Sequence[str]) -> None:
     """Run a cell into a ledger of its own. settings: overrides of how to run it here."""
-    from capsweep.training.run import run  # it imports torch
+    from capsweep.training.run import Job, run  # it imports torch
 
     keys = {"logger", "rerun", *(text.partition("=")[0] for text in settings)}
     kept = [text for text in overrides if text.partition("=")[0] not in keys]
     moved = [render("places.storage", storage), render("places.ledger", ledger)]
     cell = compose.cell([*kept, *settings, *moved, "logger=csv"])
-    run(cell, places.resolve(cell.config["places"]))
+    run(Job(cell))
 
 
 def compare_results(recorded: Ledger, again: Ledger, signature: str) -> tuple[bool, list[str]]:

@@ -23,7 +23,7 @@ from torchvision.utils import save_image
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.data.batches import EvaluatedSplit
-from capsweep.data.splits import PreparedSplits
+from capsweep.data.images import PreparedSplits
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.ledger.stored_files import DATA
@@ -34,6 +34,7 @@ from capsweep.statistics import examples
 from capsweep.training import RunHooks, build, callbacks, devices, provenance
 from capsweep.training.callbacks import EpochRecorder, RecordRow, ResumeCheckpoint
 from capsweep.training.module import CapsuleTask, fit_and_test, make_task
+from capsweep.training.run import Job
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 WORST, WORST_COUNT = "worst-examples", 25
@@ -41,26 +42,22 @@ COLUMNS, SCALE = 5, 3  # of their sheet: pictures in a row, pixels of one of the
 
 
 def train_and_test(
-    cell: Cell,
-    places: Places,
-    directory: CellDirectory,
-    hooks: RunHooks,
-    record_row: RecordRow,
-    gpus: float | None,
+    job: Job, here: Places, directory: CellDirectory, hooks: RunHooks, record_row: RecordRow
 ) -> dict[str, Any]:
     """Train and test a cell, on from its resume.ckpt, and write its files; the result so far.
 
     record_row: writes a row of metrics.jsonl or steps.jsonl. Raises LeftEarlyError where a hook
     ended it.
     """
-    started, device = time.monotonic(), devices.choose_device(cell.config)
+    cell, started = job.cell, time.monotonic()
+    device = devices.choose_device(cell.config)
     devices.start_memory_peak()
     if device.type == "cpu":
         devices.keep_freed_memory()
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     torch.set_num_threads(cell.config["trainer"]["threads"])
     task = make_task(cell)
-    splits = build.load_splits(cell.config, str(places.data), device)
+    splits = build.load_splits(cell.config, str(here.data), device)
     recorder = EpochRecorder(task, directory, hooks, record_row, splits.digests)
     keeper = ResumeCheckpoint(directory, cell.config["trainer"]["checkpoint_interval"], recorder)
     first = FirstActivations()
@@ -70,7 +67,7 @@ def train_and_test(
     callbacks.check_reached(recorder.accuracy, recorder.rows)
     # What an unbroken run would have taken: epochs count for the cost of a cell whoever ran them.
     seconds = recorder.earlier_seconds + time.monotonic() - started
-    given = (gpus or 1.0) if device.type == "cuda" else 0.0
+    given = (job.gpu or 1.0) if device.type == "cuda" else 0.0
     scores_MN, labels_M = task.predictions()
     scores, labels = scores_MN.float().numpy(), labels_M.numpy()
     arrays: dict[str, Any] = {"scores": scores, "labels": labels}

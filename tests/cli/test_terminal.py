@@ -1,6 +1,7 @@
 """What people see: a terminal gets what fits, a log gets everything, and no escape codes."""
 
 import fcntl
+import importlib
 import io
 import os
 import pty
@@ -12,7 +13,7 @@ import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -171,8 +172,10 @@ def test_a_report_is_in_files_before_it_is_on_the_screen(
 def test_a_sweep_says_what_it_does_before_it_imports(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(name: str) -> None:
-        raise KeyboardInterrupt
+    def interrupt(name: str) -> ModuleType:
+        if name.startswith("capsweep.cli."):
+            raise KeyboardInterrupt
+        return importlib.import_module(name)
 
     monkeypatch.setattr(program, "importlib", SimpleNamespace(import_module=interrupt))
     assert cli.main(["sweep", "ablation"]) == program.INTERRUPTED

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from capsweep.cli import parser
+from capsweep.cli import program
 from capsweep.cluster import driver
 from capsweep.cluster.client import JOB_ID, SweepJob
 from capsweep.config import compose
@@ -29,7 +29,7 @@ TYPED = (
 
 def load_points(*words: str) -> list[Point]:
     """The points of a sweep that these words choose."""
-    parsed = parser.parse_arguments(words)
+    parsed = program.parse_arguments(words)
     sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides, parsed.here)
     return expand.expand_sweep(sweep)
 
@@ -48,7 +48,7 @@ def test_the_cells_and_their_places_are_those_that_were_typed(
     inner = make_inner(TYPED)
     monkeypatch.chdir("/")
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # as Ray tells its jobs
-    parsed = parser.parse_arguments(inner)
+    parsed = program.parse_arguments(inner)
     again = load_points(*inner)
     assert [p.cell.signature for p in again] == [p.cell.signature for p in typed]
     config = again[0].cell.config

@@ -22,8 +22,8 @@ from pydantic import (
 )
 
 from capsweep.statistics import metric_format
+from capsweep.storage.checked import describe_fault
 from capsweep.storage.files import hash_bytes
-from capsweep.storage.typed_json import describe_fault
 
 MOST = sys.float_info.max
 ABSENT: Any = None  # the default of a key that may be absent, and is never null

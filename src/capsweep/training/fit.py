@@ -23,7 +23,7 @@ from torchvision.utils import save_image
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.data.batches import EvaluatedSplit
-from capsweep.data.splits import PreparedSplits
+from capsweep.data.images import PreparedSplits
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.ledger.stored_files import DATA

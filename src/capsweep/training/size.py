@@ -21,7 +21,7 @@ from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import ConfigError
 from capsweep.ledger.records import Measurement
-from capsweep.storage import disk_cache
+from capsweep.storage.checked import compute_once
 
 if TYPE_CHECKING:
     from capsweep.data.batches import BatchLoader
@@ -76,7 +76,7 @@ def network_size(config: Mapping[str, Any]) -> Size:
             "flops": sum(layer.flops for layer in layers),
         }
 
-    return Size(**disk_cache.compute_once("sizes", _cache_key(config), measure))
+    return Size(**compute_once("sizes", _cache_key(config), measure))
 
 
 def measure_layers(config: Mapping[str, Any]) -> list[Layer]:
@@ -181,7 +181,7 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     import torch
 
     from capsweep.data.batches import EvaluationLoader
-    from capsweep.data.splits import EVALUATION_BATCH
+    from capsweep.data.images import EVALUATION_BATCH
     from capsweep.training import build, devices, module, provenance
 
     devices.start_memory_peak()

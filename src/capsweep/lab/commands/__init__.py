@@ -8,7 +8,7 @@ within their functions alone.
 
 from typing import Any
 
-from capsweep.cli.parser import Option
+from capsweep.cli.program import Option
 
 
 def option(name: str, text: str, **settings: Any) -> Option:

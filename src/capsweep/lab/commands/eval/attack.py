@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from capsweep.cli.parser import DEVICE, SWEEP, Command, whole_number
+from capsweep.cli.program import DEVICE, SWEEP, Command, whole_number
 from capsweep.lab.commands import option
 
 if TYPE_CHECKING:  # it imports torch

@@ -2,7 +2,7 @@
 
 import argparse
 
-from capsweep.cli.parser import DEVICE, SWEEP, Command
+from capsweep.cli.program import DEVICE, SWEEP, Command
 
 COMMANDS: dict[str, Command] = {
     "ensemble": ("add the scores of each row's seeds, from stored predictions", SWEEP),

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from capsweep.cli.parser import (
+from capsweep.cli.program import (
     DEVICE,
     SIGNATURE,
     SWEEP,

@@ -2,7 +2,7 @@
 
 import argparse
 
-from capsweep.cli.parser import DEVICE, SIGNATURE, SWEEP, Command
+from capsweep.cli.program import DEVICE, SIGNATURE, SWEEP, Command
 from capsweep.lab.commands.eval.figures import FIRST_IMAGES
 
 COMMANDS: dict[str, Command] = {

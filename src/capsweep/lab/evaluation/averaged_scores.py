@@ -54,7 +54,7 @@ def measure_crops(cell: "TrainedCell", stored: Predictions) -> dict[str, Any]:
     import torch  # an ensemble does without
 
     from capsweep.data.image_batches import CroppedImages
-    from capsweep.data.splits import EVALUATION_BATCH
+    from capsweep.data.images import EVALUATION_BATCH
     from capsweep.lab.evaluation.checkpoint import split_range, verify_predictions
 
     test = cell.test

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from capsweep.config import compose
 from capsweep.config.cell import LOGISTICS_INSIDE, get
 from capsweep.data.batches import Batch, EvaluatedSplit, EvaluationLoader, EvaluationParts
-from capsweep.data.splits import EVALUATION_BATCH, PreparedSplits
+from capsweep.data.images import EVALUATION_BATCH, PreparedSplits
 from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger, Predictions, load_predictions

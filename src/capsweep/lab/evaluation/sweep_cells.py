@@ -101,7 +101,7 @@ class SweepCells:
     def _describe_place(self, group: CellGroup) -> Place:
         lacking = {s: c.entry for s, c in group.cells.items() if not c.is_finished}
         return Place(
-            (*self.table.rows[group.row].coordinates, *self.table.columns[group.column]),
+            group.coordinates,
             [cell.point for cell in group.cells.values()],
             [cell.point for cell in group.finished.values()],
             {seed: entry.cause or entry.status for seed, entry in lacking.items()},

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from capsweep.data.batches import Batch, EvaluatedSplit
-from capsweep.data.splits import EVALUATION_BATCH
+from capsweep.data.images import EVALUATION_BATCH
 from capsweep.errors import NotApplicableError
 from capsweep.lab.evaluation.checkpoint import (
     CellLoader,

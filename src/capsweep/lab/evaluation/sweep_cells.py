@@ -2,31 +2,28 @@
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from capsweep.cli import sweep_options
-from capsweep.config import compose, places
-from capsweep.config.overrides import render
+from capsweep.config import code_identity, compose, places
 from capsweep.config.places import Places
 from capsweep.errors import UserError
+from capsweep.lab.evaluation.checkpoint import CellLoader, find_device
 from capsweep.ledger import records, stored_files, transfer
-from capsweep.ledger.ledger import EVALUATIONS, Entry, Ledger
+from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.ledger.listing import find_signature
-from capsweep.report import circumstances, grid, table
+from capsweep.report import grid
 from capsweep.report.costs import format_percent
-from capsweep.report.grid import format_value
+from capsweep.report.grid import describe_row, format_value
+from capsweep.report.table import CellGroup, ResultTable, build_table
 from capsweep.report.trained import describe_trained, warn_of_cuts
 from capsweep.runtime import terminal
 from capsweep.storage.files import write_text
 from capsweep.sweep import more_seeds
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
-
-if TYPE_CHECKING:  # it imports torch, which an ensemble does without
-    from capsweep.lab.evaluation.checkpoint import CellLoader
 
 Value = TypeVar("Value")
 Content: TypeAlias = dict[str, Any]  # of a file in the evals/ of a cell
@@ -36,33 +33,20 @@ EvaluateNetwork: TypeAlias = Callable[..., Iterable[tuple[str, Content]]]
 
 @dataclass(frozen=True)
 class Place:
-    """A field of a sweep's table.
+    """A field of a sweep's table. coordinates: of its row and column; group: its cells."""
 
-    Attributes:
-        coordinates: of its row and column.
-        points: its cells, one of each seed.
-        finished: those that count.
-        missing: why a seed does not count, by seed.
-        stale: how many of the finished ones other code made.
-        footnotes: what must be said of its data set, by its name.
-    """
-
-    coordinates: tuple[Any, ...]
-    points: Sequence[Point]
-    finished: Sequence[Point]
-    missing: Mapping[int, str]
-    stale: int
-    footnotes: Mapping[str, str]
+    coordinates: Sequence[Any]
+    group: CellGroup
 
     @property
-    def label(self) -> str:
-        """Return which row and column."""
-        return grid.describe_row(self.coordinates)
+    def finished(self) -> list[Point]:
+        """Return the cells that count, one of each seed."""
+        return [point for point in self.group.points if point.seed in self.group.by_seed]
 
     @property
     def counts(self) -> str:
         """Return `2/3`: how many of the seeds are there."""
-        return f"{len(self.finished)}/{len(self.points)}"
+        return f"{len(self.group.by_seed)}/{len(self.group.points)}"
 
 
 Evaluated: TypeAlias = list[tuple[Place, list[Value]]]
@@ -71,51 +55,40 @@ Line: TypeAlias = tuple[Place, Sequence[str]]  # of a table, without the coordin
 
 @dataclass(frozen=True)
 class SweepCells:
-    """The cells of a sweep as chosen."""
+    """The cells of a sweep as chosen, as the table of their errors has them."""
 
-    sweep: Sweep
-    points: Sequence[Point]
+    table: ResultTable
     ledger: Ledger
     places: Places
 
-    @cached_property
-    def entries(self) -> Mapping[str, Entry]:
-        """Return what the ledger has, by signature."""
-        return self.ledger.entries_of(point.cell for point in self.points)
+    @property
+    def sweep(self) -> Sweep:
+        """Return the sweep as chosen."""
+        return self.table.sweep
+
+    @property
+    def fields(self) -> list[Place]:
+        """Return every field that has cells, row by row."""
+        return [
+            Place((*row.coordinates, *column), group)
+            for row in self.table.rows
+            for column, group in zip(self.table.columns, row.values, strict=True)
+            if group is not None
+        ]
+
+    def make_loader(self, device: str) -> CellLoader:
+        """Return what loads networks onto a device."""
+        return CellLoader(self.ledger, self.places.data, find_device(device))
 
     def evaluate_points(self, evaluate: Callable[[Point], Value]) -> Evaluated[Value]:
-        """Return every field of the sweep's table with the values of its finished cells; equal
-        cells are evaluated once. Raises UserError where none is finished, or where cells did not
-        use the same data.
+        """Return every field with the values of its finished cells; equal cells are evaluated once.
+        Raises UserError where none is finished.
         """
-        data = circumstances.compare_data(self.points, self.entries)
-        values: dict[str, Value] = {}
-        evaluated = []
-        for row, by_column in table.group_points(self.sweep, self.points).items():
-            for column, points in by_column.items():
-                place = self._describe_place((*row, *column), points, data)
-                for point in place.finished:
-                    if point.cell.signature not in values:
-                        values[point.cell.signature] = evaluate(point)
-                evaluated.append((place, [values[p.cell.signature] for p in place.finished]))
-        if not values:
+        finished = {p.cell.signature: p for field in self.fields for p in field.finished}
+        if not finished:
             raise UserError(f"no cell of {self.sweep.name} is finished; run the sweep first")
-        return evaluated
-
-    def _describe_place(
-        self, coordinates: tuple[Any, ...], points: Sequence[Point], data: Mapping[str, str]
-    ) -> Place:
-        by_seed = {point.seed: point for point in points}
-        entries = {seed: self.entries[point.cell.signature] for seed, point in by_seed.items()}
-        lacking = {s: e for s, e in entries.items() if e.status not in table.COUNTED}
-        return Place(
-            coordinates,
-            list(by_seed.values()),
-            [point for seed, point in by_seed.items() if seed not in lacking],
-            {seed: entry.cause or entry.status for seed, entry in lacking.items()},
-            sum(entry.status == "stale" for entry in entries.values()),
-            {**table.dataset_notes(points), **data},
-        )
+        values = {signature: evaluate(point) for signature, point in finished.items()}
+        return [(f, [values[p.cell.signature] for p in f.finished]) for f in self.fields]
 
     def evaluate_networks(
         self,
@@ -127,9 +100,7 @@ class SweepCells:
         evals/ of its cell. kept: name and kind of the file that is read instead where a cell has no
         weights, as after the import of an archive.
         """
-        from capsweep.lab.evaluation.checkpoint import CellLoader, find_device
-
-        loader = CellLoader(self.ledger, self.places.data, find_device(device))
+        loader = self.make_loader(device)
 
         def evaluate_point(point: Point) -> list[Content]:
             name, contents = point.cell.signature, []
@@ -137,9 +108,7 @@ class SweepCells:
                 print(f"{point.name}: no weights; {kept[0]} is taken as it was stored", flush=True)
                 return [stored]
             for file, content in evaluate(*loader.load_tested(name, point.cell.config)):
-                print(
-                    f"{point.name}: {write_content(self.ledger, name, file, content)}", flush=True
-                )
+                print(f"{point.name}: {write_content(loader, name, file, content)}", flush=True)
                 contents.append(content)
             return contents
 
@@ -160,23 +129,23 @@ class SweepCells:
         name: str,
         title: str,
         header: Sequence[str],
-        lines: Sequence[Line],
+        lines: Iterable[Line],
         notes: Iterable[str],
     ) -> None:
         """Print a table with the coordinates of each line before it, and write it as NAME.md to the
         reports of the sweep.
 
-        Its notes say what was trained, by what and on what, what is missing, and what is stale.
+        Its notes say what was trained, by what and on what, what failed, and what is stale.
         """
-        sweep, warnings = self.sweep, warn_of_cuts(self.points)
-        differences = circumstances.list_differences(
-            table.group_points(sweep, self.points), self.entries, self.ledger
-        )
-        made_by = (f"{name}: {text}." for name, text in differences.items())
-        places = {place.coordinates: place for place, _ in lines}.values()
-        notes = [describe_trained(sweep, self.points), *made_by, *notes]
-        notes += [SEEDS_NOTE] if {*SEEDS_HEADER} <= {*header} else []
-        notes += _note_places(list(places))
+        sweep, points = self.sweep, self.table.points
+        warnings = warn_of_cuts(points)
+        footnotes = (f"{key}: {text}." for key, text in self.table.footnotes.items())
+        notes = [describe_trained(sweep, points), *notes, *footnotes]
+        for field in self.fields:
+            place = describe_row(field.coordinates)
+            notes += [f"failed: {place}: {cause}." for cause in field.group.causes]
+        stale = {tuple(field.coordinates): field.group.stale for field in self.fields}
+        notes += grid.note_stale(stale, sum(len(field.finished) for field in self.fields))
         header = [*sweep.rows, *sweep.columns, *header]
         fields = [[*map(format_value, place.coordinates), *texts] for place, texts in lines]
         console = terminal.make_console()
@@ -191,18 +160,6 @@ class SweepCells:
         terminal.print_line(console, f"report: {path}")
 
 
-def _note_places(places: Sequence[Place]) -> list[str]:
-    """Say what there is to say of data sets, which cells are missing, and which are stale."""
-    footnotes = {name: text for place in places for name, text in place.footnotes.items()}
-    notes = [f"{name}: {text}." for name, text in footnotes.items()]
-    for place in places:
-        if place.missing:
-            why = "; ".join(f"seed {seed}: {cause}" for seed, cause in place.missing.items())
-            notes.append(f"missing: {place.label}: {why}.")
-    stale = {place.coordinates: place.stale for place in places}
-    return [*notes, *grid.note_stale(stale, sum(len(place.finished) for place in places))]
-
-
 SEEDS_NOTE = "Mean ± standard deviation over seeds."
 SEEDS_HEADER = ("seeds", "examples")
 
@@ -215,16 +172,20 @@ def describe_seeds(
     return [place.counts, format_value(examples), *map(format_percent, columns)]
 
 
-def write_content(ledger: Ledger, signature: str, file: str, content: Content) -> str:
-    """Write a file of the evals/ of a cell, and return where it is."""
+def write_content(loader: CellLoader, signature: str, file: str, content: Content) -> str:
+    """Add to the content of a file what it was computed by; write it to the evals/ of a cell, and
+    return where it is.
+    """
+    content |= {"device": str(loader.device), "code": code_identity.hash_package()}
     text = json.dumps(content, indent=2, allow_nan=False)
-    return ledger.write_evaluation(signature, file, f"{text}\n".encode())
+    return loader.ledger.write_evaluation(signature, file, f"{text}\n".encode())
 
 
 def load_cells(parsed: argparse.Namespace) -> SweepCells:
     """Return the cells of the sweep that a command's words choose.
 
-    Raises UserError for a metric, which evaluations do not take.
+    Raises UserError for a metric, which evaluations do not take, and where cells did not use the
+    same data.
     """
     sweep, points = sweep_options.load_points(parsed)
     if parsed.metric is not None:
@@ -232,15 +193,13 @@ def load_cells(parsed: argparse.Namespace) -> SweepCells:
     resolved = places.resolve(points[0].cell.config["places"])
     places.prepare(resolved)
     points = more_seeds.load(resolved, sweep).add_points(points)
-    return SweepCells(sweep, points, Ledger(resolved.ledger), resolved)
+    ledger = Ledger(resolved.ledger)
+    return SweepCells(build_table(sweep, points, ledger), ledger, resolved)
 
 
-def open_cell(parsed: argparse.Namespace) -> "tuple[CellLoader, str]":
+def open_cell(parsed: argparse.Namespace) -> tuple[CellLoader, str]:
     """Return what loads cells, and the signature of the cell of a command."""
-    from capsweep.lab.evaluation.checkpoint import CellLoader, find_device
-
-    given = {"storage": parsed.storage, "data": parsed.data_dir, "ledger": parsed.ledger}
-    texts = [render(f"places.{key}", value) for key, value in given.items() if value is not None]
-    resolved = places.resolve(compose.cell(texts).config["places"])
+    config = compose.cell(sweep_options.choose_places(parsed)).config
+    resolved = places.resolve(config["places"])
     loader = CellLoader(Ledger(resolved.ledger), resolved.data, find_device(parsed.device))
     return loader, find_signature(loader.ledger, parsed.signature)

@@ -10,7 +10,6 @@ from capsweep.data import affine
 from capsweep.data.affine import AffineTest
 from capsweep.data.batches import Field
 from capsweep.data.images import Splits
-from capsweep.errors import ConfigError
 from capsweep.shards.layout import Maker
 from capsweep.shards.manifest import DataSetContent, Origin, hash_declared
 
@@ -55,27 +54,17 @@ class AffnistLike:
 
         def make_examples(start: int, stop: int) -> dict[str, np.ndarray]:
             made = transform.transform_range(images_NCHW, start, stop)
-            return {
-                "images": made.images_NCHW,
-                "labels": labels_N[made.source_N],
-                "indices": made.source_N.astype(np.uint32),
-                "matrix": made.matrix_NVU,
-                "shift": made.shift_NV,
-            }
+            return {**made, "labels": labels_N[made["indices"]]}
 
         return make_examples
 
 
-def prepare_job(
-    dataset: Mapping[str, Any], digits: Splits, pairs: int | None, with_sources: bool
-) -> AffnistLike:
+def prepare_job(dataset: Mapping[str, Any], digits: Splits, pairs: int | None) -> AffnistLike:
     """Return the job of a composed `dataset=affnist_like`.
 
     digits: of its source, of which the test digits are used. pairs: copies of each, all transformed
-    otherwise; None: 1. Raises ConfigError.
+    otherwise; None: 1.
     """
-    if with_sources:
-        raise ConfigError("--with-sources: affnist_like is not composed of others; leave it out")
     copies = 1 if pairs is None else pairs
     origin = Origin(dataset["source"], hash_declared({"sha256": dataset["reader"]["sha256"]}))
     settings = {name: dataset["test"][name] for name in NAMES}

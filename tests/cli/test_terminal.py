@@ -108,12 +108,11 @@ def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(
         print(HOSTILE)
         terminal.print_aside(HOSTILE)
         console = terminal.make_console()
-        terminal.print_line(console, HOSTILE)
         terminal.print_paragraph(console, HOSTILE)
         terminal.print_table(console, table)
         console.out(HOSTILE)
     printed = capsys.readouterr()
-    assert printed.out.count(SHOWN) == 7
+    assert printed.out.count(SHOWN) == 6
     assert printed.err == f"{SHOWN}\n"
     assert not terminal.OBEYED.search(printed.out)
 

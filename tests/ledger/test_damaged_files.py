@@ -20,13 +20,13 @@ import yaml
 
 from capsweep import cli
 from capsweep.errors import UserError
-from capsweep.ledger import lease, listing, upkeep, verify
+from capsweep.ledger import lease, listing, upkeep
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of, load_predictions
-from capsweep.report import cells, publish, table
+from capsweep.report import publish, table
 from capsweep.sweep import plan
 from capsweep.sweep.estimates import read_estimates
 from capsweep.sweep.expand import Point
-from capsweep.tracking import content, sync
+from capsweep.tracking import content, upload
 from capsweep.training.size import Measurement
 
 LABELS = np.array([0, 1, 2, 0])
@@ -125,11 +125,10 @@ def readers(whole: Path) -> Readers:
 
     def report(ledger: Ledger) -> None:
         answer = table.build_table(sweep, points, ledger)
-        cells.read_fields(answer, ledger)
-        publish.describe_training(answer, ledger)
+        publish.describe_training(answer)
 
     def list_unsynced(ledger: Ledger) -> None:
-        sync.find_unsynced(ledger, whole, "s", ledger.list_signatures())
+        upload.find_unsynced(ledger, whole, "s", ledger.list_signatures())
 
     def read_cells(ledger: Ledger, read: Callable[[Ledger, str], object]) -> None:
         for point in points:
@@ -149,7 +148,7 @@ def readers(whole: Path) -> Readers:
         "costs": lambda ledger: read_estimates(ledger, planned.entries),
         "garbage": upkeep.find_garbage,
         "ls": lambda ledger: listing.list_cells(ledger, ledger.list_signatures()),
-        "verify": lambda ledger: [[*verify.find_faults(ledger, cell)] for cell in entries],
+        "verify": lambda ledger: [[*upkeep.find_faults(ledger, cell)] for cell in entries],
         "sync": list_unsynced,
     }
 

@@ -64,7 +64,6 @@ def test_cells_are_chosen_by_their_settings(ledger: Ledger, finish) -> None:
         "seed=null": "seed=null: no cell has that; have 1",
         "limit_batches=2": "limit_batches=2: no cell has that; have null",
         "weight=0": r"did you mean loss\.reconstruction\.weight",
-        "experiment=digits": "experiment: no cell records it; choose by the settings",
     }.items():
         with pytest.raises(ConfigError, match=error):
             choose(text)

@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from reported_cells import PROVENANCE, SWEEP, evaluate, finish, read_fields, small_sweep
+from reported_cells import PROVENANCE, SWEEP, build_table, evaluate, finish, small_sweep
 
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.report import cells, page, table
+from capsweep.report import page
 
 ALONE = frozenset({"meta", "link", "img", "br", "wbr"})
 
@@ -50,10 +50,8 @@ class Parsed(HTMLParser):
 
 def written(folder: Path, text: str = SWEEP) -> Parsed:
     """The page of the small sweep, with the ledger in the same folder."""
-    sweep, points = small_sweep(folder, text)
-    ledger = Ledger(folder)
-    answer = table.build_table(sweep, points, ledger)
-    return Parsed(page.write_page(answer, ledger, folder / "report").read_text())
+    answer = build_table(folder, text)
+    return Parsed(page.write_page(answer, Ledger(folder), folder / "report").read_text())
 
 
 @pytest.fixture
@@ -116,8 +114,8 @@ def test_pictures_of_cells_are_shown_with_their_captions(
         (3 * size, {"extra": 1, "perturbations": 2}),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(cells, "MOST_BYTES", most)
-            pictures = cells.read_pictures(read_fields(finished)[1], Ledger(finished))
+            patch.setattr(page, "MOST_BYTES", most)
+            pictures = page.read_pictures(build_table(finished).groups, Ledger(finished))
         assert [(kind, len(shown)) for kind, shown in pictures.items()] == [*counts.items()]
 
 

@@ -12,7 +12,7 @@ from capsweep.errors import DataError, UserError
 from capsweep.ledger import transfer
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, publish
-from capsweep.report.costs import MEASURES, list_costs
+from capsweep.report.publish import MEASURES, list_costs
 
 COMMAND = "make report SWEEP=ablation ROUTING=3"
 BEGIN, END = "<!-- report: begin -->", "<!-- report: end -->"
@@ -198,7 +198,7 @@ def test_a_page_without_one_place_is_left_alone_and_told_of(
 
 def test_a_sentence_says_how_the_cells_were_trained(ablation, train: Train) -> None:
     def describe() -> str:
-        return publish.describe_training(ablation.build(), ablation.ledger)
+        return publish.describe_training(ablation.build())
 
     train(0, [0.0], code={"capsweep": "0.1.0"})
     assert describe() == (

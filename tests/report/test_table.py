@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from capsweep.config import compose
+from capsweep.config import code_identity, compose
 from capsweep.errors import ConfigError, UserError
 from capsweep.report import render, table
 from capsweep.report.formatted_table import format_table
@@ -230,12 +230,12 @@ def test_another_metric_has_its_best_row_its_folder_and_no_published_numbers(
 
 def test_the_table_says_which_rows_are_stale(ablation) -> None:
     ablation.fill(0.1, 0.2, 0.3, 0.1)
-    built = ablation.build()
-    assert "stale: all that are finished: 4 cells made by other" in render.render_markdown(built)
-    first, *others = built.rows
-    done = replace(first, values=(replace(first.values[0], stale=0),))
-    text = render.render_markdown(replace(built, rows=(done, *others)))
-    assert "stale: capsnet · 3 · 0: 1 cell made by other code" in text
+    assert "stale: all that are finished: 4 cells made by other" in ablation.render()
+    for number in range(3):
+        config = ablation.points[number].cell.config
+        code = {"numerics": code_identity.hash_numerics(config)}
+        ablation.finish(number, {"test/error": 0.1}, code=code)
+    assert "stale: capsnet · 3 · 0: 1 cell made by other code" in ablation.render()
 
 
 def test_a_row_without_the_metric_is_a_gap_that_is_said(choose: Callable) -> None:

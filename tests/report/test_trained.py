@@ -8,7 +8,7 @@ import pytest
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell, flat
-from capsweep.report import published, render, trained
+from capsweep.report import render, trained
 from capsweep.report.formatted_table import format_table
 from capsweep.sweep import expand
 from capsweep.sweep.spec import Sweep
@@ -192,7 +192,7 @@ def test_a_published_number_is_marked_by_what_its_row_is_not(
 ) -> None:
     chosen = choose(sweep, **{"seeds": "1"} | options)
     rows = chosen.build().rows
-    written = [published.format_published(chosen.sweep, row.published) for row in rows]
+    written = [trained.format_published(chosen.sweep, row.published) for row in rows]
     for text, expected in zip(written, texts, strict=False):
         assert text.endswith(expected)
         assert ("≠" in text) == ("≠" in expected)
@@ -200,5 +200,5 @@ def test_a_published_number_is_marked_by_what_its_row_is_not(
 
 def test_the_number_of_an_ensemble_is_that_of_as_many_members(choose: Callable) -> None:
     chosen = choose("cifar10_ensemble")
-    (number,) = published.find_published(chosen.sweep, chosen.points[:1], members=7)
+    (number,) = trained.find_published(chosen.sweep, chosen.points[:1], members=7)
     assert not number.differs

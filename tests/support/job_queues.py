@@ -7,8 +7,8 @@ from typing import Any
 from capsweep.config.cell import Cell
 from capsweep.ledger import causes
 from capsweep.sweep.estimates import Estimates
-from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.queue import JobQueue
+from capsweep.training.run import Job, Outcome
 from capsweep.training.size import Measurement
 
 GIB = 2**30

@@ -116,12 +116,6 @@ ZIP = "{zip: {epochs: [1, 2], batch_size: [64, 32]}}"
 AXES = ["epochs=1,2", "batch_size=8,16", "optim.optimizer.lr=0.1,0.2"]
 REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     (ZIP, "", {"overrides": ["batch_size=8,16,32"]}, r"^small\.yaml: arm caps: zip: coupled axes"),
-    (
-        "{zip: {epochs: [1, 1], batch_size: [8, 8]}}",
-        "",
-        {},
-        r"space: epochs, batch_size has the value 1, 8 twice; keep one",
-    ),
     ("{}", "", {"overrides": AXES[:1], "ZIP": "epochs,seed"}, "ZIP=epochs,seed: no arm of "),
     (
         "{}",
@@ -153,7 +147,6 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ("{routing.num_iter: [1]}", "", {}, r"arm caps: routing\.num_iter: no such key; did you mean"),
     ("{routing.num_iters: [1, 0]}", "", {}, r"arm caps: routing\.num_iters must be .*, got 0"),
     ("{routing.num_iters: [many]}", "", {}, r"arm caps: routing\.num_iters must be an integer, "),
-    ("{model.routing.num_iters: [1]}", "", {}, r"arm caps: .* from routing\.num_iters; set that"),
 ]
 
 

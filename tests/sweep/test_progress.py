@@ -10,8 +10,8 @@ from capsweep.config import compose
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import progress as progresses
 from capsweep.sweep.estimates import Estimates
-from capsweep.sweep.job import Outcome
 from capsweep.sweep.progress import CellWork, SweepProgress
+from capsweep.training.run import Outcome
 
 ROW = {"epoch": 0}
 

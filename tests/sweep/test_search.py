@@ -15,10 +15,10 @@ from capsweep.report import render, table
 from capsweep.report.table import ResultTable
 from capsweep.sweep import choices, expand, search, trials
 from capsweep.sweep import queue as queues
-from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.search import TrialQueue
 from capsweep.sweep.spec import Sweep
-from capsweep.tracking.labels import labels_of
+from capsweep.tracking.content import labels_of
+from capsweep.training.run import Job, Outcome
 
 SEARCH = """\
 question: Which rate?
@@ -122,7 +122,7 @@ def test_intervals_belong_to_a_search(tmp_path: Path) -> None:
     lr = 'optim.optimizer.lr: "tag(log, interval(0.0001, 0.01))"'
     iterations = 'routing.num_iters: "int(interval(1, 5))"'
     text = write_space(f"{{{lr}, {iterations}, batch_size: [16, 32]}}")
-    space = write_search(tmp_path, text).arms[0].space
+    space = write_search(tmp_path, text).arms[0]
     assert space.intervals == (
         Interval("optim.optimizer.lr", 0.0001, 0.01, log=True, integer=False),
         Interval("routing.num_iters", 1, 5, log=False, integer=True),
@@ -220,7 +220,7 @@ def test_the_next_driver_finds_in_the_ledger_what_earlier_ones_have_tried(
     best, worst = trials.rank_trials(second.search, known)
     assert (best.value, worst.value) == (0.1, 0.3)
     arm = next(arm for arm in sweep.arms if arm.name == best.point.arm)
-    point = expand.make_point(sweep, arm, best.place, 0)
+    point = expand.make_point(arm, best.place, 0)
     assert point.cell.signature == best.point.cell.signature == jobs[1].cell.signature
 
 
@@ -241,7 +241,7 @@ def test_trials_are_rows_of_their_arms_the_best_first_and_live_lines_name_them_a
     write_cell(ledger, jobs[2], **{"error.txt": "ValueError: no"})
     write_cell(ledger, jobs[3], **{"stopped.json": {"epochs": 1}})
     answer = tabulate(sweep, ledger)
-    points = [group.points[0] for group in answer.groups]
+    points = answer.points
     assert [p.cell.signature for p in points] == [jobs[i].cell.signature for i in (1, 0, 2)]
     assert [point.title for point in points] == [queue.names[p.cell.signature] for p in points]
     assert [row.coordinates[0] for row in answer.rows] == [point.arm for point in points]

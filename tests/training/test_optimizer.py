@@ -15,7 +15,7 @@ from capsweep.data.batches import Batch
 from capsweep.errors import ConfigError
 from capsweep.training import build
 from capsweep.training.build import decay_continuously
-from capsweep.training.fit import make_task
+from capsweep.training.module import make_task
 
 AUTHORS = {"lr": 0.001, "rate": 0.96, "steps": 2000, "floor": 1e-6}
 SMALL = "model.conv.channels=4 model.primary.types=2 model.decoder.hidden=[8]"

@@ -16,7 +16,7 @@ from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.training import fit
-from capsweep.training.callbacks import QUANTILES, measure_quantiles
+from capsweep.training.fit import QUANTILES, measure_quantiles
 
 TINY = ["dataset=digits", "debug=fast", "batch_size=8"]
 

@@ -14,7 +14,7 @@ from capsweep.config import compose, package_files, places
 from capsweep.config.cell import Cell
 from capsweep.config.validation import count_validation_examples
 from capsweep.ledger.ledger import folder_of
-from capsweep.training.run import run
+from capsweep.training.run import Job, run
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def test_a_preset_trains_two_steps_and_is_evaluated(preset: str, folder: Path) -> None:
     cell = small(preset, folder)
     here = places.resolve(cell.config["places"])
-    result = run(cell, here)
+    result = run(Job(cell))
     assert (result["status"], result["epochs"], result["steps"]) == ("finished", 1, 2)
     metrics = result["metrics"]
     assert all(math.isfinite(value) for value in metrics.values())

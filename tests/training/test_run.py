@@ -21,11 +21,10 @@ from capsweep.config.cell import Cell, signature
 from capsweep.data.batches import Batch, EvaluationParts, TrainLoader
 from capsweep.errors import NonFiniteLossError
 from capsweep.ledger import causes
-from capsweep.training import build, fit
+from capsweep.training import RunHooks, StopFlag, build, module
 from capsweep.training.callbacks import choose_interval
 from capsweep.training.module import CapsuleTask
-from capsweep.training.objective import Losses
-from capsweep.training.run_hooks import RunHooks, StopFlag
+from capsweep.training.step import Losses
 
 
 @pytest.fixture
@@ -164,7 +163,7 @@ def test_a_cell_that_is_told_to_end_while_it_is_tested_is_finished(
             os.kill(os.getpid(), signal.SIGTERM)
         step(self, batch, batch_idx)
 
-    monkeypatch.setattr(fit, "EVALUATION_BATCH", 100)  # two of them are tested
+    monkeypatch.setattr(module, "EVALUATION_BATCH", 100)  # two of them are tested
     monkeypatch.setattr(CapsuleTask, "test_step", signal_test)
     before = signal.getsignal(signal.SIGTERM)
     with stop_flag.handling_sigterm():

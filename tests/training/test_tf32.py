@@ -17,7 +17,7 @@ from capsweep.lab.evaluation.checkpoint import CellLoader, verify_predictions
 from capsweep.ledger.ledger import Ledger
 from capsweep.model.routing.vote_products import VoteMoments, VoteProducts, apply_to_votes
 from capsweep.training import devices
-from capsweep.training.fit import make_task
+from capsweep.training.module import make_task
 from capsweep.training.size import network_size
 
 HERE = {"32": False, "tf32": True, "bf16-mixed": False}

@@ -56,11 +56,8 @@ RUN = (
     _switch("--detach", "submit to the cluster's job server and return; see attach, status, stop"),
     _switch("--here", "drive the cluster that this node is of"),
 )
-MAKE = (
-    _option("name", "a file of data_prep: multimnist (default), affnist_like", nargs="?"),
-    *(OVERRIDES, DRY_RUN),
-    _switch("--with-sources", "also the two digits alone"),
-)
+JOB_NAME = _option("name", "a file of data_prep: multimnist (default), affnist_like", nargs="?")
+MAKE = (JOB_NAME, OVERRIDES, DRY_RUN)
 SYNC = (
     _option("--jobs", "so many cells at once (default 4)", type=whole_number(1), default=4),
     _option("--timeout", "seconds for a cell (120)", type=whole_number(1), default=120),
@@ -76,7 +73,6 @@ PAIR = _option("signature", "two cells", nargs=2)
 REMOVABLE = _option("signature", "cells, by their first letters", nargs="+")
 RERUN = _switch("--run", "run it, and compare the numbers")
 LIGHT = _switch("--without-weights", "leave weights.ckpt out")
-PICTURE = _option("--picture", "a PNG; default: NAME-examples.png here", type=Path)
 NEW = (
     _option("kind", "what to write", choices=["routing", "loss", "model", "dataset", "sweep"]),
     _option("name", "small letters, digits and _, such as cosine_routing"),
@@ -111,24 +107,26 @@ LEDGER = {
     "import": ("merge a file that export wrote, verified", [FILE]),
 }
 DATA = {
-    "make": ("write the shards of a data set, or what is missing of them", MAKE),
-    "verify": ("name every missing, altered or surplus file", [FOLDER]),
-    "info": ("print what a data set holds, and draw its first examples", [FOLDER, PICTURE]),
+    "make": (
+        "write the shards of a data set, or what is missing of them",
+        [JOB_NAME, OVERRIDES, DRY_RUN],
+    ),
+    "verify": ("say what a data set holds, and name every missing or altered file", [FOLDER]),
 }
 WANDB = {
     "sync": ("upload what W&B does not have", [SIGNATURES, *SYNC, JSON]),
-    "dashboard": ("save a workspace of a sweep in W&B", [*SWEEP, URL, DRY_RUN]),
+    "dashboard": ("save a workspace of a sweep in W&B", [*SWEEP, URL]),
 }
 FOUND = "capsweep.lab.commands"
 GROUPS = {
     "ledger": ("look at finished and failed cells, and keep the ledger in order", LEDGER),
-    "data": ("data sets of shards: make, verify, look at them", DATA),
+    "data": ("data sets of shards: make and verify them", DATA),
     "wandb": ("copy what the ledger has to Weights & Biases", WANDB),
 }
 
 
 # Where a command is carried out, if not in a module of its name.
-MODULES = {**dict.fromkeys(("attach", "status", "stop"), "jobs"), "info": "plan"}
+MODULES = {**dict.fromkeys(("attach", "status", "stop"), "sweep"), "info": "plan"}
 # What make calls a command of a group, where that is not the group's name.
 TARGETS = {"data make": "shards", "wandb sync": "wandb-sync", "wandb dashboard": "dashboard"}
 

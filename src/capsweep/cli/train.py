@@ -71,11 +71,10 @@ def _run_cell(cell: Cell) -> int:
     from capsweep.ledger import listing
     from capsweep.ledger.ledger import Ledger, folder_of
     from capsweep.storage.stores import open_store, prove_writable
-    from capsweep.sweep.job import Job, run_job
     from capsweep.tracking import mode as modes
-    from capsweep.tracking.labels import labels_of
-    from capsweep.training import build, devices
-    from capsweep.training.run_hooks import RunHooks
+    from capsweep.tracking.content import labels_of
+    from capsweep.training import RunHooks, build, devices
+    from capsweep.training.run import Job, run_job
     from capsweep.training.size import network_size
 
     node_places = places.resolve(cell.config["places"])

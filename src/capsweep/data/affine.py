@@ -6,7 +6,6 @@ Shape letters: N examples, C H W image, V = 2 output axes, U = 2 input axes (row
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,18 +19,6 @@ VERSION = 1  # to be raised when the same digits and settings give other images
 DRAWS = 8  # places of the random sequence that belong to one image
 FRACTION = 8  # bits after the binary point of a pixel's place
 AT_ONCE = 16  # images, so that their numbers stay in the cache
-
-
-@dataclass(frozen=True)
-class TransformedImages:
-    """Images [N, C, canvas, canvas] and what they are: of which digit [N], by which matrix
-    [N, V, U], with which shift [N, V] from the canvas's middle to that of the digit's image.
-    """
-
-    images_NCHW: np.ndarray
-    source_N: np.ndarray
-    matrix_NVU: np.ndarray
-    shift_NV: np.ndarray
 
 
 class AffineTest:
@@ -56,12 +43,16 @@ class AffineTest:
         Raises ConfigError when one of them has no room there.
         """
         made = self.transform_range(test.images_NCHW.numpy(), 0, len(test))
-        return LabelledImages(torch.from_numpy(made.images_NCHW), test.labels_N)
+        return LabelledImages(torch.from_numpy(made["images"]), test.labels_N)
 
-    def transform_range(self, digits_NCHW: np.ndarray, start: int, stop: int) -> TransformedImages:
+    def transform_range(
+        self, digits_NCHW: np.ndarray, start: int, stop: int
+    ) -> dict[str, np.ndarray]:
         """Examples start .. stop - 1 of the endless sequence of these digits, transformed.
 
-        Raises ConfigError when one of them has no room.
+        Returns images [N, C, canvas, canvas] and what they are: the indices of their digits [N],
+        each matrix [N, V, U], and each shift [N, V] from the canvas's middle to that of the digit's
+        image. Raises ConfigError when one of them has no room.
         """
         source_N = np.arange(start, stop) % len(digits_NCHW)
         images_NCHW = digits_NCHW[source_N]
@@ -72,7 +63,12 @@ class AffineTest:
             _move_images(images_NCHW[part], matrix_NVU[part], shift_NV[part], self.canvas)
             for part in (slice(n, n + AT_ONCE) for n in range(0, len(source_N), AT_ONCE))
         ]
-        return TransformedImages(np.concatenate(moved), source_N, matrix_NVU, shift_NV)
+        return {
+            "images": np.concatenate(moved),
+            "indices": source_N.astype(np.uint32),
+            "matrix": matrix_NVU,
+            "shift": shift_NV,
+        }
 
     def _draw_uniform(self, count: int, start: int = 0) -> np.ndarray:
         """Numbers in [0, 1), [N, D], of examples start .. start + count - 1."""

@@ -91,14 +91,12 @@ class Result(Record):
     """
 
     metrics: Metrics
-    status: Literal["finished"] = ABSENT
     signature: str = ABSENT
     epochs: AtLeastOne = ABSENT
     steps: AtLeastOne = ABSENT
     parameters: AtLeastOne = ABSENT
     seconds: Duration = ABSENT
     shape: str = ABSENT
-    devices: AtLeastOne = ABSENT
     hardware: str = ABSENT
     images_per_second: Positive = ABSENT
     peak_memory_bytes: Memory = ABSENT
@@ -106,12 +104,7 @@ class Result(Record):
     data: Digests = ABSENT
     code: Code = ABSENT
     gpu_hours: Size = ABSENT
-    estimate_seconds: Size | None = None
     first_activations: dict[str, dict[str, float]] = ABSENT
-    tracking_fault: str | None = None
-    tracking_seconds: Size | None = None
-    tracking_url: str | None = None
-    begun_anew: str = ABSENT
     finished: Date = ABSENT
     attempt: str = ABSENT
     sha256: Digests = ABSENT
@@ -121,8 +114,6 @@ class Hardware(Record):
     """Of the machine that trained a cell."""
 
     processor: str | None = None
-    cores: AtLeastOne | None = None
-    memory_bytes: Count | None = None
     gpus: list[str] = ABSENT
     capability: str | None = None
 
@@ -138,7 +129,6 @@ class Tracking(Record):
     name: str = ABSENT
     notes: str | None = None
     tags: list[str] = ABSENT
-    report: str | None = None
     columns: dict[str, JsonValue] = ABSENT
 
 
@@ -151,12 +141,6 @@ class Circumstances(Record):
     implementations: dict[str, JsonValue] | None = None
 
 
-class Logistics(Record):
-    """Settings that decide no number."""
-
-    logger: dict[str, JsonValue] = ABSENT
-
-
 class Provenance(Circumstances):
     """provenance.json: where the numbers of a cell come from."""
 
@@ -166,11 +150,8 @@ class Provenance(Circumstances):
     overrides: list[str] = ABSENT
     started: Date = ABSENT
     fingerprint: str | dict[str, JsonValue] | None = None
-    logistics: Logistics = ABSENT
     tracking: Tracking = ABSENT
     earlier: list[Circumstances] = ABSENT
-    begun_anew: str = ABSENT
-    convolutions: dict[str, str] | None = None
 
 
 class Row(Record):
@@ -201,24 +182,6 @@ class Stopped(Record):
 
     epochs: Count
     metrics: Metrics = ABSENT
-
-
-class ClaimOwner(Record):
-    """The process that has claimed a cell: see `lease.Owner`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    host: str
-    machine: str
-    pid: Count
-    started: str
-
-
-class ClaimFile(Record):
-    """A claim on a cell; `beat` grows as long as its owner lives."""
-
-    owner: ClaimOwner
-    beat: Count
 
 
 class Mark(Record):

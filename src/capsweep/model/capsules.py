@@ -82,7 +82,7 @@ def find_fault_of_kernels(device: torch.device) -> str | None:
     except Exception as error:  # of Triton, of its compilers and of the driver
         fault = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if getattr(error, "name", None) != "triton":
-            line = f"routing.impl=auto: torch's operations, since triton fails: {fault}"
+            line = f"Triton's kernels cannot run on {device}, torch's operations can: {fault}"
             print(line, file=sys.stderr, flush=True)
         return fault
     return None

@@ -8,9 +8,14 @@ from capsweep.ledger import causes
 from capsweep.ledger.causes import CauseKind
 from capsweep.report import grid
 from capsweep.report.grid import MISSING, describe_row, format_value
-from capsweep.report.published import DIFFERS, format_published, note_published
 from capsweep.report.table import CellGroup, ResultTable, TableRow
-from capsweep.report.trained import describe_trained, warn_of_cuts
+from capsweep.report.trained import (
+    DIFFERS,
+    describe_trained,
+    format_published,
+    note_published,
+    warn_of_cuts,
+)
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics import metric_format
 from capsweep.statistics.metric_format import Measure
@@ -173,9 +178,7 @@ def shorten_cause(cause: str) -> str:
 
 
 def _table_header(table: ResultTable) -> list[str]:
-    columns = [
-        ", ".join(map(format_value, column)) or table.sweep.metric for column in table.columns
-    ]
+    columns = [table.name_column(c) or table.sweep.metric for c in range(len(table.columns))]
     prefixes = [""] if len(columns) == 1 else [f"{name} " for name in columns]
     accuracies = [f"{prefix}{ACCURACY}" for prefix in prefixes] if table.is_matched else []
     is_compared = table.baseline is not None
@@ -230,10 +233,10 @@ def _format_mean(group: CellGroup | None, measure: Measure) -> str:
 
 def _format_accuracy(group: CellGroup | None) -> str:
     """Return `99.25 ± 0.02 % (3)`: of the finished cells, on their validation examples."""
-    if group is None or not group.accuracies:
-        return MISSING
+    metrics = [cell.result["metrics"] for cell in group.finished.values()] if group else []
+    accuracies = [1 - each[MATCHED_METRIC] for each in metrics if MATCHED_METRIC in each]
     percent = metric_format.measure_of(MATCHED_METRIC)
-    return _format_summary(summarise_values(list(group.accuracies)), percent)
+    return _format_summary(summarise_values(accuracies), percent) if accuracies else MISSING
 
 
 def _format_difference(group: CellGroup | None, measure: Measure) -> str:

@@ -5,28 +5,54 @@ from.
 import base64
 import hashlib
 import json
+import re
 import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import jinja2
 
 from capsweep.config import package_files
 from capsweep.config.cell import flat
-from capsweep.ledger.ledger import Ledger
-from capsweep.report import cells, figures, formatted_table, grid
-from capsweep.report.cells import FieldCells, KnownCell, Picture
+from capsweep.ledger import stored_files
+from capsweep.ledger.ledger import EVALUATIONS, Ledger
+from capsweep.report import figures, formatted_table, grid
+from capsweep.report.cells import TableCell
 from capsweep.report.figures import ReportFigure
-from capsweep.report.table import ResultTable
+from capsweep.report.table import CellGroup, ResultTable
 from capsweep.storage.files import write_atomically, write_text
 
 TEMPLATES = Path(__file__).with_name("templates")
 PAGE, FIGURES = "index.html", "figures"
+PICTURES = ".png"
+KIND = re.compile("[a-z]+(-[a-z]+)*(?=-|$)")
+MOST_BYTES = 6_000_000  # of the pictures of a page: one of a thousand cells shall open
 # Of a cell's files: the configuration has a place of its own, digests are for `ledger verify`.
 NOT_SHOWN = ("signature", "science", "overrides", "logistics", "sha256", "first_activations")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of the cell of a field and a seed.
+
+    Attributes:
+        name: of its file.
+        field: of the table.
+        seed: of the cell.
+        content: the PNG.
+        caption: what the file of its numbers says of it; empty where nothing does.
+    """
+
+    name: str
+    field: CellGroup
+    seed: int
+    content: bytes
+    caption: str
 
 
 def write_page(table: ResultTable, ledger: Ledger, folder: Path) -> Path:
@@ -34,10 +60,9 @@ def write_page(table: ResultTable, ledger: Ledger, folder: Path) -> Path:
 
     The pictures of an earlier report in figures/ are removed.
     """
-    fields = cells.read_fields(table, ledger)
-    charts = list(figures.make_figures(table, fields))
-    pictures = cells.read_pictures(fields, ledger)
-    write_text(folder / PAGE, render_page(table, fields, charts, pictures))
+    charts = list(figures.make_figures(table))
+    pictures = read_pictures(table.groups, ledger)
+    write_text(folder / PAGE, render_page(table, charts, pictures))
     for old in (folder / FIGURES).glob("*.png"):
         old.unlink()
     for figure in charts:
@@ -49,7 +74,6 @@ def write_page(table: ResultTable, ledger: Ledger, folder: Path) -> Path:
 
 def render_page(
     table: ResultTable,
-    fields: Sequence[FieldCells],
     charts: Sequence[ReportFigure],
     pictures: Mapping[str, Sequence[Picture]],
 ) -> str:
@@ -71,17 +95,17 @@ def render_page(
         "facts": list_facts,
     }
     script = environment.get_template("open.js").render()
-    names = [cells.column_name(table, column) for column in range(len(table.columns))]
+    names = [table.name_column(column) for column in range(len(table.columns))]
     return environment.get_template("index.html.j2").render(
         sweep=table.sweep,
         table=formatted_table.format_table(table),
         measure=table.measure,
         counts=describe_counts,
-        every=cells.distinct_cells(fields),
+        every=table.cells,
         row_note=figures.describe_rows(table),
         figures=charts,
         pictures=pictures,
-        fields=fields,
+        fields=table.groups,
         columns=names if len(names) > 1 else [""],
         code=package_files.describe_code(),
         made=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -89,19 +113,19 @@ def render_page(
     )
 
 
-def _list_config(cell: KnownCell) -> str:
+def _list_config(cell: TableCell) -> str:
     """Return all but the seed, a line for each key: YAML takes ten times as long."""
     science = {key: value for key, value in cell.point.cell.science.items() if key != "seed"}
     return "\n".join(f"{key}: {json.dumps(value)}" for key, value in flat(science).items())
 
 
-def describe_counts(cells: Iterable[KnownCell]) -> str:
+def describe_counts(cells: Iterable[TableCell]) -> str:
     """Return `9 done, 6 missing`."""
     counts = Counter(cell.entry.status for cell in cells)
     return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
-def list_facts(cell: KnownCell) -> dict[str, str]:
+def list_facts(cell: TableCell) -> dict[str, str]:
     """Return what was written down of a cell's making and result, by dotted key."""
     known: dict[str, Any] = {
         "status": cell.entry.status,
@@ -114,3 +138,54 @@ def list_facts(cell: KnownCell) -> dict[str, str]:
     }
     leaves = flat(known).items()
     return {key: grid.format_value(value) for key, value in leaves if value not in (None, "", [])}
+
+
+def read_pictures(fields: Sequence[CellGroup], ledger: Ledger) -> dict[str, list[Picture]]:
+    """Return by kind the pictures of the first seed of every field that has some, as many as a page
+    has room for.
+    """
+    by_kind: dict[str, list[Picture]] = {}
+    room = MOST_BYTES
+    for field in fields:
+        for kind, (seed, names) in _list_pictures(field).items():
+            for name in names:
+                picture = _read_picture(field, seed, name, ledger)
+                if picture is not None and len(picture.content) <= room:
+                    by_kind.setdefault(kind, []).append(picture)
+                    room -= len(picture.content)
+    return dict(sorted(by_kind.items()))
+
+
+def _list_pictures(field: CellGroup) -> dict[str, tuple[int, list[str]]]:
+    """Return by kind the first seed that has pictures of it, and their names."""
+    shown: dict[str, tuple[int, list[str]]] = {}
+    for seed, cell in sorted(field.cells.items()):
+        for name in filter(lambda name: name.endswith(PICTURES), cell.evaluations):
+            first, names = shown.setdefault(name_kind(name), (seed, []))
+            if first == seed:
+                names.append(name)
+    return shown
+
+
+def name_kind(name: str) -> str:
+    """Return `perturbations` of `perturbations-class3.png`: the words before what tells it from its
+    like.
+    """
+    stem = PurePosixPath(name).stem
+    words = KIND.match(stem)
+    return words[0] if words else stem
+
+
+def _read_picture(field: CellGroup, seed: int, name: str, ledger: Ledger) -> Picture | None:
+    """Read a picture, with the caption beside its numbers if that can be read; None where it is
+    gone.
+    """
+    signature = field.cells[seed].signature
+    content = ledger.read(signature, f"{EVALUATIONS}/{name}")
+    if content is None:
+        return None
+    numbers = f"{EVALUATIONS}/{PurePosixPath(name).stem}.npz"
+    stored = ledger.read(signature, numbers)
+    read = partial(stored_files.read_arrays, stored or b"", numbers, "draw it again")
+    arrays = (stored and stored_files.read_if_sound(read)) or {}
+    return Picture(name, field, seed, content, str(arrays.get("caption", "")))

@@ -15,8 +15,8 @@ from rich.table import Table as RichTable
 
 from capsweep.report import grid
 from capsweep.report.formatted_table import FormattedField, FormattedTable, format_table
-from capsweep.report.published import PublishedNumber
 from capsweep.report.table import CellGroup, ResultTable
+from capsweep.report.trained import PublishedNumber
 
 Record = dict[str, Any]
 TRAINED = ("dataset", "model", "epochs", "batch_size", "limit_batches")
@@ -139,10 +139,11 @@ def table_records(table: ResultTable, formatted: FormattedTable) -> list[Record]
 
 def _group_record(group: CellGroup, best: bool, published: Sequence[PublishedNumber]) -> Record:
     summary, difference = group.full_summary, group.difference
+    point = next(iter(group.cells.values())).point
     low, high = (summary and summary.interval) or (None, None)
     difference_low, difference_high = (difference and difference.interval) or (None, None)
     return {
-        **{key: group.points[0].coordinate(key) for key in TRAINED},
+        **{key: point.coordinate(key) for key in TRAINED},
         "seeds": sorted(group.cells),
         "n": len(group.by_seed),
         "wanted": len(group.cells),
@@ -160,10 +161,10 @@ def _group_record(group: CellGroup, best: bool, published: Sequence[PublishedNum
             {"value": number.value, **number.of, "differs": ",".join(number.differs)}
             for number in published
         ],
-        "values": dict(group.by_seed),
-        "causes": list(group.causes),
+        "values": group.by_seed,
+        "causes": group.causes,
         "stale": group.stale,
-        "cells": dict(group.cells),
+        "cells": {seed: cell.signature for seed, cell in group.cells.items()},
     }
 
 

@@ -155,11 +155,6 @@ def format_command(*words: str) -> str:
     return shlex.join([*program, *words])
 
 
-def print_line(console: "Console", text: str) -> None:
-    """Print a line that nothing is put into: a path or a command is to be copied."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
 def announce(step: str) -> None:
     """Print at once what a command begins, which may take seconds."""
     print(f"{step} ...", flush=True)
@@ -178,7 +173,7 @@ def print_once(text: str) -> None:
 
 def print_paragraph(console: "Console", text: str) -> None:
     """Print sentences; a terminal gets them wrapped between words, a log on one line."""
-    console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+    console.print(text, soft_wrap=not console.is_terminal)
 
 
 def print_table(console: "Console", table: "RenderableType") -> None:

@@ -17,13 +17,12 @@ from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeA
 
 from capsweep.errors import DataError
 from capsweep.storage.files import hash_bytes, stat_regular_file, write_text
-from capsweep.storage.npz import HIGHEST_RATIO
 from capsweep.storage.typed_json import parse_json
 
 FORMAT = 1  # to be raised when a reader of today could not read what is written
 INDEX = "index.json"
-STATE = ".making"  # what `make shards` knows of a folder
-WANTED = "wanted.json"  # in STATE: what the folder is to hold
+STATE = ".making"  # a folder of what `make shards` knows
+AGAIN = "run the same `make shards` again, which makes it anew, or copy it again"
 MOST = 2**63 - 1  # of examples, or of bytes
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -159,10 +158,7 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
     except ValueError as error:
-        cure = "run `make shards` again, which writes it anew"
-        if not (folder / STATE / WANTED).exists():
-            cure = "copy it there again, or make the data set in an empty folder"
-        raise DataError(f"{path}: altered, or of another program ({error}); {cure}") from error
+        raise DataError(f"{path}: altered, or of another program ({error}); {AGAIN}") from error
     return Manifest(stored.content, stored.store, stored.fields, stored.shards)
 
 
@@ -175,7 +171,7 @@ def _check_shards(manifest: Manifest) -> None:
         if shard.first != following.get(shard.split):
             raise ValueError(f"{shard.name} begins at {shard.first} of {shard.split}")
         following[shard.split] += shard.examples
-        if shard.examples * one > HIGHEST_RATIO * shard.bytes:
+        if shard.examples * one > shard.bytes:
             raise ValueError(f"{shard.name} of {shard.bytes:,} bytes has no room for its examples")
     if following != manifest.content.splits:
         raise ValueError(f"shards of {following} examples, not of {manifest.content.splits}")

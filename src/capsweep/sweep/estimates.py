@@ -15,7 +15,7 @@ from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.runtime.terminal import count_of
 from capsweep.storage.stores import join
 from capsweep.training import provenance
-from capsweep.training.size import Measurement
+from capsweep.training.size import Measurement, calibrate
 
 UNKNOWN = "unknown hardware"
 
@@ -151,8 +151,6 @@ def calibrate_cells(
     """Time a few steps of every shape that has no estimate, here, and keep what was measured; not
     of cells that run on other machines.
     """
-    from capsweep.training.calibrate import calibrate
-
     for cell in cells:
         if estimates.seconds(cell) is not None:
             continue

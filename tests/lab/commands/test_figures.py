@@ -14,7 +14,7 @@ from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.lab.commands.eval.figures import FIGURES
 from capsweep.ledger.ledger import folder_of
-from capsweep.report.cells import name_kind
+from capsweep.report.page import name_kind
 
 TWO = ["dataset=multimnist", "dataset.source=digits", "dataset.batches.test_examples=200"]
 SHORT = ["epochs=1", "limit_batches=1"]

@@ -14,7 +14,7 @@ from capsweep.config.cell import Cell
 from capsweep.errors import NotApplicableError, UserError
 from capsweep.lab.evaluation.checkpoint import TrainedCell
 from capsweep.lab.evaluation.figures import decoded
-from capsweep.training.objective import Objective
+from capsweep.training.step import Objective
 
 SHORT = ("epochs=1", "limit_batches=1")
 TWO = ("dataset=multimnist", "dataset.source=digits")

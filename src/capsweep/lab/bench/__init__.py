@@ -18,7 +18,6 @@ from pydantic_core import from_json, to_json
 
 from capsweep.config import code_identity, package_files
 from capsweep.report import grid, publish
-from capsweep.runtime import torchvision_cure as torchvision_cure
 from capsweep.training import provenance
 
 THREADS = 2  # of the bars: two cores

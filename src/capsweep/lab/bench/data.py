@@ -26,7 +26,7 @@ from capsweep.lab.bench.comparison import time_in_turns
 from capsweep.shards.batches import ShardLoader
 from capsweep.shards.layout import MULTIMNIST, Maker, compose_pairs, make_pair_source, write_shard
 from capsweep.shards.manifest import DataSetContent, Manifest, Origin, ShardPart
-from capsweep.shards.reader import IMAGES, StoredRanges
+from capsweep.shards.reader import StoredRanges
 from capsweep.storage.scratch import own_prefix
 from capsweep.training.devices import using_threads
 
@@ -95,12 +95,12 @@ class NoisePairs:
 
     def list_fields(self) -> Sequence[Field]:
         """Return those of MultiMNIST."""
-        arrays = compose_pairs(self.source, torch.arange(1), with_digits=False)
+        arrays = compose_pairs(self.source, torch.arange(1))
         return [Field(name, str(array.dtype), array.shape[1:]) for name, array in arrays.items()]
 
     def build_maker(self, split: str) -> Maker:
         """Return what composes ranges of the sequence."""
-        return lambda start, stop: compose_pairs(self.source, torch.arange(start, stop), False)
+        return lambda start, stop: compose_pairs(self.source, torch.arange(start, stop))
 
 
 def measure_shards(budget: float = 60.0, examples: int = SHARD_EXAMPLES) -> BenchReport:
@@ -123,7 +123,7 @@ def measure_shards(budget: float = 60.0, examples: int = SHARD_EXAMPLES) -> Benc
             shard = write_shard(folder, job, part, make)
             fields = {field.name: (field.dtype, field.shape) for field in job.list_fields()}
             manifest = Manifest(job.content, "pixels", fields, (shard,))
-            stored = StoredRanges(folder, manifest, "train", IMAGES)
+            stored = StoredRanges(folder, manifest, "train")
             again = replace(part, name="again.h5")
             written = partial(time_call, lambda: write_shard(folder, job, again, make))
             calls = {"": written} | {f", {n} at once": _time_epoch(stored, n) for n in BATCHES}

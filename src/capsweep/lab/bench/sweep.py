@@ -47,7 +47,7 @@ def measure_start(rounds: int = ROUNDS) -> BenchReport:
         }
         calls = {
             UNIT: partial(time_call, partial(_run_python, "-c", UNIT)),
-            "train": partial(time_call, partial(_run_python, "-c", "import capsweep.training.run")),
+            "train": partial(time_call, partial(_run_python, "-c", "import capsweep.training.fit")),
         }
         for name, (words, _, _) in commands.items():
             calls[name] = partial(time_call, partial(_run_capsweep, *words))

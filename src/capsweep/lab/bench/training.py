@@ -19,10 +19,9 @@ from capsweep.lab.bench.routing import Route, replace_routing, route_by_bmm, rou
 from capsweep.model.convolution import lay_out_weights
 from capsweep.model.routing.normalisers import NORMALISERS
 from capsweep.training import devices
-from capsweep.training.fit import make_task
 from capsweep.training.graphs import CHECKED
-from capsweep.training.objective import Losses
-from capsweep.training.step import autocast
+from capsweep.training.module import make_task
+from capsweep.training.step import Losses, autocast
 
 BATCH = 128
 CAPSNET = ("model=capsnet", "dataset=digits", "routing.num_iters=3")

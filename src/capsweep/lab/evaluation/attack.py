@@ -127,13 +127,13 @@ def publish_attacks(cells: SweepCells, parsed: Namespace) -> None:
     )
     rate, aim = ("success_rate", "targeted") if parsed.targeted else ("accuracy", "untargeted")
     lines, every = [], []
-    for place, of_cells in evaluated:
+    for group, of_cells in evaluated:
         for number, method in enumerate(parsed.method):
             contents = [contents[number] for contents in of_cells]
             every += contents
             rates = [[c["clean_accuracy"] for c in contents]]
             rates += [[c["attacks"][at][rate] for c in contents] for at in range(len(parsed.eps))]
-            lines.append((place, [method, *sweep_cells.describe_seeds(place, contents, rates)]))
+            lines.append((group, [method, *sweep_cells.describe_seeds(group, contents, rates)]))
     header = ["method", *sweep_cells.SEEDS_HEADER, "clean", *(f"eps {e:g}" for e in parsed.eps)]
     notes = [*_describe_attacks(every), sweep_cells.SEEDS_NOTE]
     cells.publish_table(f"attack-{aim}", f"{aim} attacks", header, lines, notes)

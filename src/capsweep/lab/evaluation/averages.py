@@ -21,7 +21,7 @@ from capsweep.ledger.ledger import Predictions, load_predictions
 from capsweep.ledger.records import Record
 from capsweep.report.comparison import format_error
 from capsweep.report.grid import MISSING
-from capsweep.report.published import find_published, format_published, note_published
+from capsweep.report.trained import find_published, format_published, note_published
 from capsweep.statistics.examples import find_wrong
 
 ENSEMBLE_NOTE = (
@@ -39,19 +39,20 @@ CROPS_NOTE = (
 def publish_ensemble(cells: SweepCells, parsed: Namespace) -> None:
     """Classify by the seeds of each row as one network, from stored predictions."""
     lines, published = [], []
-    for place, names in cells.evaluate_points(lambda point: point.cell.signature):
+    for group, names in cells.evaluate_points(lambda point: point.cell.signature):
         members = {name: load_predictions(cells.ledger, name) for name in names}
         single = [measure_error(*member) for member in members.items()]
         together = MISSING
         if len(members) > 1:
             wrong_M = find_wrong_together(members)
             together = format_error(int(wrong_M.sum()), len(wrong_M))
-        numbers = find_published(cells.sweep, place.group.points[:1], members=len(single))
+        points = [cell.point for cell in group.cells.values()][:1]
+        numbers = find_published(cells.table.sweep, points, members=len(single))
         published += numbers
         mean = f"{100 * fmean(single):.2f} %" if single else MISSING
-        others = format_published(cells.sweep, numbers)
-        lines.append((place, [place.counts, mean, together, others]))
-    notes = [ENSEMBLE_NOTE, *note_published(cells.sweep, published)]
+        others = format_published(cells.table.sweep, numbers)
+        lines.append((group, [sweep_cells.count_seeds(group), mean, together, others]))
+    notes = [ENSEMBLE_NOTE, *note_published(cells.table.sweep, published)]
     header = ["members", "single", "ensemble", "published"]
     cells.publish_table("ensemble", "ensembles", header, lines, notes)
 
@@ -85,12 +86,12 @@ def measure_error(name: str, predictions: Predictions) -> float:
 def publish_multicrop(cells: SweepCells, parsed: Namespace) -> None:
     """Test every cell on 13 crops of each image; a file in each one's evals/, and a table."""
     lines = []
-    for place, of_cells in cells.evaluate_networks(
+    for group, of_cells in cells.evaluate_networks(
         parsed.device, lambda *tested: [(CROPS_FILE, measure_crops(*tested))], (CROPS_FILE, Record)
     ):
         contents = [content for (content,) in of_cells]
         errors = [[c[f"{key}_error"] for c in contents] for key in ("single", "multicrop")]
-        lines.append((place, sweep_cells.describe_seeds(place, contents, errors)))
+        lines.append((group, sweep_cells.describe_seeds(group, contents, errors)))
     header = [*sweep_cells.SEEDS_HEADER, "single crop", "13 crops"]
     cells.publish_table(
         "multicrop", "13-crop test", header, lines, [CROPS_NOTE, sweep_cells.SEEDS_NOTE]

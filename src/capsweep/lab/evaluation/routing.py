@@ -29,8 +29,8 @@ from capsweep.ledger.ledger import Predictions
 from capsweep.ledger.records import Couplings
 from capsweep.model.routing import Routed
 from capsweep.model.votes import LocalVotes
-from capsweep.report.costs import COLUMNS, NOTES, ROUTING, collect_measures
-from capsweep.report.grid import MISSING, describe_row
+from capsweep.report.grid import MISSING
+from capsweep.report.publish import COLUMNS, ROUTING, ROUTING_NOTES, collect_measures
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics.examples import find_wrong, predict_classes
 
@@ -58,20 +58,19 @@ def publish_routing(cells: SweepCells, parsed: Namespace) -> None:
             return []
 
     lines, measured, left_out = [], [], []
-    for place, of_cells in cells.evaluate_networks(parsed.device, evaluate, (ROUTING, Couplings)):
-        if why := [
-            reasons[p.cell.signature] for p in place.finished if p.cell.signature in reasons
-        ]:
-            left_out.append(f"left out: {describe_row(place.coordinates)}: {why[0]}.")
+    for group, of_cells in cells.evaluate_networks(parsed.device, evaluate, (ROUTING, Couplings)):
+        names = [cell.signature for cell in group.finished.values()]
+        if why := [reasons[name] for name in names if name in reasons]:
+            left_out.append(f"left out: {cells.describe_field(group)}: {why[0]}.")
             continue
         contents = [content for contents in of_cells for content in contents]
         measured += contents
         for layer, values in (collect_measures(contents) or {MISSING: {}}).items():
             columns = [values.get(column, ()) for column in COLUMNS]
-            lines.append((place, [layer, *sweep_cells.describe_seeds(place, contents, columns)]))
+            lines.append((group, [layer, *sweep_cells.describe_seeds(group, contents, columns)]))
     if not measured:
-        raise NotApplicableError(f"{cells.sweep.name}: no cell of it routes")
-    notes = [*NOTES, *left_out, sweep_cells.SEEDS_NOTE]
+        raise NotApplicableError(f"{cells.table.sweep.name}: no cell of it routes")
+    notes = [*ROUTING_NOTES, *left_out, sweep_cells.SEEDS_NOTE]
     if any(content["without_sum"] for content in measured):
         notes.append(WITHOUT_SUM)
     if ties := sum(content["ties"] for content in measured):
@@ -99,8 +98,9 @@ class FrozenRouting(nn.Module):
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """Return the parents of these votes; it traces nothing."""
-        coupling_MLJ = self.coupling_MLJ.to(votes.device)
-        return self.routing.form_parents(votes, coupling_MLJ.expand(votes.num_images, -1, -1, -1))
+        pose_BMLP = votes.local_poses()
+        coupling_MLJ = self.coupling_MLJ.to(pose_BMLP.device)
+        return self.routing.form_parents(votes, coupling_MLJ.expand(len(pose_BMLP), -1, -1, -1))
 
 
 def measure_routing(cell: TrainedCell, stored: Predictions, examples: int) -> dict[str, Any]:

@@ -6,24 +6,24 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from capsweep.cli import sweep_options
 from capsweep.config import code_identity, compose, places
+from capsweep.config.overrides import expand_word
 from capsweep.config.places import Places
+from capsweep.config.words import BY_NAME
 from capsweep.errors import UserError
 from capsweep.lab.evaluation.checkpoint import CellLoader, find_device
 from capsweep.ledger import records, stored_files, transfer
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.ledger.listing import find_signature
 from capsweep.report import grid
-from capsweep.report.costs import format_percent
-from capsweep.report.grid import describe_row, format_value
+from capsweep.report.grid import format_value
+from capsweep.report.publish import format_percent
 from capsweep.report.table import CellGroup, ResultTable, build_table
 from capsweep.report.trained import describe_trained, warn_of_cuts
 from capsweep.runtime import terminal
 from capsweep.storage.files import write_text
-from capsweep.sweep import more_seeds
+from capsweep.sweep import choices, expand, more_seeds
 from capsweep.sweep.expand import Point
-from capsweep.sweep.spec import Sweep
 
 Value = TypeVar("Value")
 Content: TypeAlias = dict[str, Any]  # of a file in the evals/ of a cell
@@ -31,26 +31,8 @@ Content: TypeAlias = dict[str, Any]  # of a file in the evals/ of a cell
 EvaluateNetwork: TypeAlias = Callable[..., Iterable[tuple[str, Content]]]
 
 
-@dataclass(frozen=True)
-class Place:
-    """A field of a sweep's table. coordinates: of its row and column; group: its cells."""
-
-    coordinates: Sequence[Any]
-    group: CellGroup
-
-    @property
-    def finished(self) -> list[Point]:
-        """Return the cells that count, one of each seed."""
-        return [point for point in self.group.points if point.seed in self.group.by_seed]
-
-    @property
-    def counts(self) -> str:
-        """Return `2/3`: how many of the seeds are there."""
-        return f"{len(self.group.by_seed)}/{len(self.group.points)}"
-
-
-Evaluated: TypeAlias = list[tuple[Place, list[Value]]]
-Line: TypeAlias = tuple[Place, Sequence[str]]  # of a table, without the coordinates
+Evaluated: TypeAlias = list[tuple[CellGroup, list[Value]]]
+Line: TypeAlias = tuple[CellGroup, Sequence[str]]  # of a table, without the coordinates
 
 
 @dataclass(frozen=True)
@@ -61,21 +43,6 @@ class SweepCells:
     ledger: Ledger
     places: Places
 
-    @property
-    def sweep(self) -> Sweep:
-        """Return the sweep as chosen."""
-        return self.table.sweep
-
-    @property
-    def fields(self) -> list[Place]:
-        """Return every field that has cells, row by row."""
-        return [
-            Place((*row.coordinates, *column), group)
-            for row in self.table.rows
-            for column, group in zip(self.table.columns, row.values, strict=True)
-            if group is not None
-        ]
-
     def make_loader(self, device: str) -> CellLoader:
         """Return what loads networks onto a device."""
         return CellLoader(self.ledger, self.places.data, find_device(device))
@@ -84,11 +51,22 @@ class SweepCells:
         """Return every field with the values of its finished cells; equal cells are evaluated once.
         Raises UserError where none is finished.
         """
-        finished = {p.cell.signature: p for field in self.fields for p in field.finished}
-        if not finished:
-            raise UserError(f"no cell of {self.sweep.name} is finished; run the sweep first")
-        values = {signature: evaluate(point) for signature, point in finished.items()}
-        return [(f, [values[p.cell.signature] for p in f.finished]) for f in self.fields]
+        cells = [cell for cell in self.table.cells if cell.is_finished]
+        if not cells:
+            name = self.table.sweep.name
+            raise UserError(f"no cell of {name} is finished; run the sweep first")
+        values = {cell.signature: evaluate(cell.point) for cell in cells}
+        return [
+            (group, [values[cell.signature] for cell in group.finished.values()])
+            for group in self.table.groups
+        ]
+
+    def _locate(self, group: CellGroup) -> list[Any]:
+        return [*self.table.rows[group.row].coordinates, *self.table.columns[group.column]]
+
+    def describe_field(self, group: CellGroup) -> str:
+        """Return which row and column a field is of."""
+        return grid.describe_row(self._locate(group))
 
     def evaluate_networks(
         self,
@@ -137,17 +115,16 @@ class SweepCells:
 
         Its notes say what was trained, by what and on what, what failed, and what is stale.
         """
-        sweep, points = self.sweep, self.table.points
+        sweep, points = self.table.sweep, self.table.points
         warnings = warn_of_cuts(points)
         footnotes = (f"{key}: {text}." for key, text in self.table.footnotes.items())
         notes = [describe_trained(sweep, points), *notes, *footnotes]
-        for field in self.fields:
-            place = describe_row(field.coordinates)
-            notes += [f"failed: {place}: {cause}." for cause in field.group.causes]
-        stale = {tuple(field.coordinates): field.group.stale for field in self.fields}
-        notes += grid.note_stale(stale, sum(len(field.finished) for field in self.fields))
+        for group in self.table.groups:
+            notes += [f"failed: {self.describe_field(group)}: {cause}." for cause in group.causes]
+        stale = {tuple(self._locate(group)): group.stale for group in self.table.groups}
+        notes += grid.note_stale(stale, sum(len(group.finished) for group in self.table.groups))
         header = [*sweep.rows, *sweep.columns, *header]
-        fields = [[*map(format_value, place.coordinates), *texts] for place, texts in lines]
+        fields = [[*map(format_value, self._locate(group)), *texts] for group, texts in lines]
         console = terminal.make_console()
         for warning in warnings:
             terminal.print_paragraph(console, warning)
@@ -157,19 +134,24 @@ class SweepCells:
         lead = "\n\n".join([sweep.question, *(f"**{warning}**" for warning in warnings)])
         path = self.places.storage / "reports" / sweep.report_name / f"{name}.md"
         write_text(path, grid.grid_markdown(f"{sweep.name}: {title}", lead, header, fields, notes))
-        terminal.print_line(console, f"report: {path}")
+        console.out(f"report: {path}")
 
 
 SEEDS_NOTE = "Mean ± standard deviation over seeds."
 SEEDS_HEADER = ("seeds", "examples")
 
 
+def count_seeds(group: CellGroup) -> str:
+    """Return `2/3`: how many of the seeds of a field are there."""
+    return f"{len(group.finished)}/{len(group.cells)}"
+
+
 def describe_seeds(
-    place: Place, contents: Sequence[Content], columns: Iterable[Sequence[float]]
+    group: CellGroup, contents: Sequence[Content], columns: Iterable[Sequence[float]]
 ) -> list[str]:
     """Return the fields below SEEDS_HEADER and a column for the fractions of each."""
     examples = max((content["examples"] for content in contents), default=None)
-    return [place.counts, format_value(examples), *map(format_percent, columns)]
+    return [count_seeds(group), format_value(examples), *map(format_percent, columns)]
 
 
 def write_content(loader: CellLoader, signature: str, file: str, content: Content) -> str:
@@ -187,7 +169,8 @@ def load_cells(parsed: argparse.Namespace) -> SweepCells:
     Raises UserError for a metric, which evaluations do not take, and where cells did not use the
     same data.
     """
-    sweep, points = sweep_options.load_points(parsed)
+    sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
+    points = expand.set_accuracies(sweep, expand.expand_sweep(sweep))
     if parsed.metric is not None:
         raise UserError("METRIC: evaluations have metrics of their own; leave it out")
     resolved = places.resolve(points[0].cell.config["places"])
@@ -199,7 +182,7 @@ def load_cells(parsed: argparse.Namespace) -> SweepCells:
 
 def open_cell(parsed: argparse.Namespace) -> tuple[CellLoader, str]:
     """Return what loads cells, and the signature of the cell of a command."""
-    config = compose.cell(sweep_options.choose_places(parsed)).config
-    resolved = places.resolve(config["places"])
+    typed = [expand_word(n, value) for n, value in parsed.words.items() if BY_NAME[n].is_place]
+    resolved = places.resolve(compose.cell(typed).config["places"])
     loader = CellLoader(Ledger(resolved.ledger), resolved.data, find_device(parsed.device))
     return loader, find_signature(loader.ledger, parsed.signature)

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from capsweep.errors import ConfigError
 from capsweep.model.capsules import find_fault_of_kernels, squash
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
-from capsweep.model.routing.dynamic_fast import route_linear, softmax_over_parents
+from capsweep.model.routing.dynamic_fast import route_linear
 from capsweep.model.routing.normalisers import DIVIDING, NORMALISERS
 from capsweep.model.routing.vote_products import FormedVotes, by_products, form_votes
 from capsweep.model.votes import LocalVotes, Votes
@@ -64,35 +64,25 @@ def reference(
     formed, trace = form_votes(votes), list[dict[str, Tensor]]()
     first_JL = formed.zero_BMJL[:1, :1] if prior_LJ is None else prior_LJ.T
     logit_BMJL = first_JL.expand_as(formed.zero_BMJL)
-    iteration = 0 if given_BMLJ is None else num_iters - 1
     while True:
-        coupling_BMJL = _divide_children(logit_BMJL, formed.votes, none_of_the_above, normaliser)
         if given_BMLJ is not None:
             coupling_BMJL = given_BMLJ.mT
-        iteration += 1
-        is_last, coupling_BMLJ = iteration == num_iters, coupling_BMJL.mT
+        elif normaliser == "softmax":
+            coupling_BMJL = formed.divide_children(logit_BMJL, "all", none_of_the_above)
+        else:
+            coupling_BMJL = NORMALISERS[normaliser](logit_BMJL, 2)
+        is_last = given_BMLJ is not None or len(trace) == num_iters - 1
         with torch.set_grad_enabled(torch.is_grad_enabled() and (is_last or gradient == "full")):
             s_BMJD = formed.sum_votes(coupling_BMJL)
             v_BMJD = squash(s_BMJD if bias_JD is None else s_BMJD + bias_JD)
+            trace.append({"coupling": coupling_BMJL.mT, "pose": v_BMJD})
             if is_last and not with_trace:
-                return make_routed(v_BMJD, coupling_BMLJ)
+                return make_routed(trace, with_trace)
             agreement_BMJL = formed.compare_votes(v_BMJD)
-        agreement_BMLJ = agreement_BMJL.mT
-        trace.append({"coupling": coupling_BMLJ, "pose": v_BMJD, "agreement": agreement_BMLJ})
+        trace[-1]["agreement"] = agreement_BMJL.mT
         if is_last:
-            return make_routed(v_BMJD, coupling_BMLJ, trace)
+            return make_routed(trace, with_trace)
         logit_BMJL = logit_BMJL + agreement_BMJL
-
-
-def _divide_children(
-    logit_BMJL: Tensor, votes: LocalVotes, none_of_the_above: bool, normaliser: str
-) -> Tensor:
-    if normaliser != "softmax":
-        return NORMALISERS[normaliser](logit_BMJL, 2)
-    if logit_BMJL.shape[1] > 1:
-        return votes.divide_children(logit_BMJL.mT, none_of_the_above=none_of_the_above).mT
-    # All parents stand at one position: the same, without moving the children to and fro.
-    return softmax_over_parents(logit_BMJL, none_of_the_above, dim=2)
 
 
 _route_formed = by_products(reference)
@@ -131,29 +121,14 @@ def triton_route(
     """
     assert isinstance(votes, Votes)
     assert normaliser == "softmax"
-    instead = "set routing.impl=auto, fast or reference"
-    try:
-        from capsweep.model.routing.dynamic_kernels import INTERPRETED
-        from capsweep.model.routing.dynamic_triton import route_by_kernels
-    except ModuleNotFoundError as error:
-        if error.name != "triton":
-            raise
+    if (fault := find_fault_of_kernels(votes.device)) is not None:
         raise ConfigError(
-            f"routing.impl=triton needs triton, which is not installed: install it, or {instead}"
-        ) from error
-    if not votes.pose_BIP.is_cuda and not INTERPRETED:
-        raise ConfigError(
-            f"routing.impl=triton needs a GPU, and these votes are on {votes.device.type}: set "
-            f"trainer.accelerator=gpu, or {instead} (TRITON_INTERPRET=1 in the environment "
-            "interprets the kernels on a CPU, for tests)"
+            f"routing.impl=triton cannot run on {votes.device.type} (trainer.accelerator=gpu for a "
+            f"GPU, and triton installed): {fault}; set routing.impl=auto, fast or reference"
         )
+    from capsweep.model.routing.dynamic_triton import route_by_kernels
+
     return route_by_kernels(votes, num_iters, bias_JD, **options)
-
-
-def can_route_by_kernels(votes: LocalVotes, *, normaliser: str = "softmax", **_: Any) -> bool:
-    """Return whether `triton_route` takes votes: linear ones on a GPU where its kernels run."""
-    is_linear = isinstance(votes, Votes) and normaliser == "softmax"
-    return is_linear and votes.device.type == "cuda" and not find_fault_of_kernels(votes.device)
 
 
 IMPLS = {"reference": reference, "fast": fast, "triton": triton_route}
@@ -180,17 +155,11 @@ class DynamicRouting(RoutingLayer):
         sizes: LayerSizes,
     ) -> None:
         _check_normaliser(normaliser, none_of_the_above, impl)
+        super().__init__(IMPLS, impl)
+        self.num_iters, self.none_of_the_above = num_iters, none_of_the_above
+        self.gradient, self.normaliser = gradient, normaliser
         bias_JD = torch.full((sizes.parents, sizes.parent_pose), 0.1)
-        super().__init__(
-            IMPLS,
-            impl,
-            {"triton": can_route_by_kernels},
-            num_iters=num_iters,
-            bias_JD=nn.Parameter(bias_JD) if bias else None,
-            none_of_the_above=none_of_the_above,
-            gradient=gradient,
-            normaliser=normaliser,
-        )
+        self.bias_JD = nn.Parameter(bias_JD) if bias else None
         prior_IJ = torch.zeros(sizes.children, sizes.parents)
         self.prior_IJ = nn.Parameter(prior_IJ) if learned_prior else None
         self.votes_kind = Votes if impl == "triton" else None
@@ -199,9 +168,16 @@ class DynamicRouting(RoutingLayer):
         elif normaliser in DIVIDING:
             self.coupling_rule = CouplingRule("types")
 
-    def get_arguments(self) -> dict[str, Any]:
-        """Return them with the prior."""
-        return {**super().get_arguments(), "prior_LJ": self.prior_IJ}
+    @property
+    def prior_LJ(self) -> Tensor | None:  # noqa: N802
+        """Return the logits that routing begins with; None: zeros."""
+        return self.prior_IJ
+
+    def choose_impl(self, votes: LocalVotes) -> str:
+        """Return triton for linear votes on a GPU where its kernels run, and fast for others."""
+        is_linear = isinstance(votes, Votes) and self.normaliser == "softmax"
+        by_kernels = is_linear and votes.device.type == "cuda"
+        return "triton" if by_kernels and not find_fault_of_kernels(votes.device) else "fast"
 
 
 def _check_normaliser(normaliser: str, none_of_the_above: bool, impl: str) -> None:

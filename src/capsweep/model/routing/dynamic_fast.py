@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from capsweep.model.capsules import squash, squash_gradient
-from capsweep.model.routing import Routed
+from capsweep.model.routing import Routed, softmax_over_parents
 from capsweep.model.votes import NUMBERS_AT_ONCE, Votes
 
 
@@ -45,14 +45,6 @@ class RankOneTerm(NamedTuple):
 
     weight: Tensor
     vector: Tensor
-
-
-def softmax_over_parents(logit: Tensor, none_of_the_above: bool, dim: int) -> Tensor:
-    """Each child's shares among the parents, which are the axis `dim`."""
-    if not none_of_the_above:
-        return torch.softmax(logit, dim=dim)
-    none = torch.zeros_like(logit.narrow(dim, 0, 1))
-    return torch.softmax(torch.cat([none, logit], dim=dim), dim=dim).narrow(dim, 1, logit.size(dim))
 
 
 class LinearVotes:

@@ -201,6 +201,3 @@ def differentiate_kernel(
         tl.store(by_pose_BIP + place_P, by_pose_P, mask=is_pose_P)
     row_PJD = (part * num_children + child) * (P * J * D) + place_JD[None, :, :] * P
     tl.store(by_weight_XIJDP + row_PJD + pose_P[:, None, None], by_weight, mask=inside_PJD)
-
-
-INTERPRETED = not isinstance(iterate_kernel, triton.JITFunction)

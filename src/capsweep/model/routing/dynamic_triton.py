@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from capsweep.model.routing import Routed
-from capsweep.model.routing.dynamic_fast import softmax_over_parents
+from capsweep.model.routing import Routed, softmax_over_parents
 from capsweep.model.routing.dynamic_kernels import (
     differentiate_kernel,
     iterate_kernel,

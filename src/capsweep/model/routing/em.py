@@ -105,17 +105,14 @@ def reference(
         share_BMJL = weight_BMJL / mass_BMJ[..., None]
         mean_BMJD, variance_BMJD = formed.fit_gaussians(share_BMJL, procedure.floor)
         act = rule.activate_parents(mass_BMJ, variance_BMJD, iteration)
-        assigned_BMLJ = assigned_BMJL.mT
+        step = {"coupling": assigned_BMJL.mT, "pose": mean_BMJD, "activation": act.value}
         if with_trace:
             squared_BMJL = formed.compute_distances(mean_BMJD, torch.ones_like(mean_BMJD))
-            step = {"coupling": assigned_BMLJ, "pose": mean_BMJD, "activation": act.value}
-            others = {"squared_distance": squared_BMJL.mT}
-            trace.append({**step, **others, "child_activation": activation_BML})
+            step |= {"squared_distance": squared_BMJL.mT, "child_activation": activation_BML}
+        trace.append(step)
         iteration += 1
         if iteration == num_iters:
-            shown = trace if with_trace else None
-            options = {"act_BMJ": act.value, "logit_BMJ": act.logit}
-            return make_routed(mean_BMJD, assigned_BMLJ, shown, **options)
+            return make_routed(trace, with_trace, act_BMJ=act.value, logit_BMJ=act.logit)
         scaled_BMJL = formed.compute_distances(mean_BMJD, variance_BMJD)  # E-step
         fit_BMJL = compute_log_fit(scaled_BMJL, variance_BMJD, act.log)
         assigned_BMJL = formed.divide_children(fit_BMJL, procedure.norm)
@@ -198,15 +195,10 @@ class EMRouting(RoutingLayer):
             beta_u, beta_a = classes["beta_u"], classes["beta_a"]
             temperature = classes["temperature_scale"] * procedure.inverse_temperature
             procedure = replace(procedure, inverse_temperature=temperature)
-        super().__init__(
-            IMPLS,
-            impl,
-            num_iters=num_iters,
-            beta_u_J=nn.Parameter(torch.full((sizes.parents,), beta_u)),
-            beta_a_J=nn.Parameter(torch.full((sizes.parents,), beta_a / beta_a_unit)),
-            procedure=procedure,
-        )
-        self.beta_a_J: nn.Parameter
+        super().__init__(IMPLS, impl)
+        self.num_iters, self.procedure = num_iters, procedure
+        self.beta_u_J = nn.Parameter(torch.full((sizes.parents,), beta_u))
+        self.beta_a_J = nn.Parameter(torch.full((sizes.parents,), beta_a / beta_a_unit))
         self.beta_a_unit, self.coupling_rule = beta_a_unit, CouplingRule(procedure.norm)
 
     def get_arguments(self) -> dict[str, Any]:

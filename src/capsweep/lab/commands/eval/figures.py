@@ -116,8 +116,8 @@ def _draw_missing(parsed: argparse.Namespace) -> int:
 
 def _list_missing(cells: "SweepCells", names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield signature and name of the figures that are to be drawn."""
-    for _, finished in cells.evaluate_points(lambda point: point.cell.signature):
-        files = [file for cell in finished for file in cells.ledger.list_evaluations(cell)]
+    for group, finished in cells.evaluate_points(lambda point: point.cell.signature):
+        files = [file for cell in group.finished.values() for file in cell.evaluations]
         for name in names:
             if finished and not any(f.startswith(name) and f.endswith(".png") for f in files):
                 yield finished[0], name

@@ -16,8 +16,8 @@ from capsweep.errors import NotApplicableError
 from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell, count_ties
 from capsweep.lab.evaluation.figures import Drawing
 from capsweep.ledger.ledger import Predictions
-from capsweep.report import pictures
-from capsweep.report.pictures import Grid
+from capsweep.report import charts
+from capsweep.report.charts import Grid
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics.examples import find_wrong, predict_classes
 
@@ -35,9 +35,9 @@ def draw_reconstructions(loader: CellLoader, name: str, options: Namespace) -> I
     caption = (
         "(l, p, r): label, prediction, and the class whose capsule is drawn, all others masked; "
         f"{examples}; each failure is drawn from its label's capsule, then from the predicted one; "
-        f"{pictures.SCALED}"
+        f"{charts.SCALED}"
     )
-    below_KHW3 = pictures.to_rgb(arrays["reconstructions"])
+    below_KHW3 = charts.to_rgb(arrays["reconstructions"])
     title = f"cell {name}: reconstructions"
     picture = _draw_rows(arrays["images"], below_KHW3, above, title, caption)
     yield Drawing(f"reconstructions{_name_choice(options)}", arrays, picture, caption)
@@ -75,8 +75,8 @@ def _draw_rows(
     images_KCHW: np.ndarray, below_KHW3: np.ndarray, above: Sequence[str], title: str, caption: str
 ) -> bytes:
     """Return a PNG: inputs, and what was drawn of them below. above: a text for each column."""
-    tiles = np.stack([pictures.to_rgb(pictures.scale_images(images_KCHW)), below_KHW3])
-    return pictures.draw_grid(Grid(tiles, ("input", "output"), above, title, caption))
+    tiles = np.stack([charts.to_rgb(charts.scale_images(images_KCHW)), below_KHW3])
+    return charts.draw_grid(Grid(tiles, ("input", "output"), above, title, caption))
 
 
 def _name_choice(options: Namespace) -> str:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
 from capsweep.lab.evaluation.figures import Drawing, decoded
 from capsweep.ledger.ledger import Predictions
-from capsweep.report import pictures
-from capsweep.report.pictures import Grid
+from capsweep.report import charts
+from capsweep.report.charts import Grid
 from capsweep.statistics.examples import find_wrong
 
 TWEAKS = np.arange(-5, 6) / 20  # -0.25 to 0.25 by 0.05; the middle one is exactly 0
@@ -93,11 +93,11 @@ def draw_tweaked(decoder: nn.Module, pose_JD: Tensor, label: int) -> Tensor:
 
 def _draw_page(page: Mapping[str, Any], title: str, caption: str) -> bytes:
     """Return a PNG: at the left the input, then a row per dimension, a column per tweak."""
-    drawn_DTHW3 = np.stack([pictures.to_rgb(row) for row in page["reconstructions"]])
+    drawn_DTHW3 = np.stack([charts.to_rgb(row) for row in page["reconstructions"]])
     left_D1HW3 = np.full_like(drawn_DTHW3[:, :1], np.nan)
-    left_D1HW3[0] = pictures.to_rgb(pictures.scale_images(page["image"][None]))
+    left_D1HW3[0] = charts.to_rgb(charts.scale_images(page["image"][None]))
     if "digit" in page:
-        left_D1HW3[1] = pictures.to_rgb(page["digit"][None])
+        left_D1HW3[1] = charts.to_rgb(page["digit"][None])
     grid = Grid(
         tiles_RKHW3=np.concatenate([left_D1HW3, drawn_DTHW3], axis=1),
         beside=[f"dimension {d}" for d in range(len(drawn_DTHW3))],
@@ -106,7 +106,7 @@ def _draw_page(page: Mapping[str, Any], title: str, caption: str) -> bytes:
         caption=caption,
         side=SIDE,
     )
-    return pictures.draw_grid(grid)
+    return charts.draw_grid(grid)
 
 
 def _describe_page(page: Mapping[str, Any]) -> str:
@@ -118,5 +118,5 @@ def _describe_page(page: Mapping[str, Any]) -> str:
         f"test example {page['place']}, classified {said}; drawn from the capsule of its class "
         f"{page['label']} alone, of length {page['length']:.3g}; each row adds to one dimension of "
         "that capsule's pose, from -0.25 to 0.25 by 0.05; its length changes with it; column 0 is "
-        f"the plain reconstruction; {digit}{pictures.SCALED}"
+        f"the plain reconstruction; {digit}{charts.SCALED}"
     )

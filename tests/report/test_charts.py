@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from png_images import find_colour, read_pixels
 
-from capsweep.report import pictures
-from capsweep.report.pictures import Grid
+from capsweep.report import charts
+from capsweep.report.charts import Grid
 
 SIDE = 40
 
@@ -19,7 +19,7 @@ def make_tiles(rows: int, columns: int) -> np.ndarray:
 
 def draw_tiles(tiles: np.ndarray) -> np.ndarray:
     rows, columns = tiles.shape[:2]
-    return read_pixels(pictures.draw_grid(Grid(tiles, [""] * rows, [""] * columns, "", "", SIDE)))
+    return read_pixels(charts.draw_grid(Grid(tiles, [""] * rows, [""] * columns, "", "", SIDE)))
 
 
 def find_tile(pixels: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -42,8 +42,8 @@ def test_pictures_stand_in_rows_and_columns_all_of_one_size() -> None:
 
 def test_standardised_images_are_scaled_to_their_own_range() -> None:
     images_KCHW = np.random.default_rng(0).random((3, 1, 4, 4))
-    assert pictures.scale_images(images_KCHW) is images_KCHW
-    scaled = pictures.scale_images(9 * images_KCHW - 4)
+    assert charts.scale_images(images_KCHW) is images_KCHW
+    scaled = charts.scale_images(9 * images_KCHW - 4)
     assert scaled.min(axis=(1, 2, 3)).tolist() == [0, 0, 0]
     assert scaled.max(axis=(1, 2, 3)).tolist() == [1, 1, 1]
-    assert pictures.scale_images(np.full((1, 1, 2, 2), -3.0)).tolist() == [[[[0, 0], [0, 0]]]]
+    assert charts.scale_images(np.full((1, 1, 2, 2), -3.0)).tolist() == [[[[0, 0], [0, 0]]]]

@@ -13,7 +13,6 @@ from capsweep.errors import ConfigError, NodeError, UserError
 from capsweep.runtime import terminal
 from capsweep.runtime.ray_start import ray
 from capsweep.storage.stores import hide_query, open_store, prove_writable
-from capsweep.sweep.executors import Cluster
 from capsweep.sweep.resources import Capacity, Node
 
 LOOK_SECONDS = 10.0  # between two looks at what a cluster has
@@ -23,10 +22,14 @@ MARKER_SECONDS, POLL_SECONDS = 10.0, 0.2  # a shared folder may show a new file 
 
 
 class ClusterNodes:
-    """The nodes as a sweep sees them. refused: the cause of each that cannot run its cells."""
+    """The nodes as a sweep sees them. refused: the cause of each that cannot run its cells.
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster, self.name = cluster, f"RAY_ADDRESS={cluster.address}"
+    cluster: the section of a cell, which says to what an autoscaler may bring it.
+    """
+
+    def __init__(self, cluster: Mapping[str, Any]) -> None:
+        self.name, grows = f"RAY_ADDRESS={cluster['address']}", cluster["grows_to"]
+        self._growth = Capacity.of_nodes([Node(grows["cpu"], grows["gpu"])] * grows["nodes"])
         self.refused: dict[str, str] = {}
         self._largest = Capacity(0, 0)
         self._last_look = time.monotonic()
@@ -59,7 +62,7 @@ class ClusterNodes:
         resources = [node["Resources"] for node in _list_nodes()]
         now = Capacity.of_nodes([Node(had["CPU"], had.get("GPU", 0)) for had in resources])
         self._largest = max(self._largest, now, key=lambda had: (had.gpu, had.cpu))
-        most, growth, nodes = self._largest, self.cluster.grows_to, self._largest.nodes
+        most, growth, nodes = self._largest, self._growth, self._largest.nodes
         # Nodes that are there tell what those that come will have.
         if most.cpu == 0 or (most.gpu == 0 and growth.gpu > 0):
             nodes = (*nodes, *growth.nodes)

@@ -46,7 +46,7 @@ def write_page(ablation, train: Train, tmp_path: Path) -> Callable[[], Path]:
     (tmp_path / "mine").mkdir()
     path = tmp_path / "mine" / "ablation.yaml"
     ablation.sweep = replace(ablation.sweep, path=path, command=COMMAND)
-    return lambda: publish.publish_answer(ablation.build(), ablation.ledger)[0]
+    return lambda: publish.publish_answer(ablation.build(), ablation.ledger)
 
 
 def test_a_new_page_has_the_answer_and_a_place_for_the_verdict(

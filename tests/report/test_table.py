@@ -72,7 +72,7 @@ def test_a_note_names_the_family_of_p_values_and_that_intervals_are_by_themselve
     for number, point in enumerate(both.points):
         if point.coordinate("routing.num_iters") == 1:
             both.finish(number, {"test/error": 0.01})
-    assert note.format("the rows of a column (digits: 4, mnist: 2)") in both.render()
+    assert note.format("2 or 4 rows of a column") in both.render()
 
 
 def test_gaps_say_how_many_seeds_there_are_and_why_others_failed(ablation) -> None:

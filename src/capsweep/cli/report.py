@@ -48,9 +48,8 @@ def run_report(parsed: argparse.Namespace) -> int:
     report = _make_report(sweep, points)
     is_written = _write_and_print(report, console, parsed.json)
     if parsed.publish:
-        answer, before = publish.publish_answer(report.table, report.ledger)
-        instead = "" if before is None else f"; it had the table of: {before}"
-        console.out(f"published: {answer}{instead}")
+        answer = publish.publish_answer(report.table, report.ledger)
+        console.out(f"published: {answer}")
     return 0 if is_written else 1
 
 
@@ -96,7 +95,7 @@ def _write_files(report: SweepReport, folder: Path) -> None:
     short = formatted_table.format_table(built, cause=formatted_table.shorten_cause)
     write_text(folder / "table.md", render.render_markdown(built, formatted))
     write_text(folder / "table.tex", render.render_latex(built, short))
-    write_text(folder / "table.csv", render.render_csv(built, formatted))
+    write_text(folder / "table.csv", render.render_csv(built))
     page.write_page(built, report.ledger, folder)
 
 

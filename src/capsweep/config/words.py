@@ -19,6 +19,7 @@ import difflib
 import os
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 SWEEPS = "sweep plan report eval dashboard"
@@ -136,7 +137,11 @@ BY_NAME = {word.name: word for word in WORDS}
 BY_KEY = {word.key: word for word in WORDS if word.key}
 
 # Targets of make that capsweep calls otherwise.
-COMMANDS = {"shards": ("data", "make"), "wandb-sync": ("wandb", "sync")}
+COMMANDS = {
+    "shards": ("data", "make"),
+    "wandb-sync": ("wandb", "sync"),
+    "dashboard": ("wandb", "dashboard"),
+}
 
 NAME = re.compile(r"([A-Z][A-Z_]*)=(.*)", re.DOTALL)
 # Variables of the environment may stand among make's words: make exports them.
@@ -154,7 +159,7 @@ def list_words(target: str) -> list[Word]:
     return [word for word in WORDS if target in word.targets.split()]
 
 
-def split_words(target: str, typed: list[str]) -> tuple[dict[str, str], list[str]]:
+def split_words(target: str, typed: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Return the values of the short names among what was typed, and the rest.
 
     A name without a value counts as not typed. Raises WordError for a name that `target` does not
@@ -202,6 +207,13 @@ def read_makeflags(flags: str) -> list[str]:
     words = re.findall(r"(?:\\.|[^\\ \t])+", text, re.DOTALL) if marker else []
     plain = [re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL).replace("$$", "$") for word in words]
     return [re.sub(r"^([\w./]+)\s*:{1,3}=", r"\1=", word) for word in reversed(plain)]
+
+
+def find_target(arguments: Sequence[str]) -> str:
+    """Return what make calls the command that stands in a command line."""
+    names = [w for w in arguments if not (w.startswith("-") or NAME.fullmatch(w))][:2]
+    targets = {" ".join(command): target for target, command in COMMANDS.items()}
+    return targets.get(" ".join(names), names[0] if names else "")
 
 
 def list_arguments(target: str, arguments: list[str], flags: str) -> list[str]:

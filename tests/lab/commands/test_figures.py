@@ -12,9 +12,7 @@ from trained_cells import TINY_MATRIX, finish
 from capsweep import cli
 from capsweep.config import compose
 from capsweep.config.cell import Cell
-from capsweep.lab.commands.eval.figures import FIGURES
 from capsweep.ledger.ledger import folder_of
-from capsweep.report.page import name_kind
 
 TWO = ["dataset=multimnist", "dataset.source=digits", "dataset.batches.test_examples=200"]
 SHORT = ["epochs=1", "limit_batches=1"]
@@ -152,12 +150,6 @@ def test_a_wrong_option_is_named_with_status_2(
     with suppress(SystemExit):  # of the parser
         assert draw(name, "0123", storage, *options) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_every_figure_is_a_kind_of_its_own_on_pages() -> None:
-    for name in (*FIGURES, "worst-examples"):
-        for ending in ("", "-class0", "-iterations10-first20", "-R-squared-12-0.05-example0"):
-            assert name_kind(f"{name}{ending}.png") == name
 
 
 DECODERS = """\

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from capsweep.cli.parser import Option
+from capsweep.cli.program import Option
 
 
 def option(name: str, text: str, **settings: Any) -> Option:

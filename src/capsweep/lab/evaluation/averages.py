@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from capsweep.data.image_batches import CroppedImages
-from capsweep.data.splits import EVALUATION_BATCH
+from capsweep.data.images import EVALUATION_BATCH
 from capsweep.errors import UserError
 from capsweep.lab.evaluation import sweep_cells
 from capsweep.lab.evaluation.checkpoint import TrainedCell, split_range, verify_predictions

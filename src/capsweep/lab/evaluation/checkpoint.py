@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from capsweep.config import compose
 from capsweep.config.cell import LOGISTICS_INSIDE, get
 from capsweep.data.batches import Batch, EvaluatedSplit, EvaluationParts
-from capsweep.data.splits import EVALUATION_BATCH, PreparedSplits
+from capsweep.data.images import EVALUATION_BATCH, PreparedSplits
 from capsweep.errors import ConfigError, DamageError, NotApplicableError, UserError
 from capsweep.ledger.ledger import Ledger, Predictions, load_predictions
 from capsweep.ledger.stored_files import DATA, REMOVE

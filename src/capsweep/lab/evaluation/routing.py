@@ -29,7 +29,7 @@ from capsweep.ledger.ledger import Predictions
 from capsweep.ledger.records import Couplings
 from capsweep.model.routing import Routed
 from capsweep.model.votes import LocalVotes
-from capsweep.report.grid import MISSING
+from capsweep.report.grid import MISSING, describe_row
 from capsweep.report.publish import COLUMNS, ROUTING, ROUTING_NOTES, collect_measures
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics.examples import find_wrong, predict_classes
@@ -61,7 +61,7 @@ def publish_routing(cells: SweepCells, parsed: Namespace) -> None:
     for group, of_cells in cells.evaluate_networks(parsed.device, evaluate, (ROUTING, Couplings)):
         names = [cell.signature for cell in group.finished.values()]
         if why := [reasons[name] for name in names if name in reasons]:
-            left_out.append(f"left out: {cells.describe_field(group)}: {why[0]}.")
+            left_out.append(f"left out: {describe_row(group.coordinates)}: {why[0]}.")
             continue
         contents = [content for contents in of_cells for content in contents]
         measured += contents

@@ -16,7 +16,7 @@ from capsweep.ledger import records, stored_files, transfer
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.ledger.listing import find_signature
 from capsweep.report import grid
-from capsweep.report.grid import format_value
+from capsweep.report.grid import describe_row, format_value
 from capsweep.report.publish import format_percent
 from capsweep.report.table import CellGroup, ResultTable, build_table
 from capsweep.report.trained import describe_trained, warn_of_cuts
@@ -60,13 +60,6 @@ class SweepCells:
             (group, [values[cell.signature] for cell in group.finished.values()])
             for group in self.table.groups
         ]
-
-    def _locate(self, group: CellGroup) -> list[Any]:
-        return [*self.table.rows[group.row].coordinates, *self.table.columns[group.column]]
-
-    def describe_field(self, group: CellGroup) -> str:
-        """Return which row and column a field is of."""
-        return grid.describe_row(self._locate(group))
 
     def evaluate_networks(
         self,
@@ -120,11 +113,12 @@ class SweepCells:
         footnotes = (f"{key}: {text}." for key, text in self.table.footnotes.items())
         notes = [describe_trained(sweep, points), *notes, *footnotes]
         for group in self.table.groups:
-            notes += [f"failed: {self.describe_field(group)}: {cause}." for cause in group.causes]
-        stale = {tuple(self._locate(group)): group.stale for group in self.table.groups}
+            field = describe_row(group.coordinates)
+            notes += [f"failed: {field}: {cause}." for cause in group.causes]
+        stale = {group.coordinates: group.stale for group in self.table.groups}
         notes += grid.note_stale(stale, sum(len(group.finished) for group in self.table.groups))
         header = [*sweep.rows, *sweep.columns, *header]
-        fields = [[*map(format_value, self._locate(group)), *texts] for group, texts in lines]
+        fields = [[*map(format_value, group.coordinates), *texts] for group, texts in lines]
         console = terminal.make_console()
         for warning in warnings:
             terminal.print_paragraph(console, warning)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from capsweep.data.batches import EvaluatedSplit
-from capsweep.data.splits import EVALUATION_BATCH
+from capsweep.data.images import EVALUATION_BATCH
 from capsweep.errors import NotApplicableError
 from capsweep.lab.evaluation.checkpoint import TrainedCell, iterate_batches
 from capsweep.ledger.ledger import Predictions

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from capsweep.cli.parser import DEVICE, SIGNATURE, SWEEP, Command, Option, whole_number
+from capsweep.cli.program import DEVICE, SIGNATURE, SWEEP, Command, Option, whole_number
 from capsweep.errors import NotApplicableError, UserError
 from capsweep.lab.commands import listed, option
 from capsweep.lab.commands.eval.sweeps import FIRST_IMAGES

@@ -4,7 +4,7 @@ stand in their evals/; and `capsweep eval routing-cell CELL`: the same of one ce
 
 import argparse
 
-from capsweep.cli.parser import DEVICE, SIGNATURE, SWEEP, Command, whole_number
+from capsweep.cli.program import DEVICE, SIGNATURE, SWEEP, Command, whole_number
 from capsweep.lab.commands import listed, option
 from capsweep.lab.evaluation import TRACED_EXAMPLES
 

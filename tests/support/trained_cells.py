@@ -15,7 +15,7 @@ from torch import Tensor
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.data.batches import DeviceSplit
-from capsweep.data.splits import prepare_splits
+from capsweep.data.images import prepare_splits
 from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
 from capsweep.lab.evaluation.traces import RoutedCell, find_routed
 from capsweep.ledger.ledger import Ledger, folder_of, load_predictions

@@ -26,14 +26,14 @@ assert len(PRESETS) >= 20
 TEST_EXAMPLES = 6
 
 # Data sets that need no files; what writes those of the others.
-EMBEDDED = ("capsweep.data.official.DigitsReader", "capsweep.data.sign.SignReader")
+EMBEDDED = ("capsweep.data.digits.DigitsReader", "capsweep.data.digits.SignReader")
 WRITE: dict[str, Callable[..., list[str]]] = {
-    "capsweep.data.official.IdxReader": official_files.write_idx,
+    "capsweep.data.digits.IdxReader": official_files.write_idx,
     "capsweep.data.cifar10.Cifar10Reader": official_files.write_cifar10,
     "capsweep.data.smallnorb.SmallNorbReader": official_files.write_smallnorb,
     "capsweep.data.smallnorb.NovelViewpoints": official_files.write_viewpoints,
-    "capsweep.data.official.SvhnReader": official_files.write_svhn,
-    "capsweep.data.official.AffnistTest": official_files.write_affnist,
+    "capsweep.data.digits.SvhnReader": official_files.write_svhn,
+    "capsweep.data.affine.AffnistTest": official_files.write_affnist,
 }
 
 

@@ -27,7 +27,7 @@ class Head:
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
 
-    def list_jobs(self) -> list[SweepJob]:
+    def list_sweeps(self) -> list[SweepJob]:
         return [JOB]
 
     def read_job(self, job_id: str) -> SweepJob:
@@ -72,7 +72,7 @@ def test_status_has_the_last_line_of_a_job_or_why_it_did_not_begin(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     job, head = replace(JOB, state=state, status=status, message="no node"), Head()
-    monkeypatch.setattr(head, "list_jobs", lambda: [job])
+    monkeypatch.setattr(head, "list_sweeps", lambda: [job])
     monkeypatch.setattr(head, "read_log", lambda job_id: log)
     monkeypatch.setattr(commands, "open_jobs", lambda cluster: head)
     assert cli.main(["status", f"RAY_ADDRESS={Head.address}"]) == 0

@@ -7,12 +7,13 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("ray")
 
-from capsweep.cli import parser
+from capsweep.cli import program
 from capsweep.cluster import driver
 from capsweep.cluster.client import JOB_ID, SweepJob
 from capsweep.config import compose
@@ -28,7 +29,7 @@ TYPED = (
 
 def load_points(*words: str) -> list[Point]:
     """The points of a sweep that these words choose."""
-    parsed = parser.parse_arguments(words)
+    parsed = program.parse_arguments(words)
     sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides, parsed.here)
     return expand.expand_sweep(sweep)
 
@@ -47,7 +48,7 @@ def test_the_cells_and_their_places_are_those_that_were_typed(
     inner = make_inner(TYPED)
     monkeypatch.chdir("/")
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # as Ray tells its jobs
-    parsed = parser.parse_arguments(inner)
+    parsed = program.parse_arguments(inner)
     again = load_points(*inner)
     assert [p.cell.signature for p in again] == [p.cell.signature for p in typed]
     config = again[0].cell.config
@@ -114,16 +115,15 @@ class JobServer:
         self.submitted: list[str] = []
         self.log = ""
 
-    def list_jobs(self) -> list[SweepJob]:
+    def list_sweeps(self) -> list[SweepJob]:
         return self.jobs
 
     def find_python(self) -> str:
         return "/opt/env/bin/python"
 
-    def submit_job(self, job_id: str, *rest: object) -> None:
-        self.submitted.append(job_id)
-        self.command = str(rest[0])
-        self.code = str(rest[-1])
+    def submit_job(self, **job: Any) -> None:
+        self.submitted.append(job["submission_id"])
+        self.command, self.code = job["entrypoint"], job["metadata"][driver.CODE]
 
     def read_job(self, job_id: str) -> SweepJob:
         log = next(self.logs, None)
@@ -147,18 +147,6 @@ def test_a_command_that_runs_is_not_doubled_and_its_next_run_has_another_number(
     assert driver.submit_sweep(server, file, WORDS)[1]
     assert server.submitted == [f"{NAME}-8"]
     assert server.command.startswith("exec /opt/env/bin/python -m capsweep sweep ")
-
-
-def test_of_two_submitters_at_one_moment_the_second_attaches(tmp_path: Path) -> None:
-    server, file = JobServer([]), tmp_path / "table1-mnist.v2.yaml"
-    file.touch()
-
-    def fail(*job: object) -> None:
-        server.jobs.append(JOB)
-        raise ConfigError("it exists")
-
-    server.submit_job = fail
-    assert driver.submit_sweep(server, file, WORDS) == (JOB, False)
 
 
 def test_another_sweep_file_is_other_code(tmp_path: Path) -> None:

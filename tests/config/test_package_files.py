@@ -11,7 +11,7 @@ import pytest
 
 from capsweep.config import package_files
 from capsweep.config.cell import Cell
-from capsweep.tracking.labels import Labels
+from capsweep.tracking.content import Labels
 from capsweep.training.run import Job
 
 RUNS = """

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from hydra.errors import InstantiationException
 
-from capsweep.config import compose, places
+from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.config.validation import check_config
 from capsweep.errors import ConfigError, DataError
 from capsweep.ledger import causes
 from capsweep.training import build
-from capsweep.training.run import run
+from capsweep.training.run import Job, run
 
 # Overrides, typed as on a command line, and what the message must say.
 REFUSED = {
@@ -210,4 +210,4 @@ def test_declared_examples_are_verified_when_the_data_is_read(
 ) -> None:
     cell = small_cell("dataset.examples.train=1438")
     with pytest.raises(DataError, match=r"dataset\.examples: .*1438.* declared, .*1437.* read"):
-        run(cell, places.resolve(cell.config["places"]))
+        run(Job(cell))

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from capsweep.config import compose
 from capsweep.data.batches import Batch, DeviceSplit, EvaluationLoader, TrainLoader
-from capsweep.data.images import LabelledImages
+from capsweep.data.images import LabelledImages, prepare_splits
 from capsweep.data.pairs import ComposedPairs, PairSource
-from capsweep.data.splits import prepare_splits
 from capsweep.training import build
 
 COUNT, PAIRS = 24, 3

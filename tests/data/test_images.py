@@ -14,10 +14,9 @@ from sklearn.datasets import load_digits
 from capsweep.config import compose
 from capsweep.data import images  # pytest would take its TestedElsewhere for a test
 from capsweep.data.batches import DeviceSplit
+from capsweep.data.digits import DigitsReader, draw_on_canvas
 from capsweep.data.image_batches import ShiftedImages
-from capsweep.data.images import LabelledImages, Splits, hold_out, label_images
-from capsweep.data.official import DigitsReader, draw_on_canvas
-from capsweep.data.splits import prepare_splits
+from capsweep.data.images import LabelledImages, Splits, hold_out, label_images, prepare_splits
 from capsweep.errors import ConfigError, DataError
 
 Noise = Callable[..., LabelledImages]

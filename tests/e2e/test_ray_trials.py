@@ -23,7 +23,7 @@ from capsweep.sweep.resources import Capacity
 from capsweep.training.run import Job, Outcome
 from capsweep.sweep.limits import Limits
 from capsweep.sweep.queue import JobQueue
-from capsweep.tracking.labels import Labels
+from capsweep.tracking.content import Labels
 
 folder, listener = sys.argv[1], RecordingListener()
 

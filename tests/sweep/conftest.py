@@ -9,7 +9,7 @@ from capsweep.config import compose
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.limits import Limits
 from capsweep.sweep.queue import JobQueue
-from capsweep.tracking.labels import Labels
+from capsweep.tracking.content import Labels
 from capsweep.training.run import Job
 
 

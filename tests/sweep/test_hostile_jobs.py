@@ -11,7 +11,7 @@ import torch
 
 from capsweep.config import compose
 from capsweep.ledger.ledger import folder_of
-from capsweep.tracking.labels import Labels
+from capsweep.tracking.content import Labels
 from capsweep.training import RunHooks
 from capsweep.training.run import Job, run_job
 

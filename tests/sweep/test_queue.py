@@ -27,7 +27,7 @@ from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.limits import Limits
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.resources import Capacity
-from capsweep.tracking.labels import Labels
+from capsweep.tracking.content import Labels
 from capsweep.training import RunHooks
 from capsweep.training.run import Job, Outcome, run_job
 
@@ -56,7 +56,7 @@ def test_a_cell_that_never_advances_fails_after_three_lost_workers(make_queue: M
     job, *_ = [lose_job(queue, LOST, 0, 1) for _ in range(3)]
     assert queue.is_exhausted
     cause = listener.ends[job.cell.signature].cause or ""
-    assert cause.startswith("WorkerLost: killed; 3 workers were lost, the last 3 without a ")
+    assert cause.startswith("WorkerLost: killed; 3 workers in a row were lost without a ")
     assert causes.kind_of_cause(cause) == causes.CauseKind.LOST
     assert len(listener.messages) == 2
     assert queue.ledger.entry(job.cell.signature).status == "failed"

@@ -7,8 +7,8 @@ import pytest
 
 from capsweep.config import compose, package_files
 from capsweep.sweep import choices, expand, spec
-from capsweep.tracking import labels as labels_module
-from capsweep.tracking.labels import Labels
+from capsweep.tracking import content as labels_module
+from capsweep.tracking.content import Labels
 
 SWEEPS = sorted(path.stem for path in package_files.find_folder("sweeps").glob("*.yaml"))
 

@@ -185,10 +185,9 @@ def test_a_cell_that_was_cut_short_is_one_run_with_one_curve(
 KILLED = """
 import os, signal, sys
 import processes
-from capsweep.config import places
 from capsweep import cli
 from capsweep.config.cell import Cell
-from capsweep.training.run import run
+from capsweep.training.run import Job, run
 from capsweep.training import RunHooks
 
 def end(row):
@@ -197,7 +196,7 @@ def end(row):
         os.kill(os.getpid(), signal.SIGKILL)
 
 cell = Cell.from_json(sys.argv[1])
-run(cell, places.resolve(cell.config["places"]), RunHooks(on_epoch=end))
+run(Job(cell), RunHooks(on_epoch=end))
 """
 
 

@@ -271,7 +271,7 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
         return 0
     if recipe.cell is None:
         raise UserError(f"{signature}: this code cannot run it; the lines above say why")
-    if (recorded := reproduce.read_making(ledger, signature)) is None:
+    if ledger.read_result(signature) is None:
         raise UserError(
             f"{signature}: it has no result to compare with; the line above runs it, and "
             "`capsweep ledger show` says how it ended"
@@ -280,15 +280,9 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
     apart = join(places.absolute(storage), f"reproduced/{name}")
     reproduce.run_apart(recipe.cell.overrides, storage, apart, settings)
     print(f"# made again in {apart}")
-    again = reproduce.read_making(Ledger(apart), signature)
-    assert again is not None
-    for line in reproduce.compare_metrics(recorded.metrics, again.metrics):
-        print(line)
-    if recorded.metrics == again.metrics:
-        return 0
-    for line in reproduce.explain_difference(recorded, again):
-        print(line)
-    return 1
+    is_equal, lines = reproduce.compare_results(ledger, Ledger(apart), signature)
+    print(*lines, sep="\n")
+    return 0 if is_equal else 1
 
 
 def _list_settings(parsed: argparse.Namespace) -> list[str]:

@@ -49,14 +49,14 @@ def run_info(parsed: argparse.Namespace) -> None:
     cell = compose.cell(parsed.overrides)
     layers = measure_layers(cell.config)
     console = terminal.make_console()
-    terminal.print_line(console, f"cell {cell.signature}")
+    console.out(f"cell {cell.signature}")
     rows = [_make_row(layer.name, layer.output_shape, [layer]) for layer in layers]
     rows.append(_make_row("total", None, layers))
     terminal.print_table(console, grid.grid_terminal(None, COLUMNS, rows))
     for layer in layers:
         if layer.children_without_parent:
             text = f"{layer.name}: {layer.children_without_parent} children have no parent"
-            terminal.print_line(console, text)
+            console.out(text)
     terminal.print_paragraph(console, NOTE)
 
 

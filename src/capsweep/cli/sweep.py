@@ -81,7 +81,7 @@ def _read_options(parsed: argparse.Namespace, sweep: Sweep) -> RunOptions:
     return RunOptions(
         parsed.executor,
         limits.read_limits(parsed.budget, parsed.max_hours),
-        None if parsed.shard is None else drive.ArrayPart.parse(parsed.shard),
+        None if parsed.shard is None else drive.parse_part(parsed.shard),
         parsed.retry is not None,
     )
 
@@ -208,7 +208,7 @@ def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
 def run_status(parsed: argparse.Namespace) -> None:
     """Print two lines for each job: its state, and how far it is."""
     jobs = _open_named_jobs(parsed)
-    chosen = jobs.list_jobs() if parsed.sweep is None else [driver.find_job(jobs, parsed.sweep)]
+    chosen = jobs.list_sweeps() if parsed.sweep is None else [driver.find_job(jobs, parsed.sweep)]
     for job in chosen:
         when = time.strftime(", submitted %Y-%m-%d %H:%M", time.localtime(job.since or 0))
         state = job.state.lower() + (f" (exit status {job.status})" if job.status else "")

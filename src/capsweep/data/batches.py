@@ -228,23 +228,11 @@ class TrainLoader(BatchLoader):
         epoch = self.sampler.epoch
         make_batch = self.examples.prepare_epoch(self.seed, epoch)
         order_N = epoch_order(self.count, self.seed, epoch).to(self.examples.device)
-        index = order_N.split(self.batch_size) if self.count else ()
-        for first in range(0, len(index), self.made_at_once):
-            yield from _make_batches(make_batch, index[first : first + self.made_at_once])
-
-
-def _make_batches(make_batch: Callable[[Tensor], Batch], index: Sequence[Tensor]) -> list[Batch]:
-    """The batches of these examples, made as if they were one."""
-    if len(index) == 1:
-        return [make_batch(index[0])]
-    sizes = [len(index_B) for index_B in index]
-    images_BCHW, labels, targets_BLCHW = make_batch(torch.cat(tuple(index)))
-    parts = [
-        [None] * len(sizes) if targets_BLCHW is None else targets_BLCHW.split(sizes),
-        images_BCHW.split(sizes),
-        labels.split(sizes),
-    ]
-    return [Batch(images, labels, targets) for targets, images, labels in zip(*parts, strict=True)]
+        at_once = self.made_at_once * self.batch_size
+        for first in range(0, self.count, at_once):
+            made = make_batch(order_N[first : first + at_once])
+            for start in range(0, len(made.labels), self.batch_size):
+                yield made.select(slice(start, start + self.batch_size))
 
 
 def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) -> Tensor:

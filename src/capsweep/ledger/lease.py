@@ -21,7 +21,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from capsweep.ledger.records import Count, Record
-from capsweep.storage import typed_json
+from capsweep.storage.checked import parse_json
 from capsweep.storage.files import read_plain_file, remove_path, write_text
 from capsweep.storage.scratch import identify_machine, read_start_time
 
@@ -125,7 +125,7 @@ def _read_generation(ledger: Path, signature: str, generation: int) -> Claim | N
     """
     path = claim_path(ledger, signature, generation)
     try:
-        stored = typed_json.parse_json(read_plain_file(path), CLAIM_FILE)
+        stored = parse_json(read_plain_file(path), CLAIM_FILE)
         return Claim(signature, generation, stored.owner, stored.beat)
     except (FileNotFoundError, NotADirectoryError):  # released a moment ago
         return None

@@ -17,7 +17,7 @@ import numpy as np
 
 from capsweep.config import code_identity
 from capsweep.statistics import metric_format
-from capsweep.storage import disk_cache
+from capsweep.storage.checked import compute_once
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,7 +105,7 @@ def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> bytes:
 
     inputs = json.dumps([draw.__qualname__, numbers], default=asdict)
     code = [code_identity.hash_package(), importlib.metadata.version("matplotlib")]
-    return base64.b64decode(disk_cache.compute_once("figures", f"{code} {inputs}", encode_figure))
+    return base64.b64decode(compute_once("figures", f"{code} {inputs}", encode_figure))
 
 
 def draw_curves(label: str, curves: Sequence[Curve]) -> "Figure":

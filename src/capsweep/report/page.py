@@ -5,13 +5,13 @@ from.
 import base64
 import hashlib
 import json
-import re
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,8 +29,6 @@ from capsweep.storage.files import write_atomically, write_text
 
 TEMPLATES = Path(__file__).with_name("templates")
 PAGE, FIGURES = "index.html", "figures"
-PICTURES = ".png"
-KIND = re.compile("[a-z]+(-[a-z]+)*(?=-|$)")
 MOST_BYTES = 6_000_000  # of the pictures of a page: one of a thousand cells shall open
 # Of a cell's files: the configuration has a place of its own, digests are for `ledger verify`.
 NOT_SHOWN = ("signature", "science", "overrides", "logistics", "sha256", "first_activations")
@@ -75,7 +73,7 @@ def write_page(table: ResultTable, ledger: Ledger, folder: Path) -> Path:
 def render_page(
     table: ResultTable,
     charts: Sequence[ReportFigure],
-    pictures: Mapping[str, Sequence[Picture]],
+    pictures: Sequence[Picture],
 ) -> str:
     """Return the page as text. Whatever was read is escaped, and the one script is named by its
     hash.
@@ -140,52 +138,31 @@ def list_facts(cell: TableCell) -> dict[str, str]:
     return {key: grid.format_value(value) for key, value in leaves if value not in (None, "", [])}
 
 
-def read_pictures(fields: Sequence[CellGroup], ledger: Ledger) -> dict[str, list[Picture]]:
-    """Return by kind the pictures of the first seed of every field that has some, as many as a page
-    has room for.
+def read_pictures(fields: Sequence[CellGroup], ledger: Ledger) -> list[Picture]:
+    """Return the pictures of the first seed of every field that has some, as many as a page has
+    room for.
     """
-    by_kind: dict[str, list[Picture]] = {}
-    room = MOST_BYTES
+    pictures, room = [], MOST_BYTES
     for field in fields:
-        for kind, (seed, names) in _list_pictures(field).items():
+        drawn = (
+            (cell, names)
+            for _, cell in sorted(field.cells.items())
+            if (names := [name for name in cell.evaluations if name.endswith(".png")])
+        )
+        for cell, names in islice(drawn, 1):
             for name in names:
-                picture = _read_picture(field, seed, name, ledger)
-                if picture is not None and len(picture.content) <= room:
-                    by_kind.setdefault(kind, []).append(picture)
-                    room -= len(picture.content)
-    return dict(sorted(by_kind.items()))
+                content = ledger.read(cell.signature, f"{EVALUATIONS}/{name}")
+                if content is not None and len(content) <= room:
+                    caption = _read_caption(cell, name, ledger)
+                    pictures.append(Picture(name, field, cell.point.seed, content, caption))
+                    room -= len(content)
+    return pictures
 
 
-def _list_pictures(field: CellGroup) -> dict[str, tuple[int, list[str]]]:
-    """Return by kind the first seed that has pictures of it, and their names."""
-    shown: dict[str, tuple[int, list[str]]] = {}
-    for seed, cell in sorted(field.cells.items()):
-        for name in filter(lambda name: name.endswith(PICTURES), cell.evaluations):
-            first, names = shown.setdefault(name_kind(name), (seed, []))
-            if first == seed:
-                names.append(name)
-    return shown
-
-
-def name_kind(name: str) -> str:
-    """Return `perturbations` of `perturbations-class3.png`: the words before what tells it from its
-    like.
-    """
-    stem = PurePosixPath(name).stem
-    words = KIND.match(stem)
-    return words[0] if words else stem
-
-
-def _read_picture(field: CellGroup, seed: int, name: str, ledger: Ledger) -> Picture | None:
-    """Read a picture, with the caption beside its numbers if that can be read; None where it is
-    gone.
-    """
-    signature = field.cells[seed].signature
-    content = ledger.read(signature, f"{EVALUATIONS}/{name}")
-    if content is None:
-        return None
+def _read_caption(cell: TableCell, name: str, ledger: Ledger) -> str:
+    """Return what the file of a picture's numbers says of it; empty where nothing sound does."""
     numbers = f"{EVALUATIONS}/{PurePosixPath(name).stem}.npz"
-    stored = ledger.read(signature, numbers)
+    stored = ledger.read(cell.signature, numbers)
     read = partial(stored_files.read_arrays, stored or b"", numbers, "draw it again")
     arrays = (stored and stored_files.read_if_sound(read)) or {}
-    return Picture(name, field, seed, content, str(arrays.get("caption", "")))
+    return str(arrays.get("caption", ""))

@@ -71,14 +71,13 @@ def renew_section(page: Path, name: str, section: str | None, new: str | None = 
     return text
 
 
-def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None]:
+def publish_answer(table: ResultTable, ledger: Ledger) -> Path:
     """Renew the part between the markers of the page beside the sweep's file, or make the page, and
-    the export of its cells; where it is, and the command that had printed what stood there, if it
-    was another one.
+    the export of its cells; return where the page is.
 
     Nothing of the machine enters it: of failures only their kind is told. Raises UserError for a
-    table that is no answer, for one of other choices where another command's stands, and for a page
-    without a place for the table, or that cannot be written.
+    table that is no answer, where another command's stands, and for a page without a place for the
+    table, or that cannot be written.
     """
     path, command = table.sweep.path.with_suffix(".md"), table.sweep.command
     markers = "\n".join(section_markers(NAME))
@@ -95,13 +94,12 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None
     paragraphs = [table.sweep.question, *parts, *decisions, *beside, f"`{command}` {training}."]
     new = f"# {table.sweep.name}\n\n{markers}\n\n## Verdict\n\n{VERDICT}\n"
     before = re.search(COMMAND, renew_section(path, NAME, None, new))
-    instead = None if before is None or before[1] == command else before[1]
-    if instead and table.sweep.words:
+    if before is not None and before[1] != command:
         cure = "to replace it, remove what stands between the markers of that page"
-        raise UserError(f"{refused}: {path} has the table of `{instead}`; {cure}")
+        raise UserError(f"{refused}: {path} has the table of `{before[1]}`; {cure}")
     keep_cells(table, ledger, path.parent / ARCHIVES / f"{path.stem}.tar{transfer.PACKED}")
     renew_section(path, NAME, "\n" + "\n\n".join(paragraphs) + "\n\n", new)
-    return path, instead
+    return path
 
 
 def keep_cells(table: ResultTable, ledger: Ledger, file: Path) -> None:
@@ -270,9 +268,8 @@ def _group_cells(
     cells: dict[tuple[Any, ...], list[TableCell]] = {}
     for group in table.groups:
         if group.by_seed:
-            place = (*table.rows[group.row].coordinates, *table.columns[group.column])
-            measured = [group.cells[seed] for seed in group.by_seed]
-            cells.setdefault(tuple(place[number] for number in shown), []).extend(measured)
+            place = tuple(group.coordinates[number] for number in shown)
+            cells.setdefault(place, []).extend(group.cells[seed] for seed in group.by_seed)
     return cells
 
 

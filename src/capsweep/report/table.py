@@ -27,6 +27,7 @@ class CellGroup:
     """One field of a table.
 
     Attributes:
+        coordinates: of its row and its column.
         row: its place in `ResultTable.rows`.
         column: its place in `ResultTable.columns`.
         name: the coordinates of its row, in words.
@@ -34,8 +35,10 @@ class CellGroup:
         metric: what the table shows of them.
         difference: to the baseline over common seeds.
         p: of the t test of that, adjusted over the rows.
+        is_best: whether its mean is the best of its column; no mean is where none is worse.
     """
 
+    coordinates: tuple[Any, ...]
     row: int
     column: int
     name: str
@@ -43,6 +46,7 @@ class CellGroup:
     metric: str
     difference: PairedDifference | None = None
     p: float | None = None
+    is_best: bool = False
 
     @property
     def finished(self) -> dict[int, TableCell]:
@@ -163,7 +167,7 @@ def build_table(
     columns = tuple(dict.fromkeys(column for row in fields.values() for column in row))
     groups = [
         [
-            CellGroup(i, j, describe_row(row), by_column[column], sweep.metric)
+            CellGroup((*row, *column), i, j, describe_row(row), by_column[column], sweep.metric)
             if column in by_column
             else None
             for j, column in enumerate(columns)
@@ -172,16 +176,14 @@ def build_table(
     ]
     first = next((p for p in points if p.arm == sweep.baseline), None)
     baseline = first and list(fields).index(tuple(map(first.coordinate, sweep.rows)))
-    if baseline is not None:
-        compared = (_compare_column(each, baseline) for each in zip(*groups, strict=True))
-        groups = zip(*compared, strict=True)
+    compared = (_compare_column(each, baseline) for each in zip(*groups, strict=True))
     rows = tuple(
         TableRow(
             row,
             tuple(values),
             find_published(sweep, [next(iter(g.cells.values())).point for g in values if g]),
         )
-        for row, values in zip(fields, groups, strict=True)
+        for row, values in zip(fields, zip(*compared, strict=True), strict=True)
     )
     built = ResultTable(sweep, columns, rows, baseline, stopping)
     return replace(built, footnotes=_list_footnotes(built))
@@ -199,33 +201,40 @@ def _list_footnotes(table: ResultTable) -> dict[str, str]:
             hashes.setdefault(name, {})[sha256] = None
     notes |= {name: f"composed, sha256 {', '.join(each)}" for name, each in hashes.items()}
     fields = {
-        describe_row((*table.rows[g.row].coordinates, *table.columns[g.column]))
-        if len(table.columns) > 1
-        else g.name: list(g.finished.values())
+        describe_row(g.coordinates) if len(table.columns) > 1 else g.name: [*g.finished.values()]
         for g in table.groups
     }
     return notes | list_differences(fields) | compare_data(finished)
 
 
 def _compare_column(
-    groups: Sequence[CellGroup | None], baseline: int
-) -> Sequence[CellGroup | None]:
-    """Return the fields of a column with differences to the baseline's, p adjusted over them."""
-    base = groups[baseline]
-    if base is None:
-        return groups
-    measure = metric_format.measure_of(base.metric)
+    groups: Sequence[CellGroup | None], baseline: int | None
+) -> list[CellGroup | None]:
+    """Return the fields of a column with their differences to the baseline's, p adjusted over them,
+    the best marked.
+    """
+    present = [group for group in groups if group is not None]
+    measure = metric_format.measure_of(present[0].metric)
+    base = None if baseline is None else groups[baseline]
     most = measure.high - measure.low
     differences = {
-        row: difference
-        for row, group in enumerate(groups)
-        if row != baseline
-        and group is not None
-        and (difference := paired_difference(group.by_seed, base.by_seed, most)) is not None
+        group.row: difference
+        for group in present
+        if base is not None and group is not base
+        if (difference := paired_difference(group.by_seed, base.by_seed, most)) is not None
     }
     tested = {row: d.t_test for row, d in differences.items() if d.t_test is not None}
     p_values = dict(zip(tested, adjust_holm(list(tested.values())), strict=True))
+    means = {group.row: group.full_summary.mean for group in present if group.full_summary}
+    choose = max if measure.higher_is_better else min
+    best = choose(means.values()) if len({*means.values()}) > 1 else None
     return [
-        group and replace(group, difference=differences.get(row), p=p_values.get(row))
-        for row, group in enumerate(groups)
+        group
+        and replace(
+            group,
+            difference=differences.get(group.row),
+            p=p_values.get(group.row),
+            is_best=best is not None and means.get(group.row) == best,
+        )
+        for group in groups
     ]

@@ -140,18 +140,15 @@ def _name_places(values: Mapping[Place, str | None]) -> list[str]:
 
 
 def warn_of_cuts(points: Sequence[Point]) -> list[str]:
-    """Return a line, in capitals, for each number of batches that cut the data
-    of cells; of which arms, unless of all, or of an axis. Debug settings cut them too.
+    """Return a line, in capitals, for each number of batches that cut the data of cells; debug
+    settings cut them too.
     """
-    arms: dict[int | None, dict[str, None]] = {}
-    for point in points:
-        arms.setdefault(point.coordinate("limit_batches"), {})[point.arm] = None
-    lines, is_axis = [], sum(map(len, arms.values())) > len({point.arm for point in points})
-    for limit, of in arms.items():
+    limits = dict.fromkeys(point.coordinate("limit_batches") for point in points)
+    lines = []
+    for limit in limits:
         if limit is not None:
+            cells = f" OF limit_batches={limit}" if len(limits) > 1 else ""
             batches = f"{limit} BATCH{'' if limit == 1 else 'ES'} AN EPOCH (limit_batches={limit})"
-            names = f"limit_batches={limit}" if is_axis else ", ".join(of)
-            cells = f" OF {names}" if len(arms) > 1 else ""
             lines.append(f"NO RESULT{cells}: TRAINED AND TESTED ON {batches}.")
     return lines
 

@@ -33,8 +33,8 @@ from capsweep.shards.layout import (
 )
 from capsweep.shards.manifest import INDEX, STATE, Manifest, Shard, ShardPart
 from capsweep.storage import stores
+from capsweep.storage.checked import parse_json
 from capsweep.storage.files import hash_file, read_plain_file, write_json
-from capsweep.storage.typed_json import parse_json
 
 FINISHED, INCOMPLETE, INTERRUPTED = 0, 1, 130  # exit statuses
 WANTED, LOCK = "wanted.json", "lock"  # in STATE

@@ -16,8 +16,8 @@ import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeAdapter
 
 from capsweep.errors import DataError
+from capsweep.storage.checked import parse_json
 from capsweep.storage.files import hash_bytes, stat_regular_file, write_text
-from capsweep.storage.typed_json import parse_json
 
 FORMAT = 1  # to be raised when a reader of today could not read what is written
 INDEX = "index.json"

@@ -20,7 +20,8 @@ import h5py
 from capsweep.errors import DataError
 from capsweep.shards.layout import DAMAGE_ERRORS, find_disagreements, open_shard
 from capsweep.shards.manifest import AGAIN, INDEX, STATE, Manifest, Shard
-from capsweep.storage import disk_cache, official_files
+from capsweep.storage import official_files
+from capsweep.storage.checked import load_cached, save_cached
 from capsweep.storage.files import hash_file, stat_regular_file
 from capsweep.storage.stores import StoreError, hide_query
 
@@ -101,12 +102,12 @@ class ShardVerifier:
     def _check(self, shard: Shard) -> None:
         """Raise DataError unless a shard is whole; it is read unless it was whole before."""
         state = self._describe_state(shard)
-        if state in self._verified or (state and disk_cache.load("shards", state)):
+        if state in self._verified or (state and load_cached("shards", state)):
             return
         check_shard(self.folder, self.manifest, shard)
         if state and state == self._describe_state(shard):
             self._verified.add(state)
-            disk_cache.save("shards", state, True)
+            save_cached("shards", state, True)
 
     def _describe_state(self, shard: Shard) -> str:
         """Return what a shard should be and the size and times of its file: its ctime moves even

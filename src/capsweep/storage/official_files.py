@@ -33,7 +33,6 @@ from capsweep.storage.stores import Bucket, StoreError, check_inside, hide_query
 KEY = "places.data"
 ORIGIN = ".origin"
 UNKNOWN = "unknown"  # a declared hash that we do not know; such a file is never read
-LARGEST = 2**31  # bytes; no official file has as many, and what has is not brought into memory
 
 IsCurrent = Callable[[Path], bool]  # of a file that was fetched before
 
@@ -171,10 +170,6 @@ def _open_bucket(place: str, process: int) -> Bucket:
 def read_content(path: Path) -> bytes:
     """All bytes of a file that may be official. Raises DataError when it cannot be read."""
     with _name_unreadable():
-        if (size := path.stat().st_size) >= LARGEST:
-            raise DataError(
-                f"{path}: {size:,} bytes, more than any official file has; put that here"
-            )
         return path.read_bytes()
 
 

@@ -1,8 +1,7 @@
 """How long cells take: from finished cells of the same shape, else from a calibration."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -10,12 +9,13 @@ from capsweep.config.cell import Cell, count_steps
 from capsweep.config.places import Places
 from capsweep.config.validation import count_validation_examples
 from capsweep.errors import DamageError
-from capsweep.ledger import records, stored_files
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Entry, Ledger
+from capsweep.ledger.records import Measurement
 from capsweep.runtime.terminal import count_of
 from capsweep.storage.stores import join
 from capsweep.training import provenance
-from capsweep.training.size import Measurement, calibrate
+from capsweep.training.size import calibrate
 
 UNKNOWN = "unknown hardware"
 
@@ -130,13 +130,12 @@ def read_estimates(ledger: Ledger, cells: Sequence[tuple[Cell, Entry]]) -> Estim
 
 def _add_measurements(estimates: Estimates, ledger: Ledger) -> None:
     store, cure = ledger.store, "remove it; plan --calibrate makes it anew"
-    names = [field.name for field in fields(Measurement)]
     for path in (f"measurements/{name}" for name in store.list_names("measurements")):
         try:
             if (content := store.read(path)) is not None:
                 where = join(store.root, path)
-                plain = stored_files.parse_json(content, where, cure, records.TimedSteps)
-                estimates.add_measurement(Measurement(**{name: plain[name] for name in names}))
+                plain = stored_files.parse_json(content, where, cure, Measurement)
+                estimates.add_measurement(Measurement(**plain))
         except DamageError as error:
             stored_files.print_damage(error)
 
@@ -159,5 +158,5 @@ def calibrate_cells(
             return
         print_line(f"calibrating: 20 steps of {cell.config['model']['name']} ({cell.shape})")
         measured = calibrate(cell, places)
-        ledger.store.write(measured.name, json.dumps(asdict(measured)).encode())
+        ledger.store.write(measured.name, measured.model_dump_json().encode())
         estimates.add_measurement(measured)

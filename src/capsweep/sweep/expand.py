@@ -20,8 +20,8 @@ from capsweep.config.overrides import Override, render
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.spec import ROUTING, Arm, Place, Sweep
-from capsweep.tracking import labels
-from capsweep.tracking.labels import Labels
+from capsweep.tracking import content
+from capsweep.tracking.content import Labels
 
 MOST_CELLS = 20_000
 ACCURACY = "stop_accuracy"
@@ -268,17 +268,17 @@ def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
 
     A cell that several places of the grid share is called after the first.
     """
-    weights = {labels.reconstruction_weight(point.cell.config) for point in points}
+    weights = {content.reconstruction_weight(point.cell.config) for point in points}
     for arm in sweep.arms:  # of a search, whose trials come one by one
-        weights |= {v for axis in arm.axes if axis.key == labels.WEIGHT for v in axis.values}
-        weights |= {i.high for i in arm.intervals if i.key == labels.WEIGHT}
+        weights |= {v for axis in arm.axes if axis.key == content.WEIGHT for v in axis.values}
+        weights |= {i.high for i in arm.intervals if i.key == content.WEIGHT}
     runs: dict[str, Labels] = {}
     for point in points:
         config, signature = point.cell.config, point.cell.signature
         typed = [f"{key}={value}" for key, value in _list_settings(sweep, config)]
-        place = [*point.title.split(labels.SEPARATOR)[1:], *typed]
-        name = labels.run_name(config, point.arm, place, weights, signature)
-        tags = labels.run_tags(config, sweep.name, *sweep.words)
+        place = [*point.title.split(content.SEPARATOR)[1:], *typed]
+        name = content.run_name(config, point.arm, place, weights, signature)
+        tags = content.run_tags(config, sweep.name, *sweep.words)
         run = Labels(sweep.name, point.arm, name, sweep.question, tags, sweep.command)
         runs.setdefault(signature, run)
     return runs

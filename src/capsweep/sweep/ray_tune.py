@@ -10,11 +10,11 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from capsweep.runtime import ray_start
 from capsweep.training import provenance
@@ -57,10 +57,7 @@ DETAILS = re.compile(
 LOW_ON_MEMORY = ("running low on memory", "NODE_OUT_OF_MEMORY")  # as Ray 2.60 words it
 
 
-class Work(Protocol):
-    """What a worker does with a job."""
-
-    def __call__(self, job: Job, hooks: RunHooks, /) -> Outcome: ...
+Work = Callable[[Job, RunHooks], Outcome]  # what a worker does with a job
 
 
 def execute(
@@ -91,8 +88,7 @@ def execute(
         # waiting one alone.
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, int(capacity.cpu)))
         queue.set_capacity(capacity)
-        searcher = QueueSearcher(queue, nodes)
-        reports = QueueReports(searcher)
+        trials = QueueTrials(queue, nodes)
 
         def train(config: Mapping[str, Any]) -> None:
             _run_trial(config, work, required)
@@ -101,13 +97,13 @@ def execute(
             tune.with_resources(train, make_resources),
             name="sweep",
             num_samples=-1,
-            search_alg=searcher,
+            search_alg=trials,
             scheduler=scheduler,
-            callbacks=[reports],
-            stop=reports,
+            callbacks=[trials],
+            stop=trials,
             reuse_actors=True,
             storage_path=folder,  # nothing that workers write comes there
-            trial_dirname_creator=_name_folder,
+            trial_dirname_creator=lambda trial: trial.trial_id,
             max_failures=0,  # the queue decides on retries
             raise_on_failed_trial=False,
             verbose=0,
@@ -155,10 +151,6 @@ def _connected(
         yield required
 
 
-def _name_folder(trial: Any) -> str:
-    return trial.trial_id
-
-
 def _run_trial(config: Mapping[str, Any], work: Work, required: Mapping[str, Any] | None) -> None:
     """Run a job in a worker, and report its epochs and its outcome."""
     job = Job.from_json(config["job"])
@@ -177,8 +169,19 @@ def _run_trial(config: Mapping[str, Any], work: Work, required: Mapping[str, Any
     tune.report({"outcome": vars(outcome), "node": node})
 
 
-class QueueSearcher(Searcher):
-    """Suggests the jobs of a queue. nodes: those that run them."""
+def make_resources(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
+    """Return the resources of a trial; one bundle is on one node."""
+    bundle = {name: amount for name, amount in config["resources"].items() if amount}
+    if not (avoided := config["avoided"]):
+        return tune.PlacementGroupFactory([bundle])
+    selector = {"ray.io/node-id": f"!in({','.join(avoided)})"}
+    return tune.PlacementGroupFactory([bundle], bundle_label_selector=[selector])
+
+
+class QueueTrials(tune.Callback, tune.Stopper, Searcher):
+    """A queue as Tune sees it: which trial is next, what trials report, and when those are ended
+    that wait for a node. nodes: those that run them.
+    """
 
     def __init__(self, queue: JobQueue, nodes: ClusterNodes) -> None:
         super().__init__()
@@ -211,62 +214,44 @@ class QueueSearcher(Searcher):
             outcome = Outcome(paused="waits for another node", ends_sweep=not has_other)
         self.queue.on_end(job, outcome)
 
-    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        return
+    # Tune tells a searcher and a callback of the same events; only a callback is told the trial.
 
-    def save(self, checkpoint_path: str) -> None:
-        return
+    def on_trial_start(self, *_: Any, trial: Any, **info: Any) -> None:
+        self.queue.on_start(self.jobs[trial.trial_id])
 
-
-def make_resources(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
-    """Return the resources of a trial; one bundle is on one node."""
-    bundle = {name: amount for name, amount in config["resources"].items() if amount}
-    if not (avoided := config["avoided"]):
-        return tune.PlacementGroupFactory([bundle])
-    selector = {"ray.io/node-id": f"!in({','.join(avoided)})"}
-    return tune.PlacementGroupFactory([bundle], bundle_label_selector=[selector])
-
-
-class QueueReports(tune.Callback, tune.Stopper):
-    """Reports to the queue, in the driver, what Tune reports; ends trials that wait for a node when
-    nothing runs and no other may start.
-    """
-
-    def __init__(self, searcher: QueueSearcher) -> None:
-        self.searcher, self.queue = searcher, searcher.queue
-
-    # Tune copies a stopper, and stores it for a restore, which we never do.
-    def __deepcopy__(self, memo: dict[int, Any]) -> "QueueReports":
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self.queue.on_start(self.searcher.jobs[trial.trial_id])
-
-    def on_trial_result(
-        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
-    ) -> None:
-        job = self.searcher.jobs.get(trial.trial_id)
+    def on_trial_result(self, *_: Any, trial: Any = None, **info: Any) -> None:
+        result, job = info.get("result", {}), trial and self.jobs.get(trial.trial_id)
         if job is not None and "row" in result:
             self.queue.on_epoch(job, result["row"])
-        elif "outcome" in result:
-            self.searcher.end_job(trial.trial_id, Outcome(**result["outcome"]), result["node"])
+        elif job is not None and "outcome" in result:
+            self.end_job(trial.trial_id, Outcome(**result["outcome"]), result["node"])
 
-    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        # A scheduler ended it; any other trial has reported its outcome before.
-        self.searcher.end_job(trial.trial_id, Outcome(stopped=True))
+    def on_trial_complete(self, *_: Any, trial: Any = None, **info: Any) -> None:
+        if trial is not None:  # a scheduler ended it; any other has reported its outcome before
+            self.end_job(trial.trial_id, Outcome(stopped=True))
 
-    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+    def on_trial_error(self, *_: Any, trial: Any, **info: Any) -> None:
         cause = describe_error(_read_error(trial), _name_node(trial.last_result or {}))
-        self.searcher.end_job(trial.trial_id, Outcome(cause=cause))
+        self.end_job(trial.trial_id, Outcome(cause=cause))
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
 
     def stop_all(self) -> bool:
         return self.queue.is_exhausted and self.queue.limits.is_stopping
+
+    # Tune copies a stopper, and stores all of it for a restore, which we never do.
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "QueueTrials":
+        return self
+
+    def get_state(self) -> dict[str, Any]:
+        return {}
+
+    __getstate__ = get_state
+
+    def save(self, checkpoint_path: str) -> None:
+        return
 
 
 def _read_error(trial: Any) -> str:

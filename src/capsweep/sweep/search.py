@@ -26,7 +26,7 @@ from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.expand import Point
 from capsweep.sweep.limits import Limits
 from capsweep.sweep.progress import CellWork, SweepProgress
-from capsweep.sweep.queue import Executor, JobQueue, SweepListener
+from capsweep.sweep.queue import Executor, JobQueue
 from capsweep.sweep.resources import AUTO, Capacity
 from capsweep.sweep.spec import Sweep
 from capsweep.sweep.trials import (
@@ -57,11 +57,11 @@ class TrialQueue(JobQueue):
         sweep: Sweep,
         trials: list[Trial],
         ledger: Ledger,
-        listener: SweepListener,
+        progress: SweepProgress,
         mode: str,
         limits: Limits | None = None,
     ) -> None:
-        super().__init__([], ledger, listener, Estimates(None), limits)
+        super().__init__([], ledger, progress, Estimates(None), limits)
         self.sweep, self.search, self.mode = sweep, search_of(sweep), mode
         self.names: dict[str, str] = {}
         self._numbers: dict[str, int] = {}  # Optuna's, of trials that have not ended

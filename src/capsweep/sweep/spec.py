@@ -30,8 +30,8 @@ from capsweep.config.overrides import Interval, Override
 from capsweep.config.words import BY_NAME
 from capsweep.errors import ConfigError
 from capsweep.statistics.metric_format import measure_of
+from capsweep.storage.checked import describe_fault
 from capsweep.storage.files import hash_bytes
-from capsweep.storage.typed_json import describe_fault
 
 ZIP = "zip"
 ROUTING = "routing"  # the group of routing variants; keys of a variant begin with it and a dot

@@ -14,8 +14,7 @@ from capsweep.config import code_identity, validation
 from capsweep.config.cell import with_current_targets
 from capsweep.data.batches import Presenter
 from capsweep.data.image_batches import ShiftedImages
-from capsweep.data.images import Reader, TestedElsewhere
-from capsweep.data.splits import PreparedSplits, prepare_splits
+from capsweep.data.images import PreparedSplits, Reader, TestedElsewhere, prepare_splits
 from capsweep.errors import ConfigError
 from capsweep.model.convolution import lay_out_weights, set_method
 from capsweep.shards.manifest import hash_declared

@@ -23,7 +23,7 @@ from torchvision.utils import save_image
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.data.batches import EvaluatedSplit
-from capsweep.data.splits import PreparedSplits
+from capsweep.data.images import PreparedSplits
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.ledger.stored_files import DATA
@@ -34,6 +34,7 @@ from capsweep.statistics import examples
 from capsweep.training import RunHooks, build, callbacks, devices, provenance
 from capsweep.training.callbacks import EpochRecorder, RecordRow, ResumeCheckpoint
 from capsweep.training.module import CapsuleTask, fit_and_test, make_task
+from capsweep.training.run import Job
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 WORST, WORST_COUNT = "worst-examples", 25
@@ -41,26 +42,22 @@ COLUMNS, SCALE = 5, 3  # of their sheet: pictures in a row, pixels of one of the
 
 
 def train_and_test(
-    cell: Cell,
-    places: Places,
-    directory: CellDirectory,
-    hooks: RunHooks,
-    record_row: RecordRow,
-    gpus: float | None,
+    job: Job, here: Places, directory: CellDirectory, hooks: RunHooks, record_row: RecordRow
 ) -> dict[str, Any]:
     """Train and test a cell, on from its resume.ckpt, and write its files; the result so far.
 
     record_row: writes a row of metrics.jsonl or steps.jsonl. Raises LeftEarlyError where a hook
     ended it.
     """
-    started, device = time.monotonic(), devices.choose_device(cell.config)
+    cell, started = job.cell, time.monotonic()
+    device = devices.choose_device(cell.config)
     devices.start_memory_peak()
     if device.type == "cpu":
         devices.keep_freed_memory()
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     torch.set_num_threads(cell.config["trainer"]["threads"])
     task = make_task(cell)
-    splits = build.load_splits(cell.config, str(places.data), device)
+    splits = build.load_splits(cell.config, str(here.data), device)
     recorder = EpochRecorder(task, directory, hooks, record_row, splits.digests)
     keeper = ResumeCheckpoint(directory, cell.config["trainer"]["checkpoint_interval"], recorder)
     first = FirstActivations()
@@ -70,7 +67,7 @@ def train_and_test(
     callbacks.check_reached(recorder.accuracy, recorder.rows)
     # What an unbroken run would have taken: epochs count for the cost of a cell whoever ran them.
     seconds = recorder.earlier_seconds + time.monotonic() - started
-    given = (gpus or 1.0) if device.type == "cuda" else 0.0
+    given = (job.gpu or 1.0) if device.type == "cuda" else 0.0
     scores_MN, labels_M = task.predictions()
     scores, labels = scores_MN.float().numpy(), labels_M.numpy()
     arrays: dict[str, Any] = {"scores": scores, "labels": labels}
@@ -184,8 +181,8 @@ def write_worst_examples(
     neither data nor network are needed to show them. Write nothing where all are right.
 
     In the .npz: indices [K] among the test examples, labels and predictions [K, L], margins [K] by
-    which a wrong class won, the largest first, scores [K, N], images uint8 [K, C, H, W]; and the
-    caption of the picture.
+    which a wrong class won, the largest first; and the caption of the picture, in which intensities
+    that leave 0..1 are scaled into it.
     """
     wrong, margins = examples.find_worst(scores_MN, labels, len(labels))
     if not len(wrong):
@@ -193,7 +190,6 @@ def write_worst_examples(
     indices_K = wrong[:WORST_COUNT]
     labels_KL = labels.reshape(len(labels), -1)[indices_K]
     predictions_KL = examples.predict_classes(scores_MN[indices_K], labels_KL.shape[1])
-    images_KCHW = _present_images(test, indices_K.tolist())
     names = (map(_join_classes, classes) for classes in (labels_KL, predictions_KL))
     taken = ", ".join(map(" as ".join, zip(*names, strict=True)))
     caption = (
@@ -206,25 +202,18 @@ def write_worst_examples(
         "labels": labels_KL,
         "predictions": predictions_KL,
         "margins": margins[:WORST_COUNT],
-        "scores": scores_MN[indices_K],
-        "images": images_KCHW.numpy(),
         "caption": np.array(caption),
     }
+    images = [test.evaluation_batch(slice(i, i + 1)).images_BCHW for i in indices_K.tolist()]
+    images_KCHW = torch.cat(images).float()
     colours = 3 if images_KCHW.shape[1] == 3 else 1  # of other channels the first
-    sheet = F.interpolate(images_KCHW[:, :colours] / 255, scale_factor=SCALE)
-    write_sheet: Any = partial(save_image, sheet, format="png", nrow=COLUMNS)
+    sheet = F.interpolate(images_KCHW[:, :colours], scale_factor=SCALE)
+    write_sheet: Any = partial(
+        save_image, sheet, format="png", nrow=COLUMNS, normalize=True, scale_each=True
+    )
     directory.write(f"{EVALUATIONS}/{WORST}.npz", lambda to: np.savez_compressed(to, **file))
     directory.write(f"{EVALUATIONS}/{WORST}.png", write_sheet)
 
 
 def _join_classes(classes_L: np.ndarray) -> str:
     return " ".join(map(str, sorted(classes_L.tolist())))
-
-
-def _present_images(test: EvaluatedSplit, indices: list[int]) -> Tensor:
-    """uint8 [K, C, H, W], as the network was shown them; what leaves 0..1 is scaled into it."""
-    images = [test.evaluation_batch(slice(i, i + 1)).images_BCHW for i in indices]
-    images_KCHW = torch.cat(images).float()
-    low_K111 = images_KCHW.amin(dim=(1, 2, 3), keepdim=True).clamp(max=0)
-    high_K111 = images_KCHW.amax(dim=(1, 2, 3), keepdim=True).clamp(min=1)
-    return ((images_KCHW - low_K111) / (high_K111 - low_K111) * 255).round().byte().cpu()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from capsweep.config.cell import Cell
 from capsweep.config.validation import count_validation_examples
 from capsweep.data.batches import Batch, EvaluationLoader, EvaluationParts, seed_of
-from capsweep.data.splits import EVALUATION_BATCH, PreparedSplits
+from capsweep.data.images import EVALUATION_BATCH, PreparedSplits
 from capsweep.errors import NonFiniteLossError
 from capsweep.runtime.lightning import (
     Callback,

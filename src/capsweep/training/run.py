@@ -5,23 +5,22 @@ Drivers import this: torch and Lightning are imported where a cell is trained.
 
 import gc
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from capsweep.config import code_identity
-from capsweep.config import places as node_places
+from capsweep.config import code_identity, places
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import CodeChangedError, LeftEarlyError
 from capsweep.ledger import causes, cell_directory
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.ledger.lease import ClaimedElsewhereError, ClaimLostError, hold_lease
+from capsweep.ledger.lease import ClaimedElsewhereError, ClaimLostError, Lease, hold_lease
 from capsweep.ledger.ledger import METRICS, POINTS, Entry, Ledger
 from capsweep.tracking import content
-from capsweep.tracking.labels import Labels
+from capsweep.tracking.content import Labels
 from capsweep.tracking.tracker import Tracker
 from capsweep.training import Row, RunHooks, provenance
 from capsweep.training.size import calibrate
@@ -42,7 +41,7 @@ class Job:
     """
 
     cell: Cell
-    labels: Labels
+    labels: Labels = field(default_factory=Labels)
     cpu: float = 1
     gpu: float = 0
     dead: str = ""
@@ -84,25 +83,8 @@ def run_job(job: Job, hooks: RunHooks) -> Outcome:
     """Run a job to its end. A failure of the cell is an outcome, not an exception: it is in the
     ledger, and the other cells go on.
     """
-    config = job.cell.config
     try:
-        if job.code is not None:
-            code_identity.check_same(config, job.code)
-        is_driver = config["cluster"]["address"] is None
-        here = node_places.resolve(config["places"]) if is_driver else node_places.on_node(config)
-        if job.measures:
-            return Outcome(_measure_cell(job.cell, here))
-        return Outcome(
-            run(
-                job.cell,
-                here,
-                hooks,
-                labels=job.labels,
-                dead=job.dead,
-                facts=job.facts,
-                gpus=job.gpu or None,
-            )
-        )
+        return Outcome(run(job, hooks))
     except LeftEarlyError:
         return Outcome(paused="left at the end of an epoch, its checkpoint kept")
     except CodeChangedError as error:
@@ -113,81 +95,80 @@ def run_job(job: Job, hooks: RunHooks) -> Outcome:
         return Outcome(cause=causes.describe_cause(error))
 
 
-def _measure_cell(cell: Cell, here: Places) -> dict[str, Any]:
-    measurement = asdict(measured := calibrate(cell, here))
-    Ledger(here.ledger).store.write(measured.name, json.dumps(measurement).encode())
-    return measurement
-
-
-def run(
-    cell: Cell,
-    places: Places,
-    hooks: RunHooks | None = None,
-    *,
-    labels: Labels | None = None,
-    dead: str = "",
-    facts: Mapping[str, Any] | None = None,
-    gpus: float | None = None,
-) -> dict[str, Any]:
-    """Run `cell`, or return its result if it is finished and `rerun` lets that count.
-
-    labels: of its W&B run. dead: the sight of a dead process's claim, to take it over. facts:
-    recorded in the result. gpus: the share of GPUs that the cell was given, where that is known.
+def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
+    """Run a job's cell, or return its result if it is finished and `rerun` lets that count; of a
+    job that measures, what the cell costs.
 
     Continues from resume.ckpt when an earlier run of the same code was cut short; a damaged one, or
     of other code, is dropped with a line. A failure is written to error.txt and raised. Raises
     ClaimedElsewhereError when another process runs the cell, LeftEarlyError when a hook ended the
-    run early, ConfigError, before all else, for a `_target_` that may not be called: a cell may
-    have come from anywhere.
+    run early, CodeChangedError when the driver had other code, ConfigError, before all else, for a
+    `_target_` that may not be called: a cell may have come from anywhere.
     """
-    from capsweep.training import build, callbacks, fit  # they import torch and Lightning
+    from capsweep.training import build  # it imports torch
 
-    build.check_targets(cell.config)
-    ledger = Ledger(places.ledger)
-    hooks, labels = hooks or RunHooks(), labels or Labels()
-    with hold_lease(ledger.disk, cell.signature, dead) as lease:
+    cell, config = job.cell, job.cell.config
+    build.check_targets(config)
+    if job.code is not None:
+        code_identity.check_same(config, job.code)
+    is_driver = config["cluster"]["address"] is None
+    here = places.resolve(config["places"]) if is_driver else places.on_node(config)
+    ledger = Ledger(here.ledger)
+    if job.measures:
+        measured = calibrate(cell, here)
+        ledger.store.write(measured.name, measured.model_dump_json().encode())
+        return measured.model_dump()
+    with hold_lease(ledger.disk, cell.signature, job.dead) as lease:
         cell_directory.recover_cell(ledger, cell.signature)
         finished = _find_finished(ledger, cell)
         if finished is not None:
             return finished
+        opened = cell_directory.open_directory(ledger, cell.signature, here.storage / "scratch")
+        with closing(opened) as directory:
+            return _train_cell(job, here, directory, lease, hooks or RunHooks())
 
-        def check_lease() -> None:
-            if lease is not None:
-                lease.raise_if_lost()
 
-        scratch = places.storage / "scratch"
-        with closing(cell_directory.open_directory(ledger, cell.signature, scratch)) as directory:
-            described = provenance.describe_run(cell, labels)
-            directory.start(cell, described)
-            earlier, rows, points = callbacks.check_resumable(directory, described)
-            if earlier:
-                directory.update_provenance(described | earlier)
-            anew = {key: line for key, line in earlier.items() if key == callbacks.ANEW}
-            with (
-                _recording_failures(directory, hooks),
-                closing(Tracker(cell, places.storage, described)) as tracker,
-            ):
-                directory.write_rows(METRICS, rows)
-                directory.write_rows(POINTS, points)
-                for row in content.merge_rows(rows, points):  # again: W&B may have lost them
-                    tracker.log(row)
+def _train_cell(
+    job: Job, here: Places, directory: CellDirectory, lease: Lease | None, hooks: RunHooks
+) -> dict[str, Any]:
+    """Train and test a cell that is claimed, and finish it; its result."""
+    from capsweep.training import callbacks, fit  # they import torch and Lightning
 
-                def record_row(name: str, row: Row) -> None:
-                    """Write a row to the ledger, then to W&B, unless the cell was taken over."""
-                    check_lease()
-                    directory.append_row(name, row)
-                    tracker.log(row)
+    def check_lease() -> None:
+        if lease is not None:
+            lease.raise_if_lost()
 
-                result = fit.train_and_test(cell, places, directory, hooks, record_row, gpus)
-                tracker.close(0, content.summarise_result(result), directory.path)
-                for name in ("fault", "seconds", "url"):
-                    result[f"tracking_{name}"] = getattr(tracker, name)
-                check_lease()
-                result |= {"code": {name: described["code"][name] for name in CODE}}
-                result |= {"finished": datetime.now(UTC).isoformat(timespec="seconds")}
-                result = directory.finish({**result, **anew, **(facts or {})})
-                tracker.mark_synced(ledger, places.storage, cell.signature)
-                return result
+    described = provenance.describe_run(job.cell, job.labels)
+    directory.start(job.cell, described)
+    earlier, rows, points = callbacks.check_resumable(directory, described)
+    if earlier:
+        directory.update_provenance(described | earlier)
+    anew = {key: line for key, line in earlier.items() if key == callbacks.ANEW}
+    with (
+        _recording_failures(directory, hooks),
+        closing(Tracker(job.cell, here.storage, described)) as tracker,
+    ):
+        directory.write_rows(METRICS, rows)
+        directory.write_rows(POINTS, points)
+        for row in content.merge_rows(rows, points):  # again: W&B may have lost them
+            tracker.log(row)
+
+        def record_row(name: str, row: Row) -> None:
+            """Write a row to the ledger, then to W&B, unless the cell was taken over."""
+            check_lease()
+            directory.append_row(name, row)
+            tracker.log(row)
+
+        result = fit.train_and_test(job, here, directory, hooks, record_row)
+        tracker.close(0, content.summarise_result(result), directory.path)
+        for name in ("fault", "seconds", "url"):
+            result[f"tracking_{name}"] = getattr(tracker, name)
+        check_lease()
+        result |= {"code": {name: described["code"][name] for name in CODE}}
+        result |= {"finished": datetime.now(UTC).isoformat(timespec="seconds")}
+        result = directory.finish({**result, **anew, **job.facts})
+        tracker.mark_synced(Ledger(here.ledger), here.storage, job.cell.signature)
+        return result
 
 
 def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from capsweep.config import compose
 from capsweep.data.batches import to_unit
-from capsweep.data.official import DigitsReader
+from capsweep.data.digits import DigitsReader
 from capsweep.errors import ConfigError
 from capsweep.lab.evaluation.attack import find_logits
 from capsweep.model.capsnet import CapsNet, ClassCapsules

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from capsweep.cli.parser import Command
+from capsweep.cli.program import Command
 from capsweep.errors import UserError
 from capsweep.lab.commands import option
 

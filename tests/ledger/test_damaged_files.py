@@ -9,10 +9,10 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+import job_queues
 import numpy as np
 import pytest
 import reported_cells
@@ -27,10 +27,9 @@ from capsweep.sweep import plan
 from capsweep.sweep.estimates import read_estimates
 from capsweep.sweep.expand import Point
 from capsweep.tracking import content, upload
-from capsweep.training.size import Measurement
 
 LABELS = np.array([0, 1, 2, 0])
-MEASURED = Measurement("s", "a processor", 0.1, 0.01, 1.0, {"process": 1, "gpu": None}, None, 0, 2)
+MEASURED = job_queues.make_measurement(1)
 
 
 def write_cell(ledger: Path, point: Point, error: float) -> Path:
@@ -62,7 +61,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = json.dumps({"owner": owner, "beat": 3})
     (ledger / "claims" / f"{points[5].cell.signature}.000001").write_text(text)
     (ledger / "measurements").mkdir()
-    (ledger / "measurements" / "s-0.json").write_text(json.dumps(asdict(MEASURED)))
+    (ledger / "measurements" / "s-0.json").write_text(MEASURED.model_dump_json())
     return folder
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import job_queues
 import pytest
 import torch
 
@@ -23,7 +24,7 @@ from capsweep.sweep.estimates import (
 )
 from capsweep.sweep.expand import Point
 from capsweep.training import provenance
-from capsweep.training.size import Measurement, Size, calibrate
+from capsweep.training.size import Size, calibrate
 
 ONE_STEP = ("epochs=1", "dataset.validation=0", "batch_size=1437")
 MISSING = Entry("missing")
@@ -111,7 +112,9 @@ def test_results_count_before_calibrations_and_this_hardware_before_others() -> 
     base = {"shape": cell.shape, "steps": 10, "epochs": 10}
     estimates = Estimates("node")
     assert estimates.estimate(cell) is None
-    estimates.add_measurement(Measurement(cell.shape, "node", 100.0, 0.0, 0.0, {}, None, None, 20))
+    slow = {"seconds_per_step": 100.0, "evaluation_seconds_per_image": 0.0, "startup_seconds": 0.0}
+    one = job_queues.make_measurement(1, name=cell.shape)
+    estimates.add_measurement(one.model_copy(update=slow | {"hardware": "node"}))
     measured = estimates.estimate(cell)
     assert measured == Estimate(100.0, cells=0)
     estimates.add({**base, "hardware": "there", "seconds": {"fit": 500.0, "total": 501.0}})

@@ -23,6 +23,7 @@ from pydantic import (
 
 from capsweep.statistics import metric_format
 from capsweep.storage.checked import describe_fault
+from capsweep.storage.files import hash_bytes
 
 MOST = sys.float_info.max
 ABSENT: Any = None  # the default of a key that may be absent, and is never null
@@ -191,18 +192,26 @@ class Mark(Record):
     server: str
 
 
-class TimedSteps(Record):
-    """A calibration of ours: see `training.size.Measurement`."""
+class Measurement(Record):
+    """What a cell's shape costs on some hardware, as some steps of it measured: seconds of a step
+    of training, of testing an image, and before the first step.
+    """
 
     shape: str
     hardware: str
     seconds_per_step: Positive
     evaluation_seconds_per_image: Size
     startup_seconds: Size
-    peak_memory_bytes: Memory
-    utilisation: Share | None
-    device_memory_bytes: Count | None
-    steps: AtLeastOne
+    peak_memory_bytes: Memory  # of a GPU, all that a process takes of it, its context included
+    utilisation: Share | None  # of the GPU
+    device_memory_bytes: Count | None  # what the GPU has
+    steps: AtLeastOne  # that were timed
+
+    @property
+    def name(self) -> str:
+        """The file of the ledger that holds it."""
+        digest = hash_bytes(self.hardware.encode())[:8]
+        return f"measurements/{self.shape}-{digest}.json"
 
 
 class AddedSeeds(Record):

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from capsweep.errors import ConfigError
+from capsweep.ledger.records import Measurement
 from capsweep.training import provenance
 from capsweep.training.run import Job
-from capsweep.training.size import Measurement
 
 AUTO = "auto"  # of `resources.gpu`
 RESOLUTION = 10_000  # Ray counts shares in ten-thousandths

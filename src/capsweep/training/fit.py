@@ -181,8 +181,8 @@ def write_worst_examples(
     neither data nor network are needed to show them. Write nothing where all are right.
 
     In the .npz: indices [K] among the test examples, labels and predictions [K, L], margins [K] by
-    which a wrong class won, the largest first, scores [K, N], images uint8 [K, C, H, W]; and the
-    caption of the picture.
+    which a wrong class won, the largest first; and the caption of the picture, in which intensities
+    that leave 0..1 are scaled into it.
     """
     wrong, margins = examples.find_worst(scores_MN, labels, len(labels))
     if not len(wrong):
@@ -190,7 +190,6 @@ def write_worst_examples(
     indices_K = wrong[:WORST_COUNT]
     labels_KL = labels.reshape(len(labels), -1)[indices_K]
     predictions_KL = examples.predict_classes(scores_MN[indices_K], labels_KL.shape[1])
-    images_KCHW = _present_images(test, indices_K.tolist())
     names = (map(_join_classes, classes) for classes in (labels_KL, predictions_KL))
     taken = ", ".join(map(" as ".join, zip(*names, strict=True)))
     caption = (
@@ -203,25 +202,18 @@ def write_worst_examples(
         "labels": labels_KL,
         "predictions": predictions_KL,
         "margins": margins[:WORST_COUNT],
-        "scores": scores_MN[indices_K],
-        "images": images_KCHW.numpy(),
         "caption": np.array(caption),
     }
+    images = [test.evaluation_batch(slice(i, i + 1)).images_BCHW for i in indices_K.tolist()]
+    images_KCHW = torch.cat(images).float()
     colours = 3 if images_KCHW.shape[1] == 3 else 1  # of other channels the first
-    sheet = F.interpolate(images_KCHW[:, :colours] / 255, scale_factor=SCALE)
-    write_sheet: Any = partial(save_image, sheet, format="png", nrow=COLUMNS)
+    sheet = F.interpolate(images_KCHW[:, :colours], scale_factor=SCALE)
+    write_sheet: Any = partial(
+        save_image, sheet, format="png", nrow=COLUMNS, normalize=True, scale_each=True
+    )
     directory.write(f"{EVALUATIONS}/{WORST}.npz", lambda to: np.savez_compressed(to, **file))
     directory.write(f"{EVALUATIONS}/{WORST}.png", write_sheet)
 
 
 def _join_classes(classes_L: np.ndarray) -> str:
     return " ".join(map(str, sorted(classes_L.tolist())))
-
-
-def _present_images(test: EvaluatedSplit, indices: list[int]) -> Tensor:
-    """uint8 [K, C, H, W], as the network was shown them; what leaves 0..1 is scaled into it."""
-    images = [test.evaluation_batch(slice(i, i + 1)).images_BCHW for i in indices]
-    images_KCHW = torch.cat(images).float()
-    low_K111 = images_KCHW.amin(dim=(1, 2, 3), keepdim=True).clamp(max=0)
-    high_K111 = images_KCHW.amax(dim=(1, 2, 3), keepdim=True).clamp(min=1)
-    return ((images_KCHW - low_K111) / (high_K111 - low_K111) * 255).round().byte().cpu()

@@ -115,9 +115,9 @@ def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
     here = places.resolve(config["places"]) if is_driver else places.on_node(config)
     ledger = Ledger(here.ledger)
     if job.measures:
-        measurement = asdict(measured := calibrate(cell, here))
-        ledger.store.write(measured.name, json.dumps(measurement).encode())
-        return measurement
+        measured = calibrate(cell, here)
+        ledger.store.write(measured.name, measured.model_dump_json().encode())
+        return measured.model_dump()
     with hold_lease(ledger.disk, cell.signature, job.dead) as lease:
         cell_directory.recover_cell(ledger, cell.signature)
         finished = _find_finished(ledger, cell)

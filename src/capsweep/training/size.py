@@ -5,7 +5,6 @@ Drivers import this: torch is imported where it is used.
 """
 
 import gc
-import hashlib
 import importlib.metadata
 import json
 import time
@@ -21,6 +20,7 @@ from capsweep.config import code_identity
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import ConfigError
+from capsweep.ledger.records import Measurement
 from capsweep.storage.checked import compute_once
 
 if TYPE_CHECKING:
@@ -42,40 +42,6 @@ class Size:
 
     parameters: int
     flops: int
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """Holds what a cell's shape costs on some hardware, as some steps of it measured.
-
-    Attributes:
-        shape: `Cell.shape`.
-        hardware: where it ran.
-        seconds_per_step: of training.
-        evaluation_seconds_per_image: of testing.
-        startup_seconds: before the first step.
-        peak_memory_bytes: "process" and "gpu", None where unknown; of a GPU, all that a process
-            takes of it, its context included.
-        utilisation: of the GPU, 0..1.
-        device_memory_bytes: what the GPU has.
-        steps: how many were timed.
-    """
-
-    shape: str
-    hardware: str
-    seconds_per_step: float
-    evaluation_seconds_per_image: float
-    startup_seconds: float
-    peak_memory_bytes: dict[str, int | None]
-    utilisation: float | None
-    device_memory_bytes: int | None
-    steps: int
-
-    @property
-    def name(self) -> str:
-        """The file of the ledger that holds it."""
-        digest = hashlib.sha256(self.hardware.encode()).hexdigest()[:8]
-        return f"measurements/{self.shape}-{digest}.json"
 
 
 @dataclass(frozen=True)

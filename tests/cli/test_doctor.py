@@ -29,7 +29,12 @@ def test_a_good_environment_has_no_fatal_finding(
 @pytest.mark.parametrize(
     ("variable", "value", "begin", "end"),
     [
-        ("STORAGE", "/proc/capsweep", "FAIL places: places.storage: /proc/capsweep ", "; see above"),
+        (
+            "STORAGE",
+            "/proc/capsweep",
+            "FAIL places: places.storage: /proc/capsweep ",
+            "; see above",
+        ),
         (
             "WANDB_BASE_URL",
             "foo",

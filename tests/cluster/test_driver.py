@@ -149,18 +149,6 @@ def test_a_command_that_runs_is_not_doubled_and_its_next_run_has_another_number(
     assert server.command.startswith("exec /opt/env/bin/python -m capsweep sweep ")
 
 
-def test_of_two_submitters_at_one_moment_the_second_attaches(tmp_path: Path) -> None:
-    server, file = JobServer([]), tmp_path / "table1-mnist.v2.yaml"
-    file.touch()
-
-    def fail(**job: object) -> None:
-        server.jobs.append(JOB)
-        raise ConfigError("it exists")
-
-    server.submit_job = fail
-    assert driver.submit_sweep(server, file, WORDS) == (JOB, False)
-
-
 def test_another_sweep_file_is_other_code(tmp_path: Path) -> None:
     server, file = JobServer([], [""]), tmp_path / "mine.yaml"
     file.touch()

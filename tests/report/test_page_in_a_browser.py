@@ -92,17 +92,3 @@ def test_a_number_opens_its_cells_and_a_picture_its_own(browser: Any, address: s
     assert "c0ffee" in inner.text
     place = "return arguments[0].getBoundingClientRect().top"
     until(browser, lambda: 0 <= browser.execute_script(place, inner) < WIDE[1])
-
-
-@pytest.mark.parametrize("size", [NARROW, WIDE])
-def test_nothing_scrolls_sideways_but_what_has_a_bar_of_its_own(
-    browser: Any, address: str, size: tuple[int, int]
-) -> None:
-    show(browser, address, size)
-    for opened in ("return 0", "document.querySelectorAll('details').forEach(d => d.open = true)"):
-        browser.execute_script(opened)
-        width, room = browser.execute_script(
-            "const e = document.documentElement; return [e.scrollWidth, e.clientWidth]"
-        )
-        assert width <= room
-        assert abs(room - size[0]) <= 20  # less a bar

@@ -165,10 +165,7 @@ def print_aside(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # rich's own console would write through the bar
 
 
-@cache
-def print_once(text: str) -> None:
-    """Print as `print_aside`, but the same line once in a process."""
-    print_aside(text)
+print_once = cache(print_aside)  # the same line once in a process
 
 
 def print_paragraph(console: "Console", text: str) -> None:

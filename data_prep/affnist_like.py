@@ -1,6 +1,6 @@
 """Not affNIST: test digits under affine transformations, as `capsweep.data.affine` makes them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,10 +8,9 @@ import numpy as np
 
 from capsweep.data import affine
 from capsweep.data.affine import AffineTest
-from capsweep.data.batches import Field
 from capsweep.data.images import Splits
 from capsweep.shards.layout import Maker
-from capsweep.shards.manifest import DataSetContent, Origin, hash_declared
+from capsweep.shards.manifest import DataSetContent, Fields, Origin, hash_declared
 
 DATASET = "affnist_like"
 NAMES = ("rotation", "shear", "scale", "canvas", "seed")
@@ -32,20 +31,20 @@ class AffnistLike:
     content: DataSetContent
     digits: tuple[np.ndarray, np.ndarray]
 
-    def list_fields(self) -> Sequence[Field]:
+    def list_fields(self) -> Fields:
         """Return images, labels, the digit each was made of, and its transformation.
 
         That is a matrix [row and column of the canvas, of the digit] about the middles of both, and
         a shift in pixels, float64.
         """
         canvas = self.content.settings["canvas"]
-        return [
-            Field("images", "uint8", (self.digits[0].shape[1], canvas, canvas)),
-            Field("labels", "uint8", ()),
-            Field("indices", "uint32", ()),
-            Field("matrix", "float64", (2, 2)),
-            Field("shift", "float64", (2,)),
-        ]
+        return {
+            "images": ("uint8", (self.digits[0].shape[1], canvas, canvas)),
+            "labels": ("uint8", ()),
+            "indices": ("uint32", ()),
+            "matrix": ("float64", (2, 2)),
+            "shift": ("float64", (2,)),
+        }
 
     def build_maker(self, split: str) -> Maker:
         """Return what makes ranges of the sequence."""

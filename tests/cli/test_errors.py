@@ -27,16 +27,6 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return error
 
 
-def test_a_sweep_file_without_end_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "odd.yaml"
-    file.write_bytes(b"a" * 50_000_000)
-    assert "odd.yaml: " in refusal(capsys, "plan", str(file))
-    file.write_bytes(b"".join(b"k%d: 1\n" % key for key in range(40_000)))
-    assert "k0: no such key" in refusal(capsys, "plan", str(file))
-
-
 def test_another_system_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

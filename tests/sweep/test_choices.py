@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsweep.config import package_files
-from capsweep.errors import ConfigError, UserError
-from capsweep.sweep import choices, expand, more_seeds, spec
+from capsweep.errors import ConfigError
+from capsweep.sweep import choices, expand, spec
 from capsweep.sweep.spec import Sweep
 
 ITERATIONS = "routing.num_iters"
@@ -165,12 +165,6 @@ def test_differences_may_be_to_another_arm_but_where_arms_stop_at_the_baselines_
     assert {point.arm for point in expand.expand_sweep(sweep)} == {"cnn", "capsnet"}
     with pytest.raises(ConfigError, match=r"arms of em_viewpoint\.yaml stop where cnn is as good"):
         choices.load_sweep("em_viewpoint", {"BASELINE": "capsnet"})
-
-
-@pytest.mark.parametrize("last", ["x", "3", "-1", "9999999999", ""])
-def test_a_bad_number_of_seeds_to_add_is_refused(last: str, ablation: Sweep) -> None:
-    with pytest.raises(UserError, match=rf"^MORE_SEEDS={last}: must be above the 3 seeds"):
-        more_seeds.plan_looks(ablation, last)
 
 
 @pytest.mark.parametrize(

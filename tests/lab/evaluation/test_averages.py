@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from capsweep.errors import UserError
-from capsweep.lab.evaluation.averaged_scores import find_wrong_together, measure_error
+from capsweep.lab.evaluation.averages import find_wrong_together, measure_error
 from capsweep.ledger.ledger import Predictions
 
 LABELS = np.array([0, 1, 2, 0])

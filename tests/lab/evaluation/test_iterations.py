@@ -1,5 +1,6 @@
-"""From traces to changes by iteration, and their figure."""
+"""From traces to what routing does by iteration: entropies of couplings, and changes."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,15 +11,55 @@ from toy_routings import UniformRouting
 from trained_cells import make_routed
 
 from capsweep.errors import NotApplicableError
-from capsweep.lab.evaluation.figures.routing_change import (
+from capsweep.lab.evaluation.figures.iterations import (
     LOGITS,
     SHARES,
-    measure,
+    measure_changes,
+    measure_entropies,
     measure_shares,
     measure_trace,
+    summarise_entropies,
 )
-from capsweep.lab.evaluation.traces import find_routed
+from capsweep.lab.evaluation.traces import RoutedCell, find_routed
 from capsweep.model.routing import LayerSizes
+
+
+def summarise(cell: RoutedCell) -> dict[str, np.ndarray]:
+    """The arrays of all layers."""
+    arrays: dict[str, np.ndarray] = {}
+    for name, (children, nats_BGT) in measure_entropies(cell).items():
+        arrays |= summarise_entropies(name, children, nats_BGT)
+    return arrays
+
+
+@pytest.mark.parametrize(
+    ("override", "shares"),
+    [("seed=0", 10), ("routing.none_of_the_above=true", 11), ("routing=em", 10)],
+)
+def test_the_first_iteration_of_a_network_is_the_control(override: str, shares: int) -> None:
+    arrays = summarise(make_routed(["model=capsnet_small", override], 3, 2))
+    assert tuple(arrays["classes.parents"]) == (shares, shares)
+    assert arrays["classes.nats.mean"][0] == pytest.approx(arrays["classes.control"])
+    assert arrays["classes.share.mean"][0] == pytest.approx(1)
+    assert arrays["classes.share.mean"][1] < 1
+    assert arrays["classes.share.quantiles"].shape == (5, 2)
+    assert (np.diff(arrays["classes.share.quantiles"], axis=0) >= 0).all()
+
+
+@pytest.mark.parametrize("variant", ["em", "dynamic"])
+def test_every_layer_of_a_matrix_network_has_its_own_control(variant: str) -> None:
+    cell = make_routed(["model=matrix_capsnet_tiny", f"routing={variant}"], 2, 2)
+    arrays = summarise(cell)
+    assert list(cell.layers) == ["capsules.0", "capsules.1", "classes"]
+    for name, module in cell.layers.items():
+        types = module.weight_KIJSS.shape[2]
+        counts = torch.bincount(module.child_MK.flatten(), minlength=module.num_child_positions)
+        expected = float((counts[counts > 0] * types).double().log().mean())
+        if name == "classes":
+            expected = math.log(10)
+        assert arrays[f"{name}.control"] == pytest.approx(expected)
+        assert arrays[f"{name}.nats.mean"][0] == pytest.approx(expected)
+        assert arrays[f"{name}.share.mean"][1] < 1
 
 
 def make_iteration(**values: list) -> dict[str, Tensor]:
@@ -61,27 +102,22 @@ def test_what_does_not_change_is_refused() -> None:
 
 def test_the_change_is_that_of_the_logits_of_the_network() -> None:
     cell = make_routed(["model=capsnet_small", "routing.none_of_the_above=true"], 5, 3)
-    found = measure(cell)
-    assert found.quantity == LOGITS
-    (trace,) = [trace for by_layer in cell.trace_batches() for trace in by_layer.values()]
-    none = [1 - step["coupling"].sum(dim=3, keepdim=True) for step in trace]
+    quantity, changes = measure_changes(cell)
+    assert quantity == LOGITS
+    ((_, couplings),) = cell.trace_couplings()
     # A logit, the logit of none-of-the-above being 0, is log (c_ij / c_i,none).
-    logits = [(step["coupling"] / n).log() for step, n in zip(trace, none, strict=True)]
+    logits = [(c / (1 - c.sum(dim=3, keepdim=True))).log() for c in couplings]
     for t in range(2):
         change_B = (logits[t + 1] - logits[t]).abs().mean(dim=(1, 2, 3))
-        np.testing.assert_allclose(found.by_layer["classes"][:, t], change_B, rtol=1e-3)
+        np.testing.assert_allclose(changes["classes"][:, t], change_B, rtol=1e-3)
 
 
 def test_changes_rise_and_their_shares_fall() -> None:
-    found = measure(make_routed(["model=capsnet_small"], 20, 10))
-    spreads = found.summarise_layers()
-    changes, shares = (spreads[name] for name in ("classes", "classes" + SHARES))
-    assert (np.diff(changes.mean) > 0).all()
-    assert (np.diff(shares.mean) < 0).all()
-    np.testing.assert_allclose(shares.mean[0], 1.0)
-    np.testing.assert_allclose(changes.std, found.by_layer["classes"].std(axis=0))
-    assert changes.quantiles.shape == (5, 10)
-    assert set(shares.collect_arrays("x")) == {"x.mean", "x.std", "x.quantiles"}
+    _, changes = measure_changes(make_routed(["model=capsnet_small"], 20, 10))
+    means, shares = (changes[name].mean(axis=0) for name in ("classes", "classes" + SHARES))
+    assert (np.diff(means) > 0).all()
+    assert (np.diff(shares) < 0).all()
+    np.testing.assert_allclose(shares[0], 1.0)
 
 
 def test_as_in_training_unless_asked_and_no_more_images_than_there_are() -> None:
@@ -105,4 +141,4 @@ def test_a_routing_without_iterations_or_traces_is_told_apart() -> None:
         find_routed(cell, 3, 2)
     cell.network.classes.routing = UniformRouting(sizes=LayerSizes(1, 1, 1, 1))
     with pytest.raises(NotApplicableError, match="keeps no trace"):
-        measure(alone)
+        measure_changes(alone)

@@ -1,6 +1,6 @@
 """Not affNIST: test digits under affine transformations, as `capsweep.data.affine` makes them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +8,9 @@ import numpy as np
 
 from capsweep.data import affine
 from capsweep.data.affine import AffineTest
-from capsweep.data.batches import Field
 from capsweep.data.images import Splits
-from capsweep.errors import ConfigError
 from capsweep.shards.layout import Maker
-from capsweep.shards.manifest import DataSetContent, Origin, hash_declared
+from capsweep.shards.manifest import DataSetContent, Fields, Origin, hash_declared
 
 DATASET = "affnist_like"
 NAMES = ("rotation", "shear", "scale", "canvas", "seed")
@@ -33,20 +31,20 @@ class AffnistLike:
     content: DataSetContent
     digits: tuple[np.ndarray, np.ndarray]
 
-    def list_fields(self) -> Sequence[Field]:
+    def list_fields(self) -> Fields:
         """Return images, labels, the digit each was made of, and its transformation.
 
         That is a matrix [row and column of the canvas, of the digit] about the middles of both, and
         a shift in pixels, float64.
         """
         canvas = self.content.settings["canvas"]
-        return [
-            Field("images", "uint8", (self.digits[0].shape[1], canvas, canvas)),
-            Field("labels", "uint8", ()),
-            Field("indices", "uint32", ()),
-            Field("matrix", "float64", (2, 2)),
-            Field("shift", "float64", (2,)),
-        ]
+        return {
+            "images": ("uint8", (self.digits[0].shape[1], canvas, canvas)),
+            "labels": ("uint8", ()),
+            "indices": ("uint32", ()),
+            "matrix": ("float64", (2, 2)),
+            "shift": ("float64", (2,)),
+        }
 
     def build_maker(self, split: str) -> Maker:
         """Return what makes ranges of the sequence."""
@@ -55,27 +53,17 @@ class AffnistLike:
 
         def make_examples(start: int, stop: int) -> dict[str, np.ndarray]:
             made = transform.transform_range(images_NCHW, start, stop)
-            return {
-                "images": made.images_NCHW,
-                "labels": labels_N[made.source_N],
-                "indices": made.source_N.astype(np.uint32),
-                "matrix": made.matrix_NVU,
-                "shift": made.shift_NV,
-            }
+            return {**made, "labels": labels_N[made["indices"]]}
 
         return make_examples
 
 
-def prepare_job(
-    dataset: Mapping[str, Any], digits: Splits, pairs: int | None, with_sources: bool
-) -> AffnistLike:
+def prepare_job(dataset: Mapping[str, Any], digits: Splits, pairs: int | None) -> AffnistLike:
     """Return the job of a composed `dataset=affnist_like`.
 
     digits: of its source, of which the test digits are used. pairs: copies of each, all transformed
-    otherwise; None: 1. Raises ConfigError.
+    otherwise; None: 1.
     """
-    if with_sources:
-        raise ConfigError("--with-sources: affnist_like is not composed of others; leave it out")
     copies = 1 if pairs is None else pairs
     origin = Origin(dataset["source"], hash_declared({"sha256": dataset["reader"]["sha256"]}))
     settings = {name: dataset["test"][name] for name in NAMES}

@@ -7,11 +7,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from capsweep.data.batches import Field, Split
+from capsweep.data.batches import Split
 from capsweep.data.images import LabelledImages, Splits, trained_and_validated
 from capsweep.data.pairs import VERSION
 from capsweep.shards.layout import MULTIMNIST, Maker, compose_pairs, make_pair_source
-from capsweep.shards.manifest import DataSetContent, Origin, hash_declared
+from capsweep.shards.manifest import DataSetContent, Fields, Origin, hash_declared
 
 OVERRIDES: Sequence[str] = ()
 
@@ -20,39 +20,32 @@ OVERRIDES: Sequence[str] = ()
 class MultiMnist:
     """Pairs of the digits of each split.
 
-    digits: images [N, C, H, W] and labels [N] of "train" and "test", uint8. with_sources: the two
-    digits of each image are stored too.
+    digits: images [N, C, H, W] and labels [N] of "train" and "test", uint8.
     """
 
     content: DataSetContent
     digits: Mapping[str, tuple[np.ndarray, np.ndarray]]
-    with_sources: bool = False
 
-    def list_fields(self) -> Sequence[Field]:
+    def list_fields(self) -> Fields:
         """Composed images, labels, and where they come from."""
         channels, height, width = self.digits["train"][0].shape[1:]
         margins = 2 * self.content.settings["margin"]
         canvas = (channels, height + margins, width + margins)
-        stored = [
-            Field("images", "uint8", canvas),
-            Field("labels", "uint8", (2,)),
-            Field("indices", "uint32", (2,)),
-            Field("shifts", "int8", (2, 2)),
-        ]
-        return [*stored, Field("digits", "uint8", (2, *canvas))] if self.with_sources else stored
+        return {
+            "images": ("uint8", canvas),
+            "labels": ("uint8", (2,)),
+            "indices": ("uint32", (2,)),
+            "shifts": ("int8", (2, 2)),
+        }
 
     def build_maker(self, split: str) -> Maker:
         """Composes ranges of the sequence."""
         train, test = (_build_examples(*self.digits[name]) for name in ("train", "test"))
         source = make_pair_source(Splits(train, test), cast(Split, split), self.content.settings)
-        return lambda start, stop: compose_pairs(
-            source, torch.arange(start, stop), self.with_sources
-        )
+        return lambda start, stop: compose_pairs(source, torch.arange(start, stop))
 
 
-def prepare_job(
-    dataset: Mapping[str, Any], digits: Splits, pairs: int | None, with_sources: bool
-) -> MultiMnist:
+def prepare_job(dataset: Mapping[str, Any], digits: Splits, pairs: int | None) -> MultiMnist:
     """Return the job of a composed `dataset=multimnist`.
 
     digits: those of its source. pairs: for each digit of training and test, one for each that is
@@ -72,7 +65,6 @@ def prepare_job(
     return MultiMnist(
         DataSetContent(MULTIMNIST, VERSION, settings, origin, splits),
         {"train": _build_arrays(digits.train), "test": _build_arrays(digits.test)},
-        with_sources,
     )
 
 

@@ -21,6 +21,10 @@ class NodeError(UserError):
     """A node of a cluster that cannot run cells as its driver wants them; another one may."""
 
 
+class UnreachableError(ConfigError):
+    """Nobody answers: the cluster, its dashboard or the tunnel is not there."""
+
+
 class NotApplicableError(UserError):
     """A question that this cell's network or data set has no answer to: no fault of either."""
 

@@ -10,13 +10,13 @@ from fake_programs import Programs
 pytest.importorskip("ray")
 
 from capsweep import cli
-from capsweep.cli import jobs as commands
-from capsweep.cluster import submit
+from capsweep.cli import sweep as commands
+from capsweep.cluster import driver
 from capsweep.cluster.client import SweepJob
 
 NAME = "capsweep-ablation-01234567"
 COMMAND = "exec python -m capsweep sweep ablation"
-JOB = SweepJob(f"{NAME}-1", NAME, "ablation", 1, "RUNNING", COMMAND, "", 0.0, None, None)
+JOB = SweepJob(f"{NAME}-1", NAME, "ablation", 1, "RUNNING", COMMAND, "", 0.0, None)
 
 
 class Head:
@@ -27,7 +27,7 @@ class Head:
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
 
-    def list_jobs(self) -> list[SweepJob]:
+    def list_sweeps(self) -> list[SweepJob]:
         return [JOB]
 
     def read_job(self, job_id: str) -> SweepJob:
@@ -72,7 +72,7 @@ def test_status_has_the_last_line_of_a_job_or_why_it_did_not_begin(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     job, head = replace(JOB, state=state, status=status, message="no node"), Head()
-    monkeypatch.setattr(head, "list_jobs", lambda: [job])
+    monkeypatch.setattr(head, "list_sweeps", lambda: [job])
     monkeypatch.setattr(head, "read_log", lambda job_id: log)
     monkeypatch.setattr(commands, "open_jobs", lambda cluster: head)
     assert cli.main(["status", f"RAY_ADDRESS={Head.address}"]) == 0
@@ -100,7 +100,7 @@ def test_a_command_that_runs_already_is_named(
 ) -> None:
     monkeypatch.setattr(commands, "open_jobs", lambda cluster: Head())
     job = replace(JOB, code="another")
-    monkeypatch.setattr(submit, "submit_sweep", lambda *arguments: (job, False))
+    monkeypatch.setattr(driver, "submit_sweep", lambda *arguments: (job, False))
     assert cli.main(["sweep", "ablation", "SEEDS=1", "CLUSTER=address", "--detach"]) == 0
     printed = capsys.readouterr().out
     assert "this command runs already" in printed

@@ -123,17 +123,6 @@ def test_a_word_that_no_target_takes_is_refused_before_anything_runs(
     assert message in ended.stderr
 
 
-@pytest.mark.parametrize("sees", ["True", "False"])
-def test_tests_that_need_a_gpu_are_left_out_in_one_line(
-    sees: str, show: Callable[..., list[str]]
-) -> None:
-    for target, left_out in (("test", "not slow and not gpu"), ("test-all", "not gpu")):
-        said, command = show(target, "ARGS=-q", SEES_A_GPU=sees)
-        assert said.startswith("left out: ")
-        assert "gpu (make test-gpu)" in said
-        assert f"-m {left_out} " in command
-
-
 def test_tests_that_need_a_gpu_run_where_there_is_one(show: Callable[..., list[str]]) -> None:
     assert show("test-gpu", SEES_A_GPU="False") == ["no GPU here"]
     (line,) = show("test-gpu", "ARGS=-q", SEES_A_GPU="True")

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from capsweep.config import code_identity, compose, package_files
 COPIED = ("src", "conf", "sweeps", "data_prep", "docs/examples", "tests", "pyproject.toml")
 KINDS = ("routing", "loss", "model", "dataset")
 NAME = "fresh_idea"
-SPLITS = {"train": 40, "test": 10}
 WRITTEN = {
     "routing": [
         "conf/routing/fresh_idea.yaml",
@@ -47,16 +45,12 @@ print(code_identity.hash_numerics(compose.cell([]).config))
 """
 
 
-def save_arrays(path: Path, **changed: np.ndarray | None) -> Path:
-    """Forty images of three classes to train on, ten to test on; changed: None is left out."""
-    draw = np.random.default_rng(0)
-    arrays: dict[str, Any] = {
-        "train_images": draw.integers(0, 256, (40, 2, 20, 24), dtype=np.uint8),
-        "train_labels": np.arange(40) % 3,
-        "test_images": draw.integers(0, 256, (10, 2, 20, 24), dtype=np.uint8),
-        "test_labels": np.arange(10) % 3,
-    }
-    arrays = {key: value for key, value in (arrays | changed).items() if value is not None}
+def save_arrays(path: Path) -> Path:
+    """Forty images of three classes to train on, ten to test on."""
+    draw, arrays = np.random.default_rng(0), {}
+    for split, size in {"train": 40, "test": 10}.items():
+        arrays[f"{split}_images"] = draw.integers(0, 256, (size, 2, 20, 24), dtype=np.uint8)
+        arrays[f"{split}_labels"] = np.arange(size) % 3
     np.savez(path, allow_pickle=False, **arrays)
     return path
 
@@ -207,31 +201,3 @@ def test_a_data_set_alone_is_made_of_a_file(
 ) -> None:
     assert cli.main(["new", kind, NAME, *typed]) == 2
     assert capsys.readouterr().err.startswith(f"error: {message}")
-
-
-def test_axes_that_are_typed_validation_and_what_is_not_used_are_told_and_trained(
-    checkout: Checkout, capsys: pytest.CaptureFixture[str]
-) -> None:
-    draw = np.random.default_rng(0)
-    images = draw.integers(0, 256, (55, 24, 20, 6), np.uint8)
-    save_arrays(
-        checkout.data,
-        train_images=images[:40],
-        test_images=images[40:50],
-        val_images=images[50:],
-        val_labels=np.arange(5)[:, None] % 3,
-        train_labels=(np.arange(40) % 3)[:, None],
-        weights=np.ones(40),
-    )
-    typed = ["new", "dataset", NAME, "--file", str(checkout.data)]
-    assert cli.main(typed) == 2
-    assert "say which by --axes chw or --axes hwc" in capsys.readouterr().err
-    assert cli.main([*typed, "--axes", "hwc"]) == 0
-    assert capsys.readouterr().out.splitlines()[1:4] == [
-        "examples: train: 40, validation: 5, test: 10; classes: 3",
-        "images: height 24, width 20, channels 6",
-        "not used of own.npz: weights",
-    ]
-    own = [f"dataset={NAME}", f"places.data={checkout.folder}", "debug=fast"]
-    printed = checkout.run("-m", "capsweep", "train", *own)
-    assert "val/error" in printed

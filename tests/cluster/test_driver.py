@@ -1,13 +1,25 @@
-"""What was typed here is driven there: the same cells, by absolute places, and nothing twice."""
+"""What was typed here is driven there: the same cells, by absolute places, and nothing twice; its
+job, whose log is read over connections that come and go, and why none began.
+"""
 
+import re
 import shlex
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from capsweep.cli import parser, sweep_options
+pytest.importorskip("ray")
+
+from capsweep.cli import program
 from capsweep.cluster import driver
+from capsweep.cluster.client import JOB_ID, SweepJob
 from capsweep.config import compose
+from capsweep.errors import ConfigError, UnreachableError
+from capsweep.sweep import choices, expand
+from capsweep.sweep.expand import Point
 
 TYPED = (
     "SEEDS=2 STORAGE=results batch_size=8,16 ROUTING=1,3 RETRY=failed "
@@ -15,23 +27,29 @@ TYPED = (
 )
 
 
+def load_points(*words: str) -> list[Point]:
+    """The points of a sweep that these words choose."""
+    parsed = program.parse_arguments(words)
+    sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides, parsed.here)
+    return expand.expand_sweep(sweep)
+
+
 def make_inner(text: str, sweep: str = "ablation", staged: bool = True) -> list[str]:
     words = shlex.split(text)
-    config = sweep_options.load_points(parser.parse_arguments(["sweep", sweep, *words]))[1]
-    return driver.make_inner_command(sweep, words, config[0].cell.config, staged)
+    config = load_points("sweep", sweep, *words)[0].cell.config
+    return driver.make_inner_command(sweep, words, config, staged)
 
 
 def test_the_cells_and_their_places_are_those_that_were_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    parsed = parser.parse_arguments(["sweep", "ablation", *shlex.split(TYPED)])
-    typed = sweep_options.load_points(parsed)[1]
+    typed = load_points("sweep", "ablation", *shlex.split(TYPED))
     inner = make_inner(TYPED)
     monkeypatch.chdir("/")
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # as Ray tells its jobs
-    parsed = parser.parse_arguments(inner)
-    again = sweep_options.load_points(parsed)[1]
+    parsed = program.parse_arguments(inner)
+    again = load_points(*inner)
     assert [p.cell.signature for p in again] == [p.cell.signature for p in typed]
     config = again[0].cell.config
     assert config["places"] == typed[0].cell.config["places"]
@@ -68,3 +86,121 @@ def test_a_sweep_file_of_elsewhere_is_named_as_it_is_staged(tmp_path: Path) -> N
     file.write_text(file.read_text() + "table: {rows: [arm], columns: [], metric: test/error}\n")
     assert make_inner("", str(file))[:3] == ["sweep", "mine", "--here"]
     assert make_inner("", str(file), staged=False)[1] == str(file)
+
+
+WORDS = ["sweep", "table1_mnist", "--here", "SEEDS=3"]
+NAME = driver.name_command("table1-mnist.v2", WORDS)
+JOB = SweepJob(f"{NAME}-1", NAME, "table1-mnist.v2", 1, "RUNNING", "exec python", "", 0.0, None)
+LOG = "plan\none: 1 %\ntwo: 2 %\ntable\n"
+
+
+def test_an_id_names_the_sweep_and_is_the_same_for_the_same_command() -> None:
+    assert re.fullmatch(r"capsweep-table1-mnist\.v2-[0-9a-f]{8}", NAME)
+    match = JOB_ID.fullmatch(JOB.id)
+    assert match.group("name", "sweep", "number") == (NAME, JOB.sweep, "1")
+    assert driver.name_command(JOB.sweep, [*WORDS, "epochs=3"]) != NAME
+    assert driver.name_command("my sweep/ü", WORDS).startswith("capsweep-my-sweep---")
+    for other in ("raysubmit_4LamXRuQpYdSMg7J", "capsweep-x", ""):
+        assert JOB_ID.fullmatch(other) is None
+
+
+class JobServer:
+    """A job server with jobs; one of them has printed so much at each look, None: it is silent."""
+
+    address = "http://127.0.0.1:8265"
+
+    def __init__(self, jobs: list[SweepJob], logs: list[str | None] | None = None) -> None:
+        self.jobs = jobs
+        self.logs: Iterator[str | None] = iter(logs or [])
+        self.submitted: list[str] = []
+        self.log = ""
+
+    def list_sweeps(self) -> list[SweepJob]:
+        return self.jobs
+
+    def find_python(self) -> str:
+        return "/opt/env/bin/python"
+
+    def submit_job(self, **job: Any) -> None:
+        self.submitted.append(job["submission_id"])
+        self.command, self.code = job["entrypoint"], job["metadata"][driver.CODE]
+
+    def read_job(self, job_id: str) -> SweepJob:
+        log = next(self.logs, None)
+        if log is None:
+            raise UnreachableError("nobody")
+        self.log = log
+        return replace(JOB, state="SUCCEEDED", status=0) if log == LOG else JOB
+
+    def read_log(self, job_id: str) -> str:
+        return self.log
+
+
+def test_a_command_that_runs_is_not_doubled_and_its_next_run_has_another_number(tmp_path) -> None:
+    ended = replace(JOB, state="FAILED", number=7)
+    other = replace(JOB, name=driver.name_command(JOB.sweep, ["sweep"]))
+    file = tmp_path / "table1-mnist.v2.yaml"
+    file.touch()
+    running = JobServer([other, ended, JOB])
+    assert driver.submit_sweep(running, file, WORDS) == (JOB, False)
+    server = JobServer([other, ended], [""])
+    assert driver.submit_sweep(server, file, WORDS)[1]
+    assert server.submitted == [f"{NAME}-8"]
+    assert server.command.startswith("exec /opt/env/bin/python -m capsweep sweep ")
+
+
+def test_another_sweep_file_is_other_code(tmp_path: Path) -> None:
+    server, file = JobServer([], [""]), tmp_path / "mine.yaml"
+    file.touch()
+    driver.submit_sweep(server, file, WORDS)
+    job = replace(JOB, code=server.code)
+    assert not driver.runs_other_code(job, file)
+    file.write_text("question: Another?")
+    assert driver.runs_other_code(job, file)
+    assert not driver.runs_other_code(JOB, file), "it came with an image, whose code nobody knows"
+
+
+def test_a_job_is_found_by_its_id_or_its_sweep_the_running_one_first() -> None:
+    ended = replace(JOB, id="capsweep-old", state="STOPPED")
+    server = JobServer([JOB, ended])
+    assert driver.find_job(server, "table1-mnist.v2") == JOB
+    assert driver.find_job(server, "capsweep-old") == ended
+    with pytest.raises(ConfigError, match=r"no job of .* runs or ran it; have table1-mnist\.v2"):
+        driver.find_job(server, "nothing")
+    server.jobs.append(replace(JOB, id="capsweep-other"))
+    with pytest.raises(ConfigError, match=f"several .* run; name one of {JOB.id}, capsweep-other"):
+        driver.find_job(server, "table1-mnist.v2")
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "LOOK_SECONDS", 0.0)
+
+
+def test_what_a_job_prints_is_printed_once_also_after_a_lost_connection() -> None:
+    written: list[str] = []
+    said: list[str] = []
+    server = JobServer([], ["", LOG[:7], None, None, LOG[:5], LOG[:9], LOG])
+    ended = driver.follow_job(server, JOB, written.append, said.append)
+    assert ("".join(written), ended.status) == (LOG, 0)
+    (line,) = said
+    assert "the sweep goes on there" in line
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "text"),
+    [
+        ("exec 'my python' -m capsweep sweep x", 127, "no program my python; set cluster.python"),
+        (
+            "capsweep sweep x --here",
+            None,
+            "without an exit status: no runtime env; the same command goes on",
+        ),
+    ],
+)
+def test_why_a_job_did_not_begin_is_said_with_the_cure(
+    command: str, status: int | None, text: str
+) -> None:
+    job = replace(JOB, state="FAILED", command=command, status=status, message="no runtime\nenv")
+    assert text in str(driver.find_obstacle(job))
+    assert driver.find_obstacle(replace(job, status=1)) is None

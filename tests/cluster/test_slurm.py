@@ -13,13 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from configured_clusters import cluster
 from fake_programs import HOSTILE, Programs
 
 from capsweep import cli
 from capsweep.cluster import slurm as batch
+from capsweep.config import compose
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
+
+
+def cluster(name: str, **keys: Any) -> dict[str, Any]:
+    """The section of a file of conf/cluster; `array__parts=2` sets cluster.array.parts."""
+    section = dict(compose.cell([f"cluster={name}"]).config["cluster"])
+    for key, value in keys.items():
+        outer, _, inner = key.partition("__")
+        section[outer] = {**section[outer], inner: value} if inner else value
+    return section
+
 
 SHELLCHECK = shutil.which("shellcheck", path=str(Path(sys.executable).parent))
 KEYS: dict[str, Any] = {

@@ -35,15 +35,6 @@ def test_what_no_configuration_needs_is_refused(text: str | bytes, message: str)
     assert "\n" not in str(refused.value)
 
 
-def test_every_shipped_file_is_read_as_ever() -> None:
-    files = [*REPOSITORY.glob("conf/**/*.yaml"), *REPOSITORY.glob("sweeps/*.yaml")]
-    assert len(files) > 50
-    for file in files:
-        read = yaml.safe_load(file.read_text())
-        assert bounded_yaml.load(file.read_bytes()) == read, file
-        assert bounded_yaml.load_file(file) == read, file
-
-
 # What OmegaConf, YAML 1.2 and Hydra all take for a value, or all for text.
 SHARED = [
     *("null", "Null", "true", "TRUE", "False", "0", "-0", "+1", "12", "-7", "1e-3", "1E5", "+1e+3"),

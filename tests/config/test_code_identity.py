@@ -54,6 +54,7 @@ def package(copy: Path, monkeypatch: pytest.MonkeyPatch):
         ("tracking/tracker.py", "KILL_SECONDS = 0.5", "KILL_SECONDS = 0.6"),
         ("model/cnn.py", "class ConvNet", "class ConvNetwork"),
         ("training/provenance.py", " h5py", ""),
+        ("training/run.py", "gc.collect()", "pass"),
         ("model/matrix_capsnet.py", "import torch", "import torch\nEXTRA = 1"),
     ],
 )
@@ -68,12 +69,12 @@ def test_words_logistics_and_other_networks_do_not_count(
     [
         ("data/batches.py", ">> 1", ">> 2"),
         ("model/losses.py", "import", "EXTRA = 1\nimport"),
-        ("training/objective.py", "0.5 / 255", "1.5 / 255"),
+        ("training/step.py", "0.5 / 255", "1.5 / 255"),
         ("data/image_batches.py", "self.shift = shift", "self.shift = shift + 1"),
         ("data/batches.py", "div_(255)", "div_(256)"),
         ("training/build.py", "lay_out_weights(network, torch.channels_last)", "set_method"),
-        ("training/fit.py", 'config["limit_batches"] or 1.0', 'config["limit_batches"] or 0.5'),
-        ("training/callbacks.py", "trainer.should_stop or", "not"),
+        ("training/module.py", 'config["limit_batches"] or 1.0', 'config["limit_batches"] or 0.5'),
+        ("training/callbacks.py", "ROUNDING = 1e-9", "ROUNDING = 1e-8"),
     ],
 )
 def test_what_the_cell_runs_through_counts(package, file: str, old: str, new: str) -> None:
@@ -86,7 +87,7 @@ def insert_into(file: str) -> tuple[str, str, str]:
 
 
 DYNAMIC, EM = insert_into("model/routing/dynamic.py"), insert_into("model/routing/em.py")
-SHARDS = ("shards/groups.py", "BLOCK = 2500", "BLOCK = 500")
+SHARDS = ("shards/batches.py", "BLOCK = 2500", "BLOCK = 500")
 
 
 @pytest.mark.parametrize(
@@ -109,13 +110,4 @@ def test_a_cell_is_left_alone_by_what_it_does_not_reach(
 
 
 def test_what_is_said_to_decide_no_numbers_is_there() -> None:
-    assert {*code_identity.APART, *code_identity.CHOSEN} <= set(code_identity._read_modules())
-
-
-def test_everything_counts_for_the_identity_of_the_package(package, copy: Path) -> None:
-    package()
-    before = code_identity.hash_package()
-    (copy / "sweep" / "extra.py").touch()
-    forget()
-    assert code_identity.hash_package() != before
-    (copy / "sweep" / "extra.py").unlink()
+    assert set(code_identity._read_modules()) >= code_identity.CHOSEN

@@ -26,8 +26,6 @@ LINES = [
     "loss=cross_entropy optim.optimizer.betas=[0.5,0.9]",
     "dataset.validation=5 resources.cpu=2 limit_batches=4",
     "cluster=address cluster.address=10.0.0.1:6379 logger.project=a-b",
-    "loss.reconstruction.weight=${optim.optimizer.lr} optim.optimizer.lr=0.05",
-    "limit_batches=${batch_size} batch_size=${epochs} epochs=7",
 ]
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from capsweep.config import compose, overrides, package_files
-from capsweep.config.cell import LOGISTICS, SCIENCE, get
+from capsweep.config import compose, overrides, package_files, validation
+from capsweep.config.cell import LOGISTICS, SCIENCE, flat, get
 from capsweep.errors import ConfigError
 
 CONF = package_files.find_folder("conf")
@@ -36,7 +36,7 @@ def test_every_file_is_an_option_of_one_group() -> None:
     assert len(OPTIONS) >= 10
     assert ("dataset", "digits") in OPTIONS
     files = [file_of(group, option) for group, option in OPTIONS]
-    assert sorted(files) == sorted(set(CONF.rglob("*.yaml")) - {CONF / "train.yaml"})
+    assert sorted(files) == sorted(CONF.glob("*/**/*.yaml"))
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=["=".join(each) for each in OPTIONS])
@@ -55,6 +55,14 @@ def test_every_root_key_is_science_or_logistics_and_not_both() -> None:
     assert len(keys) > 10
     assert keys == {*SCIENCE, *LOGISTICS}
     assert len(SCIENCE) + len(LOGISTICS) == len(keys)
+
+
+def test_every_bound_is_of_a_key_and_is_understood() -> None:
+    rules = flat(content(CONF / "bounds.yaml"))
+    of_own_files = {"dataset.reader.axes", "loss.on_logits"}  # that `capsweep new` writes
+    assert set(rules) - of_own_files <= overrides.list_known_keys()
+    understood = [validation.keeps_rule(value, r) for r in rules.values() for value in (2, "a/b")]
+    assert set(understood) == {True, False}
 
 
 SOURCES = overrides.list_options("dataset.source")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from capsweep.config import compose
-from capsweep.storage import disk_cache
+from capsweep.storage.checked import KEPT_SECONDS, compute_once
 from capsweep.training import size as sizes
 from capsweep.training.size import network_size
 
@@ -26,7 +26,7 @@ def computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def forget() -> None:
     """As if this process had just begun."""
     compose._compose_groups.cache_clear()
-    compose._read_composer.cache_clear()
+    compose.hash_composer.cache_clear()
 
 
 @pytest.fixture
@@ -40,36 +40,36 @@ def compute() -> Callable[[], int]:
 def test_a_value_is_computed_once_and_a_damaged_file_counts_as_absent(
     damage: bytes, compute: Callable[[], int], computed: Path
 ) -> None:
-    assert [disk_cache.compute_once("counts", key, compute) for key in "aaba"] == [0, 0, 1, 0]
+    assert [compute_once("counts", key, compute) for key in "aaba"] == [0, 0, 1, 0]
     for path in (computed / "counts").iterdir():
         path.write_bytes(damage)
-    assert [disk_cache.compute_once("counts", "a", compute) for _ in range(2)] == [2, 2]
+    assert [compute_once("counts", "a", compute) for _ in range(2)] == [2, 2]
 
 
 def test_a_file_under_the_name_of_another_key_counts_as_absent(
     compute: Callable[[], int], computed: Path
 ) -> None:
-    disk_cache.compute_once("counts", "a", compute)
+    compute_once("counts", "a", compute)
     (first,) = (computed / "counts").iterdir()
-    disk_cache.compute_once("counts", "b", compute)
+    compute_once("counts", "b", compute)
     (second,) = {*(computed / "counts").iterdir()} - {first}
     second.write_bytes(first.read_bytes())
-    assert [disk_cache.compute_once("counts", key, compute) for key in "ab"] == [0, 2]
+    assert [compute_once("counts", key, compute) for key in "ab"] == [0, 2]
 
 
 def test_without_a_place_values_are_computed_each_time(
     compute: Callable[[], int], tmp_path: Path
 ) -> None:
     (tmp_path / "empty").write_text("a file where the folder would be")
-    assert [disk_cache.compute_once("counts", "a", compute) for _ in range(2)] == [0, 1]
+    assert [compute_once("counts", "a", compute) for _ in range(2)] == [0, 1]
 
 
 def test_values_of_a_month_ago_go(compute: Callable[[], int], computed: Path) -> None:
-    disk_cache.compute_once("counts", "a", compute)
+    compute_once("counts", "a", compute)
     (old,) = (computed / "counts").iterdir()
-    long_ago = time.time() - disk_cache.KEPT_SECONDS - 60
+    long_ago = time.time() - KEPT_SECONDS - 60
     os.utime(old, (long_ago, long_ago))
-    disk_cache.compute_once("counts", "b", compute)
+    compute_once("counts", "b", compute)
     assert not old.exists()
 
 

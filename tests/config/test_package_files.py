@@ -11,15 +11,15 @@ import pytest
 
 from capsweep.config import package_files
 from capsweep.config.cell import Cell
-from capsweep.sweep.job import Job
-from capsweep.tracking.labels import Labels
+from capsweep.tracking.content import Labels
+from capsweep.training.run import Job
 
 RUNS = """
 import sys
 from pathlib import Path
 import capsweep
-from capsweep.sweep.job import Job, run_job
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training.run import Job, run_job
+from capsweep.training import RunHooks
 assert Path(capsweep.__file__).is_relative_to(sys.argv[1]), capsweep.__file__
 outcome = run_job(Job.from_json(sys.stdin.read()), RunHooks())
 print(outcome.cause or outcome.result["status"])

@@ -94,11 +94,3 @@ def test_a_node_sees_the_same_storage_elsewhere(
     assert on_node(f"places.storage='{URL}'").storage == user_cache_folder() / "outputs"
     with pytest.raises(ConfigError, match=r"^cluster\.node\.data=\$NOWHERE_AT_ALL/x: .*node"):
         on_node("cluster.node.data=$NOWHERE_AT_ALL/x")
-
-
-def test_a_place_may_be_drawn_from_another_one_and_from_the_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("WHERE", "/results")
-    here = resolved("places.storage=${oc.env:WHERE}", "places.data=${places.storage}/digits")
-    assert (str(here.storage), here.data) == ("/results", "/results/digits")

@@ -87,13 +87,6 @@ def test_where_and_how_fast_a_cell_runs_does_not_change_its_signature(override: 
     assert compose.cell(own.split()).signature == compose.cell([base]).signature
 
 
-def test_the_signature_does_not_depend_on_the_order_of_overrides_or_keys() -> None:
-    one, two = compose.cell(["seed=1", "epochs=3"]), compose.cell(["epochs=3", "seed=1"])
-    assert one.signature == two.signature
-    backwards = dict(reversed(one.science.items()))
-    assert cells.signature(backwards) == one.signature
-
-
 def sciences() -> list[dict[str, Any]]:
     """The science of some cells in which every optional key stands somewhere."""
     shipped = [compose.cell(base.split()).science for base in BASES]

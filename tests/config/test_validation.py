@@ -1,6 +1,5 @@
 """What cannot be meant is refused in one line that names the key and the cure."""
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,14 +7,13 @@ from pathlib import Path
 import pytest
 from hydra.errors import InstantiationException
 
-from capsweep.config import compose, places
+from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.config.validation import check_config
 from capsweep.errors import ConfigError, DataError
 from capsweep.ledger import causes
-from capsweep.tracking.labels import labels_of
-from capsweep.training import build, provenance
-from capsweep.training.run import run
+from capsweep.training import build
+from capsweep.training.run import Job, run
 
 # Overrides, typed as on a command line, and what the message must say.
 REFUSED = {
@@ -37,21 +35,17 @@ REFUSED = {
     "++seed=3": r"^\+\+seed=3: keys of conf/ .*; write seed=VALUE$",
     "model@foo=capsnet": r"; write model=VALUE$",
     "~routing.num_iters": r"cannot be added, deleted or moved; write routing\.num_iters=VALUE$",
-    "epochs=${now:%S}": r"^epochs: Unsupported interpolation type now$",
     # what the grammars raise
-    "epochs=${seed}": r"^epochs: .*'seed' not found; nothing is drawn from the seed",
-    "seed=${epochs}": r"^seed: .*'epochs' not found; nothing is drawn from the seed",
-    "seed=${..}": r"^seed=\$\{\.\.\}: extraneous input",
-    "places.storage=x${seed}": r"^places\.storage=x\$\{seed\}: this gives no path; places",
-    "cluster.submit=${rerun}": r"^cluster\.submit: .*'rerun' not found; places and cluster are not",
     "seed=range(1,2,0.0)": r"^seed=range\(1,2,0\.0\): Invalid range values",
-    "seed=range(nan,1)": r"^seed=range\(nan,1\): range\(\) takes finite numbers",
+    "seed=range(nan,1)": r"^seed=range\(nan,1\): ",
     f"seed={'9' * 5001}": r"^'seed=9{195}' is not an override like key=value .*: Exceeds the",
     "epochs=interval(1,5)": r"epochs=interval\(1,5\): an interval has no finite list",
     # sections and wires
     "model.conv=5": r"^model\.conv is a section; .*such as model\.conv\.channels",
-    "model.routing.num_iters=2": r"is drawn from routing\.num_iters; set that",
-    "epochs='${nothing}'": r"^epochs: .*'nothing' not found",
+    "model.routing.num_iters=2": r"^model\.routing\.num_iters: .* did you mean rou",
+    "model.routes=false": r"^model\.routes belongs to its file",
+    "epochs=${batch_size}": r"^epochs may not contain \$\{, also not as text; write the value",
+    "places.storage=x${seed}": r"^places\.storage may not contain \$\{",
     # bounds
     "cluster=address cluster.address=5": r"^cluster\.address must be auto, HOST:PORT such",
     "precision=16": r"^precision must be one of 32, tf32, bf16-mixed, got 16",
@@ -132,45 +126,19 @@ def test_two_spellings_of_a_setting_are_one_cell(one: str, same: str) -> None:
 SECRET = "hunter2"
 # Overrides, between which a bar stands, that would bring a variable into what is recorded.
 ATTACKS = [
-    # spellings of one interpolation
     "logger.project=${oc.env:A_SECRET}",
-    'logger.project=${oc.env:"A_SECRET"}',
-    "logger.project='a${oc.env:A_SECRET}b'",
-    "logger.project='${oc.env:${logger.entity}}'|logger.entity=A_SECRET",
     "logger.project='${oc.${logger.entity}:A_SECRET}'|logger.entity=env",
-    # of other types, in lists and mappings
-    "resources.gpu=${oc.env:A_NUMBER}",
     "seed='${oc.decode:${oc.env:A_NUMBER}}'",
     "model.decoder.hidden=['${oc.decode:${oc.env: A_NUMBER}}']",
     "logger={project:'${oc.env: A_SECRET}'}",
-    "logger.project='${oc.create:{a:${oc.env: A_SECRET}}}'",
-    "logger.project=str('${oc.env: A_SECRET}')",
     "logger.project=choice('${oc.env: A_SECRET}')",
-    # by way of another resolver or key
-    "logger.project='${oc.select:${oc.env: A_SECRET}}'",
-    "logger.project='${${oc.env: A_SECRET}}'",
-    "logger.project=${logger.entity}|logger.entity=${oc.env: A_SECRET}",
-    "places.ledger=${logger.project}|logger.project=${oc.env: A_SECRET}",
     "logger.project=${places.storage}|places.storage=${oc.env: A_SECRET}",
-    "logger.project=${..places.storage}|places.storage=${oc.env: A_SECRET}",
-    "logger.project=${oc.select:places.storage}|places.storage=${oc.env: A_SECRET}",
-    "logger.project='${oc.dict.values:places}'|places.storage=${oc.env: A_SECRET}",
-    "logger.project=${cluster.address}|cluster=address|cluster.address=${oc.env: A_SECRET}",
-    "cluster=address|cluster.address=${oc.env: A_SECRET}",
+    "places.storage=${oc.env: A_SECRET}",
     "cluster=address|cluster.jobs=${oc.env:A_SECRET}",
-    "cluster.node.storage=${oc.env: A_SECRET}",
-    # left for whoever reads the text next
-    "logger.project='\\${oc.env:A_SECRET}'",
-    "places.storage='\\${oc.env:A_SECRET}'",
-    # keys and options
+    "logger.project='\\${oc.env:A_SECRET}'",  # left for whoever reads the text next
     "model=${oc.env:A_SECRET}",
-    "experiment='${oc.env: A_SECRET}'",
     "+logger.project=${oc.env: A_SECRET}",
-    "~logger.project=${oc.env: A_SECRET}",
     "hydra.run.dir=${oc.env: A_SECRET}",
-    # places, of which a message shows what was typed
-    "places.storage='${${oc.env:A_SECRET}}'",
-    "places.storage='${oc.decode:[${oc.env:A_SECRET}}'",
 ]
 
 
@@ -189,23 +157,17 @@ def test_no_variable_of_the_environment_is_recorded_or_printed(text: str) -> Non
 
 
 @pytest.mark.usefixtures("secret")
-def test_a_place_may_be_drawn_from_the_environment_and_is_recorded_nowhere() -> None:
-    for text in ("places.storage=${oc.env: A_SECRET}", "places.data='${oc.env:A_SECRET}/x'"):
-        cell = compose.cell([text, "logger=csv"])
-        assert f"/{SECRET}" in json.dumps(cell.config["places"])
-        recorded = [provenance.describe_run(cell, labels_of(cell)), cell.command, cell.science]
-        assert SECRET not in json.dumps(recorded)
-
-
-@pytest.mark.usefixtures("secret")
-@pytest.mark.parametrize("value", ["${oc.env: A_SECRET}", "${places.storage}", "${now:%S}"])
+@pytest.mark.parametrize(
+    "value",
+    ["${oc.env: A_SECRET}", "${places.storage}", "${seed}", "${oc.select:seed}", "${.mode}"],
+)
 def test_a_preset_draws_nothing_from_outside(
     value: str, conf_tree: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STORAGE", SECRET)
     preset = f"# @package _global_\nlogger:\n  project: '{value}'\n"
     (conf_tree() / "experiment" / "mine.yaml").write_text(preset)
-    with pytest.raises(ConfigError, match=r"^logger\.project") as caught:
+    with pytest.raises(ConfigError, match=r"^logger\.project=.* is drawn, none of") as caught:
         compose.cell(["experiment=mine"])
     assert SECRET not in str(caught.value)
 
@@ -248,4 +210,4 @@ def test_declared_examples_are_verified_when_the_data_is_read(
 ) -> None:
     cell = small_cell("dataset.examples.train=1438")
     with pytest.raises(DataError, match=r"dataset\.examples: .*1438.* declared, .*1437.* read"):
-        run(cell, places.resolve(cell.config["places"]))
+        run(Job(cell))

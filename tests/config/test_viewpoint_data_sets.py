@@ -3,8 +3,7 @@
 import pytest
 
 from capsweep.config import compose
-from capsweep.config.bounds import VIEWPOINTS
-from capsweep.config.validation import count_validation_examples
+from capsweep.config.validation import VIEWPOINTS, count_validation_examples
 from capsweep.errors import ConfigError
 
 DATASETS = ("smallnorb_azimuth", "smallnorb_elevation")

@@ -12,11 +12,10 @@ from stored_arrays import declare_shape
 
 from capsweep.data.arrays import NpzReader
 from capsweep.data.image_batches import ShiftedImages
-from capsweep.data.splits import prepare_splits
+from capsweep.data.images import prepare_splits
 from capsweep.errors import DataError
-from capsweep.storage import official_files
+from capsweep.storage.checked import open_npz
 from capsweep.storage.files import hash_file
-from capsweep.storage.npz import open_npz
 
 DRAW = np.random.default_rng(0)
 IMAGES = DRAW.integers(0, 256, (6, 2, 5, 7), dtype=np.uint8)
@@ -43,22 +42,14 @@ def shape_images(*shape: int) -> dict[str, np.ndarray]:
     return {"train_images": images, "test_images": images[:2]}
 
 
-def test_images_and_labels_are_those_of_the_file(tmp_path: Path) -> None:
-    splits = save(tmp_path).read(str(tmp_path))
-    np.testing.assert_array_equal(splits.train.images_NCHW.numpy(), IMAGES)
-    np.testing.assert_array_equal(splits.train.labels_N.numpy(), LABELS)
-    np.testing.assert_array_equal(splits.test.images_NCHW.numpy(), IMAGES[:2])
-    assert splits.validation is None
-
-
 @pytest.mark.parametrize(
     "changed",
     [
+        {},
         {"train_labels": LABELS[:, None], "test_labels": LABELS[:2, None]},
         {"train_labels": LABELS.astype(">i8"), "test_labels": LABELS[:2].astype(">u2")},
         {"train_labels": LABELS.astype(np.float16)},
         {"train_images": np.asfortranarray(IMAGES)},
-        {"test_images": IMAGES[:1], "test_labels": LABELS[:1]},
     ],
 )
 def test_other_ways_to_write_the_same_numbers_are_taken(
@@ -67,6 +58,8 @@ def test_other_ways_to_write_the_same_numbers_are_taken(
     splits = save(tmp_path, **changed).read(str(tmp_path))
     np.testing.assert_array_equal(splits.train.images_NCHW.numpy(), IMAGES)
     np.testing.assert_array_equal(splits.train.labels_N.numpy(), LABELS)
+    np.testing.assert_array_equal(splits.test.images_NCHW.numpy(), IMAGES[:2])
+    assert splits.validation is None
 
 
 def test_validation_images_of_the_file_are_the_validation_split(tmp_path: Path) -> None:
@@ -99,10 +92,8 @@ def test_validation_images_of_the_file_are_the_validation_split(tmp_path: Path) 
     [
         ((28, 28, 3), None, (3, 28, 28)),
         ((3, 28, 28), None, (3, 28, 28)),
-        ((1, 28, 1), "chw", (1, 28, 1)),
         ((1, 28, 1), "hwc", (1, 1, 28)),
         ((13, 30, 32), "chw", (13, 30, 32)),
-        ((30, 32, 13), "hwc", (13, 30, 32)),
         ((28, 28), "chw", (1, 28, 28)),
     ],
 )
@@ -117,7 +108,7 @@ def test_axes_are_those_that_the_shape_tells_or_that_are_named(
     np.testing.assert_array_equal(splits.train.images_NCHW.numpy(), written.reshape(6, *read))
 
 
-@pytest.mark.parametrize("shape", [(3, 3, 3), (3, 32, 3), (1, 28, 1), (13, 30, 32), (2, 20, 4)])
+@pytest.mark.parametrize("shape", [(3, 32, 3), (13, 30, 32)])
 def test_axes_that_a_shape_leaves_open_are_asked_for(
     shape: tuple[int, ...], tmp_path: Path
 ) -> None:
@@ -141,15 +132,15 @@ STANDARDISED = ((IMAGES - 127.0) / 50).astype(np.int8).astype(np.uint8)
         ({"train_images": IMAGES / 255}, r"are float64, not uint8; write intensities of 0\.\.255"),
         ({"train_images": IMAGES.reshape(6, -1)}, r"train_images are \(6, 70\); write it by"),
         ({"train_images": IMAGES[:, :0]}, r"train_images is empty: its shape is \(6, 0, 5, 7\)"),
-        ({"test_labels": LABELS[:1]}, r"test_labels are \(1,\) for 2 images; write one for each"),
+        ({"test_labels": LABELS[:1]}, r"test_labels are uint8 \(1,\) for 2 images; write a numb"),
         ({"train_labels": np.eye(3)[LABELS]}, r"with a single 1 take labels\.argmax"),
         ({"train_labels": LABELS + 1}, "no training example of class 0"),
         ({"test_labels": LABELS[:2] + 4}, "no training example of class 3"),
         ({"train_labels": LABELS * 0, "test_labels": LABELS[:2] * 0}, "every label is 0"),
         ({"train_labels": LABELS // 2, "test_labels": LABELS[:2]}, "are of 2 classes, and dataset"),
-        ({"train_labels": LABELS * np.nan}, "has nan, no whole number"),
-        ({"train_labels": LABELS.astype("u8") + 2**63}, r"are 92\d+\.\.92\d+; classes count from"),
-        ({"train_labels": LABELS.astype(str)}, "are <U3, not numbers"),
+        ({"train_labels": LABELS * np.nan}, "has nan; classes are whole numbers"),
+        ({"train_labels": LABELS.astype("u8") + 2**63}, r"has 92\d+; classes are whole numbers"),
+        ({"train_labels": LABELS.astype(str)}, r"are <U3 \(6,\) for 6 images; write a number"),
         ({"train_images": OBJECTS}, "Object arrays cannot be loaded"),
         ({"test_images": IMAGES[[3, 3]]}, "test_images are all alike"),
         (
@@ -157,7 +148,6 @@ STANDARDISED = ((IMAGES - 127.0) / 50).astype(np.int8).astype(np.uint8)
             "val_images use 0, 1 alone, as images",
         ),
         ({"train_images": STANDARDISED}, "train_images use 0, 1, 2, 254, 255 alone"),
-        ({"train_images": IMAGES // 16}, r"train_images use 0, 1, .*, 14, 15 alone"),
     ],
 )
 def test_other_arrays_are_refused_saying_which_and_the_cure(
@@ -175,30 +165,14 @@ def test_images_of_black_and_white_are_taken(tmp_path: Path) -> None:
     np.testing.assert_array_equal(splits.train.images_NCHW.numpy(), DARK * 255)
 
 
-def write_member(folder: Path, header: bytes, packed: int = zipfile.ZIP_STORED) -> NpzReader:
-    """A file whose training images have this header of an array, and its reader."""
-    save(folder)
-    with zipfile.ZipFile(folder / "own.npz") as whole:
-        members = {name: whole.read(name) for name in whole.namelist()}
-    members["train_images.npy"] = header
-    with zipfile.ZipFile(folder / "own.npz", "w", packed) as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    return make_reader(folder)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"\x93NUMPY\x03\x00\x00\x00\x00\x00", b"PK", b"\x80\x04N."]
-)
-def test_a_member_that_is_no_array_is_refused(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("packed", [zipfile.ZIP_STORED, zipfile.ZIP_BZIP2])
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY\x03\x00\x00\x00\x00\x00", b"\x80\x04N."])
+def test_a_member_that_is_no_array_is_refused(content: bytes, packed: int, tmp_path: Path) -> None:
+    save(tmp_path)
+    with zipfile.ZipFile(tmp_path / "own.npz", "a") as archive:
+        archive.writestr("more.npy", content, packed)
     with pytest.raises(DataError, match=r"own\.npz: .*write it by np\.savez"):
-        write_member(tmp_path, content).read(str(tmp_path))
-
-
-@pytest.mark.parametrize("packed", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_what_is_packed_without_a_bound_on_its_size_is_refused(packed: int, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="packed otherwise than numpy packs"):
-        write_member(tmp_path, b"", packed).read(str(tmp_path))
+        make_reader(tmp_path).read(str(tmp_path))
 
 
 def test_a_file_that_is_cut_or_no_archive_is_refused(tmp_path: Path) -> None:
@@ -211,38 +185,27 @@ def test_a_file_that_is_cut_or_no_archive_is_refused(tmp_path: Path) -> None:
             make_reader(tmp_path).read(str(tmp_path))
 
 
-def test_a_file_of_any_size_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(official_files, "LARGEST", 1)
-    assert len(save(tmp_path).read(str(tmp_path)).train) == 6
-
-
 HUGE = 2**40
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [(HUGE, 28, 28), (2**62, 2**62), (0, 2**70), (-1, -12), (3,)],
-)
-@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("shape", [(HUGE, 28, 28), (2**62, 2**62), (0, 2**70), (-1, -12), (3,)])
 def test_an_array_that_declares_another_size_than_it_has_is_refused_before_it_is_read(
-    shape: tuple[int, ...], is_packed: bool, tmp_path: Path
+    shape: tuple[int, ...], tmp_path: Path
 ) -> None:
     save(tmp_path)
-    declare_shape(tmp_path / "own.npz", "test_labels", shape, is_packed=is_packed)
+    declare_shape(tmp_path / "own.npz", "test_labels", shape)
     reader = NpzReader({"own": hash_file(tmp_path / "own.npz")}, ["."], num_classes=3)
     with pytest.raises(DataError, match=r"own\.npz: test_labels\.npy declares .* and has 2; write"):
         reader.read(str(tmp_path))
 
 
-@pytest.mark.parametrize(("field", "size"), [("file_size", HUGE), ("compress_size", HUGE)])
-def test_a_member_that_declares_more_bytes_than_the_file_can_hold_is_refused(
-    field: str, size: int, tmp_path: Path
-) -> None:
-    path = tmp_path / "own.npz"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+@pytest.mark.parametrize("field", ["file_size", "compress_size"])
+def test_a_member_that_declares_more_bytes_than_the_file_can_hold_is_refused(field: str) -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("scores.npy", b"\0" * 1000)
-        setattr(archive.infolist()[0], field, size)  # as the list at the end of the file has it
-    with path.open("rb") as file, pytest.raises(ValueError, match=r"scores\.npy declares"):
+        setattr(archive.infolist()[0], field, HUGE)  # as the list at the end of the file has it
+    with pytest.raises(ValueError, match=r"scores\.npy declares"):
         open_npz(file)
 
 

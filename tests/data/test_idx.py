@@ -1,12 +1,11 @@
 """MNIST's files: found where people have them, else downloaded from a server of this machine."""
 
 import gzip
-import threading
 from collections.abc import Callable, Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 
+import http_servers
 import official_files
 import pytest
 import torch
@@ -27,28 +26,30 @@ Mirrored = Callable[..., Reader]
 Serve = Callable[..., str]
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing: a test's terminal is not a server's log."""
+class Files(http_servers.Handler):
+    """Those of a folder."""
+
+    folder: Path
+
+    def send_file(self) -> None:
+        path = self.folder / self.path.lstrip("/")
+        is_there = path.is_file()
+        self.send_answer(200 if is_there else 404, path.read_bytes() if is_there else b"", {})
+
+    do_GET = send_file
 
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     """Serves a folder on this machine and returns its URL."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    servers: list[ThreadingHTTPServer] = []
+    with ExitStack() as servers:
 
-    def start(folder: Path) -> str:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-        servers.append(server)
-        run = partial(server.serve_forever, poll_interval=0.01)
-        threading.Thread(target=run, daemon=True).start()
-        return f"http://127.0.0.1:{server.server_port}/"
+        def start(folder: Path) -> str:
+            port = servers.enter_context(http_servers.serving_http(Files, folder=folder))
+            return f"http://127.0.0.1:{port}/"
 
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield start
 
 
 @pytest.fixture
@@ -108,14 +109,6 @@ def test_decompressed_files_are_verified_by_their_own_hash(made: Path, reader_of
     (made / "t10k-labels-idx1-ubyte").write_bytes(images)
     with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte: truncated or altered"):
         reader_of(*declared).check(str(made.parent))
-
-
-def test_a_plain_file_without_a_declared_hash_asks_for_the_compressed_one(
-    folder: Path, reader_of: ReaderOf
-) -> None:
-    (folder / "train-images-idx3-ubyte").write_bytes(b"plain")
-    with pytest.raises(DataError, match=r"only the official train-images-idx3-ubyte\.gz can be"):
-        reader_of("dataset=fashion_mnist").check(str(folder))
 
 
 def test_only_what_is_missing_is_downloaded_and_kept(

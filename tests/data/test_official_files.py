@@ -108,6 +108,7 @@ def test_a_missing_file_is_named_with_who_offers_it(
     name = Path(file).name.removesuffix(".xz")
     messages = {
         "mnist": rf"{name} is absent and cannot be downloaded .*; put .*ubyte\.gz there",
+        "cifar-10-binary.tar.gz": r"data_batch_1\.bin, .* not found .*\(cifar-10-binary\.tar\.gz",
         "2.mat": r"test_batches: truncated or altered .*download it again from https://www",
         "test.mat": r"test\.mat or test_batches/1\.mat .* not found .*https://www\.cs\.toronto",
     }

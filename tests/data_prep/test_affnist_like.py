@@ -11,7 +11,6 @@ from laws import at_most_examples
 
 from capsweep.cli.data import prepare_job
 from capsweep.config import compose
-from capsweep.data.batches import Field
 from capsweep.training import build
 from data_prep.affnist_like import AffnistLike
 
@@ -22,7 +21,7 @@ COUNT, COPIES = 360, 3
 @cache
 def job(*overrides: str, copies: int = COPIES) -> AffnistLike:
     """Of the embedded digits."""
-    made = prepare_job("affnist_like", [*DIGITS, *overrides], copies, False)
+    made = prepare_job("affnist_like", [*DIGITS, *overrides], copies)
     assert isinstance(made, AffnistLike)
     return made
 
@@ -68,7 +67,8 @@ def test_further_copies_are_the_same_digits_transformed_otherwise() -> None:
 
 def test_its_fields_are_those_of_what_it_makes() -> None:
     made = job().build_maker("test")(COUNT - 1, COUNT + 1)
-    assert job().list_fields() == [Field(n, str(a.dtype), a.shape[1:]) for n, a in made.items()]
+    fields = {name: (str(array.dtype), array.shape[1:]) for name, array in made.items()}
+    assert job().list_fields() == fields
 
 
 def test_every_setting_tells_one_data_set_from_another() -> None:

@@ -57,18 +57,6 @@ print(json.dumps(rows))
 sys.exit(status)
 """
 
-# A worker says which code it runs.
-PRINTS_ITS_CODE = """
-import sys
-from pathlib import Path
-from capsweep.runtime import ray_start
-from capsweep.config import code_identity
-with ray_start.connected(sys.argv[1], package=Path(sys.argv[2])):
-    ask = ray_start.ray.remote(lambda: code_identity.hash_package())
-    code = code_identity.hash_package()
-    print("code:", ray_start.ray.get(ask.remote()) == code, code)
-"""
-
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -126,20 +114,6 @@ def test_a_driver_without_the_token_is_refused_in_one_line(
     output = sweep(token=token, status=2)
     assert f"error: RAY_ADDRESS={cluster.address}: the cluster refuses the token" in output
     assert "Traceback" not in output
-
-
-def test_drivers_of_different_code_have_workers_of_their_own(cluster: Node, tmp_path: Path) -> None:
-    drivers = []
-    for name in ("one", "other"):
-        package = package_files.stage_packages(tmp_path / name)
-        (package / "of_one_driver.py").write_text(f"NAME = {name!r}\n")
-        environment = {**cluster.make_environment(), "PYTHONPATH": str(package.parent)}
-        program = ["-c", PRINTS_ITS_CODE, cluster.address, str(package)]
-        drivers.append(commands.start(env=environment, program=program))
-    outputs = [commands.read_to_end(driver, seconds=120) for driver in drivers]
-    lines = [line.split() for text in outputs for line in text.splitlines() if "code: " in line]
-    assert [is_same for _, is_same, _ in lines] == ["True", "True"]
-    assert len({code for _, _, code in lines}) == 2
 
 
 def test_cells_leave_nodes_that_cannot_run_them(

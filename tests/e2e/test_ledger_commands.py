@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -57,12 +56,6 @@ def test_cells_are_listed_shown_and_compared_as_text_and_json(swept: Path, capsy
     assert cell["provenance"]["command"].startswith("capsweep train ")
     text = read("compare", first, second)
     assert all(part in text for part in ("360 test examples", "McNemar", "paired bootstrap"))
-
-
-def test_a_place_that_only_a_cell_would_resolve_is_no_empty_ledger(capsys: Capture) -> None:
-    for command in ("ls", "verify", "gc"):
-        assert cli.main(["ledger", command, "LEDGER=/x/${oc.env:HOME}"]) == 2
-        assert "${...} is not resolved in the place of a ledger" in capsys.readouterr().err
 
 
 def test_why_names_the_key_that_differs_from_the_nearest_cell(swept: Path, capsys: Capture) -> None:
@@ -149,18 +142,6 @@ def test_an_export_is_merged_by_another_host_which_then_runs_nothing(
     assert "10 cells: 9 done, 1 missing" in capsys.readouterr().out
     assert call_ledger(other, "show", removed) == 2
     assert "no cell of" in capsys.readouterr().err
-
-
-def test_a_ledger_of_whole_cells_has_no_fault_and_no_garbage(
-    swept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before = sorted(swept.rglob("ledger/*/*/*"))
-    assert call_ledger(swept, "verify") == 0
-    assert "of them finished: 0 faults" in capsys.readouterr().out
-    assert call_ledger(swept, "gc") == 0
-    assert "0 leftovers" in capsys.readouterr().out
-    assert sorted(swept.rglob("ledger/*/*/*")) == before
 
 
 def test_a_run_whose_machine_is_gone_is_released_and_a_living_one_is_not(

@@ -18,19 +18,19 @@ from job_queues import DeclaredCosts, RecordingListener
 from capsweep.config import compose
 from capsweep.ledger.ledger import Ledger
 from capsweep.runtime.ray_start import ray
-from capsweep.sweep.executors import ray_tune
+from capsweep.sweep import ray_tune
 from capsweep.sweep.resources import Capacity
-from capsweep.sweep.job import Job, Outcome
-from capsweep.sweep.limits import Limits
+from capsweep.training.run import Job, Outcome
+from capsweep.sweep.estimates import Limits
 from capsweep.sweep.queue import JobQueue
-from capsweep.tracking.labels import Labels
+from capsweep.tracking.content import Labels
 
 folder, listener = sys.argv[1], RecordingListener()
 
 def execute(*cells, capacity, limits=None, cpu=1, **options):
     jobs = [Job(cell, Labels(), cpu) for cell in cells]
     queue = JobQueue(jobs, Ledger(f"{folder}/ledger"), listener, DeclaredCosts(None), limits)
-    ray_tune.execute(queue, Path(folder), declared=capacity, **options)
+    ray_tune.execute(queue, Path(folder), cells[0].config, declared=capacity, **options)
     return queue
 
 def show(value):

@@ -32,7 +32,7 @@ def test_a_driver_that_ends_early(
     process = start_making(folder, *COMMAND, f"EXECUTOR={executor}")
     run_until(process, (folder / "train-00002.h5").exists)
     ours = processes.descendants(process.pid)
-    tasks = [pid for pid in ours if processes.command(pid).startswith("ray::_make_shard")]
+    tasks = [pid for pid in ours if processes.command(pid).startswith("ray::make_shard")]
     process.send_signal(number)
     output, _ = process.communicate(timeout=200)  # they have its pipes, too
     if executor == "ray" and number == signal.SIGKILL:

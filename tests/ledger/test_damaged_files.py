@@ -9,10 +9,10 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+import job_queues
 import numpy as np
 import pytest
 import reported_cells
@@ -20,17 +20,16 @@ import yaml
 
 from capsweep import cli
 from capsweep.errors import UserError
-from capsweep.ledger import lease, listing, upkeep, verify
+from capsweep.ledger import lease, listing, upkeep
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of, load_predictions
-from capsweep.report import cells, publish, table
+from capsweep.report import publish, table
 from capsweep.sweep import plan
 from capsweep.sweep.estimates import read_estimates
 from capsweep.sweep.expand import Point
-from capsweep.tracking import content, sync
-from capsweep.training.size import Measurement
+from capsweep.tracking import content, upload
 
 LABELS = np.array([0, 1, 2, 0])
-MEASURED = Measurement("s", "a processor", 0.1, 0.01, 1.0, {"process": 1, "gpu": None}, None, 0, 2)
+MEASURED = job_queues.make_measurement(1)
 
 
 def write_cell(ledger: Path, point: Point, error: float) -> Path:
@@ -62,7 +61,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = json.dumps({"owner": owner, "beat": 3})
     (ledger / "claims" / f"{points[5].cell.signature}.000001").write_text(text)
     (ledger / "measurements").mkdir()
-    (ledger / "measurements" / "s-0.json").write_text(json.dumps(asdict(MEASURED)))
+    (ledger / "measurements" / "s-0.json").write_text(MEASURED.model_dump_json())
     return folder
 
 
@@ -125,11 +124,10 @@ def readers(whole: Path) -> Readers:
 
     def report(ledger: Ledger) -> None:
         answer = table.build_table(sweep, points, ledger)
-        cells.read_fields(answer, ledger)
-        publish.describe_training(answer, ledger)
+        publish.describe_training(answer)
 
     def list_unsynced(ledger: Ledger) -> None:
-        sync.find_unsynced(ledger, whole, "s", ledger.list_signatures())
+        upload.find_unsynced(ledger, whole, "s", ledger.list_signatures())
 
     def read_cells(ledger: Ledger, read: Callable[[Ledger, str], object]) -> None:
         for point in points:
@@ -149,7 +147,7 @@ def readers(whole: Path) -> Readers:
         "costs": lambda ledger: read_estimates(ledger, planned.entries),
         "garbage": upkeep.find_garbage,
         "ls": lambda ledger: listing.list_cells(ledger, ledger.list_signatures()),
-        "verify": lambda ledger: [[*verify.find_faults(ledger, cell)] for cell in entries],
+        "verify": lambda ledger: [[*upkeep.find_faults(ledger, cell)] for cell in entries],
         "sync": list_unsynced,
     }
 

@@ -25,11 +25,10 @@ sys.modules.update(ray=None, wandb=None, h5py=None)
 """
 
 RUN = """
-from capsweep.training.run import run
-from capsweep.config import places
+from capsweep.training.run import Job, run
 from capsweep.config.cell import Cell
 cell = Cell.from_json(sys.argv[1])
-print(run(cell, places.resolve(cell.config["places"]))["status"])
+print(run(Job(cell))["status"])
 
 from capsweep.errors import ConfigError
 from capsweep.sweep import drive

@@ -25,8 +25,7 @@ from capsweep.model.convolution import (
     set_method,
 )
 from capsweep.model.large_kernels import Tiling, choose_tiling
-from capsweep.training import build
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training import RunHooks, build
 
 
 @pytest.mark.parametrize(

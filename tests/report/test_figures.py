@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reported_cells import SWEEP, finish, read_fields, rows, small_sweep
+from reported_cells import PROVENANCE, SWEEP, build_table, finish, rows, small_sweep
 
 from capsweep.report import figures
 from capsweep.report.charts import Curve
@@ -15,7 +15,7 @@ from capsweep.report.figures import ReportFigure
 
 def draw(folder: Path, text: str = SWEEP) -> dict[str, ReportFigure]:
     """The figures that are there, by stem."""
-    return {f.stem: f for f in figures.make_figures(*read_fields(folder, text)) if f.image}
+    return {f.stem: f for f in figures.make_figures(build_table(folder, text)) if f.image}
 
 
 @pytest.fixture
@@ -63,9 +63,9 @@ def test_a_band_holds_its_mean(seeds: list[list[float]]) -> None:
 def test_validation_is_shown_only_where_all_cells_have_it(tmp_path: Path) -> None:
     _, points = small_sweep(tmp_path)
     finish(tmp_path, points[0], 0.1, rows([1.0, 0.5], split="val", **{"train/loss": 2.0}))
-    assert figures.choose_split("loss", read_fields(tmp_path)[1]) == "val/loss"
+    assert figures.choose_split("loss", build_table(tmp_path).groups) == "val/loss"
     finish(tmp_path, points[2], 0.1, rows([1.0, 0.5], split="train"))
-    assert figures.choose_split("loss", read_fields(tmp_path)[1]) == "train/loss"
+    assert figures.choose_split("loss", build_table(tmp_path).groups) == "train/loss"
 
 
 def test_a_row_costs_the_mean_of_its_seeds_and_one_that_lacks_a_seed_is_left_out(
@@ -74,8 +74,11 @@ def test_a_row_costs_the_mean_of_its_seeds_and_one_that_lacks_a_seed_is_left_out
     _, points = small_sweep(tmp_path)
     assert "cost-time" not in draw(tmp_path)
     finish(tmp_path, points[0], 0.1, gpu_hours=0.5)
-    finish(tmp_path, points[1], 0.3, gpu_hours=1.5, hardware="Another")
-    (mark,) = figures.collect_marks(*read_fields(tmp_path), lambda result: result["gpu_hours"])
+    other = PROVENANCE | {"hardware": {"processor": "Another"}}
+    finish(tmp_path, points[1], 0.3, provenance=other, gpu_hours=1.5)
+    (mark,) = figures.collect_marks(
+        build_table(tmp_path).groups, lambda result: result["gpu_hours"]
+    )
     assert (mark.name, mark.row, mark.cost) == ("cnn · –", 0, 1.0)
     assert (mark.mean, mark.std) == (pytest.approx(0.2), pytest.approx(0.02**0.5))
     caption = draw(tmp_path)["cost-time"].caption
@@ -87,7 +90,7 @@ def test_a_row_costs_the_mean_of_its_seeds_and_one_that_lacks_a_seed_is_left_out
 
 
 def test_nothing_is_drawn_of_nothing_and_each_absence_has_its_reason(tmp_path: Path) -> None:
-    absent = list(figures.make_figures(*read_fields(tmp_path)))
+    absent = list(figures.make_figures(build_table(tmp_path)))
     assert not any(figure.image for figure in absent)
     reasons = [figure.caption for figure in absent]
     assert len(reasons) == 3
@@ -123,7 +126,7 @@ def test_of_many_rows_the_baseline_and_the_best_are_drawn(tmp_path: Path) -> Non
     for number, point in enumerate(small_sweep(tmp_path, text)[1]):
         finish(tmp_path, point, 0.9 - number / 100)
     told = "14 of the 20 rows: the baseline and the best by test/error;"
-    assert told in figures.describe_rows(read_fields(tmp_path, text)[0])
+    assert told in figures.describe_rows(build_table(tmp_path, text))
     for stem in ("loss", "cost-time"):
         assert draw(tmp_path, text)[stem].names == [
             "cnn · –",

@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from reported_cells import PROVENANCE, SWEEP, evaluate, finish, read_fields, small_sweep
+from reported_cells import PROVENANCE, SWEEP, build_table, evaluate, finish, small_sweep
 
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.report import cells, page, table
+from capsweep.report import page
 
 ALONE = frozenset({"meta", "link", "img", "br", "wbr"})
 
@@ -50,10 +50,8 @@ class Parsed(HTMLParser):
 
 def written(folder: Path, text: str = SWEEP) -> Parsed:
     """The page of the small sweep, with the ledger in the same folder."""
-    sweep, points = small_sweep(folder, text)
-    ledger = Ledger(folder)
-    answer = table.build_table(sweep, points, ledger)
-    return Parsed(page.write_page(answer, ledger, folder / "report").read_text())
+    answer = build_table(folder, text)
+    return Parsed(page.write_page(answer, Ledger(folder), folder / "report").read_text())
 
 
 @pytest.fixture
@@ -104,21 +102,16 @@ def test_pictures_of_cells_are_shown_with_their_captions(
     finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = written(finished)
-    assert "reconstructions of cnn · –, seed 0" in found.values("alt")
+    assert "reconstructions-example0.png of cnn · –, seed 0" in found.values("alt")
     assert found.text.count("Inputs above, drawn below.") == 2  # the first seed of each row
     folder = finished / folder_of(small_sweep(finished)[1][0].cell.signature)
     for label in range(5):
         evaluate(folder, f"perturbations-class{label}", "caption")
-    evaluate(folder, "extra", "a kind that nobody knows")
-    size = (folder / "evals" / "extra.png").stat().st_size
-    for most, counts in (
-        (6_000_000, {"extra": 1, "perturbations": 5, "reconstructions": 2}),
-        (3 * size, {"extra": 1, "perturbations": 2}),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(cells, "MOST_BYTES", most)
-            pictures = cells.read_pictures(read_fields(finished)[1], Ledger(finished))
-        assert [(kind, len(shown)) for kind, shown in pictures.items()] == [*counts.items()]
+    size = (folder / "evals" / "perturbations-class0.png").stat().st_size
+    for most, count in ((6_000_000, 7), (3 * size, 3)):
+        monkeypatch.setattr(page, "MOST_BYTES", most)
+        pictures = page.read_pictures(build_table(finished).groups, Ledger(finished))
+        assert len(pictures) == count
 
 
 def test_figures_of_an_earlier_report_are_gone_and_files_of_others_stay(finished: Path) -> None:
@@ -152,13 +145,3 @@ def test_a_run_is_linked_where_its_address_is_known_and_is_one(tmp_path: Path) -
     found = written(tmp_path).values("href")
     assert "https://w.example/r1" in found
     assert not [value for value in found if value.startswith("javascript")]
-
-
-def test_a_damaged_provenance_is_told_and_the_page_is_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, points = small_sweep(tmp_path)
-    folder = finish(tmp_path, points[0], 0.1)
-    (folder / "provenance.json").write_text("[]")
-    assert "capsnet · 3" in written(tmp_path).text
-    assert "provenance.json is damaged" in capsys.readouterr().err

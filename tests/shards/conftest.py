@@ -18,9 +18,9 @@ Folder = tuple[Path, Manifest]
 
 @pytest.fixture(scope="session")
 def pixels(tmp_path_factory: pytest.TempPathFactory) -> Folder:
-    """Three shards a split, with the digits alone. To be read only."""
+    """Three shards of the training split and one of test. To be read only."""
     folder = tmp_path_factory.mktemp("pixels")
-    return folder, shard_folders.make(folder, shard_folders.job(with_sources=True))
+    return folder, shard_folders.make(folder)
 
 
 @pytest.fixture

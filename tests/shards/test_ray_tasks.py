@@ -13,8 +13,7 @@ from processes import wait_until
 from capsweep.cli.data import prepare_job
 from capsweep.shards import ray_tasks
 from capsweep.shards.layout import ShardJob
-from capsweep.shards.making import ShardTask, TaskRunner, run_task
-from capsweep.shards.making_plan import WANTED
+from capsweep.shards.making import WANTED, TaskRunner, make_shard
 from capsweep.shards.manifest import STATE, ShardPart
 
 pytestmark = [
@@ -46,7 +45,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
 
 @pytest.fixture(scope="module")
 def job() -> ShardJob:
-    return prepare_job("multimnist", ["dataset.source=digits"], None, True)
+    return prepare_job("multimnist", ["dataset.source=digits"], None)
 
 
 @pytest.fixture
@@ -60,7 +59,10 @@ def notes(tmp_path: Path) -> Path:
 def folder(tmp_path: Path) -> Path:
     made = tmp_path / "shards"
     made.mkdir()
-    return made
+    return begin(made)
+
+
+PARTS = [ShardPart(f"train-{i:05}.h5", "train", i * SHARD, SHARD) for i in range(4)]
 
 
 @pytest.fixture
@@ -68,11 +70,11 @@ def run_tasks(cluster) -> TaskRunner:
     return partial(ray_tasks.run_on_ray, address=cluster.address)
 
 
-def list_tasks(folder: Path, count: int = 4) -> list[ShardTask]:
-    (folder / STATE).mkdir(exist_ok=True)
+def begin(folder: Path) -> Path:
+    """As the driver leaves a folder for its workers."""
+    (folder / STATE).mkdir()
     (folder / STATE / WANTED).touch()
-    parts = [ShardPart(f"train-{i:05}.h5", "train", i * SHARD, SHARD) for i in range(count)]
-    return [ShardTask(folder, part) for part in parts]
+    return folder
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
@@ -82,15 +84,15 @@ def read_files(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def undisturbed(job: ShardJob, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What a process makes by itself."""
-    folder = tmp_path_factory.mktemp("local")
-    assert all(run_task(job, work).is_made for work in list_tasks(folder))
+    folder = begin(tmp_path_factory.mktemp("local"))
+    assert all(make_shard(job, folder, part).is_made for part in PARTS)
     return read_files(folder)
 
 
 def test_the_shards_are_those_of_the_local_engine_to_the_byte(
     run_tasks: TaskRunner, job: ShardJob, folder: Path, undisturbed: dict[str, bytes]
 ) -> None:
-    outcomes = list(run_tasks(job, list_tasks(folder)))
+    outcomes = list(run_tasks(job, folder, PARTS))
     assert sorted(outcome.part.name for outcome in outcomes) == sorted(undisturbed)
     assert all(outcome.is_made and outcome.shard for outcome in outcomes)
     assert read_files(folder) == undisturbed
@@ -100,7 +102,7 @@ def test_a_shard_whose_worker_is_killed_is_made_by_another(
     run_tasks: TaskRunner, job: ShardJob, folder: Path, notes: Path, undisturbed: dict[str, bytes]
 ) -> None:
     killed = Disturbed(job, notes, at=(SHARD + 1500,), fault="kill")
-    outcomes = list(run_tasks(killed, list_tasks(folder)))
+    outcomes = list(run_tasks(killed, folder, PARTS))
     assert [outcome.cause for outcome in outcomes] == [""] * 4
     assert len(killed.list_victims()) == 1
     assert read_files(folder) == undisturbed
@@ -110,12 +112,11 @@ def test_a_shard_that_kills_each_worker_is_given_up_and_the_others_are_made(
     run_tasks: TaskRunner, job: ShardJob, folder: Path, notes: Path
 ) -> None:
     killed = Disturbed(job, notes, at=(SHARD + 1500,), fault="kill", times=99)
-    outcomes = list(run_tasks(killed, list_tasks(folder)))
+    outcomes = list(run_tasks(killed, folder, PARTS))
     [lost] = [outcome for outcome in outcomes if outcome.shard is None]
     assert lost.part.name == "train-00001.h5"
     assert "the worker is lost (WorkerCrashedError" in lost.cause
     assert "run the same command again" in lost.cause
-    assert not lost.is_common
     assert len(killed.list_victims()) == 1 + ray_tasks.RETRIES
     assert len(outcomes) == 4
 
@@ -126,11 +127,10 @@ def test_a_node_that_does_not_see_the_folder_is_a_fault_of_the_folder(
     """A path that is another folder on each node, as a disk of its own would be."""
     (cluster.folder / "shards").mkdir()
     (tmp_path / "shards").mkdir()
+    begin(tmp_path / "shards")
     monkeypatch.chdir(tmp_path)
-    [outcome] = run_tasks(job, list_tasks(Path("/proc/self/cwd/shards"), 1))
-    assert outcome.is_common
-    assert "this node does not see the driver's folder" in outcome.cause
-    assert "another folder that all nodes share" in outcome.cause
+    with pytest.raises(OSError, match="this node does not see the driver's folder"):
+        list(run_tasks(job, Path("/proc/self/cwd/shards"), PARTS[:1]))
     assert read_files(cluster.folder / "shards") == {}
 
 
@@ -145,7 +145,7 @@ def test_shards_of_a_node_that_dies_are_made_on_others(
     with making_importable():
         node = cluster.add_node(num_cpus=1, num_gpus=0)
     cluster.wait_for_nodes()
-    starts = tuple(work.part.first for work in list_tasks(folder))
+    starts = tuple(part.first for part in PARTS)
     paused = Disturbed(job, notes, at=starts, fault="wait", times=3)
 
     def kill_it_when_all_are_at_work() -> None:
@@ -157,7 +157,7 @@ def test_shards_of_a_node_that_dies_are_made_on_others(
 
     thread = threading.Thread(target=kill_it_when_all_are_at_work)
     thread.start()
-    outcomes = list(run_tasks(paused, list_tasks(folder)))
+    outcomes = list(run_tasks(paused, folder, PARTS))
     thread.join()
     assert [outcome.cause for outcome in outcomes] == [""] * 4
     assert read_files(folder) == undisturbed

@@ -37,15 +37,14 @@ def as_bytes(images: torch.Tensor) -> np.ndarray:
 
 
 def assert_equal(batch: Batch, folder: Path, split: str, part: slice) -> None:
-    """Images, labels and the two digits alone, byte for byte."""
+    """Images and labels, byte for byte."""
     assert np.array_equal(as_bytes(batch.images_BCHW), stored(folder, split, "images")[part])
     assert np.array_equal(np.asarray(batch.labels), stored(folder, split, "labels")[part])
-    assert np.array_equal(as_bytes(batch.targets_BLCHW), stored(folder, split, "digits")[part])
 
 
 def test_every_epoch_and_all_that_is_evaluated(make: Make, folder: Path) -> None:
     pairs = 3
-    assert make("--with-sources", f"PAIRS={pairs}", *OVERRIDES[1:]) == 0
+    assert make(f"PAIRS={pairs}", *OVERRIDES[1:]) == 0
     config = compose.cell(["dataset=multimnist", *OVERRIDES, "dataset.batches.test_examples=900"])
     presenter = build.build_presenter(config.config)
     splits = build.build_reader(config.config).read("")
@@ -65,7 +64,7 @@ def test_every_epoch_and_all_that_is_evaluated(make: Make, folder: Path) -> None
 def test_the_command_that_is_printed_trains_on_it(
     make: Make, storage: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert make("dataset.batches.margin=6", "--with-sources") == 0
+    assert make("dataset.batches.margin=6") == 0
     (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("train on it:")]
     program, *words = shlex.split(line.removeprefix("train on it: "))
     assert program == "capsweep"

@@ -1,15 +1,14 @@
 """Queues of a sweep without an executor: what a test draws from them, and reports to them."""
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from capsweep.config.cell import Cell
 from capsweep.ledger import causes
+from capsweep.ledger.records import Measurement
 from capsweep.sweep.estimates import Estimates
-from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.queue import JobQueue
-from capsweep.training.size import Measurement
+from capsweep.training.run import Job, Outcome
 
 GIB = 2**30
 FINISHED = Outcome({"metrics": {}})
@@ -102,7 +101,7 @@ def end_measuring(
     """A job measured its shape on an 80 GiB GPU."""
     assert (job.measures, job.gpu) == (True, 1)
     measurement = make_measurement(gibibytes, utilisation, name=job.cell.shape)
-    queue.on_end(job, Outcome(asdict(measurement)))
+    queue.on_end(job, Outcome(measurement.model_dump()))
 
 
 MakeQueue = Callable[..., tuple[JobQueue, RecordingListener]]

@@ -10,8 +10,7 @@ from PIL import Image
 
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.report import cells, table
-from capsweep.report.cells import FieldCells
+from capsweep.report import table
 from capsweep.report.table import ResultTable
 from capsweep.storage.files import hash_bytes
 from capsweep.sweep import expand, spec
@@ -49,12 +48,9 @@ def small_sweep(folder: Path, text: str = SWEEP) -> tuple[Sweep, list[Point]]:
     return sweep, expand.expand_sweep(sweep)
 
 
-def read_fields(folder: Path, text: str = SWEEP) -> tuple[ResultTable, list[FieldCells]]:
-    """The table of the small sweep and the cells behind it, with the ledger in the same folder."""
-    sweep, points = small_sweep(folder, text)
-    ledger = Ledger(folder)
-    answer = table.build_table(sweep, points, ledger)
-    return answer, cells.read_fields(answer, ledger)
+def build_table(folder: Path, text: str = SWEEP) -> ResultTable:
+    """The table of the small sweep, with the ledger in the same folder."""
+    return table.build_table(*small_sweep(folder, text), Ledger(folder))
 
 
 def rows(losses: Sequence[float], split: str = "val", **others: float) -> list[dict[str, Any]]:

@@ -62,7 +62,7 @@ def list_images(votes: LocalVotes) -> list[Image]:
         (positions, offsets), types = votes.child_MK.shape, votes.pose_BNIRS.shape[2]
         links = [
             Link((int(votes.child_MK[m, k]), i), (m, j), k * types + i)
-            for m, k, i, j in np.ndindex(positions, offsets, types, votes.num_parents)
+            for m, k, i, j in np.ndindex(positions, offsets, types, votes.weight_KIJSS.shape[2])
         ]
         poses_BNIP, active_BNI = votes.pose_BNIRS, votes.activation_BNI
 

@@ -25,7 +25,11 @@ CONF = Path(__file__).parents[2] / "conf"
 def _variants() -> dict[str, ModuleType]:
     """Stem to module, of every file in conf/routing."""
     stems = sorted(path.stem for path in (CONF / "routing").glob("*.yaml"))
-    return {stem: importlib.import_module(f"capsweep.model.routing.{stem}") for stem in stems}
+    targets = {
+        stem: compose.cell([f"routing={stem}"]).config["routing"]["_target_"] for stem in stems
+    }
+    modules = {stem: target.rpartition(".")[0] for stem, target in targets.items()}
+    return {stem: importlib.import_module(module) for stem, module in modules.items()}
 
 
 def anywhere(impls: Iterable[str]) -> list[str]:

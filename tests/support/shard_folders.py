@@ -1,7 +1,7 @@
 """Folders of shards of the embedded digits: small ones made here, and `capsweep data make`."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,8 +16,14 @@ from capsweep.data.batches import Split
 from capsweep.data.images import LabelledImages, Splits
 from capsweep.data.pairs import PairSource
 from capsweep.shards import manifest
-from capsweep.shards.layout import ShardJob, make_pair_source, write_shard
-from capsweep.shards.manifest import Manifest, ShardPart
+from capsweep.shards.layout import (
+    ShardJob,
+    divide_into_parts,
+    make_pair_source,
+    write_shard,
+)
+from capsweep.shards.making import build_manifest
+from capsweep.shards.manifest import Manifest
 from capsweep.storage.files import hash_file
 from data_prep.multimnist import MultiMnist
 
@@ -30,10 +36,9 @@ PAIRS = 2  # of each training digit: 2,874 examples
 
 
 @cache
-def job(*overrides: str, with_sources: bool = False) -> MultiMnist:
+def job(*overrides: str) -> MultiMnist:
     """MultiMNIST of the embedded digits."""
-    given = ["dataset.source=digits", *overrides]
-    made = prepare_job("multimnist", given, PAIRS, with_sources)
+    made = prepare_job("multimnist", ["dataset.source=digits", *overrides], PAIRS)
     assert isinstance(made, MultiMnist)
     return made
 
@@ -48,28 +53,15 @@ def source(split: Split) -> PairSource:
 
 
 def make(folder: Path, made_by: ShardJob | None = None, shards: int = 3) -> Manifest:
-    """A whole folder, each of its splits in so many shards."""
+    """A whole folder, the training split in so many shards."""
     made_by = made_by or job()
     folder.mkdir(parents=True, exist_ok=True)
-    fields = {field.name: (field.dtype, field.shape) for field in made_by.list_fields()}
-    made = [
-        write_shard(folder, made_by, part, made_by.build_maker(split))
-        for split, count in made_by.content.splits.items()
-        for part in _divide_parts(split, count, shards)
-    ]
-    whole = Manifest(made_by.content, "pixels", fields, tuple(made))
+    makers = {split: made_by.build_maker(split) for split in made_by.content.splits}
+    parts = divide_into_parts(made_by, shards)
+    made = [write_shard(folder, made_by, part, makers[part.split]) for part in parts]
+    whole = build_manifest(made_by, made)
     manifest.write_manifest(folder, whole)
     return whole
-
-
-def _divide_parts(split: str, count: int, shards: int) -> Sequence[ShardPart]:
-    """Shards of equal size, up to one example."""
-    ends = [count * (place + 1) // shards for place in range(shards)]
-    starts = [0, *ends[:-1]]
-    return [
-        ShardPart(f"{split}-{place:05d}.h5", split, start, end - start)
-        for place, (start, end) in enumerate(zip(starts, ends, strict=True))
-    ]
 
 
 def rehash(folder: Path, name: str) -> Manifest:

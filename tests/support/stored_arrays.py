@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 
-def declare_shape(path: Path, name: str, shape: tuple[int, ...], *, is_packed: bool) -> None:
+def declare_shape(path: Path, name: str, shape: tuple[int, ...]) -> None:
     """Write an .npz again, in which the header of one array declares another shape."""
     with zipfile.ZipFile(path) as archive:
         contents = {member: archive.read(member) for member in archive.namelist()}
@@ -17,7 +17,6 @@ def declare_shape(path: Path, name: str, shape: tuple[int, ...], *, is_packed: b
     described = {"descr": dtype.str, "fortran_order": order, "shape": shape}
     np.lib.format.write_array_header_1_0(header, described)
     contents[f"{name}.npy"] = header.getvalue() + stored.read()
-    method = zipfile.ZIP_DEFLATED if is_packed else zipfile.ZIP_STORED
-    with zipfile.ZipFile(path, "w", method) as archive:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for member, content in contents.items():
             archive.writestr(member, content)

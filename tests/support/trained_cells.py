@@ -1,6 +1,7 @@
 """Cells that a test trains, what they leave in the ledger, and networks with first weights."""
 
 import json
+import signal
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -8,18 +9,18 @@ from typing import Any
 
 import numpy as np
 import torch
+import warm_processes
 from torch import Tensor
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.data.batches import DeviceSplit
-from capsweep.data.splits import prepare_splits
+from capsweep.data.images import prepare_splits
 from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
 from capsweep.lab.evaluation.traces import RoutedCell, find_routed
 from capsweep.ledger.ledger import Ledger, folder_of, load_predictions
-from capsweep.training import build
-from capsweep.training.run import run
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training import RunHooks, build
+from capsweep.training.run import Job, run
 
 TINY_MATRIX = (
     "model=matrix_capsnet",
@@ -32,12 +33,37 @@ TINY_MATRIX = (
     "trainer.accelerator=cpu",
     "logger=csv",
 )
+# Runs a cell, and ends its own process with SIGKILL at an epoch: before its checkpoint is written
+# ("row"), or right after.
+KILLED = """
+import os, signal, sys
+from capsweep.config.cell import Cell
+from capsweep.training.callbacks import EpochRecorder
+from capsweep.training.run import Job, run
+cell, when, last = Cell.from_json(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+keep = EpochRecorder.keep_checkpoint
+def keep_and_kill(self, trainer):
+    if when == "checkpoint":
+        keep(self, trainer)
+    if trainer.current_epoch == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if when == "row":
+        keep(self, trainer)
+EpochRecorder.keep_checkpoint = keep_and_kill
+run(Job(cell))
+"""
 Outputs = tuple[dict[str, Tensor], dict[str, np.ndarray]]
 
 
 def train(cell: Cell, hooks: RunHooks | None = None, **options: Any) -> dict[str, Any]:
     """Run a cell in this process: its result."""
-    return run(cell, places.resolve(cell.config["places"]), hooks, **options)
+    return run(Job(cell, **options), hooks)
+
+
+def kill_at(cell: Cell, when: str, epoch: int) -> None:
+    """Run a cell in a process that ends itself at an epoch, see `KILLED`."""
+    process = warm_processes.run(["-c", KILLED, cell.to_json(), when, str(epoch)])
+    assert process.returncode == -signal.SIGKILL
 
 
 def find_folder(cell: Cell) -> Path:

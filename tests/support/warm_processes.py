@@ -22,9 +22,8 @@ from unittest.mock import patch
 IMPORTED = [
     "torch._dynamo",
     "capsweep.cli",
-    "capsweep.training.run",
+    "capsweep.training.fit",
     "capsweep.sweep.drive",
-    "capsweep.sweep.executors",
 ]
 
 

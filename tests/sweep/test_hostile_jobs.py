@@ -11,17 +11,17 @@ import torch
 
 from capsweep.config import compose
 from capsweep.ledger.ledger import folder_of
-from capsweep.sweep.job import Job, run_job
-from capsweep.tracking.labels import Labels
-from capsweep.training.run_hooks import RunHooks
+from capsweep.tracking.content import Labels
+from capsweep.training import RunHooks
+from capsweep.training.run import Job, run_job
 
 SMALL = ["epochs=1", "limit_batches=1", "batch_size=8", "trainer.accelerator=cpu", "logger=csv"]
 
 # A worker: it has never composed a configuration, and runs what it is handed.
 WORKER = """
 import json, sys
-from capsweep.sweep.job import Job, run_job
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training.run import Job, run_job
+from capsweep.training import RunHooks
 assert not any(name.startswith("capsweep.config.compose") for name in sys.modules)
 for text in json.load(sys.stdin):
     print(json.dumps(vars(run_job(Job.from_json(text), RunHooks()))))

@@ -41,6 +41,12 @@ def p_value() -> float:
     return found.t_test
 
 
+@pytest.mark.parametrize("last", ["x", "3", "9999999999"])
+def test_a_bad_number_of_seeds_to_add_is_refused(last: str) -> None:
+    with pytest.raises(UserError, match=rf"^MORE_SEEDS={last}: must be above the 3 seeds"):
+        more_seeds.plan_looks(spec.load("ablation"), last)
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"looks": [3]}'])
 def test_a_damaged_memory_is_named_with_its_cure(content: str, tmp_path: Path) -> None:
     sweep = spec.load("ablation")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import job_queues
 import pytest
 import torch
 
@@ -22,8 +23,8 @@ from capsweep.sweep.estimates import (
     read_estimates,
 )
 from capsweep.sweep.expand import Point
-from capsweep.training import calibrate, provenance
-from capsweep.training.size import Measurement, Size
+from capsweep.training import provenance
+from capsweep.training.size import Size, calibrate
 
 ONE_STEP = ("epochs=1", "dataset.validation=0", "batch_size=1437")
 MISSING = Entry("missing")
@@ -94,7 +95,7 @@ def test_a_calibration_leaves_nothing_behind(small_cell: Callable[..., Cell]) ->
     torch.manual_seed(3)
     threads = torch.get_num_threads()
     node = places.resolve(cell.config["places"])
-    measured = calibrate.calibrate(cell, node, steps=4)
+    measured = calibrate(cell, node, steps=4)
     assert torch.equal(torch.rand(1), expected)
     assert torch.get_num_threads() == threads
     assert not Path(node.ledger).exists()
@@ -111,7 +112,9 @@ def test_results_count_before_calibrations_and_this_hardware_before_others() -> 
     base = {"shape": cell.shape, "steps": 10, "epochs": 10}
     estimates = Estimates("node")
     assert estimates.estimate(cell) is None
-    estimates.add_measurement(Measurement(cell.shape, "node", 100.0, 0.0, 0.0, {}, None, None, 20))
+    slow = {"seconds_per_step": 100.0, "evaluation_seconds_per_image": 0.0, "startup_seconds": 0.0}
+    one = job_queues.make_measurement(1, name=cell.shape)
+    estimates.add_measurement(one.model_copy(update=slow | {"hardware": "node"}))
     measured = estimates.estimate(cell)
     assert measured == Estimate(100.0, cells=0)
     estimates.add({**base, "hardware": "there", "seconds": {"fit": 500.0, "total": 501.0}})
@@ -183,17 +186,17 @@ def _planned(cell: Cell, entry: Entry) -> plan.PlannedCell:
 def test_the_parts_of_an_array_are_the_whole_each_cell_once_and_even(tmp_path: Path) -> None:
     sweep = choices.load_sweep("ablation", {"SEEDS": "4"})
     cells = plan.make_plan(expand.expand_sweep(sweep), Ledger(tmp_path)).cells
-    parts = [drive.ArrayPart.parse(f"{i}/3").select_cells(cells) for i in (1, 2, 3)]
+    parts = [drive.select_part(cells, (i, 3)) for i in (1, 2, 3)]
     together = [cell.cell.signature for part in parts for cell in part]
     assert sorted(together) == sorted(cell.cell.signature for cell in cells)
     loads = [sum(drive._count_flops(cell) for cell in part) for part in parts]
     assert max(loads) <= min(loads) + max(map(drive._count_flops, cells))
     finished = [replace(c, entry=replace(c.entry, status="done", result={})) for c in cells[:5]]
-    again = drive.ArrayPart.parse("2/3").select_cells([*finished, *cells[5:]])
+    again = drive.select_part([*finished, *cells[5:]], (2, 3))
     assert [c.cell.signature for c in again] == [c.cell.signature for c in parts[1]]
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0"])
 def test_a_part_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=f"SHARD={text}: must be i/n"):
-        drive.ArrayPart.parse(text)
+        drive.parse_part(text)

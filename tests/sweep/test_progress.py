@@ -6,12 +6,10 @@ import pytest
 from clock import Clock
 from rich.console import Console
 
-from capsweep.config import compose
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import progress as progresses
-from capsweep.sweep.estimates import Estimates
-from capsweep.sweep.job import Outcome
 from capsweep.sweep.progress import CellWork, SweepProgress
+from capsweep.training.run import Outcome
 
 ROW = {"epoch": 0}
 
@@ -116,10 +114,3 @@ def test_the_time_left_weighs_cells_by_their_epochs_and_estimates(
     assert progress.describe().endswith("about 2 min left"), "150 s of the third cell"
     progress.on_epoch("c", {"epoch": 59})
     assert progress.describe().endswith("about 0 s left"), "trials may have more than is usual"
-
-
-def test_epochs_without_an_estimate_are_as_long_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    costs, known = Estimates(None), {2: 8.0, 3: 24.0}
-    monkeypatch.setattr(costs, "seconds", lambda cell: known.get(cell.config["epochs"]))
-    works = progresses.estimate_works([compose.cell([f"epochs={n}"]) for n in (2, 3, 5)], costs)
-    assert [work.total for work in works.values()] == [8.0, 24.0, 30.0]

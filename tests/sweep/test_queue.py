@@ -23,13 +23,12 @@ from capsweep.config import compose
 from capsweep.ledger import causes, lease
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.sweep import queue as queues
-from capsweep.sweep.estimates import Estimates
-from capsweep.sweep.job import Job, Outcome, run_job
-from capsweep.sweep.limits import Limits
+from capsweep.sweep.estimates import Estimates, Limits
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.resources import Capacity
-from capsweep.tracking.labels import Labels
-from capsweep.training.run_hooks import RunHooks
+from capsweep.tracking.content import Labels
+from capsweep.training import RunHooks
+from capsweep.training.run import Job, Outcome, run_job
 
 HOUR = 3600.0
 
@@ -56,7 +55,7 @@ def test_a_cell_that_never_advances_fails_after_three_lost_workers(make_queue: M
     job, *_ = [lose_job(queue, LOST, 0, 1) for _ in range(3)]
     assert queue.is_exhausted
     cause = listener.ends[job.cell.signature].cause or ""
-    assert cause.startswith("WorkerLost: killed; 3 workers were lost, the last 3 without a ")
+    assert cause.startswith("WorkerLost: killed; 3 workers in a row were lost without a ")
     assert causes.kind_of_cause(cause) == causes.CauseKind.LOST
     assert len(listener.messages) == 2
     assert queue.ledger.entry(job.cell.signature).status == "failed"

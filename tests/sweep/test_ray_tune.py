@@ -12,10 +12,10 @@ from ray.tune.search import Searcher
 
 from capsweep.ledger import causes
 from capsweep.ledger.causes import CauseKind
-from capsweep.sweep.executors import ray_tune
-from capsweep.sweep.executors.cluster_nodes import ClusterNodes
-from capsweep.sweep.executors.ray_tune import QueueSearcher
-from capsweep.sweep.job import Outcome
+from capsweep.sweep import ray_tune
+from capsweep.sweep.cluster_nodes import ClusterNodes
+from capsweep.sweep.ray_tune import QueueTrials
+from capsweep.training.run import Outcome
 
 REFUSED = Outcome(cause="NodeError: node first has torch 1.0, not 2.0")
 
@@ -34,10 +34,10 @@ class OtherNodes:
         return self.has_other
 
 
-def refuse_first(make_queue: MakeQueue, has_other: bool) -> QueueSearcher:
+def refuse_first(make_queue: MakeQueue, has_other: bool) -> QueueTrials:
     """A searcher of one cell, which its first node refused."""
     queue, _ = make_queue(["seed=0", "resources.gpu=1"])
-    searcher = QueueSearcher(queue, cast(ClusterNodes, OtherNodes(has_other)))
+    searcher = QueueTrials(queue, cast(ClusterNodes, OtherNodes(has_other)))
     searcher.suggest("one")
     queue.on_start(searcher.jobs["one"])
     searcher.end_job("one", REFUSED, "first")

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from job_queues import LOST, NODE_MEMORY, RecordingListener, start_job
+from job_queues import RecordingListener, start_job
 from optuna.trial import TrialState
 
 from capsweep import cli
@@ -15,10 +15,10 @@ from capsweep.report import render, table
 from capsweep.report.table import ResultTable
 from capsweep.sweep import choices, expand, search, trials
 from capsweep.sweep import queue as queues
-from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.search import TrialQueue
 from capsweep.sweep.spec import Sweep
-from capsweep.tracking.labels import labels_of
+from capsweep.tracking.content import labels_of
+from capsweep.training.run import Job, Outcome
 
 SEARCH = """\
 question: Which rate?
@@ -62,13 +62,6 @@ def queue(tmp_path: Path, ledger: Ledger) -> TrialQueue:
     return open_queue(write_search(tmp_path), ledger)
 
 
-def end_next(queue: TrialQueue, outcome: Outcome) -> Job:
-    """The next trial, with its outcome."""
-    job = start_job(queue)
-    queue.on_end(job, outcome)
-    return job
-
-
 def list_states(queue: TrialQueue) -> list[TrialState]:
     """How the trials stand, in the order in which they were drawn."""
     return [trial.state for trial in queue.study.trials]
@@ -93,7 +86,6 @@ def finish_cell(ledger: Ledger, job: Job, value: float) -> None:
     [
         ("", "{dataset: [digits, mnist]}", "dataset=mnist: .*needs validation examples"),
         ("dataset=smallnorb_azimuth", "{batch_size: [8]}", "val/error needs validation examples"),
-        ("", "{batch_size: [8, 0]}", r"batch_size must be in \[1, 1000000\], got 0"),
         ("", '{batch_size: "int(interval(8, 2000000))"}', r"batch_size must be in .* got 2000000"),
     ],
 )
@@ -122,7 +114,7 @@ def test_intervals_belong_to_a_search(tmp_path: Path) -> None:
     lr = 'optim.optimizer.lr: "tag(log, interval(0.0001, 0.01))"'
     iterations = 'routing.num_iters: "int(interval(1, 5))"'
     text = write_space(f"{{{lr}, {iterations}, batch_size: [16, 32]}}")
-    space = write_search(tmp_path, text).arms[0].space
+    space = write_search(tmp_path, text).arms[0]
     assert space.intervals == (
         Interval("optim.optimizer.lr", 0.0001, 0.01, log=True, integer=False),
         Interval("routing.num_iters", 1, 5, log=False, integer=True),
@@ -144,19 +136,12 @@ def test_what_a_search_would_ignore_is_refused(tmp_path: Path, space: str, reaso
         write_search(tmp_path, write_space(space))
 
 
-@pytest.mark.parametrize("outcome", [LOST, NODE_MEMORY], ids=["lost", "memory of its node"])
-def test_a_trial_whose_worker_was_taken_is_tried_again(queue: TrialQueue, outcome: Outcome) -> None:
-    tried = [end_next(queue, outcome).cell.signature for _ in range(2)]
-    assert len(set(tried)) == 1
-    assert list_states(queue) == [TrialState.RUNNING]
-    assert queue.failed == {}
-
-
 def test_a_trial_that_another_process_ended_early_is_not_trained_again(
     queue: TrialQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queues, "LOOK_SECONDS", 0.0)
-    job = end_next(queue, Outcome(elsewhere="cell is being run by process 7 on far"))
+    job = start_job(queue)
+    queue.on_end(job, Outcome(elsewhere="cell is being run by process 7 on far"))
     write_cell(queue.ledger, job, **{"stopped.json": {"epochs": 2}})
     assert start_job(queue).cell.signature != job.cell.signature
     assert list_states(queue)[0] == TrialState.PRUNED
@@ -203,13 +188,8 @@ def test_the_next_driver_finds_in_the_ledger_what_earlier_ones_have_tried(
     write_cell(ledger, jobs[3], **{"error.txt": "ValueError: no"})
     write_cell(ledger, jobs[4])
     second = open_queue(sweep, ledger)
-    assert list_states(second) == [
-        TrialState.COMPLETE,
-        TrialState.COMPLETE,
-        TrialState.PRUNED,
-        TrialState.FAIL,
-        TrialState.WAITING,
-    ]
+    states = ["COMPLETE", "COMPLETE", "PRUNED", "FAIL", "WAITING"]
+    assert [state.name for state in list_states(second)] == states
     assert second.study.best_value == 0.1
     assert second.count_left == 2
     drawn = [start_job(second).cell.signature for _ in range(2)]
@@ -220,7 +200,7 @@ def test_the_next_driver_finds_in_the_ledger_what_earlier_ones_have_tried(
     best, worst = trials.rank_trials(second.search, known)
     assert (best.value, worst.value) == (0.1, 0.3)
     arm = next(arm for arm in sweep.arms if arm.name == best.point.arm)
-    point = expand.make_point(sweep, arm, best.place, 0)
+    point = expand.make_point(arm, best.place, 0)
     assert point.cell.signature == best.point.cell.signature == jobs[1].cell.signature
 
 
@@ -241,7 +221,7 @@ def test_trials_are_rows_of_their_arms_the_best_first_and_live_lines_name_them_a
     write_cell(ledger, jobs[2], **{"error.txt": "ValueError: no"})
     write_cell(ledger, jobs[3], **{"stopped.json": {"epochs": 1}})
     answer = tabulate(sweep, ledger)
-    points = [group.points[0] for group in answer.groups]
+    points = answer.points
     assert [p.cell.signature for p in points] == [jobs[i].cell.signature for i in (1, 0, 2)]
     assert [point.title for point in points] == [queue.names[p.cell.signature] for p in points]
     assert [row.coordinates[0] for row in answer.rows] == [point.arm for point in points]
@@ -304,7 +284,7 @@ def test_trials_count_for_every_search_whose_space_has_them(tmp_path: Path, ledg
     assert count(SEARCH.replace('"interval(0.001, 0.01)"', "[0.5]")) == 0
 
 
-@pytest.mark.parametrize("overrides", [3, "epochs=2", [3], ["no override"], ["seed=1,2"], []])
+@pytest.mark.parametrize("overrides", [3, ["no override"], ["seed=1,2"], []])
 def test_a_cell_whose_overrides_were_altered_is_no_trial(
     overrides: object, queue: TrialQueue, ledger: Ledger
 ) -> None:

@@ -47,10 +47,13 @@ def load(tmp_path: Path) -> Load:
 def test_a_sweep_file_is_read_as_it_is_written(load: Load) -> None:
     sweep = load("", "")
     assert (sweep.name, sweep.question, sweep.baseline) == ("small", "Does it help?", "cnn")
-    assert [override.text for override in sweep.base] == ["experiment=digits"]
     assert sweep.seeds == (0, 1)
-    assert [arm.name for arm in sweep.arms] == ["cnn", "capsnet"]
-    (axis,) = sweep.arms[1].space.axes
+    fixed = {arm.name: [override.text for override in arm.fixed] for arm in sweep.arms}
+    assert fixed == {
+        "cnn": ["experiment=digits", "model=cnn_small"],
+        "capsnet": ["experiment=digits", "model=capsnet_small"],
+    }
+    (axis,) = sweep.arms[1].axes
     assert (axis.key, axis.values) == ("routing.num_iters", (1, 3))
     assert (sweep.rows, sweep.columns, sweep.metric) == (("arm",), ("dataset",), "test/error")
     assert sweep.published.values == ({"arm": "cnn", "value": 0.5},)
@@ -97,7 +100,6 @@ REFUSED = [
     ("routing.num_iters: [1, 3]", "seed: [1, 3]", r"arms\.capsnet: seed is not an axis"),
     ("value: 0.5", "error: 0.5", r"published\.values: .* needs a `value` such as"),
     ("values:", "of: capsnet, values:", r"published\.of: Input should be a valid dict"),
-    ("arm: cnn, v", "arm: cnn, epochs: many, v", r"epochs must be a whole number >= 1, got many"),
     (TEXT, "", r"Input should be a dictionary or an instance"),
     ("Does it help?", "!!python/name:os.system", r"a tag \(!\) or an alias"),
     ("Does it help?", "3", r"question: Input should be a valid string, got 3"),
@@ -124,21 +126,14 @@ def test_a_faulty_file_is_refused_with_its_name_and_the_key(
     ("old", "new"),
     [
         ("[experiment=digits]", "['logger.project=${oc.env: A_SECRET}']"),
-        (FIXED, "fixed: ['logger.project=${oc.env: A_SECRET}']"),
         (AXIS, "      logger.project: ['${oc.env: A_SECRET}', x]\n"),
-        (AXIS, "      logger.project: \"choice('${oc.env: A_SECRET}',x)\"\n"),
-        (
-            AXIS,
-            "      places.storage: ['${oc.env: A_SECRET}']\n      logger.project: "
-            "['${places.storage}']\n",
-        ),
     ],
 )
-def test_a_file_draws_nothing_from_the_environment_that_is_recorded(
+def test_a_file_draws_nothing_from_the_environment(
     old: str, new: str, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A_SECRET", "hunter2")
-    with pytest.raises(ConfigError, match=r"^small\.yaml: arm .*: logger\.project") as caught:
+    with pytest.raises(ConfigError, match=r"^small\.yaml: arm .*: logger\.project may") as caught:
         expand.expand_sweep(load(old, new))
     assert "hunter2" not in str(caught.value)
 
@@ -159,7 +154,7 @@ def test_published_losses_may_be_above_one_and_not_below_zero(load: Load) -> Non
 
 
 def test_a_value_of_an_axis_is_what_the_command_line_reads(load: Load) -> None:
-    (axis,) = load("num_iters: [1, 3]", "gradient: [y, .5, 1e-3, 2024-01-01]").arms[1].space.axes
+    (axis,) = load("num_iters: [1, 3]", "gradient: [y, .5, 1e-3, 2024-01-01]").arms[1].axes
     assert axis.values == overrides.parse("routing.gradient=y,.5,1e-3,2024-01-01").values
 
 

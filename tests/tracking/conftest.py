@@ -1,6 +1,5 @@
 """A tracking process of its own for every test, a server, and cells that are tracked."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,14 +7,13 @@ import pytest
 import wandb_server
 from wandb_server import WandbServer
 
-from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.runtime import terminal
 from capsweep.tracking import tracker
-from capsweep.tracking.labels import Labels
+from capsweep.tracking.content import Labels
 from capsweep.tracking.tracker import Child
-from capsweep.training.run import run
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training import RunHooks
+from capsweep.training.run import Job, run
 
 LABELS = Labels("ablation", "capsnet", "capsnet · T=3 · seed 0", "Does it?", ("ablation", "digits"))
 
@@ -29,7 +27,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Child]]:
     terminal.print_once.cache_clear()
     own: list[Child] = []
     monkeypatch.setattr(tracker, "IDLE", own)
-    monkeypatch.setattr(tracker, "FAULTS", Counter())
+    monkeypatch.setattr(tracker.Tracker, "faults", 0)
     yield own
     for child in own:
         child.kill()
@@ -68,6 +66,6 @@ def train(small_cell: Callable[..., Cell]) -> Callable[..., dict[str, Any]]:
         if "logger=csv" not in overrides:
             overrides = ("logger=wandb", f"logger.max_seconds={patience}", *overrides)
         cell = small_cell(*overrides)
-        return run(cell, places.resolve(cell.config["places"]), RunHooks(**hooks), labels=LABELS)
+        return run(Job(cell, LABELS), RunHooks(**hooks))
 
     return train_cell

@@ -11,7 +11,7 @@ import numpy as np
 from capsweep.config import compose
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content
-from capsweep.tracking.labels import Labels
+from capsweep.tracking.content import Labels
 
 
 def test_everything_of_a_finished_cell_is_in_the_ledger(
@@ -19,7 +19,7 @@ def test_everything_of_a_finished_cell_is_in_the_ledger(
 ) -> None:
     ledger, signature = Ledger(storage / "ledger"), train("logger=csv")["signature"]
     cell = content.read_content(ledger, signature)
-    assert (cell.status, cell.cause, cell.mode) == ("finished", None, "none")
+    assert (cell.status, cell.mode) == ("finished", "none")
     assert (cell.run["group"], cell.run["tags"]) == ("ablation", ["ablation", "digits"])
     assert cell.rows[-1]["train/loss"] == cell.summary["train/loss"]
     assert [(row["step"], "train/loss_step" in row) for row in cell.rows] == [

@@ -12,8 +12,8 @@ from wandb_server import WandbServer
 from capsweep import cli
 from capsweep.config.cell import Cell, flat
 from capsweep.errors import UserError
-from capsweep.tracking import dashboard
-from capsweep.tracking.dashboard import SweepView
+from capsweep.tracking import upload
+from capsweep.tracking.upload import SweepView
 
 # wandb-workspaces 0.4.13 has validators in a style that pydantic is about to drop.
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning")
@@ -30,7 +30,7 @@ def built() -> dict[str, Any]:
 
 def build(view: SweepView) -> dict[str, Any]:
     """The specification as it would be sent; there is no public way to it before it is."""
-    model = dashboard.build_workspace(view, "team", "capsules")._to_model()
+    model = upload.build_workspace(view, "team", "capsules")._to_model()
     return json.loads(model.model_dump_json(by_alias=True, exclude_none=True))
 
 
@@ -54,7 +54,7 @@ def test_the_cells_of_the_sweep_are_grouped_by_arm_and_axes(
     assert (arm, keys) == ("jobType", AXES)
     assert set(keys) <= set(flat(small_cell().science))  # as runs have them
     curves = panels(built, "Run History Line Plot")
-    assert [curve["metrics"] for curve in curves] == [[key] for key in dashboard.CURVES]
+    assert [curve["metrics"] for curve in curves] == [[key] for key in upload.CURVES]
     axes = {(c["xAxis"], c["groupAgg"], c["groupArea"], c["limit"]) for c in curves}
     assert axes == {(axis, "mean", "minmax", 1000) for axis in ("epoch", "step")}
     (bars,) = panels(built, "Bar Chart")
@@ -70,16 +70,16 @@ def test_cells_that_are_too_many_are_found_by_what_was_chosen() -> None:
 
 
 def test_a_workspace_is_renewed_at_its_url(server: WandbServer) -> None:
-    url = dashboard.send_workspace(VIEW, None, "capsules")
+    url = upload.send_workspace(VIEW, None, "capsules")
     assert url.startswith(f"{server.url}/tester/capsules?nw=")
     more = replace(VIEW, cells=["024a17b29d610624"])
-    assert dashboard.send_workspace(more, None, "capsules", url) == url
+    assert upload.send_workspace(more, None, "capsules", url) == url
     (view,) = server.cloud.views.values()
     assert (view["entityName"], view["displayName"]) == ("tester", "capsweep ablation-seeds-1")
     assert "024a17b29d610624" in view["spec"]
     server.mode = "hang"
     with pytest.raises(UserError, match=r"the workspace is not saved: .*in time"):
-        dashboard.send_workspace(VIEW, None, "capsules", url, seconds=2)
+        upload.send_workspace(VIEW, None, "capsules", url, seconds=2)
 
 
 def save_dashboard(storage: Path, *more: str) -> int:
@@ -87,25 +87,26 @@ def save_dashboard(storage: Path, *more: str) -> int:
     return cli.main(["wandb", "dashboard", *words, *more])
 
 
-def test_the_command_prints_what_it_would_send_and_where_it_is(
+def test_the_command_saves_the_sweep_as_chosen_and_prints_where(
     tmp_path: Path, server: WandbServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert save_dashboard(tmp_path, "--dry-run") == 0
-    sent = json.loads(capsys.readouterr().out)
-    assert [section["name"] for section in sent["sections"]] == ["Curves", "Answers"]
-    assert sent["name"] == "capsweep ablation-SEEDS 1"
-    assert sent["runset_settings"]["filters"].count("', '") == 4  # five cells
-    keys = [key["name"] for key in sent["runset_settings"]["groupby"]]
-    assert keys == ["JobType", *(f"{key}.value" for key in AXES)]
     assert save_dashboard(tmp_path) == 0
-    (view,) = server.cloud.views
-    assert view.removeprefix("nw-").partition("-")[0] in capsys.readouterr().out
+    ((name, view),) = server.cloud.views.items()
+    assert name.removeprefix("nw-").partition("-")[0] in capsys.readouterr().out
+    assert view["displayName"] == "capsweep ablation-SEEDS 1"
+    sent = {"entity": "tester", "project": "capsweep", "spec": json.loads(view["spec"])}
+    assert [len(values) for _, _, values in filters(sent)] == [5]  # five cells
+    (runs,) = sent["spec"]["section"]["runSets"]
+    assert [key["name"] for key in runs["grouping"]] == [
+        "jobType",
+        *(f"{key}.value" for key in AXES),
+    ]
 
 
 def test_the_command_tells_why_there_is_no_dashboard(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert save_dashboard(tmp_path) == 2
-    assert "run `wandb login`" in capsys.readouterr().err
+    assert "Use `wandb login`" in capsys.readouterr().err
     assert save_dashboard(tmp_path, "logger=csv") == 2
     assert "use logger=wandb" in capsys.readouterr().err

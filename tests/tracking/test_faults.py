@@ -14,7 +14,7 @@ from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content
 from capsweep.tracking import tracker as tracking
-from capsweep.tracking.labels import Labels
+from capsweep.tracking.content import Labels
 from capsweep.tracking.tracker import Tracker
 
 pytestmark = pytest.mark.slow
@@ -88,21 +88,11 @@ def test_the_calls_of_training_wait_for_nothing_while_a_server_hangs(
     tracker.close(1)  # has no effect
 
 
-def test_after_two_faults_cells_are_offline_and_then_do_not_wait_for_wandb(
-    train: Train,
-    train_lost: Train,
-    server: WandbServer,
-    storage: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_after_two_faults_cells_do_without_wandb(train_lost: Train, server: WandbServer) -> None:
     server.mode = "refuse"
     for seed in range(tracking.PATIENCE):
         assert "401" in train_lost(ONLINE, f"seed={seed}")["tracking_fault"]
     server.mode, asked = "fine", len(server.requests)
-    assert train(ONLINE, "seed=2")["tracking_fault"] is None
-    assert "offline from now on" in capsys.readouterr().err
-    assert len(list(storage.glob("wandb/offline-run-*"))) == 1
-    tracking.FAULTS["offline"] = tracking.PATIENCE
     result = train_lost(ONLINE, "seed=3")
     assert result["tracking_fault"].startswith("W&B failed before")
     assert (result["tracking_seconds"], len(server.requests)) == (0, asked)

@@ -14,7 +14,6 @@ import pytest
 from offline_runs import list_epochs, read_runs
 from wandb_server import WandbServer
 
-from capsweep import cli
 from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content, tracker
@@ -138,21 +137,6 @@ def test_whatever_the_environment_says_each_cell_is_a_run_of_its_own(
     assert "foreign" not in str({**run, "rows": None})
 
 
-def test_off_starts_no_process_leaves_no_file_and_nothing_to_upload(
-    storage: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    started: list[object] = []
-    monkeypatch.setattr(tracker, "Child", started.append)
-    words = ["model=cnn_small", "epochs=1", "limit_batches=1", "trainer.accelerator=cpu"]
-    assert cli.main(["train", *words, f"places.storage={storage}"]) == 0
-    assert "W&B: off (WANDB_MODE=disabled)" in capsys.readouterr().out
-    assert (started, list(storage.glob("**/*wandb*"))) == ([], [])
-    monkeypatch.delenv("WANDB_MODE")
-    assert cli.main(["wandb", "sync", f"STORAGE={storage}"]) == 0
-    assert (started, server.requests) == ([], [])
-
-
 class CutError(Exception):
     """The run is cut short here."""
 
@@ -185,11 +169,10 @@ def test_a_cell_that_was_cut_short_is_one_run_with_one_curve(
 KILLED = """
 import os, signal, sys
 import processes
-from capsweep.config import places
 from capsweep import cli
 from capsweep.config.cell import Cell
-from capsweep.training.run import run
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training.run import Job, run
+from capsweep.training import RunHooks
 
 def end(row):
     if row["epoch"] == 2:
@@ -197,7 +180,7 @@ def end(row):
         os.kill(os.getpid(), signal.SIGKILL)
 
 cell = Cell.from_json(sys.argv[1])
-run(cell, places.resolve(cell.config["places"]), RunHooks(on_epoch=end))
+run(Job(cell), RunHooks(on_epoch=end))
 """
 
 

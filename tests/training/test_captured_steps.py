@@ -14,8 +14,7 @@ from capsweep.data.batches import Batch
 from capsweep.model.capsules import NetworkOutput
 from capsweep.model.losses import cross_entropy
 from capsweep.training.graphs import StepGraphs
-from capsweep.training.objective import Objective, SplitMetrics
-from capsweep.training.step import TrainingStep
+from capsweep.training.step import Objective, SplitMetrics, TrainingStep
 
 
 class Small(nn.Module):

@@ -40,17 +40,12 @@ def declared(small_cell: Callable[..., Cell]) -> Declared:
     return make
 
 
-def test_numbers_depend_neither_on_the_store_nor_on_the_shards(
+def test_numbers_do_not_depend_on_the_shards(
     declared: Declared, small_cell: Callable[..., Cell], tmp_path: Path
 ) -> None:
-    with_sources = shard_folders.job(with_sources=True)
     results, cells = [], []
-    for name, made_by, options in (
-        ("three", with_sources, {"shards": 3}),
-        ("seven", with_sources, {"shards": 7}),
-        ("composed images alone", shard_folders.job(), {"shards": 2}),
-    ):
-        whole = shard_folders.make(tmp_path / name, made_by, **options)
+    for name, shards in (("three", 3), ("seven", 7)):
+        whole = shard_folders.make(tmp_path / name, shards=shards)
         cell = declared(whole, tmp_path / name, f"places.storage={tmp_path / name / 'out'}")
         results.append(train(cell))
         cells.append(cell)
@@ -59,8 +54,8 @@ def test_numbers_depend_neither_on_the_store_nor_on_the_shards(
     assert {"train/reconstruction", "test/segmentation"} <= set(results[0]["metrics"])
     assert len({result["test_sha256"] for result in results}) == 1
     # Files are hashed, and not what is in them: each making is data of its own.
-    assert len({result["data"]["train"] for result in results}) == 3
-    composed = {name for name in results[2]["data"] if name.startswith("digits.")}
+    assert len({result["data"]["train"] for result in results}) == 2
+    composed = {name for name in results[1]["data"] if name.startswith("digits.")}
     assert composed == {"digits.train", "digits.test"}
     composed = ["dataset=multimnist", "dataset.source=digits", "dataset.batches.test_examples=50"]
     on_the_fly = train(small_cell(*composed, "batch_size=16", NO_DECODER, "epochs=1"))
@@ -74,7 +69,7 @@ def test_a_finished_cell_is_asked_again_without_its_training_shards(
     declared: Declared, tmp_path: Path
 ) -> None:
     folder = tmp_path / "shards"
-    whole = shard_folders.make(folder, shard_folders.job(with_sources=True))
+    whole = shard_folders.make(folder)
     cell = declared(whole, folder)
     result = train(cell)
     provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
@@ -110,9 +105,9 @@ def test_a_decoder_without_digits_to_draw_is_refused_with_each_cure(
     manifest.write_manifest(tmp_path / "shards", absent)
     cell = declared(absent, tmp_path / "shards", f"places.data={tmp_path}")
     cell.config["dataset"]["reader"]["mirrors"] = []
-    with pytest.raises(DataError, match=r"no digits alone, .* cannot be made of mnist: .*mnist"):
+    with pytest.raises(DataError, match=r"digits alone, .* cannot be made of mnist: .*mnist"):
         build.build_source(cell.config).check(str(tmp_path))
-    with pytest.raises(DataError, match="--with-sources, or train without a decoder: loss"):
+    with pytest.raises(DataError, match="or train without a decoder: loss"):
         train(cell)
 
 

@@ -9,7 +9,7 @@ from trained_cells import train
 
 from capsweep.config import compose
 from capsweep.config.places import resolve
-from capsweep.training import calibrate, devices
+from capsweep.training import devices, size
 
 MIB = 2**20
 
@@ -67,7 +67,7 @@ def test_a_sweep_expects_at_least_what_a_captured_cell_takes(tmp_path: Path) -> 
             *("dataset=digits", f"places.storage={tmp_path}"),
         ]
     )
-    measured = calibrate.calibrate(cell, resolve(cell.config["places"]))
+    measured = size.calibrate(cell, resolve(cell.config["places"]))
     gc.collect()
     recorded = train(cell)["peak_memory_bytes"]["gpu"]
     taken = measured.peak_memory_bytes["gpu"]

@@ -8,7 +8,7 @@ from laws import at_most_examples
 from torch import Tensor
 
 from capsweep.data.batches import Batch
-from capsweep.training.objective import (
+from capsweep.training.step import (
     SMALLEST_INTENSITY,
     Losses,
     SplitMetrics,

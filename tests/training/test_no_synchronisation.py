@@ -14,14 +14,14 @@ from routing_variants import IMPLEMENTATIONS, TOYS
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from capsweep.config import compose, places
+from capsweep.config import compose
 from capsweep.data.batches import Batch
-from capsweep.model.routing.normalisers import NORMALISERS
+from capsweep.model.routing.dynamic import NORMALISERS
 from capsweep.model.votes import ConvolutionalVotes, Votes
 from capsweep.training import build
 from capsweep.training.module import CapsuleTask
-from capsweep.training.objective import SplitMetrics
-from capsweep.training.run import run
+from capsweep.training.run import Job, run
+from capsweep.training.step import SplitMetrics
 
 # What gives the host a number, or a size that depends on numbers.
 WAITS = (
@@ -103,7 +103,7 @@ def test_no_step_waits_for_the_device(
     ]
     here = [f"places.storage={storage}", "trainer.accelerator=cpu"]
     cell = compose.cell([*overrides, *short, *here])
-    run(cell, places.resolve(cell.config["places"]))
+    run(Job(cell))
     assert waits.steps == STEPS - 2
     assert not waits.found, waits.found[0]
 

@@ -14,7 +14,7 @@ from capsweep.data.batches import Batch
 from capsweep.model.capsules import NetworkOutput
 from capsweep.model.losses import spread_loss
 from capsweep.training import build
-from capsweep.training.objective import Losses, Objective
+from capsweep.training.step import Losses, Objective
 
 WEIGHT = 0.01
 

@@ -14,7 +14,7 @@ from capsweep.config import compose, package_files, places
 from capsweep.config.cell import Cell
 from capsweep.config.validation import count_validation_examples
 from capsweep.ledger.ledger import folder_of
-from capsweep.training.run import run
+from capsweep.training.run import Job, run
 
 pytestmark = pytest.mark.slow
 
@@ -26,14 +26,14 @@ assert len(PRESETS) >= 20
 TEST_EXAMPLES = 6
 
 # Data sets that need no files; what writes those of the others.
-EMBEDDED = ("capsweep.data.official.DigitsReader", "capsweep.data.sign.SignReader")
+EMBEDDED = ("capsweep.data.digits.DigitsReader", "capsweep.data.digits.SignReader")
 WRITE: dict[str, Callable[..., list[str]]] = {
-    "capsweep.data.official.IdxReader": official_files.write_idx,
+    "capsweep.data.digits.IdxReader": official_files.write_idx,
     "capsweep.data.cifar10.Cifar10Reader": official_files.write_cifar10,
     "capsweep.data.smallnorb.SmallNorbReader": official_files.write_smallnorb,
     "capsweep.data.smallnorb.NovelViewpoints": official_files.write_viewpoints,
-    "capsweep.data.official.SvhnReader": official_files.write_svhn,
-    "capsweep.data.official.AffnistTest": official_files.write_affnist,
+    "capsweep.data.digits.SvhnReader": official_files.write_svhn,
+    "capsweep.data.affine.AffnistTest": official_files.write_affnist,
 }
 
 
@@ -70,7 +70,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def test_a_preset_trains_two_steps_and_is_evaluated(preset: str, folder: Path) -> None:
     cell = small(preset, folder)
     here = places.resolve(cell.config["places"])
-    result = run(cell, here)
+    result = run(Job(cell))
     assert (result["status"], result["epochs"], result["steps"]) == ("finished", 1, 2)
     metrics = result["metrics"]
     assert all(math.isfinite(value) for value in metrics.values())

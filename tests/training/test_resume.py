@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,31 +10,15 @@ from typing import Any
 import pytest
 import shard_folders
 import torch
-import warm_processes
-from trained_cells import assert_equal, find_folder, train
+from trained_cells import assert_equal, find_folder, kill_at, train
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.errors import DataError
 from capsweep.shards.reader import declare_data_set
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training import RunHooks
 
 EPOCHS = 5
-
-# Runs a cell, and ends its own process with SIGKILL once an epoch is written.
-KILLED = """
-import os, signal, sys
-from capsweep.config import places
-from capsweep.config.cell import Cell
-from capsweep.errors import DataError
-from capsweep.training.run import run
-from capsweep.training.run_hooks import RunHooks
-cell, last = Cell.from_json(sys.argv[1]), int(sys.argv[2])
-def kill(row):
-    if row["epoch"] == last:
-        os.kill(os.getpid(), signal.SIGKILL)
-run(cell, places.resolve(cell.config["places"]), RunHooks(on_epoch=kill))
-"""
 
 
 def make_resumable(storage: Path, *overrides: str) -> Cell:
@@ -100,15 +83,9 @@ def assert_resumed_is_unbroken(
     unbroken, broken = (make_resumable(tmp_path / name, *model) for name in ("unbroken", "broken"))
     train(unbroken)
     for last in killed_after:
-        kill_after(broken, last)
+        kill_at(broken, "row", last)
     train(broken)
     assert_equal(broken, unbroken)
-
-
-def kill_after(cell: Cell, last: int) -> None:
-    """Run a cell in a process that does not outlive the epoch `last`."""
-    process = warm_processes.run(["-c", KILLED, cell.to_json(), str(last)])
-    assert process.returncode == -signal.SIGKILL
 
 
 def flip_bits(path: Path) -> None:

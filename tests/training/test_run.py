@@ -21,11 +21,10 @@ from capsweep.config.cell import Cell, signature
 from capsweep.data.batches import Batch, EvaluationParts, TrainLoader
 from capsweep.errors import NonFiniteLossError
 from capsweep.ledger import causes
-from capsweep.training import build, fit
+from capsweep.training import RunHooks, StopFlag, build, module
 from capsweep.training.callbacks import choose_interval
 from capsweep.training.module import CapsuleTask
-from capsweep.training.objective import Losses
-from capsweep.training.run_hooks import RunHooks, StopFlag
+from capsweep.training.step import Losses
 
 
 @pytest.fixture
@@ -54,13 +53,6 @@ def test_the_cell_directory_holds_what_the_design_promises(
     known = {key: value for key, value in last.items() if key.startswith(("train/", "val/"))}
     assert known.items() <= result["metrics"].items()
     assert first["train/loss"] != last["train/loss"]
-
-
-def test_a_result_says_which_images_and_labels_it_is_of(ran: tuple[Cell, dict, Path]) -> None:
-    cell, result, path = ran
-    splits = build.build_source(cell.config).read("")
-    assert result["data"] == {"train": splits.train.digest, "test": splits.test.digest}
-    assert json.loads((path / "result.json").read_text())["data"] == result["data"]
 
 
 def test_points_inside_an_epoch_are_the_mean_losses_of_the_steps_between_them(
@@ -93,7 +85,9 @@ def test_the_weights_load_without_pickle_and_give_the_predictions_and_their_erro
     weights, stored = read_outputs(cell)
     network = build.build_network(cell.config)
     network.load_state_dict(weights)
-    test = build.build_reader(cell.config).read("").test
+    splits = build.build_reader(cell.config).read("")
+    assert result["data"] == {"train": splits.train.digest, "test": splits.test.digest}
+    test = splits.test
     scores = network(test.images_NCHW.float() / 255).scores_BN.detach().numpy()
     np.testing.assert_allclose(scores, stored["scores"], atol=1e-5)
     wrong = np.mean(stored["scores"].argmax(axis=1) != stored["labels"])
@@ -115,6 +109,7 @@ def test_provenance_names_code_data_hardware_and_command(ran: tuple[Cell, dict, 
         "tf32": False,
     }
     assert provenance["hardware"]["cores"] >= 1
+    assert provenance["graphs"] == "off: no GPU"
     assert result["gpu_hours"] == 0.0
     assert result["test_sha256"] is None  # images of files are known by those
 
@@ -164,7 +159,7 @@ def test_a_cell_that_is_told_to_end_while_it_is_tested_is_finished(
             os.kill(os.getpid(), signal.SIGTERM)
         step(self, batch, batch_idx)
 
-    monkeypatch.setattr(fit, "EVALUATION_BATCH", 100)  # two of them are tested
+    monkeypatch.setattr(module, "EVALUATION_BATCH", 100)  # two of them are tested
     monkeypatch.setattr(CapsuleTask, "test_step", signal_test)
     before = signal.getsignal(signal.SIGTERM)
     with stop_flag.handling_sigterm():

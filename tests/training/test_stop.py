@@ -1,13 +1,11 @@
 """Training that ends at a given accuracy, of held-out digits and never of test digits."""
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import warm_processes
-from trained_cells import assert_equal, find_folder, read_rows, train
+from trained_cells import assert_equal, find_folder, kill_at, read_rows, train
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
@@ -16,26 +14,6 @@ from capsweep.training import callbacks
 
 EPOCHS = 5
 
-# Runs a cell, and ends its own process with SIGKILL at an epoch: before its checkpoint is written
-# ("row"), or right after.
-KILLED = """
-import os, signal, sys
-from capsweep.config import places
-from capsweep.config.cell import Cell
-from capsweep.training.callbacks import ResumeCheckpoint
-from capsweep.training.run import run
-cell, when, last = Cell.from_json(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-keep = ResumeCheckpoint.on_train_epoch_end
-def kept_and_killed(self, trainer, module):
-    if when == "checkpoint":
-        keep(self, trainer, module)
-    if trainer.current_epoch == last:
-        os.kill(os.getpid(), signal.SIGKILL)
-    if when == "row":
-        keep(self, trainer, module)
-ResumeCheckpoint.on_train_epoch_end = kept_and_killed
-run(cell, places.resolve(cell.config["places"]))
-"""
 Ran = tuple[Cell, dict[str, Any]]
 
 
@@ -85,12 +63,6 @@ def test_training_ends_after_the_first_epoch_that_reaches_the_accuracy(
     assert last.items() <= result["metrics"].items()
     assert "test/error" in result["metrics"]
     assert not (find_folder(cell) / "resume.ckpt").exists()
-
-
-def kill_at(cell: Cell, when: str, epoch: int) -> None:
-    """Run the cell in a process that ends itself there."""
-    process = warm_processes.run(["-c", KILLED, cell.to_json(), when, str(epoch)])
-    assert process.returncode == -signal.SIGKILL
 
 
 def assert_same(broken: Cell, unbroken: Ran) -> None:

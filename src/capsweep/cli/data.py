@@ -1,4 +1,4 @@
-"""`capsweep data`: make data sets of shards, verify them, look at them."""
+"""`capsweep data`: make data sets of shards, and verify them."""
 
 import argparse
 import pkgutil
@@ -8,7 +8,6 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-import numpy as np
 from rich.progress import Progress
 
 import data_prep
@@ -17,27 +16,20 @@ from capsweep.config import compose, places
 from capsweep.config.overrides import render
 from capsweep.data.images import TestedElsewhere
 from capsweep.errors import ConfigError, UserError
-from capsweep.report import pictures
 from capsweep.runtime import terminal
 from capsweep.runtime.terminal import count_of
-from capsweep.shards import making, making_plan, verify
-from capsweep.shards.groups import read_range
-from capsweep.shards.layout import MULTIMNIST, ShardJob, read_number
-from capsweep.shards.making import FINISHED, INTERRUPTED, MakingResult, TaskRunner
-from capsweep.shards.making_plan import MakingPlan
-from capsweep.shards.manifest import DataSetContent, Manifest, read_manifest
-from capsweep.shards.reader import StoredRanges, declare_data_set
-from capsweep.storage.files import write_atomically
+from capsweep.shards import making, verify
+from capsweep.shards.layout import MULTIMNIST, ShardJob
+from capsweep.shards.making import FINISHED, INTERRUPTED, MakingPlan, MakingResult, TaskRunner
+from capsweep.shards.manifest import INDEX, DataSetContent, Manifest, ShardPart, read_manifest
+from capsweep.shards.reader import declare_data_set
 from capsweep.storage.stores import is_url
 from capsweep.training import build
 
-EXAMPLES = 10  # of each split in a picture
 SHARDS = "multimnist_shards"  # the data set of conf/ that reads MultiMNIST
 
 
-def prepare_job(
-    name: str, overrides: Sequence[str], pairs: int | None, with_sources: bool
-) -> ShardJob:
+def prepare_job(name: str, overrides: Sequence[str], pairs: int | None) -> ShardJob:
     """Return the job of `data_prep/NAME.py`, with its source images.
 
     Raises ConfigError naming the key, DataError where the images are not there.
@@ -51,7 +43,7 @@ def prepare_job(
     reader = build.build_reader(config)
     reader = reader.reader if isinstance(reader, TestedElsewhere) else reader
     digits = reader.read(str(places.resolve(config["places"]).data))
-    return module.prepare_job(config["dataset"], digits, pairs, with_sources)
+    return module.prepare_job(config["dataset"], digits, pairs)
 
 
 def _list_places(parsed: argparse.Namespace) -> list[str]:
@@ -68,13 +60,13 @@ def run_make(parsed: argparse.Namespace) -> int:
     """Write what is missing of a data set."""
     run_tasks, overrides = _choose_runner(parsed), [*parsed.overrides, *_list_places(parsed)]
     pairs, shards = (_read_count(parsed, name) for name in ("PAIRS", "SHARDS"))
-    job = prepare_job(parsed.name, overrides, pairs, parsed.with_sources)
+    job = prepare_job(parsed.name, overrides, pairs)
     data = _find_data(overrides)
     folder = f"{data}/{parsed.name}" if parsed.storage is None else parsed.storage
     if is_url(folder) or not folder:
         cure = "copy the finished folder into the object store"
         raise UserError(f"STORAGE={folder}: must be a folder of a file system; {cure}")
-    plan = making_plan.make_plan(job, Path(places.absolute(folder)), shards)
+    plan = making.make_plan(job, Path(places.absolute(folder)), shards)
     print(*_describe_plan(plan), sep="\n", flush=True)
     if parsed.dry_run:
         return 0
@@ -116,12 +108,15 @@ def _describe_content(content: DataSetContent, folder: Path) -> Iterator[str]:
     yield f"fingerprint: {content.fingerprint}"
 
 
-def _describe_plan(plan: MakingPlan) -> Iterator[str]:
-    content = plan.job.content
-    yield from _describe_content(content, plan.folder)
+def _describe_splits(content: DataSetContent, parts: Sequence[ShardPart]) -> Iterator[str]:
     for split, examples in content.splits.items():
-        shards = plan.identity[f"shards.{split}"]
+        shards = sum(part.split == split for part in parts)
         yield f"{f'{split}:':<12} {count_of(examples, 'example')} in {count_of(shards, 'shard')}"
+
+
+def _describe_plan(plan: MakingPlan) -> Iterator[str]:
+    yield from _describe_content(plan.job.content, plan.folder)
+    yield from _describe_splits(plan.job.content, plan.parts)
     yield f"disk:        about {plan.missing_bytes:,} bytes to be written, {plan.free:,} are free"
     if present := len(plan.parts) - len(plan.missing):
         yield f"there:       {count_of(present, 'shard')} finished before; each is checked"
@@ -129,30 +124,28 @@ def _describe_plan(plan: MakingPlan) -> Iterator[str]:
 
 def _describe_result(plan: MakingPlan, result: MakingResult, data: str) -> Iterator[str]:
     whole, total = len(result.shards), len(plan.parts)
-    made = sum(outcome.is_made for outcome in result.outcomes)
-    yield f"{count_of(made, 'shard')} made, {whole - made:,} kept, of {total:,}"
+    yield f"{count_of(result.made, 'shard')} made, {whole - result.made:,} kept, of {total:,}"
     for cause, names in result.failures.items():
         yield f"FAILED {len(names):,}: {', '.join(names[:3])}: {cause}"
     if result.status == FINISHED:
-        yield f"whole: {plan.folder / 'index.json'}"
-        yield f"train on it: {_make_train_command(plan.folder, plan.job.content, data)}"
+        yield f"whole: {plan.folder / INDEX}"
+        yield f"train on it: {_make_train_command(plan.folder, read_manifest(plan.folder), data)}"
         return
     ended = "interrupted" if result.status == INTERRUPTED else "not whole"
     missing = f"{count_of(total - whole, 'shard')} missing"
     yield f"{ended}: {plan.folder}: {missing}; run the same command again, which makes them alone"
 
 
-def _make_train_command(folder: Path, content: DataSetContent, data: str) -> str:
+def _make_train_command(folder: Path, manifest: Manifest, data: str) -> str:
     """Return `capsweep train ...` on MultiMNIST in a folder. data: where all data sets are."""
+    content = manifest.content
     if content.dataset != MULTIMNIST:
         return "no data set of conf/ reads it"
     words = [f"dataset={SHARDS}", *declare_data_set(content), render("places.data", data)]
     dataset = compose.cell(words).config["dataset"]
-    digit = compose.cell([f"dataset={content.origin.name}"]).config["dataset"]["image_shape"]
-    margin = read_number(content.settings, "margin")
-    shape = [digit[0], *(side + 2 * margin for side in digit[1:])]
-    if shape != list(dataset["image_shape"]):
-        words.append(render("dataset.image_shape", shape))
+    _, shape = manifest.fields["images"]
+    if [*shape] != list(dataset["image_shape"]):
+        words.append(render("dataset.image_shape", [*shape]))
     if (tests := content.splits.get("test", 0)) < dataset["batches"]["test_examples"]:
         words.append(f"dataset.batches.test_examples={tests}")
     place = folder.resolve()
@@ -162,57 +155,15 @@ def _make_train_command(folder: Path, content: DataSetContent, data: str) -> str
 
 
 def run_verify(parsed: argparse.Namespace) -> int:
-    """Print every fault of a folder; 1 where there is one."""
+    """Print what a folder holds, how to train on it, and its faults; 1 where there is one."""
     manifest = read_manifest(parsed.path)
-    faults = verify.verify_folder(parsed.path, manifest)
-    for line in (*faults, *dict.fromkeys(f"{fault.kind}: {fault.cure}" for fault in faults)):
-        print(line)
+    print(*_describe_content(manifest.content, parsed.path), sep="\n")
+    print(*_describe_splits(manifest.content, manifest.shards), sep="\n")
+    data = _find_data(_list_places(parsed))
+    print(f"train on it: {_make_train_command(parsed.path, manifest, data)}", flush=True)
+    faults = verify.list_faults(parsed.path, manifest)
+    print(*faults, sep="\n", end="\n" * bool(faults))
     verdict = count_of(len(faults), "fault") if faults else "whole"
     read = f"{manifest.content.dataset}, {count_of(len(manifest.shards), 'shard')}, all read"
     print(f"{parsed.path}: {verdict} ({read})")
     return 1 if faults else 0
-
-
-def run_info(parsed: argparse.Namespace) -> None:
-    """Print what a manifest says, and draw examples."""
-    manifest = read_manifest(parsed.path)
-    picture = parsed.picture or Path(f"{parsed.path.resolve().name or 'shards'}-examples.png")
-    grid = _make_grid(parsed.path, manifest)
-    write_atomically(picture, lambda file: file.write(pictures.draw_grid(grid)))
-    print(*_describe_manifest(parsed.path, manifest), sep="\n")
-    data = _find_data(_list_places(parsed))
-    print(f"train on it: {_make_train_command(parsed.path, manifest.content, data)}")
-    print(f"picture:     {picture.resolve()}")
-
-
-def _describe_manifest(folder: Path, manifest: Manifest) -> Iterator[str]:
-    content = manifest.content
-    yield from _describe_content(content, folder)
-    yield f"origin:      sha256 {content.origin.sha256}"
-    for split, examples in content.splits.items():
-        sizes = [shard.bytes for shard in manifest.shards_of(split)]
-        text = f"{count_of(examples, 'example')} in {count_of(len(sizes), 'shard')}"
-        yield f"{f'{split}:':<12} {text}, {sum(sizes):,} bytes"
-    for name, (dtype, shape) in manifest.fields.items():
-        yield f"{f'{name}:':<12} {dtype} {'x'.join(map(str, shape)) or 'number'} of each example"
-
-
-def _make_grid(folder: Path, manifest: Manifest) -> pictures.Grid:
-    """Return the first examples of each split."""
-    content = manifest.content
-    count = min(EXAMPLES, *content.splits.values())
-    tiles_RKHW3, below = [], []
-    for split in content.splits:
-        stored = StoredRanges(folder, manifest, split, ["images", "labels"])
-        arrays = read_range(stored, 0, count)
-        tiles_RKHW3.append(pictures.to_rgb(arrays["images"] / 255))
-        labels_KL = arrays["labels"].reshape(count, -1)
-        below.append([", ".join(map(str, labels_L)) for labels_L in labels_KL])
-    return pictures.Grid(
-        np.stack(tiles_RKHW3),
-        list(content.splits),
-        [f"example {k}" if k == 0 else str(k) for k in range(count)],
-        f"{content.dataset} of {content.origin.name}",
-        f"The first examples of each split, below each its class. {content.fingerprint}.",
-        below=below,
-    )

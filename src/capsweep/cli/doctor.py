@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from capsweep.cli.sweep_options import choose_places
 from capsweep.config import compose, places
+from capsweep.config.overrides import expand_word
+from capsweep.config.words import BY_NAME
 from capsweep.errors import ConfigError, UserError
 from capsweep.storage.stores import open_store, prove_writable
 from capsweep.tracking import mode as wandb_mode
@@ -80,7 +81,8 @@ def check_ray() -> Iterator[Finding]:
 
 def check_places(parsed: argparse.Namespace) -> Iterator[Finding]:
     """Storage, data and ledger of a cell that runs here."""
-    node_places = places.resolve(compose.cell(choose_places(parsed)).config["places"])
+    typed = [expand_word(n, value) for n, value in parsed.words.items() if BY_NAME[n].is_place]
+    node_places = places.resolve(compose.cell(typed).config["places"])
     try:
         places.prepare(node_places)
         prove_writable(open_store(node_places.ledger))

@@ -176,20 +176,15 @@ def _print_failure(ledger: Ledger, group: Sequence[listing.ListedCell]) -> None:
 
 
 def run_verify(parsed: argparse.Namespace) -> int:
-    """Print a line for each fault of some cells, or of all, and for what nothing proves."""
-    from capsweep.ledger import verify
-
+    """Print a line for each fault of some cells, or of all."""
     ledger = open_ledger(parsed)
     cells = _select_cells(ledger, parsed.signature)
-    faults = [fault for cell in cells for fault in verify.find_faults(ledger, cell)]
-    results = {cell: ledger.read_result(cell) for cell in cells}
-    finished = {cell: result for cell, result in results.items() if result is not None}
-    unproven = [cell for cell, result in finished.items() if not stored_files.is_signed(result)]
-    for line in (*faults, *(f"{cell}: no digests; nothing proves its result" for cell in unproven)):
-        print(line)
+    faults = [fault for cell in cells for fault in upkeep.find_faults(ledger, cell)]
+    finished = sum(ledger.read_result(cell) is not None for cell in cells)
+    for fault in faults:
+        print(fault)
     counts = count_of(len(cells), "cell"), count_of(len(faults), "fault")
-    remark = f" ({len(unproven)} without digests)" if unproven else ""
-    print(f"{counts[0]}, {len(finished)} of them finished{remark}: {counts[1]}")
+    print(f"{counts[0]}, {finished} of them finished: {counts[1]}")
     return 1 if faults else 0
 
 
@@ -276,7 +271,7 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
         return 0
     if recipe.cell is None:
         raise UserError(f"{signature}: this code cannot run it; the lines above say why")
-    if (recorded := reproduce.read_making(ledger, signature)) is None:
+    if ledger.read_result(signature) is None:
         raise UserError(
             f"{signature}: it has no result to compare with; the line above runs it, and "
             "`capsweep ledger show` says how it ended"
@@ -285,15 +280,9 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
     apart = join(places.absolute(storage), f"reproduced/{name}")
     reproduce.run_apart(recipe.cell.overrides, storage, apart, settings)
     print(f"# made again in {apart}")
-    again = reproduce.read_making(Ledger(apart), signature)
-    assert again is not None
-    for line in reproduce.compare_metrics(recorded.metrics, again.metrics):
-        print(line)
-    if recorded.metrics == again.metrics:
-        return 0
-    for line in reproduce.explain_difference(recorded, again):
-        print(line)
-    return 1
+    is_equal, lines = reproduce.compare_results(ledger, Ledger(apart), signature)
+    print(*lines, sep="\n")
+    return 0 if is_equal else 1
 
 
 def _list_settings(parsed: argparse.Namespace) -> list[str]:

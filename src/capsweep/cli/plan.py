@@ -4,12 +4,11 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
-from capsweep.cli import sweep_options
 from capsweep.config import compose, places
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import grid
 from capsweep.runtime import terminal
-from capsweep.sweep import expand, plan, trials
+from capsweep.sweep import choices, expand, plan, trials
 from capsweep.sweep.estimates import calibrate_cells, read_estimates
 from capsweep.training.size import Layer, measure_layers
 
@@ -20,8 +19,8 @@ NOTE = "FLOPs and votes per image. FLOPs: of matrix products and convolutions of
 
 def run_plan(parsed: argparse.Namespace) -> None:
     """Print the plan as a table, or for programs."""
-    sweep = sweep_options.load_sweep(parsed)
-    points = expand.set_accuracies(sweep, sweep_options.list_points(sweep))
+    sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
+    points = expand.set_accuracies(sweep, trials.list_points(sweep))
     node_places = places.resolve(points[0].cell.config["places"])
     ledger = Ledger(node_places.ledger)
     planned = plan.make_plan(points, ledger)
@@ -50,14 +49,14 @@ def run_info(parsed: argparse.Namespace) -> None:
     cell = compose.cell(parsed.overrides)
     layers = measure_layers(cell.config)
     console = terminal.make_console()
-    terminal.print_line(console, f"cell {cell.signature}")
+    console.out(f"cell {cell.signature}")
     rows = [_make_row(layer.name, layer.output_shape, [layer]) for layer in layers]
     rows.append(_make_row("total", None, layers))
     terminal.print_table(console, grid.grid_terminal(None, COLUMNS, rows))
     for layer in layers:
         if layer.children_without_parent:
             text = f"{layer.name}: {layer.children_without_parent} children have no parent"
-            terminal.print_line(console, text)
+            console.out(text)
     terminal.print_paragraph(console, NOTE)
 
 

@@ -1,18 +1,29 @@
-"""`capsweep sweep`: run what is missing of a sweep, here or on a cluster, then print its table."""
+"""`capsweep sweep`: run what is missing of a sweep, here or as a job of a cluster, then print its
+table; `attach`, `status` and `stop`: sweeps that run as jobs of a cluster.
+"""
 
 import argparse
+import time
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from capsweep.cli import jobs, sweep_options
 from capsweep.cluster import driver
-from capsweep.config import places
+from capsweep.config import compose, places
 from capsweep.config.words import split_words
 from capsweep.errors import ConfigError, UserError
 from capsweep.runtime import terminal
-from capsweep.sweep import drive, limits, more_seeds
+from capsweep.sweep import choices, drive, estimates, more_seeds, trials
+from capsweep.sweep.drive import RunOptions
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
+
+if TYPE_CHECKING:  # it imports Ray
+    from capsweep.cluster.client import Jobs, SweepJob
+
+# As Ctrl-C of a sweep that runs here: what waits for its end is not to go on as if it had ended.
+DETACHED = STOPPED = 130
+KILLED = 128  # and the number of the signal, as a shell says it
 
 
 def run_sweep(parsed: argparse.Namespace) -> int:
@@ -20,80 +31,18 @@ def run_sweep(parsed: argparse.Namespace) -> int:
     sweep, points, config = _load(parsed)
     for note in () if parsed.here else sweep.notes:  # once: where it was typed
         print(note, flush=True)
-    if parsed.here and (words := driver.with_node_places(_list_words(parsed), config)) is not None:
-        values, overrides = split_words("sweep", words)
+    words = _list_words(parsed)
+    if parsed.here and (there := driver.with_node_places(words, config)) is not None:
+        values, overrides = split_words("sweep", there)
         parsed = argparse.Namespace(**{**vars(parsed), "words": values, "overrides": overrides})
         sweep, points, config = _load(parsed)
-    # What is wrong with these is said here, and not in the log of a job.
-    limits.read_limits(parsed.budget, parsed.max_hours)
-    if parsed.more_seeds is not None:
-        more_seeds.plan_looks(sweep, parsed.more_seeds)  # known before the first cell is trained
-    exit_status = _submit_sweep(parsed, sweep, config)
-    if exit_status is not None:
-        return exit_status
-    with driver.interrupted_by_sigterm():
-        return _run_here(sweep, points, parsed)
-
-
-def _load(parsed: argparse.Namespace) -> tuple[Sweep, list[Point], Mapping[str, Any]]:
-    """Return a sweep, its points, and the configuration of the first, which says where it runs.
-
-    The points of a search are those that it is checked by.
-    """
-    sweep = sweep_options.load_sweep(parsed)
-    points = sweep_options.list_points(sweep)
-    return sweep, points, points[0].cell.config
-
-
-def _run_here(sweep: Sweep, points: list[Point], parsed: argparse.Namespace) -> int:
-    console = terminal.make_console()
-    options = _read_options(parsed)  # one for both runs: its bounds are those of the command
-    if sweep.search is not None:
-        from capsweep.sweep import search
-
-        ended = search.run(sweep, options, console)
-    else:
-        ended = drive.run_in_order(sweep, points, options, console)
-        if parsed.more_seeds is not None and ended.status == drive.FINISHED:
-            ended = drive.add_seeds(sweep, points, options, parsed.more_seeds, console)
-    from capsweep.cli import report  # after training: its imports take time
-
-    report.print_and_write(sweep, points, console)
-    for line in ended.lines:
-        print(line)
-    return ended.status
-
-
-def _read_options(parsed: argparse.Namespace) -> drive.RunOptions:
-    if (parsed.executor == "array") != (parsed.shard is not None):
-        raise UserError("EXECUTOR=array and SHARD=i/n belong together")
-    if parsed.shard is not None and parsed.more_seeds is not None:
-        raise UserError("MORE_SEEDS looks at all cells; it cannot be one job of an array")
-    return drive.RunOptions(
-        parsed.executor,
-        limits.read_limits(parsed.budget, parsed.max_hours),
-        None if parsed.shard is None else drive.ArrayPart.parse(parsed.shard),
-        _reads_retry(parsed.retry),
-    )
-
-
-def _reads_retry(text: str | None) -> bool:
-    if text not in (None, "failed"):
-        raise UserError(f"RETRY={text}: must be failed, or left out")
-    return text is not None
-
-
-def _submit_sweep(
-    parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, Any]
-) -> int | None:
-    """Hand a sweep to its cluster: an exit status. None: this process drives it.
-
-    config: of its first cell. Raises ConfigError naming option or key.
-    """
+    options = _read_options(parsed, sweep)  # what is wrong is said here, and not in a job's log
     cluster = config["cluster"]
     is_driven_here = parsed.here or parsed.shard is not None or parsed.executor == "local"
     if cluster.get("launcher") is not None and not is_driven_here:
-        return _submit_to_slurm(parsed, config)
+        return _submit_to_slurm(parsed, config, options)
+    if (parsed.executor == "array") != (parsed.shard is not None):
+        raise UserError("EXECUTOR=array and SHARD=i/n belong together")
     if parsed.dry_run:
         raise ConfigError("--dry-run: nothing is submitted; `capsweep plan` prints the cells")
     if not parsed.here and (parsed.detach or cluster["submit"]):
@@ -103,40 +52,72 @@ def _submit_sweep(
             f"RAY_ADDRESS={cluster['address']}: jobs are taken there; add --detach, or "
             "give the address of Ray itself, such as head:6379"
         )
-    return None
+    with driver.interrupted_by_sigterm():
+        return _run_here(sweep, points, options, parsed.more_seeds)
 
 
-def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, Any]) -> int:
-    """Submit the sweep, or find the job that runs it; attach unless --detach is given."""
-    _check_executor(parsed, config)  # another would train, or lose results, on the head
-    _read_options(parsed)  # a bad one is refused here, not in the log of the job
-    server = jobs.open_jobs(config["cluster"])
-    from capsweep.cluster import submit  # it imports Ray
+def _load(parsed: argparse.Namespace) -> tuple[Sweep, list[Point], Mapping[str, Any]]:
+    """Return a sweep, its points, and the configuration of the first, which says where it runs.
 
-    words = driver.make_inner_command(parsed.sweep, _list_words(parsed), config)
-    job, is_new = submit.submit_sweep(server, sweep.path, words, config["cluster"]["python"])
-    print(f"{'submitted' if is_new else 'this command runs already'}: {job.id}", flush=True)
-    if not is_new and submit.runs_other_code(job, sweep.path):
-        print(f"  it runs other code than that here; to run this: capsweep stop {job.id}")
-    if not parsed.detach:
-        return jobs.watch_job(server, job)
-    place = f"SWEEP={job.id} RAY_ADDRESS={server.address}"
-    print(f"make attach {place}  (its lines; status and stop likewise)")
-    return 0
+    The points of a search are those that it is checked by.
+    """
+    sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides, parsed.here)
+    points = trials.list_points(sweep)
+    return sweep, points, points[0].cell.config
 
 
-def _check_executor(parsed: argparse.Namespace, config: Mapping[str, Any]) -> None:
-    if parsed.executor != "ray":
-        cluster = f"cluster={config['cluster']['name']}"
-        raise ConfigError(f"EXECUTOR={parsed.executor}: {cluster} is driven by a job of Ray")
+def _list_words(parsed: argparse.Namespace) -> list[str]:
+    return [*(f"{name}={value}" for name, value in parsed.words.items()), *parsed.overrides]
 
 
-def _submit_to_slurm(parsed: argparse.Namespace, config: Mapping[str, Any]) -> int:
+def _read_options(parsed: argparse.Namespace, sweep: Sweep) -> RunOptions:
+    """Return how the cells are run. Raises UserError naming the word that cannot be meant."""
+    if parsed.more_seeds is not None:
+        more_seeds.plan_looks(sweep, parsed.more_seeds)  # known before the first cell is trained
+        if parsed.shard is not None:
+            raise UserError("MORE_SEEDS looks at all cells; it cannot be one job of an array")
+    if parsed.retry not in (None, "failed"):
+        raise UserError(f"RETRY={parsed.retry}: must be failed, or left out")
+    return RunOptions(
+        parsed.executor,
+        estimates.read_limits(parsed.budget, parsed.max_hours),
+        None if parsed.shard is None else drive.parse_part(parsed.shard),
+        parsed.retry is not None,
+    )
+
+
+def _run_here(
+    sweep: Sweep, points: list[Point], options: RunOptions, last_seeds: str | None
+) -> int:
+    console = terminal.make_console()
+    if sweep.search is not None:
+        from capsweep.sweep import search
+
+        ended = search.run(sweep, options, console)
+    else:
+        ended = drive.run_in_order(sweep, points, options, console)
+        if last_seeds is not None and ended.status == drive.FINISHED:
+            ended = drive.add_seeds(sweep, points, options, last_seeds, console)
+    from capsweep.cli import report  # after training: its imports take time
+
+    report.print_and_write(sweep, points, console)
+    for line in ended.lines:
+        print(line)
+    return ended.status
+
+
+def _submit_to_slurm(
+    parsed: argparse.Namespace, config: Mapping[str, Any], options: RunOptions
+) -> int:
     from capsweep.cluster import slurm
 
-    cluster, is_array = _without_requeues(parsed, config), parsed.executor == "array"
+    cluster, is_array = config["cluster"], parsed.executor == "array"
+    if options.limits.has_bounds or config["rerun"] == "always":
+        # Its hours would count again, or its finished cells would run again.
+        print("# a bound, or RERUN=always: it is run once, and not again when its nodes are taken")
+        cluster = {**cluster, "requeues": 0, "retries": 0}
     if not is_array:
-        _check_executor(parsed, config)
+        _check_executor(parsed, cluster)
     words = driver.make_inner_command(parsed.sweep, _list_words(parsed), config, staged=False)
     folder = places.resolve(config["places"]).storage / "clusters" / cluster["name"]
     name, text = slurm.render_script(cluster, parsed.sweep, words, folder, is_array)
@@ -146,17 +127,93 @@ def _submit_to_slurm(parsed: argparse.Namespace, config: Mapping[str, Any]) -> i
     return slurm.submit_script(cluster, name, text, folder, print)
 
 
-def _list_words(parsed: argparse.Namespace) -> list[str]:
-    return [*(f"{name}={value}" for name, value in parsed.words.items()), *parsed.overrides]
+def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, Any]) -> int:
+    """Submit the sweep, or find the job that runs it; attach unless --detach is given."""
+    _check_executor(parsed, config["cluster"])  # another would train, or lose results, on the head
+    jobs = open_jobs(config["cluster"])
+    words = driver.make_inner_command(parsed.sweep, _list_words(parsed), config)
+    job, is_new = driver.submit_sweep(jobs, sweep.path, words, config["cluster"]["python"])
+    print(f"{'submitted' if is_new else 'this command runs already'}: {job.id}", flush=True)
+    if not is_new and driver.runs_other_code(job, sweep.path):
+        print(f"  it runs other code than that here; to run this: capsweep stop {job.id}")
+    if not parsed.detach:
+        return watch_job(jobs, job)
+    place = f"SWEEP={job.id} RAY_ADDRESS={jobs.address}"
+    print(f"make attach {place}  (its lines; status and stop likewise)")
+    return 0
 
 
-def _without_requeues(parsed: argparse.Namespace, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the cluster, without requeues where a second run would begin from the start.
+def _check_executor(parsed: argparse.Namespace, cluster: Mapping[str, Any]) -> None:
+    if parsed.executor != "ray":
+        name = f"cluster={cluster['name']}"
+        raise ConfigError(f"EXECUTOR={parsed.executor}: {name} is driven by a job of Ray")
 
-    Its hours would count again, or its finished cells would run again.
-    """
-    bounds = (parsed.budget, parsed.max_hours)
-    if config["rerun"] != "always" and all(bound is None for bound in bounds):
-        return config["cluster"]
-    print("# a bound, or RERUN=always: it is run once, and not again when its nodes are taken")
-    return {**config["cluster"], "requeues": 0, "retries": 0}
+
+def open_jobs(cluster: Mapping[str, Any]) -> "Jobs":
+    """Return the jobs of a cluster. Raises ConfigError where it has none, or Ray is not here."""
+    try:
+        from capsweep.cluster import client
+    except ImportError as error:
+        raise ConfigError(f"jobs of a cluster: {error}; install 'capsweep[ray]'") from error
+    return client.open_jobs(cluster)
+
+
+def _open_named_jobs(parsed: argparse.Namespace) -> "Jobs":
+    overrides = choices.choose_cluster(parsed.words) or ["cluster=address"]
+    return open_jobs(compose.cell(overrides).config["cluster"])
+
+
+def run_attach(parsed: argparse.Namespace) -> int:
+    """Print what a job prints, to its end."""
+    jobs = _open_named_jobs(parsed)
+    return watch_job(jobs, driver.find_job(jobs, parsed.sweep))
+
+
+def run_stop(parsed: argparse.Namespace) -> None:
+    """End a job."""
+    jobs = _open_named_jobs(parsed)
+    job = driver.find_job(jobs, parsed.sweep)
+    if job.has_ended:
+        print(f"{job.id} has ended already: {job.state.lower()}")
+        return
+    print(f"stopping {job.id}; it is killed after {driver.STOP_SECONDS} s", flush=True)
+    ended = driver.stop_job(jobs, job)
+    print(f"{ended.id}: {ended.state.lower()}; the same command goes on")
+
+
+def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
+    """Print what a job prints, to its end. Returns its driver's exit status."""
+
+    def say(text: str) -> None:
+        print(f"[{job.id}] {text}", flush=True)
+
+    try:
+        say(f"attached to {jobs.address}; Ctrl-C detaches")
+        ended = driver.follow_job(jobs, job, partial(print, end="", flush=True), say)
+    except KeyboardInterrupt:
+        say("detached; the sweep goes on: make attach, status or stop")
+        return DETACHED
+    if ended.state == "STOPPED":
+        say("it was stopped; the same command goes on")
+        return STOPPED
+    if (obstacle := driver.find_obstacle(ended)) is not None:
+        raise ConfigError(f"{ended.id}: {obstacle}")
+    status = ended.status or 0
+    if status < 0:
+        say(f"its driver was killed (signal {-status}); the same command goes on")
+        return KILLED - status
+    return status
+
+
+def run_status(parsed: argparse.Namespace) -> None:
+    """Print two lines for each job: its state, and how far it is."""
+    jobs = _open_named_jobs(parsed)
+    chosen = jobs.list_sweeps() if parsed.sweep is None else [driver.find_job(jobs, parsed.sweep)]
+    for job in chosen:
+        when = time.strftime(", submitted %Y-%m-%d %H:%M", time.localtime(job.since or 0))
+        state = job.state.lower() + (f" (exit status {job.status})" if job.status else "")
+        lines = [line.strip() for line in jobs.read_log(job.id).splitlines() if line.strip()]
+        last = driver.find_obstacle(job) or (lines or ["it has printed nothing"])[-1][:300]
+        print(f"{job.id}: {state}{when if job.since is not None else ''}\n  {last}")
+    if not chosen:
+        print(f"no sweep runs or ran as a job of {jobs.address}")

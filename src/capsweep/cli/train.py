@@ -70,19 +70,18 @@ def _check_arguments(arguments: Sequence[str], options: set[str]) -> None:
 def _run_cell(cell: Cell) -> int:
     from capsweep.ledger import listing
     from capsweep.ledger.ledger import Ledger, folder_of
-    from capsweep.storage.stores import open_store, prove_writable
-    from capsweep.sweep.job import Job, run_job
+    from capsweep.sweep.drive import prepare_storage
     from capsweep.tracking import mode as modes
-    from capsweep.tracking.labels import labels_of
-    from capsweep.training import build, devices
-    from capsweep.training.run_hooks import RunHooks
+    from capsweep.tracking.content import labels_of
+    from capsweep.training import RunHooks, build, devices
+    from capsweep.training.run import Job, run_job
     from capsweep.training.size import network_size
 
     node_places = places.resolve(cell.config["places"])
     parameters = network_size(cell.config).parameters
     devices.prepare_device(cell.config)  # refuses before data is looked for
-    places.prepare(node_places)
-    prove_writable(open_store(node_places.ledger))
+    ledger = Ledger(node_places.ledger)
+    prepare_storage(node_places, ledger)
     mode, reason = modes.decide_mode(cell.config)
     build.build_source(cell.config).check(str(node_places.data))
     dataset, epochs = cell.config["dataset"], cell.config["epochs"]
@@ -99,7 +98,7 @@ def _run_cell(cell: Cell) -> int:
     if outcome.result is None:
         print(f"error: {outcome.cause or outcome.paused}", file=sys.stderr)
         if outcome.cause is not None:
-            why = listing.format_show(Ledger(node_places.ledger), cell.signature)
+            why = listing.format_show(ledger, cell.signature)
             print(f"  why: {why}", file=sys.stderr)
         return 1
     print("  ".join(f"{key} {value:.4g}" for key, value in outcome.result["metrics"].items()))

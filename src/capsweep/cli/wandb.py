@@ -13,9 +13,8 @@ from capsweep.errors import UserError
 from capsweep.ledger.listing import find_signature
 from capsweep.runtime import terminal
 from capsweep.runtime.terminal import count_of
-from capsweep.tracking import dashboard, labels, mode, sync
-from capsweep.tracking.dashboard import SweepView
-from capsweep.tracking.sync import Sync, SyncResult
+from capsweep.tracking import content, mode, upload
+from capsweep.tracking.upload import SweepView, Sync, SyncResult
 
 if TYPE_CHECKING:
     from capsweep.sweep.expand import Point
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
 def run_dashboard(parsed: argparse.Namespace) -> None:
     """Save a workspace of a sweep, and print its URL."""
     # They import Hydra, which `sync` does not need.
-    from capsweep.cli import sweep_options
-    from capsweep.sweep import more_seeds
+    from capsweep.sweep import choices, expand, more_seeds
 
-    dashboard.check_installed()
-    sweep, points = sweep_options.load_points(parsed)
+    upload.check_installed()
+    sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
+    points = expand.set_accuracies(sweep, expand.expand_sweep(sweep))
     config = points[0].cell.config
     logger = config["logger"]
     if logger["name"] != "wandb":
@@ -37,11 +36,7 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
     points = more_seeds.load(places.resolve(config["places"]), sweep).add_points(points)
     view = _make_view(sweep, points)
     place = (logger["entity"], logger["project"])
-    if parsed.dry_run:
-        print(json.dumps(dashboard.describe_workspace(view, *place), indent=2))
-        return
-    mode.check_reachable(mode.server_url(), f"the workspace of {sweep.name} is not saved")
-    print(dashboard.send_workspace(view, *place, parsed.url))
+    print(upload.send_workspace(view, *place, parsed.url))
 
 
 def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
@@ -51,7 +46,7 @@ def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
     configs = [point.cell.config for point in points]
     cells = list(dict.fromkeys(point.cell.signature for point in points))
     waits = any(point.waits for point in points)
-    is_known = len(cells) <= dashboard.MOST_RUNS and not waits
+    is_known = len(cells) <= upload.MOST_RUNS and not waits
     keys = [key for key in (*sweep.rows, *sweep.columns) if key != "arm"]
     differing = [k for k in keys if len({p.coordinate(k) for p in points} - {None}) > 1]
     groups = {k for k in differing if any(isinstance(get(c, k), Mapping) for c in configs)}
@@ -59,7 +54,7 @@ def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
         sweep=sweep.name,
         title=sweep.report_name,
         arms=list(dict.fromkeys(point.arm for point in points)),
-        tags=[] if waits else [word[: labels.LONGEST_TAG] for word in sweep.words],
+        tags=[] if waits else [word[: content.LONGEST_TAG] for word in sweep.words],
         cells=cells if is_known else (),
         axes=[f"{key}.name" if key in groups else key for key in differing],
         metric=sweep.metric,
@@ -72,7 +67,7 @@ def run_sync(parsed: argparse.Namespace) -> int:
     server, console = mode.server_url(), terminal.make_console(stderr=parsed.json)
     started = time.monotonic()
     cells = [find_signature(ledger, prefix) for prefix in parsed.signature]
-    result = sync.find_unsynced(ledger, storage, server, cells or ledger.list_signatures())
+    result = upload.find_unsynced(ledger, storage, server, cells or ledger.list_signatures())
     if result.waiting:
 
         def report_cell(signature: str, fault: str | None) -> None:

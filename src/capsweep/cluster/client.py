@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 os.environ.setdefault("RAY_py_gcs_connect_timeout_s", "5")  # Ray's own 30 are long
@@ -25,7 +25,8 @@ from ray._private.authentication.authentication_token_setup import ensure_token_
 from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 from ray.job_submission import JobSubmissionClient
 
-from capsweep.errors import ConfigError
+from capsweep.cluster.driver import CODE
+from capsweep.errors import ConfigError, UnreachableError
 
 for _name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # the second sets its own
     logging.getLogger(_name).setLevel(logging.WARNING)
@@ -34,7 +35,6 @@ ANSWER_SECONDS = 5.0, 60.0  # to connect, and between two pieces of an answer
 LOCAL_SERVER = "http://127.0.0.1:8265"  # Ray's own choice; a tunnel ends there too
 KEY = "RAY_ADDRESS or cluster.jobs"
 WORKER_COMMAND = "--python_worker_command="  # of a raylet
-CODE = "capsweep_code"  # in a job's metadata
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 JOB_ID = re.compile(r"(?P<name>capsweep-(?P<sweep>.+)-[0-9a-f]{8})-(?P<number>[0-9]+)")
 
@@ -44,14 +44,10 @@ def is_url(address: str | None) -> bool:
     return address is not None and address.startswith(("http://", "https://"))
 
 
-class UnreachableError(ConfigError):
-    """Nobody answers: the cluster, its dashboard or the tunnel is not there."""
-
-
 @dataclass(frozen=True)
 class SweepJob:
-    """A sweep's job. name: of its command. number: of the run of that. since, until: seconds of the
-    epoch. command: what its driver runs. code: a hash of the package and the sweep file that it was
+    """A sweep's job. name: of its command. number: of the run of that. since: seconds of the epoch.
+    command: what its driver runs. code: a hash of the package and the sweep file that it was
     sent with; None where it came with an image.
     """
 
@@ -63,7 +59,6 @@ class SweepJob:
     command: str
     message: str
     since: float | None
-    until: float | None
     status: int | None
     code: str | None = None
 
@@ -73,51 +68,40 @@ class SweepJob:
         return self.state in ENDED
 
 
-class Jobs:
+class Jobs(JobSubmissionClient):
     """The jobs of one cluster. Every method raises UnreachableError where nobody answers and
-    ConfigError naming the cure where the answer is no."""
+    ConfigError naming the cure where the answer is no.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
         os.environ["RAY_API_SERVER_ADDRESS"] = address  # Ray prefers it to the argument
-        with _named_faults(self.address):
-            self._client = _Client(address)
+        with _named_faults(address):
+            super().__init__(address)
 
-    def submit_job(
-        self, job_id: str, command: str, runtime_env: Mapping[str, Any], code: str
-    ) -> None:
-        """Start a job."""
+    def _do_request(self, method: str, endpoint: str, **rest: Any) -> Any:
+        # Ray's would wait for an answer for ever: a tunnel that hangs says nothing.
         with _named_faults(self.address):
-            self._client.submit_job(
-                entrypoint=command,
-                submission_id=job_id,
-                runtime_env=dict(runtime_env),
-                metadata={CODE: code},
-            )
+            return super()._do_request(method, endpoint, **{"timeout": ANSWER_SECONDS, **rest})
 
-    def list_jobs(self) -> list[SweepJob]:
+    def _raise_error(self, r: Any) -> NoReturn:
+        raise ConfigError(f"{self.address}: {_choose_line(r.text)}")
+
+    def list_sweeps(self) -> list[SweepJob]:
         """Return every sweep's job that the cluster knows, the newest last."""
-        with _named_faults(self.address):
-            jobs = [_read_job(details) for details in self._client.list_jobs()]
-        return sorted((job for job in jobs if job), key=lambda job: (job.since or 0, job.id))
+        jobs = [job for details in self.list_jobs() if (job := _read_job(details))]
+        return sorted(jobs, key=lambda job: (job.since or 0, job.id))
 
     def read_job(self, job_id: str) -> SweepJob:
         """Return a job as it is now."""
-        with _named_faults(self.address):
-            job = _read_job(self._client.get_job_info(job_id))
+        job = _read_job(self.get_job_info(job_id))
         assert job is not None
         return job
-
-    def stop_job(self, job_id: str) -> None:
-        """Ask a job to end: SIGTERM, and after a while SIGKILL."""
-        with _named_faults(self.address):
-            self._client.stop_job(job_id)
 
     def read_log(self, job_id: str) -> str:
         """Return all that the job has printed; nothing where its node is gone, or it had none."""
         try:
-            with _named_faults(self.address):
-                return self._client.get_job_logs(job_id)
+            return self.get_job_logs(job_id)
         except UnreachableError:
             raise
         except ConfigError:
@@ -125,10 +109,9 @@ class Jobs:
 
     def find_python(self) -> str:
         """Return the program that Ray runs its workers with on the head, else `python`."""
-        with _named_faults(self.address):
-            answer = self._client.read_json("/nodes?view=summary")
+        answer = self._do_request("GET", "/nodes?view=summary")
         try:
-            nodes = answer["data"]["summary"]
+            nodes = json.loads(answer.text)["data"]["summary"]
             (head,) = (node for node in nodes if node["raylet"].get("isHeadNode"))
             (text,) = (word for word in head["cmdline"] if word.startswith(WORKER_COMMAND))
             return shlex.split(text.removeprefix(WORKER_COMMAND))[0]
@@ -193,6 +176,8 @@ def _named_faults(address: str) -> Iterator[None]:
     """Raise faults of Ray's clients in our words."""
     try:
         yield
+    except ConfigError:
+        raise  # ours
     except ray_start.exceptions.AuthenticationError as error:
         raise ConfigError(f"{address}: {ray_start.REFUSED_TOKEN}") from error
     except OSError as error:  # of sockets and `requests` alike
@@ -202,21 +187,7 @@ def _named_faults(address: str) -> Iterator[None]:
             "RAY_ADDRESS=http://HOST:PORT, RAY_API_SERVER_ADDRESS or cluster.jobs"
         ) from error
     except (RuntimeError, ValueError) as error:
-        raise ConfigError(f"{address}: {_choose_line(error)}") from error
-
-
-class _Client(JobSubmissionClient):
-    """Ray's, which would wait for an answer for ever: a tunnel that hangs says nothing."""
-
-    def _do_request(self, method: str, endpoint: str, **rest: Any) -> Any:
-        return super()._do_request(method, endpoint, **{"timeout": ANSWER_SECONDS, **rest})
-
-    def read_json(self, endpoint: str) -> Any:
-        """Return the server's answer. Raises RuntimeError or ValueError for one that is no JSON."""
-        answer = self._do_request("GET", endpoint)
-        if not answer.ok:
-            self._raise_error(answer)
-        return json.loads(answer.text)  # answer.json() would raise an OSError
+        raise ConfigError(f"{address}: {_choose_line(str(error))}") from error
 
 
 def _read_job(details: Any) -> SweepJob | None:
@@ -233,16 +204,14 @@ def _read_job(details: Any) -> SweepJob | None:
         command=details.entrypoint,
         message=details.message or "",
         since=details.start_time and details.start_time / 1000,
-        until=details.end_time and details.end_time / 1000,
         status=details.driver_exit_code,
         code=(details.metadata or {}).get(CODE),
     )
 
 
-def _choose_line(error: Exception) -> str:
+def _choose_line(text: str) -> str:
     """Return the line that matters of what Ray says: the first, which its manual follows, or the
     last of a traceback.
     """
-    text = str(error).strip(" .\n") or type(error).__name__
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it says nothing"]
     return lines[-1 if "Traceback" in lines[0] else 0].rstrip(" .:")

@@ -71,14 +71,20 @@ NEUTRAL: Mapping[str, Any] = {
 # A `_target_` that moved is hashed and stored under the path that it had first, so that results of
 # yesterday keep their signature: today's path, and the first. Append only; a path may move again.
 MOVED_TARGETS: Mapping[str, str] = {
+    "capsweep.data.affine.AffnistTest": "capsweep.data.affnist.AffnistTest",
     "capsweep.data.image_batches.CroppedImages": "capsweep.data.cropped.CroppedImages",
     "capsweep.data.image_batches.ShiftedImages": "capsweep.data.shifted.ShiftedImages",
-    "capsweep.data.official.AffnistTest": "capsweep.data.affnist.AffnistTest",
-    "capsweep.data.official.DigitsReader": "capsweep.data.digits.DigitsReader",
-    "capsweep.data.official.IdxReader": "capsweep.data.idx.IdxReader",
-    "capsweep.data.official.SvhnReader": "capsweep.data.svhn.SvhnReader",
+    "capsweep.data.image_batches.SignedImages": "capsweep.data.sign.SignedImages",
+    "capsweep.data.digits.IdxReader": "capsweep.data.idx.IdxReader",
+    "capsweep.data.digits.SignReader": "capsweep.data.sign.SignReader",
+    "capsweep.data.digits.SvhnReader": "capsweep.data.svhn.SvhnReader",
     "capsweep.data.smallnorb.NovelViewpoints": "capsweep.data.viewpoints.NovelViewpoints",
     "capsweep.model.capsnet.Decoder": "capsweep.model.decoder.Decoder",
+    "capsweep.model.routing.controls.RandomRouting": "capsweep.model.routing.random.RandomRouting",
+    "capsweep.model.routing.controls.StaticRouting": "capsweep.model.routing.static.StaticRouting",
+    "capsweep.model.routing.controls.UniformRouting": (
+        "capsweep.model.routing.uniform.UniformRouting"
+    ),
     "capsweep.shards.reader.ShardReader": "capsweep.data.shards.reader.ShardReader",
     "capsweep.shards.batches.StretchImages": "capsweep.data.shards.presented.StretchImages",
 }
@@ -165,7 +171,7 @@ class Cell:
     def with_seed(self, seed: int) -> "Cell":
         """Return the cell of another seed, as if it were composed, in microseconds.
 
-        No setting is drawn from the seed (see `interpolation`), so all others are shared with this
+        No setting is drawn from the seed (see `compose`), so all others are shared with this
         cell: they are read, never changed. Raises ConfigError for what is no seed.
         """
         if type(seed) is not int or not 0 <= seed < 2**63:
@@ -233,6 +239,12 @@ def get(config: Mapping[str, Any], path: str) -> Any:
             return None
         value = value[name]
     return value
+
+
+def put(config: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value of a dotted key, in place; the sections above it are there."""
+    *parents, name = path.split(".")
+    reduce(dict.__getitem__, parents, config)[name] = value
 
 
 def without(section: Mapping[str, Any], path: str) -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""Which code makes a cell's numbers: a hash of the modules that decide them.
+"""Which code a configuration calls: what it may name, and a hash of the modules that make the
+numbers of a cell.
 
-Recorded beside a result, never part of the signature: code that changes without changing numbers
-must not orphan results. Comments, docstrings and layout do not count; neither does a module that
-the cell does not reach, so a new routing variant leaves the cells of the others alone.
+The hash is recorded beside a result, never part of the signature: code that changes without
+changing numbers must not orphan results. Comments, docstrings and layout do not count; neither does
+a module that the cell does not reach, so a new routing variant leaves the cells of the others
+alone.
 The files count as they were when this process began; a worker that begins later must have the same.
 What was read out of them is kept in the user's cache, since parsing all files takes a second.
 """
@@ -13,27 +15,57 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from capsweep.config import package_files, validation
+from capsweep.config import package_files
 from capsweep.config.cell import CURRENT_TARGETS
-from capsweep.errors import CodeChangedError
-from capsweep.storage import disk_cache
+from capsweep.errors import CodeChangedError, ConfigError
+from capsweep.storage.checked import compute_once
 from capsweep.storage.files import hash_bytes
 
-# A cell runs through what these import; its network, routing, loss and reader are named by its
-# `_target_`s, and `hash_numerics` adds what other keys choose.
-ROOTS = ("capsweep.training.fit",)
+# A configuration file names code to call, so it may name only these: what makes networks, losses,
+# optimisers and data, and nothing that writes files or opens connections.
+SHARDS = ("capsweep.shards.batches.", "capsweep.shards.reader.")
+TARGETS = ("capsweep.data.", *SHARDS, "capsweep.model.", "torch.nn.", "torch.optim.")
+
+# A cell trains through what these import; its network, routing, loss and reader are named by its
+# `_target_`s, and `hash_numerics` adds what other keys choose. What starts a training, measures it,
+# stores it or reports it is beside these, and decides none of its numbers.
+ROOTS = ("capsweep.training.module", "capsweep.training.callbacks")
 NUMERICS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "capsweep.training.")
-# They start a training, measure it, store it or report it, and decide none of its numbers.
-APART = frozenset(
-    f"capsweep.training.{name}" for name in ("calibrate", "provenance", "run", "run_hooks", "size")
-)
 CHOSEN = frozenset({"capsweep.data.image_batches"})
+
+
+def check_targets(config: Mapping[str, Any]) -> None:
+    """Raise ConfigError, naming the key, where a `_target_` begins in no allowed way; imports
+    nothing.
+    """
+    for key, target in find_targets(config):
+        check_target(key, target)
+
+
+def check_target(key: str, target: object) -> None:
+    """As `check_targets`, of one."""
+    if not (isinstance(target, str) and target.startswith(TARGETS)):
+        allowed = ", ".join(TARGETS)
+        raise ConfigError(f"{key}: {target!r} may not be called; have {allowed}")
+
+
+def find_targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every `_target_` below `value`, with its key."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            path = f"{prefix}.{key}" if prefix else str(key)
+            if key == "_target_":
+                yield path, item
+            yield from find_targets(item, path)
+    elif isinstance(value, list):  # Hydra looks into lists too
+        for place, item in enumerate(value):
+            yield from find_targets(item, f"{prefix}[{place}]")
 
 
 @cache
 def _parse_modules() -> Mapping[str, tuple[str, list[str]]]:
     """Of every module a hash of its code, and all that it imports."""
-    return disk_cache.compute_once(
+    return compute_once(
         "code",
         f"{platform.python_version()} {hash_package()}",
         lambda: {name: _parse_file(content) for name, content in _read_modules().items()},
@@ -48,7 +80,7 @@ def _parse_file(content: bytes) -> tuple[str, list[str]]:
 
 def hash_numerics(config: Mapping[str, Any]) -> str:
     """12 hexadecimal digits: the code that decides the numbers of a canonical configuration."""
-    targets = (str(target) for _, target in validation.find_targets(config))
+    targets = (str(target) for _, target in find_targets(config))
     modules = {_find_module(CURRENT_TARGETS.get(target, target)) for target in targets}
     modules |= {*ROOTS, "capsweep.model.convolution"}  # of every network, by `training.build`
     if "batches" not in config["dataset"]:
@@ -99,7 +131,7 @@ def _find_closure(modules: frozenset[str]) -> frozenset[str]:
         closure.add(module)
         imports = map(_find_module, _parse_modules()[module][1])
         counted = {name for name in imports if name and name.startswith(NUMERICS)}
-        waiting |= counted - closure - APART - CHOSEN
+        waiting |= counted - closure - CHOSEN
     return frozenset(closure)
 
 

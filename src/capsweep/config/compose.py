@@ -1,13 +1,17 @@
 """From overrides to one checked configuration.
 
 Hydra composes the groups once per choice of groups; values are then set on a copy of the result, as
-Hydra does too, much slower. What may be set, and to which type, is
-what stands in conf/: the YAML is the schema.
+Hydra does too, much slower. What may be set, and to which type, is what stands in conf/: the YAML
+is the schema.
+
+`${key}` in conf/ draws the value of another key, but none of places, cluster and seed: what is
+drawn is recorded and uploaded, and `Cell.with_seed` has the cells of a place's other seeds. The
+environment is read by places alone, and by FILLED. What is typed draws nothing.
 """
 
+import copy
 import importlib.metadata
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,17 +26,21 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from capsweep.config import bounded_yaml, bounds, interpolation, package_files, places, validation
+from capsweep.config import bounded_yaml, package_files, places, validation
 from capsweep.config import overrides as grammar
-from capsweep.config.cell import SCIENCE, Cell, flat, without
+from capsweep.config.cell import SCIENCE, Cell, flat, get, put, without
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
-from capsweep.storage import disk_cache
+from capsweep.storage.checked import compute_once
 from capsweep.storage.files import hash_bytes
 
 # Presets are written at the root of the configuration, past Hydra's own check of keys.
 PRESETS = ("recipe", "experiment", "debug")
-MOST_DRAWN = 20  # interpolations of a run: each may hold others, so that their work is a product
+# Keys beside places that a variable of the environment may fill, and how.
+FILLED = {
+    "cluster.address": "${oc.env:RAY_ADDRESS,auto}",
+    "cluster.jobs": "${oc.env:RAY_API_SERVER_ADDRESS,null}",
+}
 
 
 @dataclass(frozen=True)
@@ -62,15 +70,33 @@ def cell(overrides: Iterable[str | Override]) -> Cell:
 
 def _set_values(composed: Composition, values: Sequence[Override]) -> dict[str, Any]:
     """Return the plain configuration of a choice of groups, with values set."""
-    if sum(str(override.value).count("${") for override in values) > MOST_DRAWN:
-        raise ConfigError(f"more than {MOST_DRAWN} interpolations are typed; write the values out")
-    parts = interpolation.split_parts(composed.written)
+    written = copy.deepcopy(dict(composed.written))
     for override in values:
-        _set_value(interpolation.part_of(parts, override.key), override, composed.schema)
-    plain = interpolation.resolve_parts(parts)
-    plain = {name: plain[name] for name in composed.written}
-    bounds.fit_types(plain, [override.key for override in values], composed.schema)
+        _check_key(written, override, composed.schema)
+        put(written, override.key, override.value)
+    plain = _resolve(written)
+    validation.fit_types(plain, [override.key for override in values], composed.schema)
     return plain
+
+
+def _resolve(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration in which values are drawn. Raises ConfigError naming the key."""
+    try:
+        return OmegaConf.to_container(OmegaConf.create(dict(written)), resolve=True)  # pyright: ignore
+    except OmegaConfBaseException as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{error.full_key or 'conf/'}: {reason}") from error
+
+
+def _check_drawn(written: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a value of conf/ that is drawn from where none may be."""
+    for key, value in flat(written).items():
+        rest = re.sub(r"\$\{(?!(seed|places|cluster)\b)[a-z_][\w.]*\}", "", str(value))
+        if "${" in rest and not key.startswith("places.") and FILLED.get(key) != value:
+            raise ConfigError(
+                f"{key}={value}: only the value of another key is drawn, none of places, cluster "
+                "or seed, and nothing of the environment; write the value itself"
+            )
 
 
 def read_files(overrides: Iterable[Override]) -> Mapping[str, Any]:
@@ -85,8 +111,9 @@ def has_key(overrides: Iterable[Override], key: str) -> bool:
 
 def _compose_choices(overrides: Iterable[Override]) -> Composition:
     choices = [override for override in overrides if grammar.is_group(override.key)]
-    for override in choices:
-        _check_option(override)
+    for key, option in ((override.key, override.value) for override in choices):
+        if option not in (known := grammar.list_options(key)):
+            raise ConfigError(f"{key}={option}: no such option; have {', '.join(known)}")
     return _compose_groups(tuple(override.text for override in choices))
 
 
@@ -95,9 +122,7 @@ def read_options(overrides: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
     else by the chosen option of its group: what the names of both tell whoever knows conf/.
     Experiments and typed values are left out.
     """
-    keys = {text: text.partition("=")[0] for text in overrides}
-    chosen = (grammar.parse(text).text for text, key in keys.items() if grammar.is_group(key))
-    composed = _compose_groups(tuple(chosen))
+    composed = _compose_choices(map(grammar.parse, overrides))
     recipe = {} if composed.recipe is None else _read_recipe(composed.recipe)
     return composed.recipe, {**composed.schema, **recipe}
 
@@ -107,41 +132,22 @@ def _read_recipe(name: str) -> dict[str, Any]:
     return flat(yaml.safe_load(file.read_bytes()))
 
 
-def _check_option(override: Override) -> None:
-    option = override.value
-    known = grammar.list_options(override.key)
-    if option not in known:
-        raise ConfigError(f"{override.key}={option}: no such option; have {', '.join(known)}")
-
-
 @lru_cache(maxsize=256)
 def _compose_groups(groups: tuple[str, ...]) -> Composition:
     """Compose a choice of groups; Hydra does that once on a machine, in a fifth of a second."""
     key, compose = f"{hash_composer()} {groups}", partial(_compose_by_hydra, groups)
-    written, schema, recipe = disk_cache.compute_once("compositions", key, compose)
-    for name in interpolation.OUTSIDE:
-        OmegaConf.clear_resolver(name)
+    written, schema, recipe = compute_once("compositions", key, compose)
     return Composition(written, schema, recipe)
 
 
 @cache
-def _read_composer() -> tuple[str, list[str]]:
-    """Return a hash of what composes groups, which is conf/, the code here, and the libraries; and
-    the environment variables that conf/ reads.
-    """
+def hash_composer() -> str:
+    """Return a hash of what composes groups: conf/, the code here, and the libraries."""
     conf, package = package_files.find_folder("conf"), Path(__file__).parent
     paths = [*sorted(conf.rglob("*.yaml")), *sorted(package.glob("*.py"))]
     texts = [(str(path), path.read_text(encoding="utf-8")) for path in paths]
     libraries = [importlib.metadata.version(name) for name in ("hydra-core", "omegaconf")]
-    content = json.dumps([texts, libraries])
-    return hash_bytes(content.encode()), sorted(set(re.findall(r"oc\.env:\W*(\w+)", content)))
-
-
-def hash_composer() -> str:
-    """A hash of what composes groups, and of the environment variables that conf/ reads."""
-    composer, variables = _read_composer()
-    values = [os.environ.get(name) for name in variables]
-    return hash_bytes(json.dumps([composer, values]).encode())
+    return hash_bytes(json.dumps([texts, libraries]).encode())
 
 
 def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
@@ -157,10 +163,11 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
     del config["hydra"]
     written: Any = OmegaConf.to_container(config, resolve=False)
     whole: Any = written if plain is None else OmegaConf.to_container(plain, resolve=False)
-    schema = flat(interpolation.resolve_parts(interpolation.split_parts(whole)))
+    _check_drawn(written)
+    schema = flat(_resolve(whole))
     dropped = _list_inapplicable(groups, written, schema, choices.get("recipe"))
     written = reduce(without, dropped, written)
-    for key in flat(interpolation.resolve_parts(interpolation.split_parts(written))):
+    for key in flat(_resolve(written)):
         if key not in schema:
             where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
             text = grammar.describe_unknown_key(key, schema)
@@ -206,8 +213,10 @@ def _list_inapplicable(
     return [key for key in keys if key not in schema and key in grammar.list_known_keys()]
 
 
-def _set_value(config: DictConfig, override: Override, schema: Mapping[str, Any]) -> None:
+def _check_key(written: Mapping[str, Any], override: Override, schema: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a key that cannot be set to this value here."""
     key, value = override.key, override.value
+    group, _, name = key.partition(".")
     if key not in schema:
         inner = [known for known in schema if known.startswith(f"{key}.")]
         if inner:
@@ -215,23 +224,9 @@ def _set_value(config: DictConfig, override: Override, schema: Mapping[str, Any]
         raise ConfigError(grammar.describe_unknown_key(key, schema))
     if isinstance(value, dict):
         raise ConfigError(f"{key} is one value, not a section; got {value}")
-    _check_not_wired(config, key)
-    with grammar.one_line(f"{key}={str(value)[: grammar.MOST_LETTERS]}"):
-        OmegaConf.update(config, key, value, merge=False)
-
-
-def _check_not_wired(config: DictConfig, key: str) -> None:
-    """Raise ConfigError for a key that is drawn from another one, which is to be set instead."""
-    section, names = config, key.split(".")
-    for position, name in enumerate(names):
-        if OmegaConf.is_interpolation(section, name):
-            is_last = position == len(names) - 1
-            if is_last and names[0] not in SCIENCE:  # logistics may leave their source
-                return
-            written = OmegaConf.to_container(section, resolve=False)[name]  # pyright: ignore
-            (first, *_) = re.findall(r"\$\{([^{}]+)\}", str(written))
-            source = ".".join([first, *names[position + 1 :]])
-            raise ConfigError(f"{key} is drawn from {source}; set that, or choose its group")
-        section = section[name]
-    if names[-1] in grammar.FIXED_NAMES:
-        raise ConfigError(f"{key} belongs to its file; choose another file of conf/{names[0]}")
+    validation.check_resolved(key, value)
+    drawn = re.search(r"\$\{([\w.]+)\}", str(get(written, key)))
+    if drawn is not None and isinstance(get(written, key), str) and group in SCIENCE:
+        raise ConfigError(f"{key} is drawn from {drawn[1]}; set that, or choose its group")
+    if name.rpartition(".")[2] in grammar.FIXED_NAMES:
+        raise ConfigError(f"{key} belongs to its file; choose another file of conf/{group}")

@@ -23,28 +23,24 @@ from typing import Any
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import (
-    ChoiceSweep,
     Glob,
     IntervalSweep,
     OverrideType,
-    RangeSweep,
     Sweep,
 )
 from hydra.core.override_parser.types import Override as HydraOverride
 
 from capsweep.config import package_files
-from capsweep.config.bounds import is_real
 from capsweep.config.cell import flat
 from capsweep.config.words import BY_NAME
 from capsweep.errors import ConfigError
 
 PLAIN = re.compile(r"([A-Za-z_/]|\.{1,2}/)[A-Za-z0-9_/.\-]*")
 MOST_VALUES = 10_000  # of an axis
-MOST_ITEMS = 2_000  # of a list: Hydra reads one in time that grows with its square
 MOST_LETTERS = 200  # of what was typed, in a message
 MOST_HINTS = 3  # keys that are suggested for an unknown one
 # No settings: what their file is.
-FIXED_NAMES = ("name", "_partial_", "labels_per_image", "num_classes", "on_logits")
+FIXED_NAMES = ("name", "_partial_", "labels_per_image", "num_classes", "on_logits", "routes")
 HELP_HINT = "`capsweep train --help` lists the keys"
 PRESET = "# @package _global_"  # the first line of a preset
 RESERVED = {"null", "true", "false", "nan", "inf"}
@@ -126,8 +122,6 @@ def parse_axis(text: str) -> Override | Interval:
     if re.search("[\0\ud800-\udfff]", text):  # neither files nor programs take these
         raise ConfigError(f"{text[:40]!r} is not an override: it has a character that is none")
     shown = text[:MOST_LETTERS]
-    if "[" in text and text.count(",") > MOST_ITEMS:
-        raise ConfigError(f"{shown}: a list of more than {MOST_ITEMS:,} values")
     with one_line(f"{shown!r} is not an override like key=value (text may need quotes: a='x y')"):
         parsed = _make_parser().parse_override(text)
     key = with_dots(parsed.key_or_group)
@@ -161,16 +155,7 @@ def _list_values(parsed: HydraOverride, text: str) -> tuple[Any, ...]:
         if not names:
             raise ConfigError(f"{text}: matches no option; glob() is for the files of a group")
         return tuple(names)
-    assert isinstance(value, ChoiceSweep | RangeSweep)
-    if value.shuffle:
-        raise ConfigError(f"{text}: an axis has the order in which it is written; no shuffle()")
-    if isinstance(value, ChoiceSweep):
-        made = value.list
-    elif all(map(is_real, (value.start, value.stop, value.step))):
-        made = value.range()  # one by one
-    else:
-        raise ConfigError(f"{text}: range() takes finite numbers, whole ones below 2**63")
-    values = tuple(map(_unquote_texts, islice(made, MOST_VALUES + 1)))
+    values = tuple(map(_unquote_texts, islice(parsed.sweep_iterator(), MOST_VALUES + 1)))
     if not 0 < len(values) <= MOST_VALUES:
         raise ConfigError(f"{text}: gives no value, or more than {MOST_VALUES:,}")
     if any(isinstance(value, (Sweep, Glob)) for value in values):
@@ -296,8 +281,7 @@ def describe_unknown_key(key: str, schema: Mapping[str, Any]) -> str:
     names: dict[str, list[str]] = {}
     for known in dict.fromkeys((*own, *sorted(list_known_keys()))):
         last = known.rpartition(".")[2]
-        # model.routing is drawn from routing
-        if "._" not in known and last not in FIXED_NAMES and not known.startswith("model.routing."):
+        if "._" not in known and last not in FIXED_NAMES:
             for name in {known, last}:
                 names.setdefault(name, []).append(known)
     last = key.rpartition(".")[2]

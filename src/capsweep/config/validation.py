@@ -1,11 +1,31 @@
-"""The rules across keys: allowed targets, impossible combinations, data; the canonical form."""
+"""What a configuration may be: the type and bound of each key, the rules across keys; and the one
+form of all settings that mean the same run.
 
-from collections.abc import Iterator, Mapping, Sequence
+The type of a key is that of its default. Its bound stands in conf/bounds.yaml, as messages say it.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from capsweep.config import bounds
-from capsweep.config.cell import get, name_nearest
+import yaml
+
+from capsweep.config import package_files
+from capsweep.config.cell import flat, get, name_nearest, put
+from capsweep.config.code_identity import check_targets
 from capsweep.errors import ConfigError
+
+# Keys that take text or a number, so that their bound is their type.
+UNTYPED = ("resources.gpu", "trainer.devices", "logger.every_n_steps", "cluster.jobs")
+REAL_OR_NULL = ("stop_accuracy", "model.initial.bias", "optim.clip_norm")  # 0 is 0.0
+TYPES = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
+LARGEST = 2**63 - 1  # whole numbers above are exact in few programs, and end others
+LARGEST_SIZE = 10**9  # in a network
+# Codes of viewpoints in smallNORB's info files: elevations of 30, 35 ... 70 degrees; azimuths in
+# tens of degrees.
+VIEWPOINTS: Mapping[str, Sequence[int]] = {"elevation": range(9), "azimuth": range(0, 36, 2)}
 
 # What may be measured on each split of the data; cells of a configuration measure some of it.
 METRICS = ("loss", "error", "reconstruction", "at_least_one", "segmentation")
@@ -18,10 +38,79 @@ ON_LOGITS = ("cross_entropy", "binary_cross_entropy")
 # Keys that say how many pixels an image has in both axes when the network gets it.
 SIDES = ("dataset.batches.crop", "dataset.batches.canvas", "dataset.test.canvas")
 
-# A configuration file names code to call, so it may name only these: what makes networks, losses,
-# optimisers and data, and nothing that writes files or opens connections.
-SHARDS = ("capsweep.shards.batches.", "capsweep.shards.reader.")
-TARGETS = ("capsweep.data.", *SHARDS, "capsweep.model.", "torch.nn.", "torch.optim.")
+
+def is_real(value: Any) -> bool:
+    """Whether a value is a number that is finite, also as a float."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= LARGEST
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_count, value))
+
+
+# What a value is that keeps a rule, or one of the rules between which `or` stands.
+TESTS: Mapping[str, Callable[[Any], bool]] = {
+    "null": lambda value: value is None,
+    "auto": lambda value: value == "auto",
+    "true": lambda value: value is True,
+    "false": lambda value: value is False,
+    "a finite number": is_real,
+    "a whole number >= 1": _is_count,
+    "a list of whole numbers >= 1": _are_counts,
+    "whole numbers >= 1": lambda value: _is_count(value) or _are_counts(value),
+    "0 to 1, a share of one GPU": lambda value: is_real(value) and 0 <= value <= 1,
+    "1, since a sweep spreads its cells over devices, not the batches of a cell": (
+        lambda value: type(value) is int and value == 1
+    ),
+    "a text": lambda value: isinstance(value, str) and value != "",
+    "a file's path": bool,
+}
+PATTERNS = {  # of rules for text
+    r"a name of at most 128 characters, none of / \ # ? % :": r"[^/\\#?%:]{1,128}",
+    "a sha256, 64 hexadecimal digits": "[0-9a-f]{64}",
+    "auto, HOST:PORT such as 127.0.0.1:6379, or of jobs http://HOST:PORT": (
+        r"auto|https?://.*|[^/@]+:\d+"
+    ),
+}
+
+
+def keeps_rule(value: Any, rule: str) -> bool:
+    """Return whether a value keeps a rule of conf/bounds.yaml."""
+    if rule in PATTERNS:
+        return re.fullmatch(PATTERNS[rule], str(value)) is not None
+    if rule.startswith("one of "):
+        return value in rule.removeprefix("one of ").split(", ")
+    if rule.startswith("two numbers "):
+        bound, _, order = rule.removeprefix("two numbers ").partition(", the ")
+        is_pair = isinstance(value, list) and len(value) == 2
+        is_pair = is_pair and all(keeps_rule(number, bound) for number in value)
+        return is_pair and (not order or value[0] <= value[1])
+    if " or " in rule:
+        return any(keeps_rule(value, each) for each in rule.split(" or "))
+    if rule in TESTS:
+        return TESTS[rule](value)
+    return _is_number(value) and _is_within(value, rule)
+
+
+def _is_within(value: float, rule: str) -> bool:
+    """Return whether a number keeps `>= 1`, `> 0`, or `in [0, 1)`, which excludes its upper end."""
+    if (match := re.fullmatch(r"in ([\[(])(\S+), (\S+)([\])])", rule)) is not None:
+        begins, low, high, ends = match.groups()
+        above = value >= float(low) if begins == "[" else value > float(low)
+        return above and (value <= float(high) if ends == "]" else value < float(high))
+    sign, low = rule.split()
+    return value >= float(low) if sign == ">=" else value > float(low)
+
+
+@cache
+def _read_rules() -> Mapping[str, str]:
+    return flat(yaml.safe_load((package_files.find_folder("conf") / "bounds.yaml").read_bytes()))
 
 
 def check_config(config: Mapping[str, Any]) -> None:
@@ -33,25 +122,74 @@ def check_config(config: Mapping[str, Any]) -> None:
             f"optim={optim.get('name')}: {keys} missing; conf/optim/adam.yaml has all"
         )
     check_targets(config)
-    bounds.check_bounds(config)
+    _check_bounds(config)
     for find_faults in (_find_faults_of_data, _find_faults_of_choices):
         for fault in find_faults(config):
             raise ConfigError(fault)
 
 
-def check_targets(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError, naming the key, where a `_target_` begins in no allowed way; imports
-    nothing.
+def _check_bounds(config: Mapping[str, Any]) -> None:
+    """Raise ConfigError naming the first key that is out of its bounds."""
+    for key, rule in _read_rules().items():
+        value = get(config, key)
+        if (value is not None or key in UNTYPED) and not keeps_rule(value, rule):
+            raise ConfigError(f"{key} must be {rule}, got {value}")
+    for key, value in flat(config).items():
+        check_resolved(key, value)
+        most = LARGEST_SIZE if key.startswith("model.") else LARGEST
+        for number in _list_numbers(value):
+            if not is_real(number) or (isinstance(number, int) and abs(number) > most):
+                raise ConfigError(f"{key} must be finite, and at most {most}")
+
+
+def check_resolved(key: str, value: Any) -> None:
+    """Raise ConfigError for text that whoever reads it next would take for an interpolation, which
+    may draw on the environment there.
     """
-    for key, target in find_targets(config):
-        check_target(key, target)
+    if "${" in str(value):
+        raise ConfigError(f"{key} may not contain ${{, also not as text; write the value itself")
 
 
-def check_target(key: str, target: object) -> None:
-    """As `check_targets`, of one."""
-    if not (isinstance(target, str) and target.startswith(TARGETS)):
-        allowed = ", ".join(TARGETS)
-        raise ConfigError(f"{key}: {target!r} may not be called; have {allowed}")
+def _list_numbers(value: Any) -> list[int | float]:
+    if isinstance(value, list):
+        return [number for item in value for number in _list_numbers(item)]
+    return [value] if _is_number(value) else []
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def fit_types(plain: dict[str, Any], typed: Sequence[str], schema: Mapping[str, Any]) -> None:
+    """Give every leaf, in place, the type its default has, so that `1` and `1.0` are one setting.
+
+    The keys that were typed come first: what is drawn from them is wrong only because they are.
+    Raises ConfigError naming the key.
+    """
+    values = flat(plain)
+    for key in sorted(values, key=lambda key: key not in typed):
+        if key not in schema:
+            raise ConfigError(f"{key}: no such key; its section is drawn from another kind of one")
+        put(plain, key, _fit_type(key, values[key], schema[key]))
+
+
+def _fit_type(key: str, value: Any, default: Any) -> Any:
+    """The value in the type of the key's default. Raises ConfigError naming the key."""
+    if default is None or key in UNTYPED:
+        return float(value) if key in REAL_OR_NULL and _is_number(value) else value
+    if isinstance(default, list) and isinstance(value, list):
+        if not default:
+            return value
+        return [_fit_type(f"{key}[{i}]", v, default[0]) for i, v in enumerate(value)]
+    if isinstance(default, float) and _is_number(value):
+        return float(value)
+    if isinstance(default, str) and _is_number(value):
+        return str(value)
+    if type(value) is not type(default):
+        is_list = isinstance(default, list)
+        expected = f"a list such as {default}" if is_list else TYPES.get(type(default), "a section")
+        raise ConfigError(f"{key} must be {expected}, got {value!r}")
+    return value
 
 
 def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
@@ -60,7 +198,7 @@ def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
     name, classes = loss["name"], loss["classification"]
     known = REDUCTIONS.get(name, ())
     lr, floor = get(config, "optim.optimizer.lr"), get(config, "optim.schedule.floor")
-    if "routing" not in model and not is_on_logits(loss):
+    if not model.get("routes") and not is_on_logits(loss):
         yield f"loss={name} needs capsules, not model={model['name']}; set loss=cross_entropy"
     if loss["reconstruction"]["weight"] > 0 and not model.get("decoder"):
         yield f"loss.reconstruction.weight needs a decoder; set it to 0 for model={model['name']}"
@@ -96,7 +234,7 @@ def _find_faults_of_data(config: Mapping[str, Any]) -> Iterator[str]:
     yield from _find_faults_of_images(dataset)
     familiar = get(dataset, "reader.familiar")
     if familiar is not None:
-        known, codes = bounds.VIEWPOINTS[dataset["reader"]["viewpoint"]], set(familiar)
+        known, codes = VIEWPOINTS[dataset["reader"]["viewpoint"]], set(familiar)
         if not 0 < len(familiar) == len(codes & set(known)) < len(known):
             texts = ", ".join(map(str, known))
             yield f"dataset.reader.familiar must be some of {texts}, each once and not all"
@@ -132,28 +270,13 @@ def _find_faults_of_images(dataset: Mapping[str, Any]) -> Iterator[str]:
             yield f"dataset.{key} must be below the {side} pixels of an image, got {shift}"
 
 
-def find_targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every `_target_` below `value`, with its key."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            path = f"{prefix}.{key}" if prefix else str(key)
-            if key == "_target_":
-                yield path, item
-            yield from find_targets(item, path)
-    elif isinstance(value, list):  # Hydra looks into lists too
-        for place, item in enumerate(value):
-            yield from find_targets(item, f"{prefix}[{place}]")
-
-
 def make_canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     """One form for all settings that mean the same run, so that they share a signature.
 
     Without a reconstruction loss there is no decoder; a network that does not route has no routing.
-    The network's own reference to the routing is wiring, and is drawn when the network is built.
     """
-    model, loss, routing = dict(config["model"]), config["loss"], config["routing"]
-    if model.pop("routing", None) is None:
-        routing = None
+    model, loss = dict(config["model"]), config["loss"]
+    routing = config["routing"] if model.pop("routes", False) else None
     if loss["reconstruction"]["weight"] == 0:
         loss = {**loss, "reconstruction": {"weight": 0.0}}
         model.pop("decoder", None)

@@ -19,12 +19,52 @@ import difflib
 import os
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-SWEEPS = "sweep plan report eval dashboard"
-RUNS = SWEEPS + " train"
-CELLS = RUNS + " ledger doctor"
-JOBS = "sweep plan attach status stop"
+# A row a word: NAME=example | the targets of make that take it, which capsweep calls the same | the
+# key of conf/ that it sets, if any | its meaning. SWEEPS, RUNS and CELLS stand for several targets.
+TABLE = """
+SWEEP=ablation | SWEEPS attach status stop | | a file of sweeps/, or a path
+ROUTING=3,uniform | SWEEPS | | an axis of the arms that route: numbers of iterations, routings
+RECON=on,off | SWEEPS | | reconstruction, or its weights, in the arms with that axis
+SEEDS=3 | SWEEPS | | how many seeds, or which: 0,1,7
+ARMS=capsnet | SWEEPS | | keep these arms, and the baseline
+BASELINE=capsnet | SWEEPS | | the arm that differences are to
+ZIP=a,b | SWEEPS | | axes that move together; several: a,b;c,d
+EXCLUDE=a=1 b=2 | SWEEPS | | leave out places that have all of these; several: a=1;b=2
+METRIC=test/loss | SWEEPS | | the metric of the table
+MODEL=capsnet | RUNS | model | the network, in the arms that route
+DATASET=mnist | RUNS shards | dataset | a file of conf/dataset; of shards: a file of data_prep
+EPOCHS=5 | RUNS | epochs | epochs of every cell
+BATCH=64 | RUNS | batch_size | batch size of every cell
+RERUN=stale | RUNS | rerun | also cells that other code finished, or always
+DATA_DIR=path | CELLS shards data | places.data | where the data sets are; default STORAGE/data
+STORAGE=path | CELLS shards wandb-sync bench | places.storage | where results go; default outputs
+LEDGER=path | CELLS wandb-sync | places.ledger | cells, also s3://bucket/x; default STORAGE/ledger
+EXECUTOR=local | sweep shards | | ray (default), local: in this process, or array: with SHARD
+SHARD=2/8 | sweep | | with EXECUTOR=array: this job's part of the cells
+BUDGET=9m | sweep | | start only cells that will end in time: 90s, 9m, 2h
+MAX_HOURS=8 | sweep | | then cells stop at an epoch's end; the same command goes on
+RETRY=failed | sweep | | also cells that the same code failed before
+MORE_SEEDS=9 | sweep | | up to so many where the order of two rows is undecided
+CLUSTER=slurm | JOBS | | a file of conf/cluster: local (default), address, slurm
+RAY_ADDRESS=head:6379 | JOBS shards | | a running Ray; of jobs also http://head:8265
+PAIRS=1000 | shards | | examples for each digit of training and test
+SHARDS=600 | shards | | files of the training split; default: one for 100,000 examples
+"""
+TABLE_OF_MAKE = """
+ARGS=--json | any | | options, and words that make cannot carry
+PYTHON=python3.12 | any | | makes the environment; default: the first Python 3.11 or 3.12
+VENV=.venv | any | | where the environment is
+"""
+SEVERAL = {
+    "SWEEPS": "sweep plan report eval dashboard",
+    "RUNS": "sweep plan report eval dashboard train",
+    "CELLS": "sweep plan report eval dashboard train ledger doctor",
+    "JOBS": "sweep plan attach status stop",
+}
+DEFAULTS = {"EXECUTOR": "ray"}
 
 
 @dataclass(frozen=True)
@@ -32,111 +72,42 @@ class Word:
     """One short name."""
 
     name: str
-    targets: str  # those of make that take it, which capsweep calls the same
     example: str
+    targets: str
+    key: str
     meaning: str
-    key: str = ""  # the key of conf/ that it sets
-    default: str | None = None
+
+    @property
+    def default(self) -> str | None:
+        """Its value where it is not typed."""
+        return DEFAULTS.get(self.name)
 
     @property
     def is_place(self) -> bool:
         """Whether its value is a path, which means something on this machine alone."""
         return self.key.startswith("places.")
 
-    @property
-    def is_choice(self) -> bool:
-        """Whether it decides which cells a command is about, and what they are."""
-        return self in GRID or bool(self.key)
+
+def _read_row(row: str) -> Word:
+    word, targets, key, meaning = (field.strip() for field in row.split("|"))
+    name, _, example = word.partition("=")
+    each = " ".join(SEVERAL.get(target, target) for target in targets.split())
+    return Word(name, example, each, key, meaning)
 
 
-GRID = (  # which cells a table has, and what it shows of them
-    Word(
-        "ROUTING",
-        SWEEPS,
-        "3,uniform",
-        "an axis of the arms that route: numbers of iterations, and names of routings",
-    ),
-    Word("RECON", SWEEPS, "on,off", "reconstruction, or its weights, in the arms with that axis"),
-    Word("SEEDS", SWEEPS, "3", "how many seeds, or which: 0,1,7"),
-    Word("ARMS", SWEEPS, "capsnet", "keep these arms, and the baseline"),
-    Word("BASELINE", SWEEPS, "capsnet", "the arm that differences are to"),
-    Word("ZIP", SWEEPS, "a,b", "axes that move together; several: a,b;c,d"),
-    Word("EXCLUDE", SWEEPS, "a=1 b=2", "leave out places that have all of these; several: a=1;b=2"),
-    Word("METRIC", SWEEPS, "test/loss", "the metric of the table"),
-)
-KEYS = (
-    Word("MODEL", RUNS, "capsnet", "the network, in the arms that route", "model"),
-    Word(
-        "DATASET",
-        RUNS + " shards",
-        "mnist",
-        "a file of conf/dataset; of shards: a file of data_prep",
-        "dataset",
-    ),
-    Word("EPOCHS", RUNS, "5", "epochs of every cell", "epochs"),
-    Word("BATCH", RUNS, "64", "batch size of every cell", "batch_size"),
-    Word("RERUN", RUNS, "stale", "also cells that other code finished, or always", "rerun"),
-    Word(
-        "DATA_DIR",
-        CELLS + " shards data",
-        "path",
-        "where the data sets are; default STORAGE/data",
-        "places.data",
-    ),
-    Word(
-        "STORAGE",
-        CELLS + " shards wandb-sync bench",
-        "path",
-        "where results go; default outputs",
-        "places.storage",
-    ),
-    Word(
-        "LEDGER",
-        CELLS + " wandb-sync",
-        "path",
-        "where finished cells are, also s3://bucket/folder; default STORAGE/ledger",
-        "places.ledger",
-    ),
-)
-RUN = (
-    Word(
-        "EXECUTOR",
-        "sweep shards",
-        "local",
-        "ray (default), local: in this process, or array: with SHARD",
-        default="ray",
-    ),
-    Word("SHARD", "sweep", "2/8", "with EXECUTOR=array: this job's part of the cells"),
-    Word("BUDGET", "sweep", "9m", "start only cells that will end in time: 90s, 9m, 2h"),
-    Word("MAX_HOURS", "sweep", "8", "then cells stop at an epoch's end; the same command goes on"),
-    Word("RETRY", "sweep", "failed", "also cells that the same code failed before"),
-    Word("MORE_SEEDS", "sweep", "9", "up to so many where the order of two rows is undecided"),
-    Word("CLUSTER", JOBS, "slurm", "a file of conf/cluster: local (default), address, slurm"),
-    Word(
-        "RAY_ADDRESS", JOBS + " shards", "head:6379", "a running Ray; of jobs also http://head:8265"
-    ),
-    Word("PAIRS", "shards", "1000", "examples for each digit of training and test"),
-    Word(
-        "SHARDS", "shards", "600", "files of the training split; default: one for 100,000 examples"
-    ),
-)
-SWEEP = Word("SWEEP", f"{SWEEPS} attach status stop", "ablation", "a file of sweeps/, or a path")
-WORDS = (SWEEP, *GRID, *KEYS, *RUN)
-OF_MAKE = (
-    Word("ARGS", "any", "--json", "options, and words that make cannot carry"),
-    Word(
-        "PYTHON",
-        "any",
-        "python3.12",
-        "makes the environment; default: the first Python 3.11 or 3.12",
-    ),
-    Word("VENV", "any", ".venv", "where the environment is"),
-)
+WORDS = [*map(_read_row, TABLE.strip().splitlines())]
+OF_MAKE = [*map(_read_row, TABLE_OF_MAKE.strip().splitlines())]
+# They choose which cells a table has, and what it shows of them.
+GRID = [word for word in WORDS if word.targets == SEVERAL["SWEEPS"] and not word.key]
 BY_NAME = {word.name: word for word in WORDS}
 BY_KEY = {word.key: word for word in WORDS if word.key}
 
 # Targets of make that capsweep calls otherwise.
-COMMANDS = {"shards": ("data", "make"), "wandb-sync": ("wandb", "sync")}
+COMMANDS = {
+    "shards": ("data", "make"),
+    "wandb-sync": ("wandb", "sync"),
+    "dashboard": ("wandb", "dashboard"),
+}
 
 NAME = re.compile(r"([A-Z][A-Z_]*)=(.*)", re.DOTALL)
 # Variables of the environment may stand among make's words: make exports them.
@@ -154,7 +125,7 @@ def list_words(target: str) -> list[Word]:
     return [word for word in WORDS if target in word.targets.split()]
 
 
-def split_words(target: str, typed: list[str]) -> tuple[dict[str, str], list[str]]:
+def split_words(target: str, typed: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Return the values of the short names among what was typed, and the rest.
 
     A name without a value counts as not typed. Raises WordError for a name that `target` does not
@@ -202,6 +173,13 @@ def read_makeflags(flags: str) -> list[str]:
     words = re.findall(r"(?:\\.|[^\\ \t])+", text, re.DOTALL) if marker else []
     plain = [re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL).replace("$$", "$") for word in words]
     return [re.sub(r"^([\w./]+)\s*:{1,3}=", r"\1=", word) for word in reversed(plain)]
+
+
+def find_target(arguments: Sequence[str]) -> str:
+    """Return what make calls the command that stands in a command line."""
+    names = [w for w in arguments if not (w.startswith("-") or NAME.fullmatch(w))][:2]
+    targets = {" ".join(command): target for target, command in COMMANDS.items()}
+    return targets.get(" ".join(names), names[0] if names else "")
 
 
 def list_arguments(target: str, arguments: list[str], flags: str) -> list[str]:

@@ -1,37 +1,40 @@
-"""Small random affine transformations of test digits: like affNIST, and not affNIST.
+"""Test digits under small random affine transformations: affNIST, and what is like it.
 
-Fixed-point arithmetic after the matrices, so that the pixels are the same on every machine.
+Ours are made by fixed-point arithmetic after the matrices, so that the pixels are the same on every
+machine.
 
 Shape letters: N examples, C H W image, V = 2 output axes, U = 2 input axes (row, column).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Mapping, Sequence
+from itertools import count, takewhile
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from capsweep.data.batches import seed_of
-from capsweep.data.images import LabelledImages
+from capsweep.data.digits import load_matlab
+from capsweep.data.images import LabelledImages, label_images
+from capsweep.data.official import decode_once
 from capsweep.data.pairs import draw_integers
 from capsweep.errors import ConfigError
+from capsweep.storage.official_files import (
+    UNKNOWN,
+    Digest,
+    OfficialFiles,
+    name_undecodable,
+    read_content,
+)
+from capsweep.storage.stores import join
 
 VERSION = 1  # to be raised when the same digits and settings give other images
 DRAWS = 8  # places of the random sequence that belong to one image
 FRACTION = 8  # bits after the binary point of a pixel's place
 AT_ONCE = 16  # images, so that their numbers stay in the cache
-
-
-@dataclass(frozen=True)
-class TransformedImages:
-    """Images [N, C, canvas, canvas] and what they are: of which digit [N], by which matrix
-    [N, V, U], with which shift [N, V] from the canvas's middle to that of the digit's image.
-    """
-
-    images_NCHW: np.ndarray
-    source_N: np.ndarray
-    matrix_NVU: np.ndarray
-    shift_NV: np.ndarray
+AFFNIST, AFFNIST_SIDE = "affNISTdata", 40  # the struct in a file; pixels
+AFFNIST_PUBLISHER = "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/"
 
 
 class AffineTest:
@@ -56,12 +59,16 @@ class AffineTest:
         Raises ConfigError when one of them has no room there.
         """
         made = self.transform_range(test.images_NCHW.numpy(), 0, len(test))
-        return LabelledImages(torch.from_numpy(made.images_NCHW), test.labels_N)
+        return LabelledImages(torch.from_numpy(made["images"]), test.labels_N)
 
-    def transform_range(self, digits_NCHW: np.ndarray, start: int, stop: int) -> TransformedImages:
+    def transform_range(
+        self, digits_NCHW: np.ndarray, start: int, stop: int
+    ) -> dict[str, np.ndarray]:
         """Examples start .. stop - 1 of the endless sequence of these digits, transformed.
 
-        Raises ConfigError when one of them has no room.
+        Returns images [N, C, canvas, canvas] and what they are: the indices of their digits [N],
+        each matrix [N, V, U], and each shift [N, V] from the canvas's middle to that of the digit's
+        image. Raises ConfigError when one of them has no room.
         """
         source_N = np.arange(start, stop) % len(digits_NCHW)
         images_NCHW = digits_NCHW[source_N]
@@ -72,7 +79,12 @@ class AffineTest:
             _move_images(images_NCHW[part], matrix_NVU[part], shift_NV[part], self.canvas)
             for part in (slice(n, n + AT_ONCE) for n in range(0, len(source_N), AT_ONCE))
         ]
-        return TransformedImages(np.concatenate(moved), source_N, matrix_NVU, shift_NV)
+        return {
+            "images": np.concatenate(moved),
+            "indices": source_N.astype(np.uint32),
+            "matrix": matrix_NVU,
+            "shift": shift_NV,
+        }
 
     def _draw_uniform(self, count: int, start: int = 0) -> np.ndarray:
         """Numbers in [0, 1), [N, D], of examples start .. start + count - 1."""
@@ -166,3 +178,61 @@ def _interpolate_at(
     upper_NE, lower_NE = rows
     total_NE = (upper_NE << FRACTION) + (lower_NE - upper_NE) * down_NE
     return (total_NE + 2 ** (2 * FRACTION - 1)) >> (2 * FRACTION)
+
+
+class AffnistTest:
+    """affNIST (Tieleman 2013): MNIST's test digits under affine transformations, from `test.mat` or
+    `test_batches/1.mat ...`; Sabour et al. 2017 train on MNIST placed on the same 40x40 canvas.
+
+    `image` is [1600, N], a digit a column, read rows first (pixel 40 y + x), as public programs do;
+    `tests/data/test_matlab_files.py` proves the order where the file is.
+
+    sha256: the fingerprint; `test` of test.mat, `test_batches` of the numbered files one after the
+    other (`cat {1..32}.mat | sha256sum`), or the text `unknown`. folders: where to look below the
+    data folder.
+    """
+
+    def __init__(self, sha256: Mapping[str, str], folders: Sequence[str]) -> None:
+        self.sha256 = dict(sha256)
+        self.files = OfficialFiles(folders, AFFNIST_PUBLISHER)
+        numbered = [join(folder, "test_batches") for folder in folders]
+        self.batches = OfficialFiles(numbered, AFFNIST_PUBLISHER)
+
+    def read(self, folder: str, test: LabelledImages) -> LabelledImages:
+        """Return affNIST's test images [N, 1, 40, 40]. Raises DataError naming file and cure."""
+        declared = {"sha256": self.sha256}
+        images = decode_once("affnist", declared, lambda: {"test": self._decode_files(folder)})
+        return images["test"]
+
+    def _decode_files(self, folder: str) -> LabelledImages:
+        whole = self.files.find(folder, "test.mat")
+        paths = [whole] if whole else self._find_batches(folder)
+        contents = [read_content(path) for path in paths]
+        digest = hashlib.sha256()
+        for data in contents:
+            digest.update(data)
+        name, path = ("test", whole) if whole else ("test_batches", paths[0].parent)
+        declared, key = self.sha256.get(name, UNKNOWN), f"dataset.test.sha256.{name}"
+        self.files.check_digests(Digest(path, digest.hexdigest(), declared, key))
+        parts = [_parse_affnist(path, data) for path, data in zip(paths, contents, strict=True)]
+        images_NCHW = torch.cat([part.images_NCHW for part in parts])
+        return LabelledImages(images_NCHW, torch.cat([part.labels_N for part in parts]))
+
+    def _find_batches(self, folder: str) -> list[Path]:
+        """The numbered files, up to the first that is absent."""
+        numbered = (self.batches.find(folder, f"{number}.mat") for number in count(1))
+        paths = [path for path in takewhile(bool, numbered) if path]
+        if not paths:
+            needed = "test.mat or test_batches/1.mat ... 32.mat"
+            archives = "test.mat.zip or test_batches.zip"
+            cure = f"download {archives} from {AFFNIST_PUBLISHER} and unpack it there"
+            raise self.files.missing_error(folder, needed, cure)
+        return paths
+
+
+def _parse_affnist(path: Path, data: bytes) -> LabelledImages:
+    """`image` is [1600, N] uint8, `label_int` [1, N], fields of one struct."""
+    with name_undecodable(path):
+        fields = load_matlab(data)[AFFNIST][0, 0]
+        images_NCHW = fields["image"].T.reshape(-1, 1, AFFNIST_SIDE, AFFNIST_SIDE)
+        return label_images(images_NCHW, fields["label_int"][0], 10)

@@ -8,13 +8,10 @@ Shape letters: B batch, N examples, C H W image.
 
 import gc
 import hashlib
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -95,43 +92,6 @@ class DeviceSplit(EvaluatedSplit):
 
 # Makes a split of examples that are on a device, by their `to`.
 Presenter = Callable[[Any, Split], EvaluatedSplit]
-
-
-@dataclass(frozen=True)
-class Field:
-    """One array of a split that is streamed: dtype and shape of a single example."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one example."""
-        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
-
-
-class ExampleRanges(Protocol):
-    """The examples of a split, in the order of the sequence. Pickles, and may cross a fork."""
-
-    @property
-    def fields(self) -> Sequence[Field]:
-        """What is read of each example."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Fill arrays [B, ...], one for each of `fields`, with the examples from `start` on."""
-        ...
-
-
-@dataclass(frozen=True)
-class OnDevice:
-    """The examples of a split that is streamed, and where batches of them shall be."""
-
-    examples: ExampleRanges
-    device: torch.device
 
 
 class EpochSampler:
@@ -228,23 +188,11 @@ class TrainLoader(BatchLoader):
         epoch = self.sampler.epoch
         make_batch = self.examples.prepare_epoch(self.seed, epoch)
         order_N = epoch_order(self.count, self.seed, epoch).to(self.examples.device)
-        index = order_N.split(self.batch_size) if self.count else ()
-        for first in range(0, len(index), self.made_at_once):
-            yield from _make_batches(make_batch, index[first : first + self.made_at_once])
-
-
-def _make_batches(make_batch: Callable[[Tensor], Batch], index: Sequence[Tensor]) -> list[Batch]:
-    """The batches of these examples, made as if they were one."""
-    if len(index) == 1:
-        return [make_batch(index[0])]
-    sizes = [len(index_B) for index_B in index]
-    images_BCHW, labels, targets_BLCHW = make_batch(torch.cat(tuple(index)))
-    parts = [
-        [None] * len(sizes) if targets_BLCHW is None else targets_BLCHW.split(sizes),
-        images_BCHW.split(sizes),
-        labels.split(sizes),
-    ]
-    return [Batch(images, labels, targets) for targets, images, labels in zip(*parts, strict=True)]
+        at_once = self.made_at_once * self.batch_size
+        for first in range(0, self.count, at_once):
+            made = make_batch(order_N[first : first + at_once])
+            for start in range(0, len(made.labels), self.batch_size):
+                yield made.select(slice(start, start + self.batch_size))
 
 
 def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) -> Tensor:

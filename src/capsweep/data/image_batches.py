@@ -193,6 +193,31 @@ class CroppedImages(DeviceSplit):
         return standardise_images(images_BCHW) if self.standardise else images_BCHW / 255
 
 
+class SignedImages(DeviceSplit):
+    """Images whose bytes are numbers of -1..1, in all splits alike: v and 255 - v become x and -x,
+    to the bit.
+    """
+
+    def __init__(self, examples: LabelledImages, split: Split) -> None:
+        self.images_NCHW, self.labels_N = examples.images_NCHW, examples.labels_N
+        self.device = examples.labels_N.device
+
+    def __len__(self) -> int:
+        return len(self.labels_N)
+
+    def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
+        """Every epoch shows the same images."""
+        return self._make_batch
+
+    def evaluation_batch(self, part: slice) -> Batch:
+        """Examples in order."""
+        return self._make_batch(part)
+
+    def _make_batch(self, index: Tensor | slice) -> Batch:
+        signed = self.images_NCHW[index].to(torch.float32).mul_(2).sub_(255).div_(255)
+        return Batch(signed, self.labels_N[index])
+
+
 def standardise_images(images_BCHW: Tensor) -> Tensor:
     """Mean 0 and deviation 1 of every image over all its values, as TensorFlow's
     per_image_standardization: a deviation below 1 / sqrt(values) counts as that.

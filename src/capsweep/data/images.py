@@ -1,53 +1,32 @@
-"""Labelled images: in memory, in splits, and decoded once on a node.
-
-Decoded images are kept in `$XDG_CACHE_HOME/capsweep`, or `~/.cache/capsweep`, one .npz per data set
-and declared hashes: data folders are often shared or read-only. It holds what the verified official
-files gave with the digests of its splits, and may be deleted at any time.
+"""Labelled images, and their splits: read, held out, and moved to the training device once.
 
 Shape letters: N examples, C H W image.
 """
 
 import hashlib
-import json
-import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from capsweep.errors import ConfigError
-from capsweep.runtime import terminal
-from capsweep.storage.files import (
-    hash_bytes,
-    hold_lock,
-    remove_temporaries,
-    user_cache_folder,
-    write_atomically,
-)
-from capsweep.storage.npz import open_npz
+from capsweep.data.batches import EvaluatedSplit, Presenter
+from capsweep.errors import ConfigError, DataError
 
-FORMAT = 2  # to be raised when a reader decodes the same files to other arrays
-DIGESTS = "digests"  # of the splits in a cache file, as JSON
-_verified: set[tuple[str | int, ...]] = set()  # cache files of this process: path, inode and state
+EVALUATION_BATCH = 500
 VALIDATION_SEED = 20171026  # which training examples are held out is part of the data set
 
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """uint8 images [N, C, H, W] and int64 labels [N].
-
-    known_digest: the digest, where this process has computed it before; None: it is computed.
-    """
+    """uint8 images [N, C, H, W] and int64 labels [N]."""
 
     images_NCHW: Tensor
     labels_N: Tensor
-    known_digest: str | None = None
 
     def __len__(self) -> int:
         return len(self.labels_N)
@@ -55,8 +34,6 @@ class LabelledImages:
     @cached_property
     def digest(self) -> str:
         """The sha256 of images and labels, each with its type and shape, on the processor."""
-        if self.known_digest is not None:
-            return self.known_digest
         digest = hashlib.sha256()
         for array in (self.images_NCHW.numpy(), self.labels_N.numpy().astype("<i8", copy=False)):
             digest.update(f"{array.dtype.str} {array.shape} ".encode())
@@ -184,101 +161,68 @@ def stratified_sample(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray
     return np.lexsort((tie_break, rank))[:count]
 
 
-class DecodedReader(Reader):
-    """A reader of official files that are decoded once, not in every trial.
+class PreparedSplits(dict[str, Any]):
+    """The splits of a data set on a device: "train", "validation" and "test".
 
-    name: of the data set, in the cache.
+    digests: of the arrays or shards that were read for them, as `Splits.digests` has them.
     """
 
-    name: str
+    def __init__(self, parts: Mapping[str, Any], digests: Mapping[str, str]) -> None:
+        super().__init__(parts)
+        self.digests = dict(digests)
 
     @property
-    @abstractmethod
-    def declared_hashes(self) -> Mapping[str, object]:
-        """All hashes that the files are verified by."""
-
-    def read(self, folder: str) -> Splits:
-        """Return the verified data set. Raises DataError naming the file and the cure."""
-        images = decode_once(self.name, self.declared_hashes, lambda: self.decode_files(folder))
-        return Splits(images["train"], images["test"], images.get("validation"))
-
-    @abstractmethod
-    def decode_files(self, folder: str) -> Decoded:
-        """Return the splits "train" and "test", and "validation" where the files name it. Raises
-        DataError.
-        """
+    def test_fingerprint(self) -> str | None:
+        """Identity of test examples that no file holds; None where files do."""
+        fingerprint = getattr(self["test"], "fingerprint", None)
+        return None if fingerprint is None else fingerprint()
 
 
-def decode_once(
-    name: str, declared: Mapping[str, object], decode: Callable[[], Decoded]
-) -> Decoded:
-    """What `decode` returns, from the user's cache of this node where it is there and whole.
+def prepare_splits(
+    reader: Reader,
+    folder: str,
+    presenter: Presenter,
+    validation: int,
+    device: torch.device,
+    declared: Mapping[str, int] | None = None,
+    image_shape: Sequence[int] | None = None,
+) -> PreparedSplits:
+    """Return a data set, read, verified, split and moved to the device; or one of shards, of which
+    nothing but one test image is read yet. By "train", "validation" and "test".
 
-    name: of the data set. declared: all of its hashes, which identify the images: what was once
-    decoded is found again without the official files. Several processes at once: one decodes, the
-    others wait. Raises what `decode` raises.
+    validation: examples held out of train. declared: examples of "train", "test" and, where the
+    reader gives it, "validation" that must be there, None: any; image_shape: C, H, W that images
+    must have, None: any. Raises DataError when they differ, ConfigError when the data set's own
+    settings do not fit together.
     """
-    identity = json.dumps({"format": FORMAT, "name": name, "declared": declared}, sort_keys=True)
-    try:
-        path = user_cache_folder() / f"{name}-{hash_bytes(identity.encode())[:16]}.npz"
-    except RuntimeError:  # there is no home
-        return decode()
-    images = _load_decoded(path, identity)
-    if images is not None:
-        return images
-    with hold_lock(path.with_suffix(".lock")) as is_held:
-        images = _load_decoded(path, identity)  # another process made it meanwhile
-        if images is None:
-            images = decode()
-            try:
-                if is_held:
-                    remove_temporaries(path)
-                _save_decoded(path, identity, images)
-            except OSError as error:
-                reason = error.strerror or error
-                text = f"{path.parent}: no cache of images ({reason}); each run decodes them"
-                terminal.print_once(text)
-        return images
+    splits = reader.read(folder)
+    train, validated = trained_and_validated(splits, validation)
+    parts = {
+        "train": presenter(train.to(device), "train"),
+        "validation": presenter(validated.to(device), "validation"),
+        "test": presenter(splits.test.to(device), "test"),
+    }
+    sizes = {"train": len(parts["train"]) + validation, "test": len(parts["test"])}
+    if splits.validation is not None:
+        sizes["validation"] = len(splits.validation)
+    _check_splits(parts["test"], sizes, declared, image_shape)
+    return PreparedSplits(parts, splits.digests)
 
 
-def _save_decoded(path: Path, identity: str, images: Decoded) -> None:
-    digests = {split: examples.digest for split, examples in images.items()}
-    arrays = {"identity": np.array(identity), DIGESTS: np.array(json.dumps(digests))}
-    for split, examples in images.items():
-        arrays[f"{split}_images"] = examples.images_NCHW.numpy()
-        arrays[f"{split}_labels"] = examples.labels_N.numpy()
-    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
-
-
-def _load_decoded(path: Path, identity: str) -> Decoded | None:
-    """Return the images of a cache file; None where there is none. A line says why one is not used.
-
-    A file is hashed once in a process, and again when its size or a time of it has changed.
-    """
-    try:
-        with path.open("rb") as raw, open_npz(raw) as file:
-            state = os.fstat(raw.fileno())
-            arrays = {name: file[name] for name in file.files}
-        if str(arrays.pop("identity")) != identity:
-            raise ValueError("it is of another data set")
-        digests = json.loads(str(arrays.pop(DIGESTS)))
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        key = (str(path), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
-        images = {
-            split: LabelledImages(
-                tensors.pop(f"{split}_images"),
-                tensors.pop(f"{split}_labels"),
-                digest if key in _verified else None,
-            )
-            for split, digest in digests.items()
-        }
-        if tensors or digests != {split: each.digest for split, each in images.items()}:
-            raise ValueError("its images or labels are not those that were decoded")
-        _verified.add(key)
-        return images
-    except FileNotFoundError:
-        return None
-    except Exception as error:  # a damaged zip file can make numpy and zipfile raise anything
-        reason = " ".join(str(error).split()) or type(error).__name__
-        terminal.print_once(f"{path}: not used ({reason}); the official files are decoded again")
-        return None
+def _check_splits(
+    test: EvaluatedSplit,
+    sizes: Mapping[str, int],
+    declared: Mapping[str, int] | None,
+    image_shape: Sequence[int] | None,
+) -> None:
+    if declared is not None and dict(declared) != sizes:
+        raise DataError(
+            f"dataset.examples: {dict(declared)} declared, {dict(sizes)} read; correct the data "
+            "set's file in conf/dataset"
+        )
+    shape = list(test.evaluation_batch(slice(0, 1)).images_BCHW.shape[1:])
+    if image_shape is not None and list(image_shape) != shape:
+        raise ConfigError(
+            f"dataset.image_shape is {list(image_shape)}, and dataset.batches makes images of "
+            f"{shape}; set both alike"
+        )

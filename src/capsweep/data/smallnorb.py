@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsweep.data.images import Decoded, DecodedReader, Reader, Splits, label_images
-from capsweep.data.official import OfficialReader
-from capsweep.storage.official_files import UNKNOWN, Digest, name_undecodable
+from capsweep.data.images import Reader, Splits, label_images
+from capsweep.data.official import Decoded, OfficialReader
+from capsweep.storage.official_files import name_undecodable
 
 PREFIXES = {
     "train": "smallnorb-5x46789x9x18x6x2x96x96-training",
@@ -30,12 +30,8 @@ INFO = ("instance", "elevation", "azimuth", "light")  # a row of an `info` file,
 INFOS = {split: f"{prefix}-info" for split, prefix in PREFIXES.items()}
 
 
-class SmallNorbReader(OfficialReader, DecodedReader):
-    """Reads the `dat` and `cat` files of both splits, `.mat.gz` or `.mat`; halves the images.
-
-    Where neither sha256 nor sha256_plain of a plain file is known, it is verified by `sha256`, as
-    it also is where that is its own.
-    """
+class SmallNorbReader(OfficialReader):
+    """Reads the `dat` and `cat` files of both splits, `.mat.gz` or `.mat`; halves the images."""
 
     name = "smallnorb"
     publisher = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
@@ -60,13 +56,6 @@ class SmallNorbReader(OfficialReader, DecodedReader):
             with name_undecodable(path):
                 images[split] = label_images(images_NCHW, labels_N, NUM_CLASSES)
         return images
-
-    def select_digest(self, path: Path, data: bytes, name: str) -> Digest:
-        """What is not hashed into the signature may verify only what the fingerprint identifies."""
-        digest = self.digest_of(path, data, name)
-        plain = self.digest_of(path, data, name, "sha256_plain")
-        is_own = plain.declared == UNKNOWN and digest.found == digest.declared
-        return digest if path.suffix == ".gz" or digest.declared == UNKNOWN or is_own else plain
 
 
 def list_names(names: Iterable[str]) -> dict[str, list[str]]:

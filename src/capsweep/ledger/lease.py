@@ -7,7 +7,6 @@ a dead owner makes the next generation, which again only one can; nothing is eve
 by a clock that is not one's own. Durations are monotonic, so a clock set back breaks no lease.
 """
 
-import json
 import os
 import re
 import secrets
@@ -16,11 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from capsweep.errors import DamageError
-from capsweep.ledger import records, stored_files
+from pydantic import TypeAdapter
+
+from capsweep.ledger.records import Count, Record
+from capsweep.storage.checked import parse_json
 from capsweep.storage.files import read_plain_file, remove_path, write_text
 from capsweep.storage.scratch import identify_machine, read_start_time
 
@@ -38,13 +39,12 @@ class ClaimLostError(RuntimeError):
     """Another process took the cell over, because this one gave no sign of life for a lease."""
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(Record):
     """A process: where it is, and when it was started, since ids are used again."""
 
     host: str
     machine: str  # this boot of this kernel, this namespace of process ids
-    pid: int
+    pid: Count
     started: str
 
     def __str__(self) -> str:
@@ -59,6 +59,16 @@ class Owner:
     def is_dead(self) -> bool:
         """Whether the owner is certainly gone; only processes of this machine can be judged."""
         return self.machine == identify_machine() and read_start_time(self.pid) != self.started
+
+
+class ClaimFile(Record):
+    """What stands in the file of a claim; `beat` grows as long as its owner lives."""
+
+    owner: Owner
+    beat: Count
+
+
+CLAIM_FILE = TypeAdapter(ClaimFile)
 
 
 @dataclass(frozen=True)
@@ -80,18 +90,19 @@ class Claim:
 def current_owner() -> Owner:
     """Return this process."""
     pid = os.getpid()
-    return Owner(socket.gethostname(), identify_machine(), pid, read_start_time(pid) or "")
+    started = read_start_time(pid) or ""
+    return Owner(host=socket.gethostname(), machine=identify_machine(), pid=pid, started=started)
 
 
 def read_claims(ledger: Path) -> dict[str, Claim]:
-    """The newest claim of every claimed cell, dead or alive."""
+    """Return the newest claim of every claimed cell, dead or alive."""
     newest = {signature: numbers[-1] for signature, numbers in _list_generations(ledger).items()}
     claims = (_read_generation(ledger, *place) for place in newest.items())
     return {claim.signature: claim for claim in claims if claim is not None}
 
 
 def read_claim(ledger: Path, signature: str) -> Claim | None:
-    """The newest claim of a cell, dead or alive."""
+    """Return the newest claim of a cell, dead or alive."""
     generations = _list_generations(ledger).get(signature)
     return _read_generation(ledger, signature, generations[-1]) if generations else None
 
@@ -114,14 +125,13 @@ def _read_generation(ledger: Path, signature: str, generation: int) -> Claim | N
     """
     path = claim_path(ledger, signature, generation)
     try:
-        content = read_plain_file(path)
-        plain = stored_files.parse_json(content, str(path), "", records.ClaimFile)
-        return Claim(signature, generation, Owner(**plain["owner"]), plain["beat"])
+        stored = parse_json(read_plain_file(path), CLAIM_FILE)
+        return Claim(signature, generation, stored.owner, stored.beat)
     except (FileNotFoundError, NotADirectoryError):  # released a moment ago
         return None
-    except (IsADirectoryError, DamageError):
-        owner = Owner(f"an unknown host: {path} is damaged", "", 0, "")
-        return Claim(signature, generation, owner, -1)
+    except (IsADirectoryError, ValueError):
+        host = f"an unknown host: {path} is damaged"
+        return Claim(signature, generation, Owner(host=host, machine="", pid=0, started=""), -1)
 
 
 def claim_path(ledger: Path, signature: str, generation: int) -> Path:
@@ -173,16 +183,13 @@ class Lease:
                 if generations[-1:] != [self.generation]:
                     self.is_lost = True
                     return
-                write_text(
-                    claim_path(self.ledger, self.signature, self.generation),
-                    _format_claim(current_owner(), beat),
-                )
+                _write_claim(claim_path(self.ledger, self.signature, self.generation), beat)
             except OSError:  # a full or absent disk: the next beat tries again
                 continue
 
 
-def _format_claim(owner: Owner, beat: int) -> str:
-    return json.dumps({"owner": asdict(owner), "beat": beat})
+def _write_claim(path: Path, beat: int = 0) -> None:
+    write_text(path, ClaimFile(owner=current_owner(), beat=beat).model_dump_json())
 
 
 def take_lease(ledger: Path, signature: str, dead: str = "") -> Lease:
@@ -202,7 +209,7 @@ def take_lease(ledger: Path, signature: str, dead: str = "") -> Lease:
 def _create_claim_file(path: Path) -> bool:
     """Make a claim file, with its content, if and only if it is not there: a link is both."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    write_text(temporary, _format_claim(current_owner(), beat=0))
+    _write_claim(temporary)
     try:
         os.link(temporary, path)
     except FileExistsError:

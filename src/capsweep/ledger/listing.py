@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from capsweep.config.cell import flat
@@ -76,7 +75,7 @@ class ListedCell:
 def list_cells(ledger: Ledger, signatures: Iterable[str]) -> list[ListedCell]:
     """What some cells are. A damaged provenance is printed, and counts as none."""
     entries = ledger.entries(signatures)
-    with ThreadPoolExecutor(1 if ledger.disk is not None else READERS) as pool:
+    with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(lambda item: _read_cell(ledger, *item), entries.items()))
 
 
@@ -106,12 +105,10 @@ def _describe_place(made: Mapping[str, Any], science: Mapping[str, Any]) -> str 
     return name and name.removesuffix(f" · seed {science.get('seed')}")
 
 
-def read_circumstances(ledger: Ledger, signature: str, result: Mapping[str, Any]) -> dict[str, str]:
+def describe_circumstances(made: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, str]:
     """Return what made a finished cell, in words: hardware, torch, code and the fingerprint of its
-    data. A damaged provenance is printed, and says nothing.
+    data. made: its provenance.
     """
-    read = partial(ledger.read_provenance, signature, result)
-    made = stored_files.read_if_sound(read) or {}
     fingerprint = made.get("fingerprint")
     if isinstance(fingerprint, dict):  # a hash for each file
         fingerprint = hash_bytes(json.dumps(fingerprint, sort_keys=True).encode())
@@ -155,14 +152,10 @@ def select_cells(cells: Sequence[ListedCell], texts: Iterable[str]) -> list[List
         values = {cell.signature: _as_text(cell.value_of(key)) for cell in cells}
         if cells and not wanted & (have := {*values.values()}):
             leaves = {leaf: None for cell in cells for leaf in cell.leaves}
-            if have != {"null"} or key in leaves:
-                known = ", ".join(sorted(have)[:9])
-                text = f"{key}={','.join(sorted(wanted))}: no cell has that; have {known}"
-            elif overrides.is_group(key):  # a preset, or how a cell was run
-                text = f"{key}: no cell records it; choose by the settings that it makes"
-            else:
-                text = overrides.describe_unknown_key(key, leaves)
-            raise ConfigError(text)
+            if have == {"null"} and key not in leaves:
+                raise ConfigError(overrides.describe_unknown_key(key, leaves))
+            known, asked = ", ".join(sorted(have)[:9]), ",".join(sorted(wanted))
+            raise ConfigError(f"{key}={asked}: no cell has that; have {known}")
         selected = [cell for cell in selected if values[cell.signature] in wanted]
     return selected
 

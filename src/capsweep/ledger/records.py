@@ -22,7 +22,8 @@ from pydantic import (
 )
 
 from capsweep.statistics import metric_format
-from capsweep.storage.typed_json import describe_fault
+from capsweep.storage.checked import describe_fault
+from capsweep.storage.files import hash_bytes
 
 MOST = sys.float_info.max
 ABSENT: Any = None  # the default of a key that may be absent, and is never null
@@ -91,14 +92,12 @@ class Result(Record):
     """
 
     metrics: Metrics
-    status: Literal["finished"] = ABSENT
     signature: str = ABSENT
     epochs: AtLeastOne = ABSENT
     steps: AtLeastOne = ABSENT
     parameters: AtLeastOne = ABSENT
     seconds: Duration = ABSENT
     shape: str = ABSENT
-    devices: AtLeastOne = ABSENT
     hardware: str = ABSENT
     images_per_second: Positive = ABSENT
     peak_memory_bytes: Memory = ABSENT
@@ -106,12 +105,7 @@ class Result(Record):
     data: Digests = ABSENT
     code: Code = ABSENT
     gpu_hours: Size = ABSENT
-    estimate_seconds: Size | None = None
     first_activations: dict[str, dict[str, float]] = ABSENT
-    tracking_fault: str | None = None
-    tracking_seconds: Size | None = None
-    tracking_url: str | None = None
-    begun_anew: str = ABSENT
     finished: Date = ABSENT
     attempt: str = ABSENT
     sha256: Digests = ABSENT
@@ -121,8 +115,6 @@ class Hardware(Record):
     """Of the machine that trained a cell."""
 
     processor: str | None = None
-    cores: AtLeastOne | None = None
-    memory_bytes: Count | None = None
     gpus: list[str] = ABSENT
     capability: str | None = None
 
@@ -138,7 +130,6 @@ class Tracking(Record):
     name: str = ABSENT
     notes: str | None = None
     tags: list[str] = ABSENT
-    report: str | None = None
     columns: dict[str, JsonValue] = ABSENT
 
 
@@ -151,12 +142,6 @@ class Circumstances(Record):
     implementations: dict[str, JsonValue] | None = None
 
 
-class Logistics(Record):
-    """Settings that decide no number."""
-
-    logger: dict[str, JsonValue] = ABSENT
-
-
 class Provenance(Circumstances):
     """provenance.json: where the numbers of a cell come from."""
 
@@ -166,11 +151,8 @@ class Provenance(Circumstances):
     overrides: list[str] = ABSENT
     started: Date = ABSENT
     fingerprint: str | dict[str, JsonValue] | None = None
-    logistics: Logistics = ABSENT
     tracking: Tracking = ABSENT
     earlier: list[Circumstances] = ABSENT
-    begun_anew: str = ABSENT
-    convolutions: dict[str, str] | None = None
 
 
 class Row(Record):
@@ -203,24 +185,6 @@ class Stopped(Record):
     metrics: Metrics = ABSENT
 
 
-class ClaimOwner(Record):
-    """The process that has claimed a cell: see `lease.Owner`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    host: str
-    machine: str
-    pid: Count
-    started: str
-
-
-class ClaimFile(Record):
-    """A claim on a cell; `beat` grows as long as its owner lives."""
-
-    owner: ClaimOwner
-    beat: Count
-
-
 class Mark(Record):
     """What W&B has of a cell, and which server."""
 
@@ -228,18 +192,26 @@ class Mark(Record):
     server: str
 
 
-class TimedSteps(Record):
-    """A calibration of ours: see `training.size.Measurement`."""
+class Measurement(Record):
+    """What a cell's shape costs on some hardware, as some steps of it measured: seconds of a step
+    of training, of testing an image, and before the first step.
+    """
 
     shape: str
     hardware: str
     seconds_per_step: Positive
     evaluation_seconds_per_image: Size
     startup_seconds: Size
-    peak_memory_bytes: Memory
-    utilisation: Share | None
-    device_memory_bytes: Count | None
-    steps: AtLeastOne
+    peak_memory_bytes: Memory  # of a GPU, all that a process takes of it, its context included
+    utilisation: Share | None  # of the GPU
+    device_memory_bytes: Count | None  # what the GPU has
+    steps: AtLeastOne  # that were timed
+
+    @property
+    def name(self) -> str:
+        """The file of the ledger that holds it."""
+        digest = hash_bytes(self.hardware.encode())[:8]
+        return f"measurements/{self.shape}-{digest}.json"
 
 
 class AddedSeeds(Record):

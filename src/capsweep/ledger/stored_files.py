@@ -17,8 +17,8 @@ from capsweep.config.cell import signature as signature_of
 from capsweep.errors import ConfigError, DamageError
 from capsweep.ledger import records
 from capsweep.ledger.records import Point, Provenance, Record, Result, Row
+from capsweep.storage.checked import open_npz
 from capsweep.storage.files import hash_bytes
-from capsweep.storage.npz import open_npz
 
 if TYPE_CHECKING:
     import numpy as np

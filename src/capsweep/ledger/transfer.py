@@ -6,15 +6,19 @@ already, changes nothing. Of a failed cell the cause travels. The cells behind a
 kept in a packed export.
 """
 
+import io
 import json
+import lzma
+import os
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
-from capsweep.errors import DataError, UserError
-from capsweep.ledger import archive, stored_files
+from capsweep.errors import DamageError, DataError, UserError
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import (
     EVALUATIONS,
     METRICS,
@@ -24,9 +28,17 @@ from capsweep.ledger.ledger import (
     folder_of,
     is_damaged,
 )
+from capsweep.ledger.records import Manifest
 from capsweep.ledger.stored_files import CONFIG, DIGESTS, FAILURE, RESULT
-from capsweep.storage.files import hash_bytes
+from capsweep.storage.files import hash_bytes, write_atomically
 from capsweep.storage.stores import join
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+EXPORT_AGAIN = "export it again"
+COPY_AGAIN = "copy the file again"
+PACKED = ".xz"
+LARGEST = 2**26  # bytes to which a packed archive may unpack: nobody else bounds them
 
 WEIGHTS = "weights.ckpt"
 FAILED = {CONFIG, FAILURE, "provenance.json"}  # of a failed cell: all that travels
@@ -63,7 +75,8 @@ def export_cells(
 ) -> int:
     """Write cells that ended to a tar file with a manifest of hashes; returns how many bytes.
 
-    choose: which files of a cell. Raises UserError as `archive.write_archive` does.
+    choose: which files of a cell. Raises UserError where something is there already, and for a
+    packed archive that would be too large to be read.
     """
     names = [
         f"{signature}/{name}"
@@ -71,7 +84,7 @@ def export_cells(
         for name in _list_names(ledger, signature)
         if choose(name)
     ]
-    return archive.write_archive(file, names, lambda path: _read_content(ledger, path))
+    return _write_archive(file, names, lambda path: _read_content(ledger, path))
 
 
 def _list_names(ledger: Ledger, signature: str) -> list[str]:
@@ -109,17 +122,17 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
     """
     results = verify_export(file)
     entries = ledger.entries(results)
-    # Of each new cell the file that says how it ended.
+    # Of each cell of which it says more than is known, the file that says how it ended.
     ends = {
         signature: FAILURE if result is None else RESULT
         for signature, result in results.items()
-        if _is_new(entries[signature], result)
+        if (entry := entries[signature]).status == "missing" or (result and not entry.result)
     }
     for signature in ends:
         if (entry := entries[signature]).status == "running":
             raise UserError(f"{signature} is being run by {entry.owner}; import when it has ended")
     attempt, written, contents = secrets.token_hex(8), set[str](), dict[str, bytes]()
-    for path, content in archive.read_members(file):
+    for path, content in read_members(file):
         signature, _, name = path.partition("/")
         if name == ends.get(signature):
             contents[signature] = content
@@ -138,11 +151,6 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
     return len(ends), len(results) - len(ends)
 
 
-def _is_new(entry: Entry, result: Mapping[str, Any] | None) -> bool:
-    """Whether a cell that came with this result, or as failed, changes what is known of it."""
-    return entry.status == "missing" if result is None else entry.result is None
-
-
 def _remove_unfinished(ledger: Ledger, signature: str, written: set[str]) -> None:
     """Remove all but the files `written`; in an object store, other attempts stay."""
     folder = folder_of(signature)
@@ -158,16 +166,16 @@ def verify_export(file: Path) -> Results:
     """
     cells: dict[str, dict[str, str]] = {}
     results: Results = {}
-    for path, content in archive.read_members(file):
+    for path, content in read_members(file):
         signature, _, name = path.partition("/")
         if MEMBER.fullmatch(path) is None:
             raise DataError(f"{file}: {path[:80]!r} leads out of its folder, or is no name")
         cells.setdefault(signature, {})[name] = hash_bytes(content)
         where = f"{file}: {name} of cell {signature}"
         if name == RESULT:
-            results[signature] = stored_files.read_result(content, where, signature, archive.AGAIN)
+            results[signature] = stored_files.read_result(content, where, signature, EXPORT_AGAIN)
         else:
-            stored_files.check_content(name, content, where, signature, archive.AGAIN)
+            stored_files.check_content(name, content, where, signature, EXPORT_AGAIN)
     for signature, found in cells.items():
         if FAILURE in found:
             results.setdefault(signature, None)
@@ -175,9 +183,104 @@ def verify_export(file: Path) -> Results:
         known = {} if result is None else result.get(DIGESTS, {})
         needed = {FAILURE} if result is None else {CONFIG, RESULT, *known} - OPTIONAL
         if absent := needed - found.keys():
-            raise DataError(f"{file}: {signature}/{min(absent)} is absent; {archive.AGAIN}")
+            raise DataError(f"{file}: {signature}/{min(absent)} is absent; {EXPORT_AGAIN}")
         for name in sorted((found.keys() & known) - {RESULT}):  # a result has a digest of itself
             if found[name] != known[name]:
                 why = f"is not the file that the cell's {RESULT} names"
-                raise DataError(f"{file}: {signature}/{name} {why}; {archive.AGAIN}")
+                raise DataError(f"{file}: {signature}/{name} {why}; {EXPORT_AGAIN}")
     return results
+
+
+def _write_archive(file: Path, names: Sequence[str], read: Callable[[str], bytes]) -> int:
+    """Write the contents of these names, read twice, one in memory at a time; returns how many
+    bytes the file has.
+
+    Raises UserError where something is there already, and for a packed archive that would be too
+    large to be read.
+    """
+    if os.path.lexists(file):
+        raise UserError(f"{file} is there already; remove it, or name another file")
+    hashes, size = {}, 0
+    for name in names:
+        content = read(name)
+        hashes[name] = hash_bytes(content)
+        size += len(content)
+    if file.suffix == PACKED and size > LARGEST:
+        raise UserError(f"{file}: {size:,} bytes are too many to be packed; leave {PACKED} out")
+    manifest = json.dumps({"format": FORMAT, "sha256": hashes}, indent=1).encode()
+
+    def write(target: IO[bytes]) -> None:
+        mode = "w:xz" if file.suffix == PACKED else "w"
+        with tarfile.open(fileobj=target, mode=mode) as tar:
+            _add_member(tar, MANIFEST, manifest)
+            for name in names:
+                _add_member(tar, name, read(name))
+
+    write_atomically(file, write)
+    return file.stat().st_size
+
+
+def _add_member(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    tar.addfile(info, io.BytesIO(content))
+
+
+def read_members(file: Path) -> Iterator[tuple[str, bytes]]:
+    """Names and contents, each compared with the manifest. Raises DataError naming the file where
+    a hash is wrong, and at the end where a name is absent.
+    """
+    members = _read_tar(file)
+    hashes = _parse_manifest(file, *next(members, ("", b"")))
+    for name, content in members:
+        if hashes.pop(name, None) != hash_bytes(content):
+            raise DataError(f"{file}: {name} is not as the manifest says; {COPY_AGAIN}")
+        yield name, content
+    if hashes:
+        raise DataError(f"{file}: {min(hashes)} is absent; {EXPORT_AGAIN}")
+
+
+def _parse_manifest(file: Path, name: str, content: bytes) -> dict[str, str]:
+    try:
+        found = content if name == MANIFEST else b"{}"
+        return stored_files.parse_json(found, MANIFEST, EXPORT_AGAIN, Manifest)["sha256"]
+    except DamageError as error:
+        raise DataError(f"{file}: no {MANIFEST} of this capsweep in it; {EXPORT_AGAIN}") from error
+
+
+def _read_tar(file: Path) -> Iterator[tuple[str, bytes]]:
+    """Plain files of the tar, one at a time, whatever their names say.
+
+    Other compressed archives and sparse files, which may be any size when they are read, and links
+    and devices, which an export has none of, are refused.
+    """
+    if not file.is_file():  # a pipe would be waited for
+        raise DataError(f"{file}: no such file, or no plain one; name one that export wrote")
+    try:
+        with _unpack(file) if file.suffix == PACKED else file.open("rb") as content:
+            length = content.seek(0, os.SEEK_END)
+            content.seek(0)
+            with tarfile.open(mode="r:", fileobj=content) as tar:
+                for member in tar:
+                    is_plain = member.isreg() and not member.issparse()
+                    if is_plain and not 0 <= member.size <= length - member.offset_data:
+                        raise EOFError(f"{member.name!r} declares {member.size:,} bytes")
+                    if (stream := tar.extractfile(member) if is_plain else None) is None:
+                        raise DataError(f"{file}: {member.name!r} is no plain file; {EXPORT_AGAIN}")
+                    yield member.name, stream.read()
+    except DataError:
+        raise
+    except Exception as error:  # a damaged header can make lzma and tarfile raise anything
+        reason = str(error) or type(error).__name__
+        raise DataError(f"{file}: not a whole tar file ({reason}); {COPY_AGAIN}") from error
+
+
+def _unpack(file: Path) -> IO[bytes]:
+    """The tar in a packed file, of LARGEST bytes at most."""
+    unpacking = lzma.LZMADecompressor(memlimit=LARGEST)
+    content = unpacking.decompress(file.read_bytes(), LARGEST + 1)
+    if len(content) > LARGEST:
+        raise DataError(f"{file}: more than {LARGEST:,} bytes when unpacked; unpack it with xz -d")
+    if not unpacking.eof:
+        raise EOFError("its end is absent")
+    return io.BytesIO(content)

@@ -1,4 +1,4 @@
-"""What nobody needs any more in a ledger, in the storage around it and in the temporary folder."""
+"""What is damaged in a ledger, and what nobody needs any more in it and in the storage around."""
 
 import tempfile
 import time
@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from capsweep.config import places
-from capsweep.ledger import lease
-from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.ledger.stored_files import RESULT
+from capsweep.errors import DamageError
+from capsweep.ledger import lease, stored_files, transfer
+from capsweep.ledger.ledger import EVALUATIONS, Ledger, folder_of, is_damaged
+from capsweep.ledger.stored_files import CONFIG, DIGESTS, POINTS, PREDICTIONS, REMOVE, RESULT
 from capsweep.storage import scratch
 from capsweep.storage.files import remove_path, user_cache_folder
 
@@ -99,3 +100,55 @@ def _find_scratch(storage: Path) -> Iterator[Garbage]:
                 yield Garbage(
                     str(path), f"{why} of a process that is gone", size, partial(remove_path, path)
                 )
+
+
+def find_faults(ledger: Ledger, cell: str) -> Iterator[str]:
+    """Yield a line for each fault of a cell, once, though several readers meet it.
+
+    Every file is as it was stored, and what is read of it is of this cell.
+    """
+    result = ledger.read_result(cell)
+    names = {*ledger.list_files(cell), *(result or {}).get(DIGESTS, {})} - {RESULT, "resume.ckpt"}
+    if result is not None:
+        names.add(CONFIG)
+    names |= {f"{EVALUATIONS}/{name}" for name in ledger.list_evaluations(cell)}
+    readers: list[Callable[[], object]] = [
+        partial(_check_result, ledger, cell),
+        partial(ledger.read_provenance, cell),
+        partial(_check_science, ledger, cell),
+        partial(ledger.read_rows, cell),
+        partial(ledger.read_rows, cell, POINTS),
+        *(partial(_check_file, ledger, cell, name) for name in sorted(names - {EVALUATIONS})),
+    ]
+    faults: dict[str, None] = {}
+    for read in readers:
+        try:
+            read()
+        except DamageError as error:
+            faults[str(error)] = None
+    yield from faults
+
+
+def _check_result(ledger: Ledger, cell: str) -> None:
+    result = ledger.sound_result(cell)
+    if result is not None and not stored_files.is_signed(result):
+        where = f"{ledger.locate_files(cell, result)}/{RESULT}"
+        raise stored_files.damage_error(where, "it has no digest, so nothing proves it", REMOVE)
+
+
+def _check_science(ledger: Ledger, cell: str) -> None:
+    science = ledger.read_science(cell)
+    if science is not None:
+        entry = ledger.judge(cell, ledger.entry(cell), science)
+        if is_damaged(entry):
+            raise DamageError(entry.cause)
+
+
+def _check_file(ledger: Ledger, cell: str, name: str) -> None:
+    content, where = ledger.read(cell, name), f"{ledger.locate_files(cell)}/{name}"
+    if content is None and name not in transfer.OPTIONAL:
+        raise stored_files.damage_error(where, "it is absent", REMOVE)
+    if content is not None and name == PREDICTIONS:
+        stored_files.read_predictions(content, where)
+    if content is not None and name.startswith(f"{EVALUATIONS}/") and name.endswith(".npz"):
+        stored_files.read_arrays(content, where, "remove it, and evaluate the cell again")

@@ -16,7 +16,6 @@ J parents, P child pose, D parent pose; M parent positions, K kernel offsets, L 
 one position; R S rows and columns of a pose matrix, D = R S; Q rows of a weight.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -39,20 +38,11 @@ class Votes:
 
     CAPSULES: ClassVar = "vector capsules"
     MODEL: ClassVar = "capsnet"
+    OF_IMAGES: ClassVar = ("pose_BIP", "activation_BI")
 
     pose_BIP: Tensor
     weight_IJDP: Tensor
     activation_BI: Tensor | None = None
-
-    @property
-    def num_images(self) -> int:
-        """B."""
-        return len(self.pose_BIP)
-
-    @property
-    def num_parents(self) -> int:
-        """J."""
-        return self.weight_IJDP.shape[1]
 
     def dense(self) -> Tensor:
         """u_hat [B, I, J, D]: one matrix product per child, over the batch."""
@@ -85,17 +75,6 @@ class Votes:
         """Of the poses."""
         return self.pose_BIP.device
 
-    def split_images(self, images: int) -> list["Votes"]:
-        """The same votes, so many images at a time."""
-        poses = self.pose_BIP.split(images)
-        activations: Sequence[Tensor | None] = [None] * len(poses)
-        if self.activation_BI is not None:
-            activations = self.activation_BI.split(images)
-        return [
-            replace(self, pose_BIP=pose_BIP, activation_BI=activation_BI)
-            for pose_BIP, activation_BI in zip(poses, activations, strict=True)
-        ]
-
     def local_activation(self) -> Tensor:
         """Activations [B, 1, I] of the children. Raises ValueError where they have none."""
         if self.activation_BI is None:
@@ -124,22 +103,13 @@ class ConvolutionalVotes:
 
     CAPSULES: ClassVar = "matrix capsules"
     MODEL: ClassVar = "matrix_capsnet"
+    OF_IMAGES: ClassVar = ("pose_BNIRS", "activation_BNI")
 
     pose_BNIRS: Tensor
     activation_BNI: Tensor
     weight_KIJSS: Tensor
     child_MK: Tensor
     offset_KD: Tensor | None = None
-
-    @property
-    def num_images(self) -> int:
-        """B."""
-        return len(self.pose_BNIRS)
-
-    @property
-    def num_parents(self) -> int:
-        """Parent types J, at each of the M positions."""
-        return self.weight_KIJSS.shape[2]
 
     def form_local(self) -> Tensor:
         """Votes [B, M, L, J, D], the children below a position by kernel offset, then type."""
@@ -178,14 +148,6 @@ class ConvolutionalVotes:
         """Of the poses."""
         return self.pose_BNIRS.device
 
-    def split_images(self, images: int) -> list["ConvolutionalVotes"]:
-        """The same votes, so many images at a time."""
-        parts = zip(self.pose_BNIRS.split(images), self.activation_BNI.split(images), strict=True)
-        return [
-            replace(self, pose_BNIRS=pose_BNIRS, activation_BNI=activation_BNI)
-            for pose_BNIRS, activation_BNI in parts
-        ]
-
     def local_activation(self) -> Tensor:
         """Activations [B, M, L] of the children below each position."""
         return self.activation_BNI[:, self.child_MK].flatten(2)
@@ -203,24 +165,19 @@ class ConvolutionalVotes:
 LocalVotes = Votes | ConvolutionalVotes
 
 
-def images_at_once(votes: LocalVotes) -> int:
-    """Of how many images the votes stay in the cache, or fit a GPU."""
-    return max(1, NUMBERS_AT_ONCE[votes.device.type == "cuda"] // votes.numbers_per_image)
-
-
-def form_parents_first(votes: LocalVotes) -> Tensor:
-    """[B, M, J, L, D], in order, for what reads votes parent by parent, and several times."""
-    return votes.form_local().transpose(2, 3).contiguous()
-
-
-def sum_votes(coupling_BMLJ: Tensor, votes_BMJLD: Tensor) -> Tensor:
-    """sum_l c_lj V_ljd [B, M, J, D]."""
-    return torch.matmul(coupling_BMLJ.transpose(2, 3)[..., None, :], votes_BMJLD).squeeze(3)
-
-
-def compare_votes(votes_BMJLD: Tensor, pose_BMJD: Tensor) -> Tensor:
-    """Scalar products of votes with the poses of their parents [B, M, L, J]."""
-    return torch.matmul(votes_BMJLD, pose_BMJD[..., None]).squeeze(-1).transpose(2, 3)
+def split_images(votes: LocalVotes, images: int | None = None) -> list[LocalVotes]:
+    """Return the same votes, so many images at a time; None: as many as stay in the cache, or fit
+    a GPU.
+    """
+    if images is None:
+        most = NUMBERS_AT_ONCE[votes.device.type == "cuda"]
+        images = max(1, most // votes.numbers_per_image)
+    own = {name: getattr(votes, name) for name in votes.OF_IMAGES}
+    parts = {name: tensor.split(images) for name, tensor in own.items() if tensor is not None}
+    return [
+        replace(votes, **dict(zip(parts, part, strict=True)))
+        for part in zip(*parts.values(), strict=True)
+    ]
 
 
 class _PoseProducts(torch.autograd.Function):

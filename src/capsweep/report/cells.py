@@ -1,31 +1,41 @@
-"""What the ledger knows of a sweep's cells: which are behind a field of its table, and the pictures
-that evaluations left with them.
+"""The cells of a table, as the ledger knows them, and what is not the same for all of them.
+
+Rounding follows hardware and torch, and numbers follow the code too; so a note names in what cells
+differ that stand together. Cells of one data set that saw other data are refused.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePosixPath
 from typing import Any
 
+from capsweep.errors import UserError
 from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import EVALUATIONS, READERS, Entry, Ledger
-from capsweep.ledger.listing import read_hardware
-from capsweep.report.grid import describe_row, format_value
-from capsweep.report.table import COUNTED, ResultTable
+from capsweep.ledger.ledger import READERS, Entry, Ledger
+from capsweep.ledger.listing import describe_circumstances, read_hardware
+from capsweep.ledger.stored_files import DATA
+from capsweep.report.grid import describe_seeds
 from capsweep.sweep.expand import Point
 
-PICTURES = ".png"
-KIND = re.compile("[a-z]+(-[a-z]+)*(?=-|$)")
-MOST_BYTES = 6_000_000  # of the pictures of a page: one of a thousand cells shall open
+NAMED = 3  # cells of a digest
+READ_BY = ("reader", "test", "shards")  # sections of a data set that decide what is read
+SHARDS_DIFFER = "; shards made with another SHARDS or ARGS are other files, and cannot be compared"
 
 
 @dataclass(frozen=True)
-class KnownCell:
-    """A cell and what its folder holds. rows: one per epoch; evaluations: names below evals/;
-    where: the folder; result: empty where there is none.
+class TableCell:
+    """A cell and what its folder holds.
+
+    Attributes:
+        point: its place in the sweep.
+        entry: what the ledger says of it.
+        provenance: empty where nothing sound is there.
+        rows: one per epoch.
+        evaluations: names below evals/.
+        where: the folder.
     """
 
     point: Point
@@ -34,7 +44,6 @@ class KnownCell:
     rows: Sequence[Mapping[str, Any]]
     evaluations: Sequence[str]
     where: str
-    result: Mapping[str, Any]
 
     @property
     def signature(self) -> str:
@@ -42,132 +51,121 @@ class KnownCell:
         return self.point.cell.signature
 
     @property
-    def is_counted(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether tables and curves count it: one that a search stopped early is never averaged."""
-        return self.entry.status in COUNTED and self.entry.result is not None
+        return self.entry.result is not None
 
     @property
-    def hardware(self) -> str | None:
-        """What decided its speed: its GPUs, else its processor; None where nobody wrote it down."""
-        return self.result.get("hardware") or read_hardware(self.provenance)
-
-
-@dataclass(frozen=True)
-class FieldCells:
-    """The cells behind one field of a table, by seed. row, column: of `ResultTable.rows`,
-    `.columns`; name: its row's coordinates.
-    """
-
-    row: int
-    column: int
-    name: str
-    cells: Mapping[int, KnownCell]
+    def result(self) -> Mapping[str, Any]:
+        """Its result; empty where there is none."""
+        return self.entry.result or {}
 
     @property
-    def counted_cells(self) -> list[KnownCell]:
-        """Those that are finished, in the order of seeds."""
-        return [cell for _, cell in sorted(self.cells.items()) if cell.is_counted]
+    def hardware(self) -> str:
+        """What decided its speed: its GPUs, else its processor."""
+        return read_hardware(self.provenance) or "unknown hardware"
 
 
-def read_fields(table: ResultTable, ledger: Ledger) -> list[FieldCells]:
-    """Return the cells behind every field that has any, in the order of the table; places that mean
-    the same run share a cell.
-    """
-    firsts = {point.cell.signature: point for point in reversed(table.points)}
-    entries = ledger.entries_of(point.cell for point in firsts.values())
+def read_cells(points: Sequence[Point], ledger: Ledger) -> dict[str, TableCell]:
+    """Return the cells of some places, by signature; a damaged file is printed and left out."""
+    places = {point.cell.signature: point for point in points}
+    entries = ledger.entries_of(point.cell for point in places.values())
 
-    def read_cell(signature: str) -> KnownCell:
-        return KnownCell(
-            firsts[signature],
+    def read_cell(signature: str) -> TableCell:
+        result = entries[signature].result
+        return TableCell(
+            places[signature],
             entries[signature],
-            stored_files.read_if_sound(partial(ledger.read_provenance, signature)) or {},
+            stored_files.read_if_sound(partial(ledger.read_provenance, signature, result)) or {},
             stored_files.read_if_sound(partial(ledger.read_rows, signature)) or (),
             ledger.list_evaluations(signature),
-            ledger.locate_files(signature),
-            entries[signature].result or {},
+            ledger.locate_files(signature, result),
         )
 
     with ThreadPoolExecutor(READERS) as pool:  # an object store answers slowly, but many at once
-        known_cells = dict(zip(firsts, pool.map(read_cell, firsts), strict=True))
-    return [
-        FieldCells(
-            i, j, describe_row(row.coordinates), {s: known_cells[c] for s, c in group.cells.items()}
-        )
-        for i, row in enumerate(table.rows)
-        for j, group in enumerate(row.values)
-        if group is not None
+        return dict(zip(places, pool.map(read_cell, places), strict=True))
+
+
+def compare_data(cells: Sequence[TableCell]) -> dict[str, str]:
+    """Compare the digests of the data that finished cells used.
+
+    Returns a note, by "data", where results of earlier code have none. Raises UserError where cells
+    that declare the same data did not use the same.
+    """
+    used: dict[tuple[str, str], dict[str, list[TableCell]]] = {}
+    for cell in cells:
+        dataset = cell.point.cell.science["dataset"]
+        declared = json.dumps([dataset.get(key) for key in READ_BY], sort_keys=True)
+        for split, digest in cell.result.get(DATA, {}).items():
+            used.setdefault((declared, split), {}).setdefault(digest, []).append(cell)
+    for (_, split), by_digest in used.items():
+        if len(by_digest) > 1:
+            raise _refuse_mixture(split, by_digest)
+    lacking = sum(not cell.result.get(DATA) for cell in cells)
+    text = f"{lacking} of {len(cells)} results have no digest of their data and were not compared"
+    return {"data": text} if lacking else {}
+
+
+def _refuse_mixture(split: str, by_digest: Mapping[str, Sequence[TableCell]]) -> UserError:
+    texts = [
+        f"{digest} ({', '.join(cell.signature for cell in cells[:NAMED])}"
+        f"{', ...' * (len(cells) > NAMED)})"
+        for digest, cells in by_digest.items()
     ]
+    dataset = next(iter(by_digest.values()))[0].point.cell.science["dataset"]
+    layout = SHARDS_DIFFER if "shards" in dataset else ""
+    return UserError(
+        f"dataset={dataset['name']}: the {split} data were not the same in all cells: sha256 "
+        f"{', '.join(texts)}{layout}; restore the data that are meant, remove the cells that used "
+        "others (capsweep ledger rm) and run them again"
+    )
 
 
-def distinct_cells(fields: Sequence[FieldCells]) -> list[KnownCell]:
-    """Return every cell of some fields once."""
-    return list({c.signature: c for field in fields for c in field.cells.values()}.values())
+# What the files of finished cells say of their making, by kind; by field in words and seed.
+Making = Mapping[tuple[str, int], Mapping[str, str]]
 
 
-def column_name(table: ResultTable, column: int) -> str:
-    """Return a column as the table's header has it."""
-    return ", ".join(map(format_value, table.columns[column]))
+def list_differences(fields: Mapping[str, Sequence[TableCell]]) -> dict[str, str]:
+    """Return which finished cells were made by what, by the name of each kind that differs.
 
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture of the cell of a field and a seed. name: of its file; caption: what the file of its
-    numbers says of it, empty where nothing does.
+    fields: those cells, by the name of their field. Hardware and torch are compared over all, code
+    over the seeds of a field: other networks run other code.
     """
+    cells = {
+        (name, cell.point.seed): describe_circumstances(cell.provenance, cell.result)
+        for name, field in fields.items()
+        for cell in field
+    }
+    codes: dict[str, set[str]] = {}
+    for (field, _), made_by in cells.items():
+        codes.setdefault(field, set()).add(made_by["code"])
+    mixed = {key: made_by for key, made_by in cells.items() if len(codes[key[0]]) > 1}
+    differences = _name_difference("hardware", cells) | _name_difference("torch", cells)
+    return differences | _name_difference("code", mixed)
 
-    name: str
-    field: FieldCells
-    seed: int
-    content: bytes
-    caption: str
 
-
-def read_pictures(fields: Sequence[FieldCells], ledger: Ledger) -> dict[str, list[Picture]]:
-    """Return by kind the pictures of the first seed of every field that has some, as many as a page
-    has room for.
+def _name_difference(kind: str, cells: Making) -> dict[str, str]:
+    """Return `{"torch differs": "2.12.0 in seed 0 of cnn; 2.13.0 in seed 1 of cnn, capsnet"}`;
+    empty where all is the same.
     """
-    by_kind: dict[str, list[Picture]] = {}
-    room = MOST_BYTES
-    for field in fields:
-        for kind, (seed, names) in _list_pictures(field).items():
-            for name in names:
-                picture = _read_picture(field, seed, name, ledger)
-                if picture is not None and len(picture.content) <= room:
-                    by_kind.setdefault(kind, []).append(picture)
-                    room -= len(picture.content)
-    return dict(sorted(by_kind.items()))
+    values = dict.fromkeys(made_by[kind] for made_by in cells.values())
+    if len(values) < 2:
+        return {}
+    texts = (f"{value} in {', and '.join(_name_cells(kind, value, cells))}" for value in values)
+    return {f"{kind} differs": "; ".join(texts)}
 
 
-def _list_pictures(field: FieldCells) -> dict[str, tuple[int, list[str]]]:
-    """Return by kind the first seed that has pictures of it, and their names."""
-    shown: dict[str, tuple[int, list[str]]] = {}
-    for seed, cell in sorted(field.cells.items()):
-        for name in filter(lambda name: name.endswith(PICTURES), cell.evaluations):
-            first, names = shown.setdefault(name_kind(name), (seed, []))
-            if first == seed:
-                names.append(name)
-    return shown
-
-
-def name_kind(name: str) -> str:
-    """Return `perturbations` of `perturbations-class3.png`: the words before what tells it from its
-    like.
-    """
-    stem = PurePosixPath(name).stem
-    words = KIND.match(stem)
-    return words[0] if words else stem
-
-
-def _read_picture(field: FieldCells, seed: int, name: str, ledger: Ledger) -> Picture | None:
-    """Read a picture, with the caption beside its numbers if that can be read; None where it is
-    gone.
-    """
-    signature = field.cells[seed].signature
-    content = ledger.read(signature, f"{EVALUATIONS}/{name}")
-    if content is None:
-        return None
-    numbers = f"{EVALUATIONS}/{PurePosixPath(name).stem}.npz"
-    stored = ledger.read(signature, numbers)
-    read = partial(stored_files.read_arrays, stored or b"", numbers, "draw it again")
-    arrays = (stored and stored_files.read_if_sound(read)) or {}
-    return Picture(name, field, seed, content, str(arrays.get("caption", "")))
+def _name_cells(kind: str, value: str, cells: Making) -> Iterator[str]:
+    """Yield the fields that have a value, with their seeds where others of them have another."""
+    seeds: dict[str, list[int]] = {}
+    for (field, seed), made_by in cells.items():
+        if made_by[kind] == value:
+            seeds.setdefault(field, []).append(seed)
+    sizes = Counter(field for field, _ in cells)
+    parts: dict[str, list[str]] = {}
+    for field, own in seeds.items():
+        noun = "seed" if len(own) == 1 else "seeds"
+        of = "" if len(own) == sizes[field] else f"{noun} {describe_seeds(own)} of "
+        parts.setdefault(of, []).append(field)
+    for of, fields in parts.items():
+        yield f"{of}{'every row' if len(fields) == len(sizes) > 1 else ', '.join(fields)}"

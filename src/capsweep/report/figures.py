@@ -10,9 +10,9 @@ from statistics import fmean
 from typing import Any
 
 from capsweep.report import charts
-from capsweep.report.cells import FieldCells, KnownCell, column_name
+from capsweep.report.cells import TableCell
 from capsweep.report.charts import Curve, Mark
-from capsweep.report.table import ResultTable
+from capsweep.report.table import CellGroup, ResultTable
 from capsweep.statistics.seeds import list_common_places
 
 MOST_ROWS = 14  # in a figure: the eye does not tell more apart
@@ -33,24 +33,23 @@ class ReportFigure:
     image: bytes | None = None
 
 
-def make_figures(table: ResultTable, fields: Sequence[FieldCells]) -> Iterator[ReportFigure]:
+def make_figures(table: ResultTable) -> Iterator[ReportFigure]:
     """Yield every figure, of each column of the table."""
-    table, fields = _choose_rows(table, fields)
+    groups = _choose_rows(table)
     for number in range(len(table.columns)):
-        name, ending, where = column_name(table, number), "", ""
+        name, ending, where = table.name_column(number), "", ""
         if len(table.columns) > 1:
             slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "column"
             ending, where = f"-{slug}-{number}", f" ({name})"
-        column = [field for field in fields if field.column == number]
-        for figure in (*_make_curve_figures(column, where), _make_costs(table, column, where)):
+        column = [group for group in groups if group.column == number]
+        costs = _make_costs(table.sweep.metric, column, where)
+        for figure in (*_make_curve_figures(column, where), costs):
             yield replace(figure, stem=f"{figure.stem}{ending}")
 
 
-def _choose_rows(
-    table: ResultTable, fields: Sequence[FieldCells]
-) -> tuple[ResultTable, Sequence[FieldCells]]:
-    """Return the rows that are drawn, in the order of the table and numbered anew: of too many the
-    baseline and the best by the metric.
+def _choose_rows(table: ResultTable) -> list[CellGroup]:
+    """Return the fields of the rows that are drawn, in the order of the table and numbered anew: of
+    too many the baseline and the best by the metric.
     """
     sign = -1 if table.measure.higher_is_better else 1
 
@@ -59,9 +58,7 @@ def _choose_rows(
         return row != table.baseline, min(means, default=math.inf)
 
     drawn = sorted(sorted(range(len(table.rows)), key=rank_row)[:MOST_ROWS])
-    rows = tuple(table.rows[row] for row in drawn)
-    fields = [replace(f, row=drawn.index(f.row)) for f in fields if f.row in drawn]
-    return replace(table, rows=rows, baseline=None), fields
+    return [replace(g, row=drawn.index(g.row)) for g in table.groups if g.row in drawn]
 
 
 def describe_rows(table: ResultTable) -> str:
@@ -74,14 +71,14 @@ def describe_rows(table: ResultTable) -> str:
     return text
 
 
-def choose_split(name: str, fields: Sequence[FieldCells]) -> str:
+def choose_split(name: str, fields: Sequence[CellGroup]) -> str:
     """Return `val/NAME` where all rows of finished cells have it, else `train/NAME`."""
-    rows = [row for field in fields for cell in field.counted_cells for row in cell.rows]
+    rows = [row for field in fields for cell in field.finished.values() for row in cell.rows]
     is_validated = bool(rows) and all(f"val/{name}" in row for row in rows)
     return f"{'val' if is_validated else 'train'}/{name}"
 
 
-def read_rows(cell: KnownCell, key: str, factor: float = 1) -> Series:
+def read_rows(cell: TableCell, key: str, factor: float = 1) -> Series:
     """Return the number at a key of a cell's rows."""
     values = {row["epoch"]: row.get(key) for row in cell.rows}
     return {epoch: factor * v for epoch, v in values.items() if isinstance(v, (int, float))}
@@ -105,13 +102,13 @@ def average_seeds(name: str, row: int, seeds: Sequence[Series]) -> list[Curve]:
     return [Curve(name, row, epochs, means, lows, highs)]
 
 
-def _make_curve_figures(fields: Sequence[FieldCells], where: str) -> Iterator[ReportFigure]:
+def _make_curve_figures(fields: Sequence[CellGroup], where: str) -> Iterator[ReportFigure]:
     """Yield the loss and the error by epoch; where: the column, in captions."""
     for stem, factor, unit in (("loss", 1, ""), ("error", 100, " (%)")):
         key = choose_split(stem, fields)
         curves: list[Curve] = []
         for field in fields:
-            seeds = [s for cell in field.counted_cells if (s := read_rows(cell, key, factor))]
+            seeds = [s for cell in field.finished.values() if (s := read_rows(cell, key, factor))]
             curves += average_seeds(field.name, field.row, seeds)
         if not curves:
             yield ReportFigure(f"{key}{unit}{where}: no finished cell has it by epoch.", stem)
@@ -126,23 +123,21 @@ def _make_curve_figures(fields: Sequence[FieldCells], where: str) -> Iterator[Re
 
 
 def collect_marks(
-    table: ResultTable, fields: Sequence[FieldCells], read_cost: Callable[[Any], float | None]
+    fields: Sequence[CellGroup], read_cost: Callable[[Any], float | None]
 ) -> list[Mark]:
     """Return the mean cost over seeds of the complete fields whose results all tell it."""
     marks = []
     for field in fields:
-        group = table.rows[field.row].values[field.column]
-        costs = [read_cost(cell.result) for cell in field.counted_cells]
+        costs = [read_cost(cell.result) for cell in field.finished.values()]
         known_costs = [cost for cost in costs if cost is not None]
-        if group and group.full_summary and len(known_costs) == len(costs):
-            summary = group.full_summary
+        if (summary := field.full_summary) and len(known_costs) == len(costs):
             marks.append(Mark(field.name, field.row, fmean(known_costs), summary.mean, summary.std))
     return marks
 
 
-def _make_costs(table: ResultTable, fields: Sequence[FieldCells], where: str) -> ReportFigure:
+def _make_costs(metric: str, fields: Sequence[CellGroup], where: str) -> ReportFigure:
     """Return the metric of complete rows against the time of a cell."""
-    metric, cells = table.sweep.metric, [c for field in fields for c in field.counted_cells]
+    cells = [cell for field in fields for cell in field.finished.values()]
     on_gpus = bool(cells) and all(cell.result.get("gpu_hours") for cell in cells)
 
     def read_minutes(result: Mapping[str, Any]) -> float | None:
@@ -150,13 +145,13 @@ def _make_costs(table: ResultTable, fields: Sequence[FieldCells], where: str) ->
         return 60 * result["gpu_hours"] if on_gpus else seconds and seconds / 60
 
     clock, stem = "device" if on_gpus else "wall", "cost-time"
-    hardware = {cell.hardware or "unknown hardware" for cell in cells}
+    hardware = {cell.hardware for cell in cells}
     mixed = " (different hardware: its times do not compare)" if len(hardware) > 1 else ""
     caption = (
         f"{metric}{where} against the {clock} time of a cell, training and test, on "
         f"{', '.join(sorted(hardware))}{mixed}"
     )
-    marks = collect_marks(table, fields, read_minutes)
+    marks = collect_marks(fields, read_minutes)
     if not marks:
         return ReportFigure(f"{caption}: no row has it of all of its seeds.", stem)
     caption += ": mean over seeds, bars of one standard deviation."

@@ -1,5 +1,6 @@
 """A table as written fields: what Markdown, the terminal, LaTeX and the page are all made from."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -8,9 +9,14 @@ from capsweep.ledger import causes
 from capsweep.ledger.causes import CauseKind
 from capsweep.report import grid
 from capsweep.report.grid import MISSING, describe_row, format_value
-from capsweep.report.published import DIFFERS, format_published, note_published
 from capsweep.report.table import CellGroup, ResultTable, TableRow
-from capsweep.report.trained import describe_trained, warn_of_cuts
+from capsweep.report.trained import (
+    DIFFERS,
+    describe_trained,
+    format_published,
+    note_published,
+    warn_of_cuts,
+)
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics import metric_format
 from capsweep.statistics.metric_format import Measure
@@ -67,8 +73,7 @@ def format_table(table: ResultTable, cause: Callable[[str], str] = str) -> Forma
 
     cause: writes a cause of failure for the notes.
     """
-    best = _best_means(table)
-    rows = [_format_row(table, row, best) for row in table.rows]
+    rows = [_format_row(table, row) for row in table.rows]
     notes = _list_notes(table, cause)
     return FormattedTable(_table_header(table), rows, notes, warn_of_cuts(table.points))
 
@@ -144,24 +149,19 @@ def _notes_on_differences(table: ResultTable) -> list[str]:
     return notes
 
 
+def _describe_families(table: ResultTable) -> str:
+    """Return `, Holm-adjusted over 2 rows`: those of a column that have a p value."""
+    counts = count_tests(table)
+    if {*counts} <= {0, 1}:
+        return " of one row, so that nothing is adjusted"
+    sizes = " or ".join(map(str, sorted({*counts} - {0})))
+    return f", Holm-adjusted over {sizes} rows{' of a column' if len(counts) > 1 else ''}"
+
+
 def count_tests(table: ResultTable) -> list[int]:
     """Return how many rows of each column have a p value: the family over which Holm adjusts."""
-    columns = zip(*(row.values for row in table.rows), strict=True)
-    return [sum(group is not None and group.p is not None for group in each) for each in columns]
-
-
-def _describe_families(table: ResultTable) -> str:
-    """Return `, Holm-adjusted over 2 rows`; of each column, where they are not the same."""
-    counts = dict(zip(map(describe_row, table.columns), count_tests(table), strict=True))
-    families = {count for count in counts.values() if count}
-    if families == {1}:
-        return " of one row, so that nothing is adjusted"
-    if len(families) == 1:
-        return (
-            f", Holm-adjusted over {max(families)} rows{' of a column' if len(counts) > 1 else ''}"
-        )
-    texts = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
-    return f", Holm-adjusted over the rows of a column ({texts})"
+    tested = Counter(group.column for group in table.groups if group.p is not None)
+    return [tested[column] for column in range(len(table.columns))]
 
 
 def shorten_cause(cause: str) -> str:
@@ -173,9 +173,7 @@ def shorten_cause(cause: str) -> str:
 
 
 def _table_header(table: ResultTable) -> list[str]:
-    columns = [
-        ", ".join(map(format_value, column)) or table.sweep.metric for column in table.columns
-    ]
+    columns = [table.name_column(c) or table.sweep.metric for c in range(len(table.columns))]
     prefixes = [""] if len(columns) == 1 else [f"{name} " for name in columns]
     accuracies = [f"{prefix}{ACCURACY}" for prefix in prefixes] if table.is_matched else []
     is_compared = table.baseline is not None
@@ -184,13 +182,10 @@ def _table_header(table: ResultTable) -> list[str]:
     return [*table.sweep.rows, *columns, *accuracies, *differences, *published]
 
 
-def _format_row(
-    table: ResultTable, row: TableRow, best: Sequence[float | None]
-) -> list[FormattedField]:
+def _format_row(table: ResultTable, row: TableRow) -> list[FormattedField]:
     values, accuracies, differences = [], [], []
-    for column, (group, winner) in enumerate(zip(row.values, best, strict=True)):
-        mean = group and group.full_summary and group.full_summary.mean
-        is_best = mean is not None and mean == winner
+    for column, group in enumerate(row.values):
+        is_best = group is not None and group.is_best
         values.append(FormattedField(_format_mean(group, table.measure), "value", is_best, column))
         if table.is_matched:
             accuracies.append(FormattedField(_format_accuracy(group), "accuracy"))
@@ -202,16 +197,6 @@ def _format_row(
     if table.has_published:
         fields.append(FormattedField(format_published(table.sweep, row.published), "published"))
     return fields
-
-
-def _best_means(table: ResultTable) -> list[float | None]:
-    """Return the best mean of each column among complete fields; None where none is worse."""
-    choose = max if table.measure.higher_is_better else min
-    means_by_column = (
-        [group.full_summary.mean for group in column if group and group.full_summary]
-        for column in zip(*(row.values for row in table.rows), strict=True)
-    )
-    return [choose(m) if m and min(m) < max(m) else None for m in means_by_column]
 
 
 def _format_mean(group: CellGroup | None, measure: Measure) -> str:
@@ -230,10 +215,10 @@ def _format_mean(group: CellGroup | None, measure: Measure) -> str:
 
 def _format_accuracy(group: CellGroup | None) -> str:
     """Return `99.25 ± 0.02 % (3)`: of the finished cells, on their validation examples."""
-    if group is None or not group.accuracies:
-        return MISSING
+    metrics = [cell.result["metrics"] for cell in group.finished.values()] if group else []
+    accuracies = [1 - each[MATCHED_METRIC] for each in metrics if MATCHED_METRIC in each]
     percent = metric_format.measure_of(MATCHED_METRIC)
-    return _format_summary(summarise_values(list(group.accuracies)), percent)
+    return _format_summary(summarise_values(accuracies), percent) if accuracies else MISSING
 
 
 def _format_difference(group: CellGroup | None, measure: Measure) -> str:

@@ -4,24 +4,45 @@ are kept in `sweeps/ledgers/NAME.tar.xz`, from which it can be printed again.
 """
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, TypeAlias
 
 from capsweep.errors import UserError
-from capsweep.ledger import archive, transfer
-from capsweep.ledger.ledger import Ledger
-from capsweep.ledger.listing import read_hardware
-from capsweep.report import costs, formatted_table, grid, render
+from capsweep.ledger import stored_files, transfer
+from capsweep.ledger.ledger import EVALUATIONS, Ledger
+from capsweep.ledger.records import Couplings
+from capsweep.report import formatted_table, grid, render
+from capsweep.report.cells import TableCell
+from capsweep.report.grid import MISSING, format_value
 from capsweep.report.table import ResultTable
 from capsweep.runtime.terminal import count_of
-from capsweep.statistics.seeds import LEVEL, PairedDifference
+from capsweep.statistics.seeds import LEVEL, PairedDifference, summarise_values
 from capsweep.storage.files import write_text
 
 NAME = "report"
 ARCHIVES = "ledgers"  # the folder of the cells behind published tables, beside the sweeps
 COMMAND = "(?m)^`(make report [^`]+)` printed this"  # above the verdict
 NOT_TESTED = "Not tested, since the difference is the same for all seeds"
+Content: TypeAlias = Mapping[str, Any]
+ROUTING = "routing.json"  # in the evals/ of a cell
+SIZES_NOTE = "parameters: with decoder. images/s: the median speed of training, as the cells ran."
+MEASURES = ("entropy", "polarisation", "variety", "dead", "trees")  # of a layer
+FEWEST, MOST = 1, 10  # iterations at test whose answers are in the table
+ROUTING_NOTES = (
+    "Of each layer, by couplings of the last iteration. entropy: that of the shares of a child, by "
+    "that of equal shares. polarisation: how far a child's largest share is from an equal one; 0 "
+    "where all are equal, 100 % where one parent has the child. Both are means over children and "
+    "images. variety: the part of the variance of couplings that is between images, the rest being "
+    "between links; none where all couplings are equal. dead: parents whose activation is below "
+    "0.01 in all images; the threshold is ours. trees: distinct parse trees, of the strongest "
+    "parent of every child, by number of images.",
+    "Of the whole network, the same beside each of its layers. error: as trained. frozen: with the "
+    "couplings of all layers replaced by their mean over as many training images, not augmented. "
+    f"changed at T'={FEWEST}, T'={MOST}: images whose predicted classes change when the same "
+    "weights are routed with so many iterations.",
+)
 VERDICT = "Not written yet. All that is outside the two markers is written by hand, and stays."
 
 
@@ -50,14 +71,13 @@ def renew_section(page: Path, name: str, section: str | None, new: str | None = 
     return text
 
 
-def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None]:
+def publish_answer(table: ResultTable, ledger: Ledger) -> Path:
     """Renew the part between the markers of the page beside the sweep's file, or make the page, and
-    the export of its cells; where it is, and the command that had printed what stood there, if it
-    was another one.
+    the export of its cells; return where the page is.
 
     Nothing of the machine enters it: of failures only their kind is told. Raises UserError for a
-    table that is no answer, for one of other choices where another command's stands, and for a page
-    without a place for the table, or that cannot be written.
+    table that is no answer, where another command's stands, and for a page without a place for the
+    table, or that cannot be written.
     """
     path, command = table.sweep.path.with_suffix(".md"), table.sweep.command
     markers = "\n".join(section_markers(NAME))
@@ -67,20 +87,19 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None
         raise UserError(f"{refused}: no cell is finished; run the sweep first")
     if formatted.warnings:
         raise UserError(f"{refused}: {' '.join(formatted.warnings)} Leave limit_batches out")
-    training = describe_training(table, ledger)
+    training = describe_training(table)
     # A page stays and code moves on: it names the commits of its cells, and not today's.
     parts = [text for text in render.list_paragraphs(formatted) if not text.startswith(grid.STALE)]
-    beside, decisions = costs.list_costs(table, ledger), describe_decisions(table)
+    beside, decisions = list_costs(table, ledger), describe_decisions(table)
     paragraphs = [table.sweep.question, *parts, *decisions, *beside, f"`{command}` {training}."]
     new = f"# {table.sweep.name}\n\n{markers}\n\n## Verdict\n\n{VERDICT}\n"
     before = re.search(COMMAND, renew_section(path, NAME, None, new))
-    instead = None if before is None or before[1] == command else before[1]
-    if instead and table.sweep.words:
+    if before is not None and before[1] != command:
         cure = "to replace it, remove what stands between the markers of that page"
-        raise UserError(f"{refused}: {path} has the table of `{instead}`; {cure}")
-    keep_cells(table, ledger, path.parent / ARCHIVES / f"{path.stem}.tar{archive.PACKED}")
+        raise UserError(f"{refused}: {path} has the table of `{before[1]}`; {cure}")
+    keep_cells(table, ledger, path.parent / ARCHIVES / f"{path.stem}.tar{transfer.PACKED}")
     renew_section(path, NAME, "\n" + "\n\n".join(paragraphs) + "\n\n", new)
-    return path, instead
+    return path
 
 
 def keep_cells(table: ResultTable, ledger: Ledger, file: Path) -> None:
@@ -91,12 +110,11 @@ def keep_cells(table: ResultTable, ledger: Ledger, file: Path) -> None:
     """
     made = file.with_name(f"new-{file.name}")
     made.unlink(missing_ok=True)
-    cells = dict.fromkeys(point.cell.signature for point in table.points)
-    ended = transfer.list_ended_cells(ledger.entries(cells))
+    ended = transfer.list_ended_cells({cell.signature: cell.entry for cell in table.cells})
     transfer.export_cells(ledger, ended, made, transfer.is_result)
     try:
         transfer.verify_export(made)
-        for name, content in archive.read_members(made):
+        for name, content in transfer.read_members(made):
             if (folder := transfer.FOLDER.search(content)) is not None:
                 raise UserError(
                     f"{table.sweep.report_name} is not published: {name} names a folder of this "
@@ -113,8 +131,8 @@ def describe_decisions(table: ResultTable) -> list[str]:
     """
     sentences = []
     for number, column in enumerate(table.columns):
-        rows = [(grid.describe_row(r.coordinates), r.values[number]) for r in table.rows]
-        differences = {name: (g.difference, g.p) for name, g in rows if g and g.difference}
+        groups = [g for g in table.groups if g.column == number]
+        differences = {g.name: (g.difference, g.p) for g in groups if g.difference}
         tested = {n: (d, p) for n, (d, p) in differences.items() if d.interval and p is not None}
         decided = {name: d for name, (d, p) in tested.items() if p < LEVEL}
         others = {name: d.interval for name, (d, p) in tested.items() if d.interval and p >= LEVEL}
@@ -152,25 +170,22 @@ def _format(table: ResultTable, difference: float) -> str:
     return table.measure.format_number(difference, "+")
 
 
-def describe_training(table: ResultTable, ledger: Ledger) -> str:
+def describe_training(table: ResultTable) -> str:
     """Return `printed this, from 9 cells of 2 epochs, trained 2026-11-01 in 4 min 10 s of cells on
     ...`, of the cells that count in the table. The time is that of the cells one after another;
     some may have run side by side.
-
-    Raises DamageError for a cell whose file of that is damaged.
     """
-    cells = list(dict.fromkeys(g.cells[seed] for g in table.groups for seed in g.by_seed))
-    provenances = [ledger.read_provenance(signature) for signature in cells]
-    by_cell = [ledger.read_rows(signature) for signature in cells]
-    days = _describe_span({str(each.get("started", "?"))[:10] for each in provenances})
-    epochs = _describe_span({len(rows) for rows in by_cell})
+    measured = {g.cells[seed].signature for g in table.groups for seed in g.by_seed}
+    cells = [cell for cell in table.cells if cell.signature in measured]
+    days = _describe_span({str(cell.provenance.get("started", "?"))[:10] for cell in cells})
+    epochs = _describe_span({len(cell.rows) for cell in cells})
     noun = "epoch" if epochs == "1" else "epochs"
-    hardware = sorted({read_hardware(each) or "unknown hardware" for each in provenances})
-    seconds = sum(row.get("seconds", 0.0) for rows in by_cell for row in rows)
+    seconds = sum(row.get("seconds", 0.0) for cell in cells for row in cell.rows)
     return (
         f"printed this, from {count_of(len(cells), 'cell')} of {epochs} {noun}, trained {days} in "
-        f"{grid.format_duration(seconds)} of cells on {', '.join(hardware)}, by "
-        f"{'; '.join(sorted(set(map(_describe_code, provenances))))}"
+        f"{grid.format_duration(seconds)} of cells on "
+        f"{', '.join(sorted({cell.hardware for cell in cells}))}, by "
+        f"{'; '.join(sorted({_describe_code(cell.provenance) for cell in cells}))}"
     )
 
 
@@ -184,3 +199,103 @@ def _describe_code(provenance: Mapping[str, Any]) -> str:
     version = f"capsweep {code.get('capsweep', 'of unknown version')}, no checkout"
     commit = f"commit {code['commit'][:12]}" if code.get("commit") else version
     return f"{commit} with uncommitted changes" if code.get("dirty") else commit
+
+
+def _read_changed(content: Content, iterations: int) -> float | None:
+    answers = [a for a in content["iterations"] or () if a["iterations"] == iterations]
+    return answers[0]["changed"] if answers else None
+
+
+# The numbers of a layer, then those of its whole network: each of a content and a layer's name.
+COLUMNS: Mapping[str, Callable[[Content, str], float | None]] = {
+    **{name: lambda c, layer, name=name: c["layers"][layer][name] for name in MEASURES},
+    "error": lambda content, _: content["error"],
+    "frozen": lambda content, _: content["frozen_error"],
+    f"changed at T'={FEWEST}": lambda content, _: _read_changed(content, FEWEST),
+    f"changed at T'={MOST}": lambda content, _: _read_changed(content, MOST),
+}
+
+
+def collect_measures(contents: Sequence[Content]) -> dict[str, dict[str, list[float]]]:
+    """Return the numbers of every cell that has them, by layer and by COLUMNS."""
+    return {
+        layer: {
+            column: [value for c in contents if (value := read(c, layer)) is not None]
+            for column, read in COLUMNS.items()
+        }
+        for layer in (contents[0]["layers"] if contents else ())
+    }
+
+
+def format_percent(values: Sequence[float]) -> str:
+    """Return `87.31 ± 1.20 %` of fractions, those of seeds; the missing sign of none."""
+    if not values:
+        return MISSING
+    summary = summarise_values(values)
+    spread = "" if summary.std is None else f" ± {100 * summary.std:.2f}"
+    return f"{100 * summary.mean:.2f}{spread} %"
+
+
+def list_costs(table: ResultTable, ledger: Ledger) -> list[str]:
+    """Return a table in Markdown with a row for each field, and layer where routing was measured,
+    and what its columns are. Fields that only settings of the optimiser tell apart share a row, but
+    not where routing was measured.
+
+    Raises DamageError for a damaged file of a cell.
+    """
+    keys = (*table.sweep.rows, *table.sweep.columns)
+    shown = range(len(keys))
+    cells = _group_cells(table, shown)
+    measured = {place: _read_contents(each, ledger) for place, each in cells.items()}
+    is_measured = any(measured.values())
+    if not is_measured:
+        shown = [number for number in shown if not keys[number].startswith("optim")]
+        cells = _group_cells(table, shown)
+    header = [*(keys[number] for number in shown), "parameters", "images/s"]
+    lines = []
+    for place, each in cells.items():
+        start = [*map(format_value, place), *_describe_sizes(each)]
+        rows = _list_measures(measured[place]) if is_measured else ([],)
+        lines += [[*start, *measures] for measures in rows]
+    header += ["layer", "measured", *COLUMNS] if is_measured else []
+    return [grid.pipe_table(header, lines), SIZES_NOTE, *(ROUTING_NOTES if is_measured else ())]
+
+
+def _group_cells(
+    table: ResultTable, shown: Sequence[int]
+) -> dict[tuple[Any, ...], list[TableCell]]:
+    """Return the measured cells by the coordinates of those numbers."""
+    cells: dict[tuple[Any, ...], list[TableCell]] = {}
+    for group in table.groups:
+        if group.by_seed:
+            place = tuple(group.coordinates[number] for number in shown)
+            cells.setdefault(place, []).extend(group.cells[seed] for seed in group.by_seed)
+    return cells
+
+
+def _describe_sizes(cells: Sequence[TableCell]) -> list[str]:
+    """Return parameters and speed of training."""
+    results = [cell.result for cell in cells]
+    sizes = sorted({result["parameters"] for result in results if "parameters" in result})
+    speeds = [speed for result in results if (speed := result.get("images_per_second"))]
+    return [
+        ", ".join(f"{size:,}" for size in sizes) or MISSING,
+        f"{median(speeds):,.0f}" if speeds else MISSING,
+    ]
+
+
+def _read_contents(cells: Sequence[TableCell], ledger: Ledger) -> list[Content]:
+    names = (cell.signature for cell in cells if ROUTING in cell.evaluations)
+    return [
+        stored_files.parse_json(content, ROUTING, "evaluate the cell again", Couplings)
+        for name in names
+        if (content := ledger.read(name, f"{EVALUATIONS}/{ROUTING}")) is not None
+    ]
+
+
+def _list_measures(contents: Sequence[Content]) -> Iterator[list[str]]:
+    """Yield a row for each routed layer; one without values where nothing was measured."""
+    by_layer = collect_measures(contents) or {MISSING: {}}
+    for layer, values in by_layer.items():
+        measures = (format_percent(values.get(column, ())) for column in COLUMNS)
+        yield [layer, f"({len(contents)})", *measures]

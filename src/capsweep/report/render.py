@@ -15,8 +15,8 @@ from rich.table import Table as RichTable
 
 from capsweep.report import grid
 from capsweep.report.formatted_table import FormattedField, FormattedTable, format_table
-from capsweep.report.published import PublishedNumber
 from capsweep.report.table import CellGroup, ResultTable
+from capsweep.report.trained import PublishedNumber
 
 Record = dict[str, Any]
 TRAINED = ("dataset", "model", "epochs", "batch_size", "limit_batches")
@@ -84,18 +84,13 @@ def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
 
     Best means are bold, ± and minus signs are set as mathematics.
     """
-    sweep, width = table.sweep, len(formatted.header)
-    header = [_latex_line(map(escape_latex, formatted.header))]
-    if formatted.has_published:
-        ours = rf"\multicolumn{{{width - 1}}}{{@{{}}l}}{{trained here}}"
-        rules = rf"    \cmidrule(r){{1-{width - 1}}}\cmidrule(l){{{width}-{width}}}"
-        header[:0] = [_latex_line([ours, "by others"]), rules]
+    sweep = table.sweep
     warnings = [rf"\textbf{{{escape_latex(warning)}}}" for warning in formatted.warnings]
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         caption=" ".join([*warnings, escape_latex(sweep.question)]),
         label=re.sub("[^A-Za-z0-9]+", "-", sweep.report_name),
-        columns="l" * width,
-        header="\n".join(header),
+        columns="l" * len(formatted.header),
+        header=_latex_line(map(escape_latex, formatted.header)),
         body="\n".join(_latex_line(map(_latex_field, row)) for row in formatted.rows),
         notes="\n".join(rf"  \par\smallskip {escape_latex(note)}" for note in formatted.notes),
     )
@@ -119,30 +114,26 @@ def _latex_field(field: FormattedField) -> str:
     return rf"{number} {{\scriptsize {beside}}}" if beside else number
 
 
-def table_records(table: ResultTable, formatted: FormattedTable) -> list[Record]:
+def table_records(table: ResultTable) -> list[Record]:
     """Return a record for each row and column that has cells, numbers in full precision: its
     coordinates by key, then its numbers. Fractions are fractions, not percent. What a table does
     not show as a number (a mean of some of the seeds) is none here; `values` has what is there.
     """
+    keys = (*table.sweep.rows, *table.sweep.columns)
     return [
-        {
-            **dict(zip(table.sweep.rows, row.coordinates, strict=True)),
-            **dict(zip(table.sweep.columns, table.columns[field.column], strict=True)),
-            **_group_record(group, field.best, row.published),
-        }
-        for row, fields in zip(table.rows, formatted.rows, strict=True)
-        for field in fields
-        if field.kind == "value" and field.column is not None
-        if (group := row.values[field.column]) is not None
+        dict(zip(keys, group.coordinates, strict=True))
+        | _group_record(group, table.rows[group.row].published)
+        for group in table.groups
     ]
 
 
-def _group_record(group: CellGroup, best: bool, published: Sequence[PublishedNumber]) -> Record:
+def _group_record(group: CellGroup, published: Sequence[PublishedNumber]) -> Record:
     summary, difference = group.full_summary, group.difference
+    point = next(iter(group.cells.values())).point
     low, high = (summary and summary.interval) or (None, None)
     difference_low, difference_high = (difference and difference.interval) or (None, None)
     return {
-        **{key: group.points[0].coordinate(key) for key in TRAINED},
+        **{key: point.coordinate(key) for key in TRAINED},
         "seeds": sorted(group.cells),
         "n": len(group.by_seed),
         "wanted": len(group.cells),
@@ -155,23 +146,23 @@ def _group_record(group: CellGroup, best: bool, published: Sequence[PublishedNum
         "difference_low": difference_low,
         "difference_high": difference_high,
         "p": group.p,
-        "best": best,
+        "best": group.is_best,
         "published": [
             {"value": number.value, **number.of, "differs": ",".join(number.differs)}
             for number in published
         ],
-        "values": dict(group.by_seed),
-        "causes": list(group.causes),
+        "values": group.by_seed,
+        "causes": group.causes,
         "stale": group.stale,
-        "cells": dict(group.cells),
+        "cells": {seed: cell.signature for seed, cell in group.cells.items()},
     }
 
 
-def render_csv(table: ResultTable, formatted: FormattedTable) -> str:
+def render_csv(table: ResultTable) -> str:
     """Return the records with a header. Nothing is an empty field; numbers are as Python writes
     them, which loses nothing; what is no text or number is JSON.
     """
-    records = table_records(table, formatted)
+    records = table_records(table)
     file = io.StringIO()
     writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
     writer.writeheader()
@@ -193,6 +184,6 @@ def render_json(table: ResultTable, formatted: FormattedTable) -> str:
         "published_source": sweep.published.source or None,
         "warnings": formatted.warnings,
         "notes": formatted.notes,
-        "fields": table_records(table, formatted),
+        "fields": table_records(table),
     }
     return json.dumps(content, indent=1, allow_nan=False)

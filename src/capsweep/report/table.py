@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from capsweep.ledger.ledger import Entry, Ledger
-from capsweep.report import circumstances
-from capsweep.report.published import PublishedNumber, find_published
+from capsweep.ledger.ledger import Ledger
+from capsweep.report.cells import TableCell, compare_data, list_differences, read_cells
+from capsweep.report.grid import describe_row, format_value
+from capsweep.report.trained import PublishedNumber, find_published
 from capsweep.statistics import metric_format
 from capsweep.statistics.metric_format import Measure
 from capsweep.statistics.seeds import (
@@ -17,47 +18,76 @@ from capsweep.statistics.seeds import (
     paired_difference,
     summarise_values,
 )
-from capsweep.sweep.expand import MATCHED_METRIC, Point, check_distinct_fields
+from capsweep.sweep.expand import Point, check_distinct_fields
 from capsweep.sweep.spec import Sweep
-
-COUNTED = ("done", "stale")  # a cell that a search stopped early is never averaged
 
 
 @dataclass(frozen=True)
 class CellGroup:
-    """One field. points: its cells, one of each seed, which differ in that alone; by_seed: the
-    metric of those that are there; causes: of failures; stale: how many other code made.
+    """One field of a table.
 
-    unmeasured: its cells are finished, and have no such metric. accuracies: of the validation
-    examples. difference: to the baseline over common seeds; p: of its t test, adjusted over the
-    rows. measure: of the metric.
+    Attributes:
+        coordinates: of its row and its column.
+        row: its place in `ResultTable.rows`.
+        column: its place in `ResultTable.columns`.
+        name: the coordinates of its row, in words.
+        cells: by seed; they differ in that alone.
+        metric: what the table shows of them.
+        difference: to the baseline over common seeds.
+        p: of the t test of that, adjusted over the rows.
+        is_best: whether its mean is the best of its column; no mean is where none is worse.
     """
 
-    points: Sequence[Point]
-    measure: Measure
-    by_seed: Mapping[int, float]
-    causes: Sequence[str]
-    stale: int
-    unmeasured: bool
-    accuracies: Sequence[float]
+    coordinates: tuple[Any, ...]
+    row: int
+    column: int
+    name: str
+    cells: Mapping[int, TableCell]
+    metric: str
     difference: PairedDifference | None = None
     p: float | None = None
+    is_best: bool = False
+
+    @property
+    def finished(self) -> dict[int, TableCell]:
+        """The cells that are finished, by seed."""
+        return {seed: cell for seed, cell in self.cells.items() if cell.is_finished}
 
     @cached_property
-    def cells(self) -> dict[int, str]:
-        """Signatures by seed, of those that are not there too."""
-        return {point.seed: point.cell.signature for point in self.points}
+    def by_seed(self) -> dict[int, float]:
+        """The metric of the finished cells that have it."""
+        metrics = {seed: cell.result["metrics"] for seed, cell in self.finished.items()}
+        return {
+            s: measured[self.metric] for s, measured in metrics.items() if self.metric in measured
+        }
+
+    @property
+    def unmeasured(self) -> bool:
+        """Whether its cells are finished and have no such metric."""
+        return bool(self.finished) and not self.by_seed
+
+    @property
+    def causes(self) -> list[str]:
+        """Why cells failed, each cause once."""
+        causes = (cell.entry.cause for cell in self.cells.values())
+        return [cause for cause in dict.fromkeys(causes) if cause is not None]
+
+    @property
+    def stale(self) -> int:
+        """How many of the measured cells other code than today's made."""
+        return sum(self.cells[seed].entry.status == "stale" for seed in self.by_seed)
 
     @cached_property
     def summary(self) -> Summary | None:
         """n, mean, deviation and interval; None when nothing is there."""
-        bounds = self.measure.low, self.measure.high
-        return summarise_values(list(self.by_seed.values()), *bounds) if self.by_seed else None
+        measure = metric_format.measure_of(self.metric)
+        values = list(self.by_seed.values())
+        return summarise_values(values, measure.low, measure.high) if values else None
 
     @property
     def full_summary(self) -> Summary | None:
         """The summary where every seed is there; a table shows no mean of some of them."""
-        return self.summary if len(self.by_seed) == len(self.points) else None
+        return self.summary if len(self.by_seed) == len(self.cells) else None
 
 
 @dataclass(frozen=True)
@@ -95,9 +125,19 @@ class ResultTable:
         return [group for row in self.rows for group in row.values if group is not None]
 
     @property
+    def cells(self) -> list[TableCell]:
+        """The cells behind it; one that stands in two rows once."""
+        every = (cell for group in self.groups for cell in group.cells.values())
+        return list({cell.signature: cell for cell in every}.values())
+
+    @property
     def points(self) -> list[Point]:
-        """The cells behind it; one that stands in two rows twice."""
-        return [point for group in self.groups for point in group.points]
+        """The places of its cells; a cell that stands in two rows has two."""
+        return [cell.point for group in self.groups for cell in group.cells.values()]
+
+    def name_column(self, column: int) -> str:
+        """Return a column as the header has it."""
+        return ", ".join(map(format_value, self.columns[column]))
 
     @property
     def has_published(self) -> bool:
@@ -117,105 +157,84 @@ def build_table(
 
     Raises ConfigError for different cells in one field, UserError for cells of different data.
     """
-    entries = ledger.entries_of(point.cell for point in points)
-    grid = group_points(sweep, points)
-    columns = tuple(dict.fromkeys(column for row in grid.values() for column in row))
-    groups = [
-        [_collect_group(sweep, by_column.get(column, ()), entries) for column in columns]
-        for by_column in grid.values()
-    ]
-    first = next((p for p in points if p.arm == sweep.baseline), None)
-    baseline = first and list(grid).index(tuple(map(first.coordinate, sweep.rows)))
-    if baseline is not None:
-        compared = (_compare_column(each, baseline) for each in zip(*groups, strict=True))
-        groups = zip(*compared, strict=True)
-    rows = tuple(
-        TableRow(
-            row, tuple(values), find_published(sweep, [each[0] for each in grid[row].values()])
-        )
-        for row, values in zip(grid, groups, strict=True)
-    )
-    notes = dataset_notes(points) | _composed_test_sets(points, entries)
-    notes |= circumstances.list_differences(grid, entries, ledger)
-    notes |= circumstances.compare_data(points, entries)
-    return ResultTable(sweep, columns, rows, baseline, stopping, notes)
-
-
-def dataset_notes(points: Sequence[Point]) -> dict[str, str]:
-    """Return what must be said of the data sets of some points, by their name."""
-    datasets = [point.cell.config["dataset"] for point in points]
-    return {d["name"]: d["footnote"] for d in datasets if "footnote" in d}
-
-
-def _composed_test_sets(points: Sequence[Point], entries: Mapping[str, Entry]) -> dict[str, str]:
-    """Return which test images that no file holds the finished cells were tested on."""
-    hashes: dict[str, dict[str, None]] = {}
-    for point in points:
-        if sha256 := (entries[point.cell.signature].result or {}).get("test_sha256"):
-            name = f"test set of {point.cell.config['dataset']['name']}"
-            hashes.setdefault(name, {})[sha256] = None
-    return {name: f"composed, sha256 {', '.join(each)}" for name, each in hashes.items()}
-
-
-def group_points(
-    sweep: Sweep, points: Sequence[Point]
-) -> dict[tuple[Any, ...], dict[tuple[Any, ...], list[Point]]]:
-    """Return the points of each row, by column: coordinates in the order of the sweep's table.
-
-    Raises ConfigError for different cells of one seed in one field.
-    """
     check_distinct_fields(sweep, points)
-    grid: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Point]]] = {}
+    known = read_cells(points, ledger)
+    fields: dict[tuple[Any, ...], dict[tuple[Any, ...], dict[int, TableCell]]] = {}
     for point in points:
         row, column = (tuple(map(point.coordinate, k)) for k in (sweep.rows, sweep.columns))
-        grid.setdefault(row, {}).setdefault(column, []).append(point)
-    return grid
-
-
-def _collect_group(
-    sweep: Sweep, points: Sequence[Point], entries: Mapping[str, Entry]
-) -> CellGroup | None:
-    """Return the cells of one field, one of each seed; places that mean the same run share it."""
-    if not points:
-        return None
-    places = {point.seed: point for point in points}
-    entry_of = {seed: entries[point.cell.signature] for seed, point in places.items()}
-    counted = {seed: entry.result for seed, entry in entry_of.items() if entry.status in COUNTED}
-    finished = {seed: result["metrics"] for seed, result in counted.items() if result}
-    by_seed = {
-        seed: metrics[sweep.metric] for seed, metrics in finished.items() if sweep.metric in metrics
-    }
-    causes = (entry.cause for seed, entry in entry_of.items() if seed not in finished)
-    errors = (metrics.get(MATCHED_METRIC) for metrics in finished.values())
-    return CellGroup(
-        list(places.values()),
-        metric_format.measure_of(sweep.metric),
-        by_seed,
-        causes=[cause for cause in dict.fromkeys(causes) if cause is not None],
-        stale=sum(entry_of[seed].status == "stale" for seed in by_seed),
-        unmeasured=bool(finished) and not by_seed,
-        accuracies=[1 - error for error in errors if error is not None],
+        field = fields.setdefault(row, {}).setdefault(column, {})
+        field[point.seed] = replace(known[point.cell.signature], point=point)
+    columns = tuple(dict.fromkeys(column for row in fields.values() for column in row))
+    groups = [
+        [
+            CellGroup((*row, *column), i, j, describe_row(row), by_column[column], sweep.metric)
+            if column in by_column
+            else None
+            for j, column in enumerate(columns)
+        ]
+        for i, (row, by_column) in enumerate(fields.items())
+    ]
+    first = next((p for p in points if p.arm == sweep.baseline), None)
+    baseline = first and list(fields).index(tuple(map(first.coordinate, sweep.rows)))
+    compared = (_compare_column(each, baseline) for each in zip(*groups, strict=True))
+    rows = tuple(
+        TableRow(
+            row,
+            tuple(values),
+            find_published(sweep, [next(iter(g.cells.values())).point for g in values if g]),
+        )
+        for row, values in zip(fields, zip(*compared, strict=True), strict=True)
     )
+    built = ResultTable(sweep, columns, rows, baseline, stopping)
+    return replace(built, footnotes=_list_footnotes(built))
+
+
+def _list_footnotes(table: ResultTable) -> dict[str, str]:
+    """Return what must be said of data sets, by their name, and of what cells were made by."""
+    datasets = [point.cell.config["dataset"] for point in table.points]
+    notes = {d["name"]: d["footnote"] for d in datasets if "footnote" in d}
+    finished = [cell for cell in table.cells if cell.is_finished]
+    hashes: dict[str, dict[str, None]] = {}  # of test images that no file holds
+    for cell in finished:
+        if sha256 := cell.result.get("test_sha256"):
+            name = f"test set of {cell.point.cell.config['dataset']['name']}"
+            hashes.setdefault(name, {})[sha256] = None
+    notes |= {name: f"composed, sha256 {', '.join(each)}" for name, each in hashes.items()}
+    fields = {
+        describe_row(g.coordinates) if len(table.columns) > 1 else g.name: [*g.finished.values()]
+        for g in table.groups
+    }
+    return notes | list_differences(fields) | compare_data(finished)
 
 
 def _compare_column(
-    groups: Sequence[CellGroup | None], baseline: int
-) -> Sequence[CellGroup | None]:
-    """Return the fields of a column with differences to the baseline's, p adjusted over them."""
-    base = groups[baseline]
-    if base is None:
-        return groups
-    most = base.measure.high - base.measure.low
+    groups: Sequence[CellGroup | None], baseline: int | None
+) -> list[CellGroup | None]:
+    """Return the fields of a column with their differences to the baseline's, p adjusted over them,
+    the best marked.
+    """
+    present = [group for group in groups if group is not None]
+    measure = metric_format.measure_of(present[0].metric)
+    base = None if baseline is None else groups[baseline]
+    most = measure.high - measure.low
     differences = {
-        row: difference
-        for row, group in enumerate(groups)
-        if row != baseline
-        and group is not None
-        and (difference := paired_difference(group.by_seed, base.by_seed, most)) is not None
+        group.row: difference
+        for group in present
+        if base is not None and group is not base
+        if (difference := paired_difference(group.by_seed, base.by_seed, most)) is not None
     }
     tested = {row: d.t_test for row, d in differences.items() if d.t_test is not None}
     p_values = dict(zip(tested, adjust_holm(list(tested.values())), strict=True))
+    means = {group.row: group.full_summary.mean for group in present if group.full_summary}
+    choose = max if measure.higher_is_better else min
+    best = choose(means.values()) if len({*means.values()}) > 1 else None
     return [
-        group and replace(group, difference=differences.get(row), p=p_values.get(row))
-        for row, group in enumerate(groups)
+        group
+        and replace(
+            group,
+            difference=differences.get(group.row),
+            p=p_values.get(group.row),
+            is_best=best is not None and means.get(group.row) == best,
+        )
+        for group in groups
     ]

@@ -1,11 +1,21 @@
-"""What is used of Lightning, imported where it can be.
+"""What is used of Lightning, imported where it can be. Import this module before torchvision too.
 
-Lightning imports torchvision, which beside a CPU build of torch needs the cure first.
+PyPI's torchvision is built for CUDA: on a CPU torch its extension cannot load, the two operators it
+would declare are missing, and importing torchvision (or torchmetrics, or pytorch_lightning, which
+import it) raises `operator torchvision::nms does not exist`. Declaring their schemas is enough,
+because nothing here calls them.
 """
 
 import gc
 
-from capsweep.runtime import torchvision_cure as torchvision_cure
+import torch
+
+try:
+    import torchvision as torchvision
+except RuntimeError:
+    LIBRARY = torch.library.Library("torchvision", "FRAGMENT")  # operators live as long as this
+    for name in ("nms", "qnms"):
+        LIBRARY.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 # isort: split
 from lightning_fabric.plugins.environments.lightning import (

@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 import traceback
@@ -182,8 +181,7 @@ def _list_descendants() -> list[Any]:
 
 
 def _adopt_orphans(is_on: bool) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(36, int(is_on), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+    ctypes.CDLL(None).prctl(36, int(is_on), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 def _start_or_join(

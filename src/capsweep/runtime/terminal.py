@@ -155,11 +155,6 @@ def format_command(*words: str) -> str:
     return shlex.join([*program, *words])
 
 
-def print_line(console: "Console", text: str) -> None:
-    """Print a line that nothing is put into: a path or a command is to be copied."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
 def announce(step: str) -> None:
     """Print at once what a command begins, which may take seconds."""
     print(f"{step} ...", flush=True)
@@ -170,15 +165,12 @@ def print_aside(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # rich's own console would write through the bar
 
 
-@cache
-def print_once(text: str) -> None:
-    """Print as `print_aside`, but the same line once in a process."""
-    print_aside(text)
+print_once = cache(print_aside)  # the same line once in a process
 
 
 def print_paragraph(console: "Console", text: str) -> None:
     """Print sentences; a terminal gets them wrapped between words, a log on one line."""
-    console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+    console.print(text, soft_wrap=not console.is_terminal)
 
 
 def print_table(console: "Console", table: "RenderableType") -> None:

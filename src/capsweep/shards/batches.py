@@ -1,29 +1,146 @@
 """A split of shards as batches on the training device: groups of examples are read, shuffled, cut.
 
+The order of the examples is a function of (seed, pass), and has no state. A pass shows every
+example of a split once. Its blocks of BLOCK examples stand in permuted order; this sequence is cut
+into groups of BUFFER examples, each of which is shuffled whole. So what is read is sequential
+within a block, any position is reached without those before it, and what is kept grows with the
+blocks alone. Neither the number of shards, nor how they are stored, nor who reads them enters.
+
+How far examples travel: two blocks of a group come from anywhere in the split, and examples of one
+block stay within one group, on average BUFFER / 3 positions apart. A block is several chunks of a
+file, since each may mean that a file is opened, and a file of which nothing is read is not hashed.
+
 Shape letters: B batch, G examples of a group, K of them, L classes shown in one image, C H W image.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from capsweep.data.batches import (
     Batch,
     BatchLoader,
     EpochSampler,
     EvaluatedSplit,
-    ExampleRanges,
-    OnDevice,
     Split,
+    generator_of,
     to_unit,
 )
 from capsweep.errors import ConfigError, DataError
-from capsweep.shards.groups import ExampleGroup, Fields, GroupDataset, PassOrder, read_range
+from capsweep.shards.reader import StoredRanges, make_room, read_range
 
 AT_ONCE = 1000  # examples that are hashed at once
+BLOCK = 2500  # examples that stay neighbours until their group is shuffled; five chunks
+BUFFER = 10_000  # examples of a group
+
+Arrays: TypeAlias = dict[str, Tensor]
+
+
+class ExampleGroup(NamedTuple):
+    """Examples that are read together, as stretches (start, stop) of the split, and then shuffled.
+
+    place: of the random numbers that shuffle them.
+    """
+
+    stretches: tuple[tuple[int, int], ...]
+    place: tuple[int | str, ...]
+
+    def __len__(self) -> int:
+        return sum(stop - start for start, stop in self.stretches)
+
+    def draw_permutation(self) -> Tensor:
+        """Return the permutation of its examples."""
+        return torch.randperm(len(self), generator=generator_of(*self.place))
+
+
+class PassOrder:
+    """The endless sequence: pass after pass over `count` examples.
+
+    A position counts examples from the beginning of the first pass.
+    """
+
+    def __init__(self, count: int, seed: int, block: int = BLOCK, buffer: int = BUFFER) -> None:
+        self.count, self.seed = count, seed
+        self.block, self.buffer = block, buffer
+        self._blocks: tuple[int, Tensor, Tensor] | None = None
+
+    def groups_from(self, position: int, examples: int) -> Iterator[tuple[ExampleGroup, slice]]:
+        """Return the groups that so many examples from a position on are part of, and which part of
+        each shuffled group they are.
+        """
+        end = position + examples if self.count else position
+        while position < end:
+            number, inside = divmod(position, self.count)
+            group, skipped = divmod(inside, self.buffer)
+            members = self._make_group(number, group)
+            taken = min(len(members) - skipped, end - position)
+            yield members, slice(skipped, skipped + taken)
+            position += taken
+
+    def _make_group(self, number: int, group: int) -> ExampleGroup:
+        """Return a group of pass `number`."""
+        start = group * self.buffer
+        stop = min(start + self.buffer, self.count)
+        stretches = tuple(self._list_stretches(number, start, stop))
+        # 0 stays in the place so that old orders reproduce.
+        return ExampleGroup(stretches, (self.seed, "group", number, 0, group))
+
+    def _list_stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield positions start .. stop - 1 of the permuted sequence, as stretches of the split."""
+        stops, ends = self._permute_blocks(number)
+        place = int(torch.searchsorted(ends, start, right=True))
+        while start < stop:
+            left = int(ends[place]) - start  # examples of the block
+            first = int(stops[place]) - left
+            taken = min(left, stop - start)
+            yield first, first + taken
+            start, place = start + taken, place + 1
+
+    def _permute_blocks(self, number: int) -> tuple[Tensor, Tensor]:
+        """Return where each block of a pass, in their order, ends in the split, and where in the
+        sequence.
+        """
+        if self._blocks is None or self._blocks[0] != number:
+            generator = generator_of(self.seed, "blocks", number)
+            first = self.block * torch.randperm(-(-self.count // self.block), generator=generator)
+            stops = (first + self.block).clamp(max=self.count)
+            self._blocks = number, stops, (stops - first).cumsum(0)
+        return self._blocks[1:]
+
+
+class GroupDataset(Dataset[Arrays | DataError]):
+    """Groups of a split, read and shuffled by the process that asks for them, or by a worker.
+
+    A request is a group, and which of its shuffled examples are wanted.
+    What is wrong with a file is returned: a DataLoader wraps what is raised in a traceback.
+    """
+
+    def __init__(self, examples: StoredRanges) -> None:
+        self.examples = examples
+        self._room: dict[str, np.ndarray] = {}  # used again: new memory costs a fifth of reading
+
+    def __getitem__(self, request: tuple[ExampleGroup, slice]) -> Arrays | DataError:
+        group, wanted = request
+        count, filled = len(group), 0
+        if not self._room or len(self._room["labels"]) < count:
+            self._room = make_room(self.examples.fields, count)
+        arrays = {name: array[:count] for name, array in self._room.items()}
+        try:
+            for start, stop in group.stretches:
+                part = slice(filled, filled + stop - start)
+                self.examples.read_into(
+                    start, {name: array[part] for name, array in arrays.items()}
+                )
+                filled = part.stop
+        except DataError as error:
+            return error
+        places_K = group.draw_permutation()[wanted]
+        return {n: torch.from_numpy(a).index_select(0, places_K) for n, a in arrays.items()}
 
 
 class ShardLoader(BatchLoader):
@@ -35,7 +152,7 @@ class ShardLoader(BatchLoader):
 
     def __init__(
         self,
-        examples: ExampleRanges,
+        examples: StoredRanges,
         device: torch.device,
         batch_size: int,
         epoch_examples: int,
@@ -45,10 +162,8 @@ class ShardLoader(BatchLoader):
         super().__init__(epoch_examples, batch_size)
         self.order = PassOrder(len(examples), seed)
         self.device, self.sampler = device, EpochSampler()
-        self._requests: list[
-            tuple[ExampleGroup, slice]
-        ] = []  # what the DataLoader shall bring next
-        self._loader: DataLoader[Fields | DataError] = DataLoader(
+        self._requests: list[tuple[ExampleGroup, slice]] = []  # what the DataLoader brings next
+        self._loader: DataLoader[Arrays | DataError] = DataLoader(
             GroupDataset(examples),
             sampler=self._requests,
             batch_size=None,
@@ -64,37 +179,30 @@ class ShardLoader(BatchLoader):
     def __iter__(self) -> Iterator[Batch]:
         # Lightning may set the epoch after it has made the iterator.
         self._requests[:] = self.order.groups_from(self.sampler.epoch * self.count, self.count)
-        groups, rest = iter(self._loader), {}
-        for start in range(0, self.count, self.batch_size):
-            size = min(self.batch_size, self.count - start)
-            batch, rest = _split_fields(rest, size)
-            while (missing := size - _count_examples(batch)) > 0:
-                more, rest = _split_fields(self._move_to_device(next(groups)), missing)
-                batch = _join_fields(batch, more)
-            yield to_batch(batch)
-
-    def _move_to_device(self, fields: Fields | DataError) -> Fields:
-        """Move a group with one copy for all its batches."""
-        if isinstance(fields, DataError):
-            raise fields
-        return {name: t.to(self.device, non_blocking=True) for name, t in fields.items()}
-
-
-def _count_examples(fields: Fields) -> int:
-    return len(fields["labels"]) if fields else 0
+        pieces: list[Arrays] = []  # of the next batch
+        missing = self.batch_size
+        for fields in self._loader:
+            if isinstance(fields, DataError):
+                raise fields
+            # One copy for all batches of a group.
+            group = {name: t.to(self.device, non_blocking=True) for name, t in fields.items()}
+            while len(group["labels"]):
+                pieces.append({name: tensor[:missing] for name, tensor in group.items()})
+                group = {name: tensor[missing:] for name, tensor in group.items()}
+                missing -= len(pieces[-1]["labels"])
+                if not missing:
+                    yield to_batch(_join_pieces(pieces))
+                    pieces, missing = [], self.batch_size
+        if pieces:
+            yield to_batch(_join_pieces(pieces))
 
 
-def _split_fields(fields: Fields, count: int) -> tuple[Fields, Fields]:
-    """Return the first so many examples, and the others; both are views."""
-    first = {name: tensor[:count] for name, tensor in fields.items()}
-    return first, {name: tensor[count:] for name, tensor in fields.items()}
-
-
-def _join_fields(batch: Fields, more: Fields) -> Fields:
-    """Return what was left of one group, and the beginning of the next."""
-    if not _count_examples(batch):
-        return more
-    return {name: torch.cat([batch[name], more[name]]) for name in more}
+def _join_pieces(pieces: Sequence[Arrays]) -> Arrays:
+    """Return the end of one group and the beginning of the next as one; a single piece as it is."""
+    first, *others = pieces
+    if not others:
+        return first
+    return {name: torch.cat([piece[name] for piece in pieces]) for name in first}
 
 
 def to_batch(fields: Mapping[str, Tensor]) -> Batch:
@@ -114,21 +222,20 @@ class StretchImages(EvaluatedSplit):
 
     def __init__(
         self,
-        placed: OnDevice,
+        examples: StoredRanges,
         split: Split,
         *,
         epoch_examples: int,
         test_examples: int,
         workers: int,
     ) -> None:
-        examples = placed.examples
         if split == "test" and test_examples > len(examples):
             raise ConfigError(
                 f"dataset.batches.test_examples must be at most the {len(examples)} test examples "
                 f"of the data set, got {test_examples}"
             )
         counts = {"train": epoch_examples, "test": test_examples, "validation": len(examples)}
-        self.examples, self.device, self.workers = examples, placed.device, workers
+        self.examples, self.device, self.workers = examples, examples.device, workers
         self.count = counts[split]
 
     def __len__(self) -> int:

@@ -5,7 +5,6 @@ BLOCK examples.
     labels   uint8  [N, L], or [N]    classes; of two digits first the one below
     indices  uint32 [N, L], or [N]    places of the source images in their split
     shifts   int8   [N, L, 2]         rows down, columns right
-    digits   uint8  [N, L, C, H, W]   the source digits alone, moved; with --with-sources
 
 The attributes of the file say what it is without `index.json`. Shape letters: B batch, L = 2 digits
 of an image, C H W image.
@@ -14,8 +13,9 @@ of an image, C H W image.
 import io
 import json
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -23,11 +23,20 @@ import h5py
 import numpy as np
 from torch import Tensor
 
-from capsweep.data.batches import Field, Split
+from capsweep.data.batches import Split
 from capsweep.data.images import Splits, trained_and_validated
 from capsweep.data.pairs import PairSource
-from capsweep.errors import DataError
-from capsweep.shards.manifest import INDEX, MOST, DataSetContent, Manifest, Shard, ShardPart
+from capsweep.errors import ConfigError, DataError
+from capsweep.shards.manifest import (
+    INDEX,
+    MOST,
+    DataSetContent,
+    Fields,
+    Manifest,
+    Shard,
+    ShardPart,
+    count_bytes,
+)
 from capsweep.storage.files import hash_bytes, write_atomically
 
 MULTIMNIST = "multimnist"  # the job
@@ -38,6 +47,8 @@ DAMAGE_ERRORS = (
 )
 BLOCK = 500  # examples of a chunk: about 0.6 MB of MultiMNIST
 AT_ONCE = 2 * BLOCK  # examples, so that they are still in the cache when they are stored
+USUAL = 100_000  # examples of a shard, where the number of shards is not given
+LARGEST = 2**29  # bytes of a shard, which is made in memory
 
 # Examples start .. stop - 1 of a split, by field.
 Maker: TypeAlias = Callable[[int, int], Mapping[str, np.ndarray]]
@@ -51,13 +62,40 @@ class ShardJob(Protocol):
         """What the examples are."""
         ...
 
-    def list_fields(self) -> Sequence[Field]:
+    def list_fields(self) -> Fields:
         """Return what is stored of each example."""
         ...
 
     def build_maker(self, split: str) -> Maker:
         """Return the function that makes examples of a split."""
         ...
+
+
+def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...]:
+    """Return the shards of all splits; their sizes within a split differ by one example at most.
+
+    shards: those of "train", or of the first split where there is no such; None: of USUAL examples.
+    Other splits have as many examples in each. Raises ConfigError for too few or too many.
+    """
+    splits = job.content.splits
+    first = "train" if "train" in splits else next(iter(splits))
+    count = splits[first]
+    shards = -(-count // USUAL) if shards is None else shards
+    if not 1 <= shards <= count:
+        raise ConfigError(f"SHARDS={shards}: must be 1 to {count:,}, the {first} examples")
+    room = LARGEST // count_bytes(job.list_fields())
+    if (usual := -(-count // shards)) > room:
+        raise ConfigError(
+            f"SHARDS={shards}: must be {-(-count // room)} or more, since a shard is made in memory"
+        )
+    numbers = {split: -(-examples // usual) for split, examples in splits.items()} | {first: shards}
+    parts: list[ShardPart] = []
+    for split, examples in splits.items():
+        number = numbers[split]
+        bounds = [place * examples // number for place in range(number + 1)]
+        for place, (start, stop) in enumerate(pairwise(bounds)):
+            parts.append(ShardPart(f"{split}-{place:05d}.h5", split, start, stop - start))
+    return tuple(parts)
 
 
 def describe_shard(content: DataSetContent, split: str, first: int) -> dict[str, str | int]:
@@ -80,32 +118,28 @@ def write_shard(folder: Path, job: ShardJob, part: ShardPart, make: Maker) -> Sh
     HDF5 never writes to the disk itself: it ends the process when a disk refuses while it closes a
     file. A full disk is an ordinary OSError here.
     """
-    content = fill_shard(job, part, make)
-    write_atomically(folder / part.name, lambda file: file.write(content))
-    return Shard(**asdict(part), bytes=len(content), sha256=hash_bytes(content))
-
-
-def fill_shard(job: ShardJob, part: ShardPart, make: Maker) -> bytes:
-    """Return the bytes of a shard."""
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
         file.attrs.update(describe_shard(job.content, part.split, part.first))
         stored = {
-            field.name: file.create_dataset(
-                field.name,
-                (part.examples, *field.shape),
-                field.dtype,
-                chunks=(min(BLOCK, part.examples), *field.shape),
+            name: file.create_dataset(
+                name,
+                (part.examples, *shape),
+                dtype,
+                chunks=(min(BLOCK, part.examples), *shape),
                 fletcher32=True,
                 track_times=False,  # the same examples are the same bytes
             )
-            for field in job.list_fields()
+            for name, (dtype, shape) in job.list_fields().items()
         }
         for start in range(0, part.examples, AT_ONCE):
             stop = min(start + AT_ONCE, part.examples)
-            for name, array in make(part.first + start, part.first + stop).items():
-                stored[name][start:stop] = array
-    return buffer.getvalue()  # no copy: BytesIO shares its bytes until it is written to
+            arrays = make(part.first + start, part.first + stop)
+            for name, data_set in stored.items():
+                data_set[start:stop] = arrays[name]
+    content = buffer.getvalue()  # no copy: BytesIO shares its bytes until it is written to
+    write_atomically(folder / part.name, lambda file: file.write(content))
+    return Shard(**asdict(part), bytes=len(content), sha256=hash_bytes(content))
 
 
 def open_shard(path: Path) -> h5py.File:
@@ -149,37 +183,28 @@ def _describe_data_set(file: h5py.File, name: str) -> str:
 
 
 def make_pair_source(digits: Splits, split: Split, settings: Mapping[str, Any]) -> PairSource:
-    """Return what composes the examples of a split. Raises DataError for settings of no numbers."""
-    train, held_out = trained_and_validated(digits, read_number(settings, "validation"))
-    examples = {"train": train, "validation": held_out, "test": digits.test}[split]
-    numbers = (read_number(settings, name) for name in ("seed", "margin", "shift"))
-    return PairSource(examples, split, *numbers)
-
-
-def read_number(settings: Mapping[str, Any], name: str) -> int:
-    """Return the whole number of a setting of pairs. Raises DataError where a manifest has another
-    one.
+    """Return what composes the examples of a split. Raises DataError for settings of a manifest
+    that are not whole numbers from 0 on.
     """
-    value = settings.get(name)
-    if type(value) is not int or not 0 <= value <= MOST:
-        raise DataError(
-            f"{INDEX}: settings.{name} is {reprlib.repr(value)}, no whole number from 0 on; "
-            f"{MULTIMNIST} has one: make the data set again"
-        )
-    return value
+    names = ("validation", "seed", "margin", "shift")
+    numbers: dict[str, Any] = {name: settings.get(name) for name in names}
+    for name, value in numbers.items():
+        if type(value) is not int or not 0 <= value <= MOST:
+            raise DataError(
+                f"{INDEX}: settings.{name} is {reprlib.repr(value)}, no whole number from 0 on; "
+                f"{MULTIMNIST} has one: make the data set again"
+            )
+    train, held_out = trained_and_validated(digits, numbers.pop("validation"))
+    examples = {"train": train, "validation": held_out, "test": digits.test}[split]
+    return PairSource(examples, split, **numbers)
 
 
-def compose_pairs(
-    source: PairSource, k_B: Tensor, with_digits: bool = True
-) -> dict[str, np.ndarray]:
-    """Return examples k, by field; the digits alone where asked for."""
+def compose_pairs(source: PairSource, k_B: Tensor) -> dict[str, np.ndarray]:
+    """Return examples k, by field."""
     drawn = source.draw_pairs(k_B)
-    arrays = {
+    return {
+        "images": source.compose_images(drawn).numpy(),
         "labels": drawn.labels_BL.numpy().astype(np.uint8),
         "indices": drawn.sources_BL.numpy().astype(np.uint32),
         "shifts": drawn.shifts_BL2.numpy().astype(np.int8),
     }
-    if not with_digits:
-        return {"images": source.compose_images(drawn).numpy(), **arrays}
-    pairs = source.compose_drawn(drawn)
-    return {"images": pairs.images_BCHW.numpy(), **arrays, "digits": pairs.digits_BLCHW.numpy()}

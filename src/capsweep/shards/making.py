@@ -1,116 +1,179 @@
 """Makes what is missing of a data set of shards; `index.json` is written last.
 
 A shard is a pure function of its job and part, and has its name when it is whole. So one that opens
-as what it should be is kept, and anything else is made again.
+as what it should be is kept, and anything else is made again. All of ours in the folder that is
+neither a shard nor `index.json` is in STATE: the lock, and what the folder is to hold.
 """
 
 import errno
 import fcntl
+import json
+import os
+import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from pydantic import JsonValue, TypeAdapter
+
+from capsweep.config.cell import flat
 from capsweep.errors import DataError, UserError
 from capsweep.shards import manifest
 from capsweep.shards.layout import (
+    BLOCK,
     DAMAGE_ERRORS,
     ShardJob,
+    divide_into_parts,
     find_disagreements,
     open_shard,
     write_shard,
 )
-from capsweep.shards.making_plan import MakingPlan, check_folder
-from capsweep.shards.manifest import INDEX, STATE, WANTED, Manifest, Shard, ShardPart
-from capsweep.storage.files import hash_file, write_json
+from capsweep.shards.manifest import INDEX, STATE, Manifest, Shard, ShardPart, count_bytes
+from capsweep.storage import stores
+from capsweep.storage.checked import parse_json
+from capsweep.storage.files import hash_file, read_plain_file, write_json
 
 FINISHED, INCOMPLETE, INTERRUPTED = 0, 1, 130  # exit statuses
-LOCK = "lock"
+WANTED, LOCK = "wanted.json", "lock"  # in STATE
+STORED = TypeAdapter(dict[Literal["identity"], dict[str, JsonValue]])  # what is in WANTED
 AGAIN = "run the same command again"
 
 
 @dataclass(frozen=True)
-class ShardTask:
-    """A part of a data set and its folder; `known` is its shard in an earlier `index.json`."""
-
-    folder: Path
-    part: ShardPart
-    known: Shard | None = None
-
-
-@dataclass(frozen=True)
 class ShardOutcome:
-    """What became of a task: a shard that was made now or was whole, or the cause of a failure.
-
-    is_common: the other shards of this folder would fail alike, so that no more are begun.
-    """
+    """What became of a part: its shard, made now or kept; or why there is none."""
 
     part: ShardPart
     shard: Shard | None = None
     is_made: bool = False
     cause: str = ""
-    is_common: bool = False
 
 
-# The outcomes of tasks, as they end. Closing the iterator ends what runs.
-TaskRunner: TypeAlias = Callable[[ShardJob, Sequence[ShardTask]], Generator[ShardOutcome]]
+# Makes parts in a folder and yields their outcomes as they end. Raises what ends all of it: an
+# error of the disk would meet other shards as well. Closing the iterator ends what runs.
+TaskRunner: TypeAlias = Callable[[ShardJob, Path, Sequence[ShardPart]], Generator[ShardOutcome]]
 
 
 @dataclass
 class MakingResult:
     """What became of a data set.
 
-    status: of the command; outcomes: of the tasks that ended; fault: why `index.json` could not be
-    written.
+    status: of the command. shards: those that are whole. made: how many of them were made now.
+    failures: the names of files that are missing, by cause.
     """
 
     status: int = INCOMPLETE
-    outcomes: list[ShardOutcome] = field(default_factory=list)
-    fault: str = ""
+    shards: dict[ShardPart, Shard] = field(default_factory=dict)
+    made: int = 0
+    failures: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MakingPlan:
+    """What is to be made, and where."""
+
+    job: ShardJob
+    folder: Path
+    parts: Sequence[ShardPart]
+
+    @cached_property
+    def missing(self) -> list[ShardPart]:
+        """Parts of which no shard is there."""
+        return [part for part in self.parts if not (self.folder / part.name).exists()]
 
     @property
-    def shards(self) -> dict[str, Shard]:
-        """The shards that are whole, by name."""
-        return {one.part.name: one.shard for one in self.outcomes if one.shard is not None}
+    def missing_bytes(self) -> int:
+        """About as many bytes are to be written; the last chunk of a shard is stored in full."""
+        one = count_bytes(self.job.list_fields())
+        chunks = [(part.examples, min(BLOCK, part.examples)) for part in self.missing]
+        return sum(-(-examples // chunk) * chunk * one for examples, chunk in chunks)
 
     @property
-    def failures(self) -> dict[str, list[str]]:
-        """Names of files that are missing, by cause."""
-        failures = {self.fault: [INDEX]} if self.fault else {}
-        for outcome in self.outcomes:
-            if outcome.shard is None:
-                failures.setdefault(outcome.cause, []).append(outcome.part.name)
-        return failures
+    def free(self) -> int:
+        """Bytes that are free on the disk of the folder."""
+        existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
+        return shutil.disk_usage(existing).free
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """All that must be equal in two commands that fill one folder, by dotted key."""
+        content, names = self.job.content, self.job.list_fields()
+        shards = {split: sum(p.split == split for p in self.parts) for split in content.splits}
+        values = {**asdict(content), "fields": ", ".join(names), "shards": shards}
+        return json.loads(json.dumps(flat(values)))  # as it is read again
 
 
-def run_locally(job: ShardJob, tasks: Sequence[ShardTask]) -> Generator[ShardOutcome]:
+def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
+    """Divide the examples, and see what is in the folder. shards: as of `divide_into_parts`.
+
+    Raises DataError when the folder holds something else, UserError when the disk is too small or
+    the folder is none.
+    """
+    stores.check_folder(str(folder), "STORAGE")
+    plan = MakingPlan(job, folder, divide_into_parts(job, shards))
+    check_folder(plan)
+    if plan.missing_bytes > plan.free:
+        raise UserError(
+            f"STORAGE={folder}: {plan.missing_bytes:,} bytes are to be written and {plan.free:,} "
+            "are free there; free space, or set STORAGE to a larger disk"
+        )
+    return plan
+
+
+def check_folder(plan: MakingPlan) -> None:
+    """Refuse a folder that holds something else. Raises DataError naming what differs."""
+    folder, path = plan.folder, plan.folder / STATE / WANTED
+    try:
+        stored = parse_json(read_plain_file(path), STORED)["identity"]
+    except FileNotFoundError:
+        names = sorted(os.listdir(folder)) if folder.is_dir() else []
+        if others := [name for name in names if name[0] != "." and name != "lost+found"]:
+            some = ", ".join(others[:3])
+            raise DataError(
+                f"STORAGE={folder}: holds other files ({some}); name an empty folder"
+            ) from None
+        return
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); name an empty folder") from error
+    differences = [
+        f"{key}: {stored.get(key)} there, {plan.identity.get(key)} asked for"
+        for key in {**stored, **plan.identity}
+        if stored.get(key) != plan.identity.get(key)
+    ]
+    if differences:
+        raise DataError(
+            f"STORAGE={folder}: another data set, or another layout of it, is there "
+            f"({'; '.join(differences)}); name another folder, or ask for what is there"
+        )
+
+
+def run_locally(job: ShardJob, folder: Path, parts: Sequence[ShardPart]) -> Generator[ShardOutcome]:
     """Make one shard after the other in this process, without Ray."""
-    for task in tasks:
-        try:
-            yield run_task(job, task)
-        except OSError as error:
-            yield describe_failure(task, error)
+    for part in parts:
+        yield make_shard(job, folder, part)
 
 
-def run_task(job: ShardJob, task: ShardTask) -> ShardOutcome:
+def make_shard(job: ShardJob, folder: Path, part: ShardPart) -> ShardOutcome:
     """Keep a shard that is whole, make any other. Raises OSError."""
-    if not (task.folder / STATE / WANTED).is_file():
+    if not (folder / STATE / WANTED).is_file():
         raise FileNotFoundError(errno.ENOENT, "this node does not see the driver's folder")
-    if (shard := _find_whole(job, task)) is not None:
-        return ShardOutcome(task.part, shard)
-    make = job.build_maker(task.part.split)
-    return ShardOutcome(task.part, write_shard(task.folder, job, task.part, make), is_made=True)
+    if (shard := _find_whole(job, folder, part)) is not None:
+        return ShardOutcome(part, shard)
+    made = write_shard(folder, job, part, job.build_maker(part.split))
+    return ShardOutcome(part, made, is_made=True)
 
 
-def _find_whole(job: ShardJob, task: ShardTask) -> Shard | None:
-    """Return the shard that is there already, if its hash, or else HDF5's checksums, prove it."""
-    path = task.folder / task.part.name
+def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
+    """Return the shard that is there already, if what it says of itself and HDF5's checksums prove
+    it.
+    """
+    path = folder / part.name
     if path.is_symlink() or not path.is_file():
         return None
-    shard = Shard(**asdict(task.part), bytes=path.stat().st_size, sha256=hash_file(path))
-    if task.known is not None:
-        return shard if shard == task.known else None
+    shard = Shard(**asdict(part), bytes=path.stat().st_size, sha256=hash_file(path))
     try:
         with open_shard(path) as file:
             if any(find_disagreements(file, build_manifest(job, []), shard)):
@@ -124,22 +187,7 @@ def _find_whole(job: ShardJob, task: ShardTask) -> Shard | None:
 
 def build_manifest(job: ShardJob, shards: Sequence[Shard]) -> Manifest:
     """Return the manifest of these shards."""
-    fields = {field.name: (field.dtype, field.shape) for field in job.list_fields()}
-    return Manifest(job.content, "pixels", fields, tuple(shards))
-
-
-def describe_failure(task: ShardTask, error: BaseException) -> ShardOutcome:
-    """Return the outcome of a task that raised: an error of the disk would meet other shards as
-    well.
-    """
-    if isinstance(error, OSError):
-        cause = (
-            f"{task.folder}: {error.strerror or error}; free space there, correct its permissions, "
-            f"or set STORAGE to another folder that all nodes share; then {AGAIN}"
-        )
-        return ShardOutcome(task.part, cause=cause, is_common=True)
-    line = (str(error).splitlines() or [""])[0]
-    return ShardOutcome(task.part, cause=f"{type(error).__name__}: {line}; {AGAIN}")
+    return Manifest(job.content, "pixels", job.list_fields(), tuple(shards))
 
 
 def run_plan(
@@ -154,37 +202,28 @@ def run_plan(
     result = MakingResult()
     with _hold_folder(plan):
         try:
-            known = _read_known(plan)
-            tasks = [ShardTask(plan.folder, part, known.get(part)) for part in plan.parts]
             # Closed at an interruption too, before the folder is left: then nothing runs any more.
-            with closing(run_tasks(plan.job, tasks)) as outcomes:
+            with closing(run_tasks(plan.job, plan.folder, plan.parts)) as outcomes:
                 for outcome in outcomes:
-                    result.outcomes.append(outcome)
+                    if outcome.shard is None:
+                        result.failures.setdefault(outcome.cause, []).append(outcome.part.name)
+                    else:
+                        result.shards[outcome.part] = outcome.shard
+                        result.made += outcome.is_made
                     on_outcome(outcome)
-                    if outcome.is_common:
-                        break
-            shards = result.shards
-            if len(shards) == len(plan.parts):
-                whole = build_manifest(plan.job, [shards[part.name] for part in plan.parts])
-                manifest.write_manifest(plan.folder, whole)
+            if len(result.shards) == len(plan.parts):
+                shards = [result.shards[part] for part in plan.parts]
+                manifest.write_manifest(plan.folder, build_manifest(plan.job, shards))
                 result.status = FINISHED
         except KeyboardInterrupt:
             result.status = INTERRUPTED
         except OSError as error:
-            result.fault = f"{plan.folder}: {error.strerror}; {AGAIN}"
+            cause = (
+                f"{plan.folder}: {error.strerror or error}; free space there, correct its "
+                f"permissions, or set STORAGE to another folder that all nodes share; then {AGAIN}"
+            )
+            result.failures[cause] = [INDEX]
     return result
-
-
-def _read_known(plan: MakingPlan) -> dict[ShardPart, Shard]:
-    """Return the shards of an `index.json` of this data set."""
-    try:
-        stored = manifest.read_manifest(plan.folder)
-    except DataError:  # none yet, or altered: it is written anew at the end
-        return {}
-    # Of the shards of another data set, copied here since, the hashes would be right too.
-    if replace(stored, shards=()) != build_manifest(plan.job, []):
-        return {}
-    return {ShardPart(s.name, s.split, s.first, s.examples): s for s in stored.shards}
 
 
 @contextmanager
@@ -198,7 +237,7 @@ def _hold_folder(plan: MakingPlan) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             check_folder(plan)  # another process may have begun meanwhile
             write_json(folder / STATE / WANTED, {"identity": plan.identity})
-            _remove_temporaries(plan)
+            _remove_temporaries(folder)
         except BlockingIOError as error:
             raise UserError(
                 f"STORAGE={folder}: is being filled by another process; wait for its end, or end it"
@@ -208,13 +247,12 @@ def _hold_folder(plan: MakingPlan) -> Iterator[None]:
                 f"STORAGE={folder}: cannot be written, or has no locks ({error.strerror}); "
                 "correct that, or set STORAGE to another folder"
             ) from error
-        stack.callback(_remove_temporaries, plan)
+        stack.callback(_remove_temporaries, folder)
         yield
 
 
-def _remove_temporaries(plan: MakingPlan) -> None:
+def _remove_temporaries(folder: Path) -> None:
     """Remove what killed workers left; the caller alone fills the folder."""
-    names = {INDEX, *(part.name for part in plan.parts)}
-    for path in plan.folder.glob(".*.*.tmp"):
-        if path.name[1:].rsplit(".", 2)[0] in names:
+    for name in ("*.h5", INDEX):
+        for path in folder.glob(f".{name}.*.tmp"):
             path.unlink(missing_ok=True)

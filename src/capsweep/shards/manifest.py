@@ -10,20 +10,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeAdapter
 
 from capsweep.errors import DataError
+from capsweep.storage.checked import parse_json
 from capsweep.storage.files import hash_bytes, stat_regular_file, write_text
-from capsweep.storage.npz import HIGHEST_RATIO
-from capsweep.storage.typed_json import parse_json
 
 FORMAT = 1  # to be raised when a reader of today could not read what is written
 INDEX = "index.json"
-STATE = ".making"  # what `make shards` knows of a folder
-WANTED = "wanted.json"  # in STATE: what the folder is to hold
+STATE = ".making"  # a folder of what `make shards` knows
+AGAIN = "run the same `make shards` again, which makes it anew, or copy it again"
 MOST = 2**63 - 1  # of examples, or of bytes
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -33,6 +32,7 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Dtype = Annotated[str, StringConstraints(pattern=r"^(u?int(8|16|32|64)|float(32|64))$")]
 Size = Annotated[int, Field(ge=0, le=MOST)]  # a number of bytes, or a place in a split
 Count = Annotated[int, Field(ge=1, le=MOST)]
+Fields: TypeAlias = Mapping[Name, tuple[Dtype, tuple[Count, ...]]]  # dtype and shape of an example
 
 
 def _check_finite(settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -99,14 +99,14 @@ class Shard(ShardPart):
 class Manifest:
     """A data set on a disk.
 
-    store: always "pixels". fields: dtype and shape of one example, by name.
+    store: always "pixels". fields: what is stored of each example, by name.
     """
 
     __pydantic_config__ = STRICT
 
     content: DataSetContent
     store: Literal["pixels"]
-    fields: Annotated[Mapping[Name, tuple[Dtype, tuple[Count, ...]]], Field(min_length=1)]
+    fields: Annotated[Fields, Field(min_length=1)]
     shards: tuple[Shard, ...] = ()
 
     def shards_of(self, split: str) -> tuple[Shard, ...]:
@@ -126,6 +126,11 @@ class StoredManifest(Manifest):
 
 
 STORED = TypeAdapter(StoredManifest)
+
+
+def count_bytes(fields: Fields) -> int:
+    """Return how many bytes an example has."""
+    return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in fields.values())
 
 
 def hash_declared(declared: Mapping[str, object]) -> str:
@@ -159,23 +164,19 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
     except ValueError as error:
-        cure = "run `make shards` again, which writes it anew"
-        if not (folder / STATE / WANTED).exists():
-            cure = "copy it there again, or make the data set in an empty folder"
-        raise DataError(f"{path}: altered, or of another program ({error}); {cure}") from error
+        raise DataError(f"{path}: altered, or of another program ({error}); {AGAIN}") from error
     return Manifest(stored.content, stored.store, stored.fields, stored.shards)
 
 
 def _check_shards(manifest: Manifest) -> None:
     """Raise ValueError unless every example is in one shard, in order, and can be in its bytes."""
     following = dict.fromkeys(manifest.content.splits, 0)
-    fields = manifest.fields.values()
-    one = sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in fields)
+    one = count_bytes(manifest.fields)
     for shard in manifest.shards:
         if shard.first != following.get(shard.split):
             raise ValueError(f"{shard.name} begins at {shard.first} of {shard.split}")
         following[shard.split] += shard.examples
-        if shard.examples * one > HIGHEST_RATIO * shard.bytes:
+        if shard.examples * one > shard.bytes:
             raise ValueError(f"{shard.name} of {shard.bytes:,} bytes has no room for its examples")
     if following != manifest.content.splits:
         raise ValueError(f"shards of {following} examples, not of {manifest.content.splits}")

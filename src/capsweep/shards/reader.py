@@ -7,6 +7,7 @@ import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -15,14 +16,14 @@ import h5py
 import numpy as np
 import torch
 
-from capsweep.data.batches import Field, OnDevice, Split
+from capsweep.data.batches import Split
 from capsweep.data.images import Reader, Splits
 from capsweep.data.pairs import VERSION, PairSource
 from capsweep.errors import DataError
 from capsweep.shards import manifest
-from capsweep.shards.layout import MULTIMNIST, compose_pairs, make_pair_source
-from capsweep.shards.manifest import INDEX, DataSetContent, Manifest, Shard
-from capsweep.shards.verify import Fault, ShardVerifier, check_sizes, damage_fault
+from capsweep.shards.layout import MULTIMNIST, make_pair_source
+from capsweep.shards.manifest import INDEX, DataSetContent, Fields, Manifest, Shard
+from capsweep.shards.verify import ShardVerifier, check_sizes, naming_damage
 from capsweep.storage import official_files
 from capsweep.storage.files import hash_bytes
 from capsweep.storage.stores import hide_query
@@ -48,8 +49,7 @@ class ShardReader:
 
     fingerprint: of its manifest. folders: where to look below the data folder; the first that has
     this data set is read. digits: what they are made of, whose official files `origin` tells; read
-    where digits alone are wanted and not stored. targets: whether they are, for a decoder. classes:
-    of the labels; None: any.
+    where `targets`, the digits alone, are wanted for a decoder.
     """
 
     fingerprint: str
@@ -57,7 +57,6 @@ class ShardReader:
     digits: Reader
     origin: str
     targets: bool
-    classes: int | None = None
 
     def check(self, folder: str) -> None:
         """Prove that it is there, each file of its size; a sha256 is proved on first use.
@@ -74,21 +73,18 @@ class ShardReader:
         """
         place, whole = self._find_data_set(folder)
         digits = self._read_digits(place, whole, folder)
-        names = [*IMAGES, *([DIGITS] if self.targets and digits is None else [])]
         splits: dict[str, Any] = {}
         for split in get_args(Split):
             source = None
             if digits is not None and split in whole.content.splits:
                 source = make_pair_source(digits, split, whole.content.settings)
-            splits[split] = StoredRanges(place, whole, split, names, source, self.classes)
+            splits[split] = StoredRanges(place, whole, split, source)
         composed = {} if digits is None else digits.digests
         return Splits(**splits, parts={f"digits.{name}": sha for name, sha in composed.items()})
 
     def _read_digits(self, place: Path, whole: Manifest, folder: str) -> Splits | None:
-        """Return the digits that examples are composed of, where those alone are wanted and not
-        stored.
-        """
-        if not self.targets or DIGITS in whole.fields:
+        """Return the digits that targets are composed of, where those are wanted."""
+        if not self.targets:
             return None
         content = whole.content
         if content.version != VERSION:
@@ -100,21 +96,24 @@ class ShardReader:
             return self.digits.read(folder)
         except DataError as error:
             raise DataError(
-                f"{place / INDEX}: no digits alone, which the decoder is to draw, are stored, and "
-                f"they cannot be made of {content.origin.name}: {error}; or make shards with "
-                "ARGS=--with-sources, or train without a decoder: loss.reconstruction.weight=0"
+                f"{place / INDEX}: the digits alone, which the decoder is to draw, cannot be made "
+                f"of {content.origin.name}: {error}; or train without a decoder: "
+                "loss.reconstruction.weight=0"
             ) from error
 
     def _find_data_set(self, folder: str) -> tuple[Path, Manifest]:
         """Return the folder that has the declared data set."""
         places = official_files.resolve_folders(folder, self.folders)
         others: list[str] = []
-        for place in official_files.find_current(places, INDEX, self._is_declared):
-            whole = manifest.read_manifest(place)
+        for place in places:
+            if not official_files.has_file(place, INDEX, self._is_declared):
+                continue
+            local = official_files.local_folder(place)
+            whole = manifest.read_manifest(local)
             if whole.content.fingerprint == self.fingerprint:
-                self._check_origin(place, whole.content)
-                return place, whole
-            others.append(f"{place / INDEX} by {' '.join(declare_data_set(whole.content))}")
+                self._check_origin(local, whole.content)
+                return local, whole
+            others.append(f"{local / INDEX} by {' '.join(declare_data_set(whole.content))}")
         if others:
             raise DataError(
                 f"dataset.shards.fingerprint is {self.fingerprint}, which no folder has. Declared "
@@ -144,30 +143,22 @@ class ShardReader:
 class StoredRanges:
     """Ranges of the examples of a split, read from HDF5 shards.
 
-    names: the fields that are read; None: all. source: composes the digits alone where they are
-    wanted and not stored. classes: of the labels; None: any. A shard is verified on its first use.
+    source: composes the digits alone, where they are wanted. A shard is verified on its first use.
     Files are opened by the process that reads: none is inherited over a fork or a pickle. Raises
     DataError naming file and cure.
     """
 
+    device = torch.device("cpu")  # of batches
+
     def __init__(
-        self,
-        folder: Path,
-        manifest: Manifest,
-        split: str,
-        names: Sequence[str] | None = None,
-        source: PairSource | None = None,
-        classes: int | None = None,
+        self, folder: Path, manifest: Manifest, split: str, source: PairSource | None = None
     ) -> None:
-        names = list(manifest.fields) if names is None else names
-        if absent := sorted(set(names) - set(manifest.fields)):
+        if absent := sorted(set(IMAGES) - set(manifest.fields)):
             raise DataError(f"{folder}: its shards have no {', '.join(absent)}")
-        self.fields = [Field(name, *manifest.fields[name]) for name in names]
+        self.fields = {name: manifest.fields[name] for name in IMAGES}
         if source is not None:
-            _, images = manifest.fields["images"]
-            self.fields.append(Field(DIGITS, "uint8", (2, *images)))
+            self.fields[DIGITS] = "uint8", (2, *manifest.fields["images"][1])
         self.source, self.count = source, manifest.content.splits.get(split, 0)
-        self.classes = classes
         self.shards = manifest.shards_of(split)
         self.verifier = ShardVerifier(folder, manifest)
         self._open: OrderedDict[tuple[int, str], h5py.File] = OrderedDict()
@@ -180,9 +171,11 @@ class StoredRanges:
     def __len__(self) -> int:
         return self.count
 
-    def to(self, device: torch.device) -> OnDevice:
+    def to(self, device: torch.device) -> "StoredRanges":
         """Return the same ranges, whose batches are to be on a device."""
-        return OnDevice(self, device)
+        moved = copy(self)
+        moved.device, moved._open = device, OrderedDict()
+        return moved
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": OrderedDict()}
@@ -194,7 +187,7 @@ class StoredRanges:
             raise IndexError(f"examples {start} .. {start + count} of {len(self)}")
         if self.source is not None:
             k_B = torch.arange(start, start + count)
-            arrays[DIGITS][:] = compose_pairs(self.source, k_B)[DIGITS]
+            arrays[DIGITS][:] = self.source.compose_pairs(k_B).digits_BLCHW.numpy()
             arrays = {name: array for name, array in arrays.items() if name != DIGITS}
         stop = start + count
         while start < stop:
@@ -206,23 +199,10 @@ class StoredRanges:
 
     def _read_shard(self, shard: Shard, start: int, arrays: Mapping[str, np.ndarray]) -> None:
         file, first = self._find_open(shard), start - shard.first
-        try:
+        with naming_damage(self.verifier.folder / shard.name):  # a checksum of HDF5's, or the disk
             for name, array in arrays.items():
                 stored = h5py.Dataset(h5py.h5d.open(file.id, name.encode()))
                 stored.read_direct(array, np.s_[first : first + len(array)])
-        except OSError as error:  # a checksum of HDF5's, or the disk
-            raise damage_fault(shard, error).as_error(self.verifier.folder) from error
-        if self.classes is not None and "labels" in arrays:
-            self._check_labels(shard, start, arrays["labels"], self.classes)
-
-    def _check_labels(self, shard: Shard, start: int, labels: np.ndarray, classes: int) -> None:
-        """Raise DataError naming the file and the first example of a class beyond the last."""
-        wrong_B = ((labels < 0) | (labels >= classes)).reshape(len(labels), -1).any(axis=1)
-        if wrong_B.any():
-            place = int(wrong_B.argmax())
-            label = ", ".join(map(str, labels[place].flatten().tolist()))
-            text = f"example {start + place} of {shard.split} is of class {label}, of {classes}"
-            raise Fault(shard.name, "different", text).as_error(self.verifier.folder)
 
     def _find_open(self, shard: Shard) -> h5py.File:
         """Return a shard that this process has open; of all, those used last stay open."""
@@ -233,3 +213,17 @@ class StoredRanges:
             self._open[key] = self.verifier.open_shard(shard)
         self._open.move_to_end(key)
         return self._open[key]
+
+
+def make_room(fields: Fields, count: int) -> dict[str, np.ndarray]:
+    """Allocate arrays for so many examples."""
+    return {name: np.empty((count, *shape), dtype) for name, (dtype, shape) in fields.items()}
+
+
+def read_range(examples: StoredRanges, start: int, stop: int) -> dict[str, np.ndarray]:
+    """Return the examples start .. stop - 1, by field. Raises DataError, IndexError beyond the
+    split.
+    """
+    arrays = make_room(examples.fields, stop - start)
+    examples.read_into(start, arrays)
+    return arrays

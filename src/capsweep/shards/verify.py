@@ -8,94 +8,77 @@ neither the next process nor the next run reads the whole file again.
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import h5py
 
 from capsweep.errors import DataError
 from capsweep.shards.layout import DAMAGE_ERRORS, find_disagreements, open_shard
-from capsweep.shards.manifest import INDEX, STATE, Manifest, Shard
-from capsweep.storage import disk_cache, official_files
+from capsweep.shards.manifest import AGAIN, INDEX, STATE, Manifest, Shard
+from capsweep.storage import official_files
+from capsweep.storage.checked import load_cached, save_cached
 from capsweep.storage.files import hash_file, stat_regular_file
-from capsweep.storage.official_files import IsCurrent
 from capsweep.storage.stores import StoreError, hide_query
 
 TICK = 2 * 10**9  # ns: what FAT counts time in; others take less
 
-AGAIN = "run the same `make shards` again, which makes it anew, or copy it again"
-CURES = {"surplus": "move it away, or delete it", "different": f"delete it; then {AGAIN}"}
 
-
-@dataclass(frozen=True)
-class Fault:
-    """What is wrong with one file; kind: in a word. text: in words, without its name."""
-
-    file: str
-    kind: Literal["missing", "altered", "unreadable", "different", "surplus"]
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.file}: {self.kind}: {self.text}"
-
-    @property
-    def cure(self) -> str:
-        """What to do about it."""
-        return CURES.get(self.kind, AGAIN)
-
-    def as_error(self, folder: Path) -> DataError:
-        """Return the error of a file that was to be read, with the cure."""
-        return DataError(f"{folder / self.file}: {self.kind}: {self.text}; {self.cure}")
-
-
-def list_faults(folder: Path, manifest: Manifest, shard: Shard) -> list[Fault]:
-    """Return what is wrong with a shard, which is read now."""
+@contextmanager
+def naming_damage(path: Path) -> Iterator[None]:
+    """Raise DataError naming a shard, what the system, HDF5 or the block says of it, and the
+    cure.
+    """
     try:
-        if (fault := find_size_fault(folder, shard)) is not None:
-            return [fault]
-        if (sha256 := hash_file(folder / shard.name)) != shard.sha256:
-            text = f"sha256 {sha256}, {shard.sha256} in index.json"
-            return [Fault(shard.name, "altered", text)]
-        with open_shard(folder / shard.name) as file:
-            texts = find_disagreements(file, manifest, shard)
-            return [Fault(shard.name, "different", text) for text in texts]
+        yield
+    except DataError:  # it names the file itself
+        raise
     except DAMAGE_ERRORS as error:
-        return [damage_fault(shard, error)]
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise DataError(f"{path}: {' '.join(reason.split())}; {AGAIN}") from error
 
 
-def find_size_fault(folder: Path, shard: Shard) -> Fault | None:
-    """Return why a shard is no plain file of its number of bytes; None where it is one."""
-    try:
-        size = stat_regular_file(folder, shard.name).st_size
-    except FileNotFoundError:
-        return Fault(shard.name, "missing", "no such file")
-    except DataError as error:
-        return Fault(shard.name, "unreadable", str(error).removeprefix(f"{folder / shard.name}: "))
-    except OSError as error:
-        return damage_fault(shard, error)
-    text = f"{size:,} bytes, {shard.bytes:,} in index.json"
-    return None if size == shard.bytes else Fault(shard.name, "altered", text)
+def check_size(folder: Path, shard: Shard) -> None:
+    """Raise DataError unless a shard is a plain file of its number of bytes."""
+    with naming_damage(folder / shard.name):
+        if (size := stat_regular_file(folder, shard.name).st_size) != shard.bytes:
+            raise ValueError(f"{size:,} bytes, {shard.bytes:,} in {INDEX}")
 
 
-def damage_fault(shard: Shard, error: BaseException) -> Fault:
-    """Return what the system or HDF5 says, on one line."""
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return Fault(shard.name, "unreadable", f"cannot be read ({' '.join(reason.split())})")
+def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:
+    """Raise DataError unless a shard, which is read now, is that of the manifest."""
+    path = folder / shard.name
+    check_size(folder, shard)
+    with naming_damage(path):
+        if (sha256 := hash_file(path)) != shard.sha256:
+            raise ValueError(f"sha256 {sha256}, {shard.sha256} in {INDEX}")
+        with open_shard(path) as file:
+            if texts := list(find_disagreements(file, manifest, shard)):
+                raise ValueError(", ".join(texts))
 
 
-def verify_folder(folder: Path, manifest: Manifest) -> list[Fault]:
-    """Return all faults of the shards of a manifest, then all that is in their folder besides."""
+def list_faults(folder: Path, manifest: Manifest) -> list[str]:
+    """Return a line on each shard of a manifest that is not whole, then on all that is in their
+    folder besides.
+    """
     # hashlib lets go of the interpreter, so that threads are enough.
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
-        found = pool.map(partial(list_faults, folder, manifest), manifest.shards)
-        faults = [fault for of_shard in found for fault in of_shard]
+        found = pool.map(partial(_find_fault, folder, manifest), manifest.shards)
+        faults = [fault for fault in found if fault is not None]
     named = {INDEX, STATE, *(shard.name for shard in manifest.shards)}
     surplus = sorted(set(os.listdir(folder)) - named)
-    return [*faults, *(Fault(name, "surplus", "not in index.json") for name in surplus)]
+    return [*faults, *(f"{folder / name}: not in {INDEX}; move it away" for name in surplus)]
+
+
+def _find_fault(folder: Path, manifest: Manifest, shard: Shard) -> str | None:
+    try:
+        return check_shard(folder, manifest, shard)
+    except DataError as error:
+        return str(error)
 
 
 class ShardVerifier:
@@ -111,25 +94,20 @@ class ShardVerifier:
         cure.
         """
         if self.origin is not None:
-            # A copy in the cache may be of a data set that was there before.
-            _fetch_shard(self.origin, self.folder, shard, lambda _: not self._find_faults(shard))
-        for fault in self._find_faults(shard):
-            raise fault.as_error(self.folder)
-        try:
+            self._fetch(self.origin, shard)
+        self._check(shard)
+        with naming_damage(self.folder / shard.name):
             return open_shard(self.folder / shard.name)
-        except OSError as error:
-            raise damage_fault(shard, error).as_error(self.folder) from error
 
-    def _find_faults(self, shard: Shard) -> list[Fault]:
-        """Return what is wrong with a shard, which is read unless it was whole before."""
+    def _check(self, shard: Shard) -> None:
+        """Raise DataError unless a shard is whole; it is read unless it was whole before."""
         state = self._describe_state(shard)
-        if state in self._verified or (state and disk_cache.load("shards", state)):
-            return []
-        faults = list_faults(self.folder, self.manifest, shard)
-        if not faults and state and state == self._describe_state(shard):
+        if state in self._verified or (state and load_cached("shards", state)):
+            return
+        check_shard(self.folder, self.manifest, shard)
+        if state and state == self._describe_state(shard):
             self._verified.add(state)
-            disk_cache.save("shards", state, True)
-        return faults
+            save_cached("shards", state, True)
 
     def _describe_state(self, shard: Shard) -> str:
         """Return what a shard should be and the size and times of its file: its ctime moves even
@@ -145,30 +123,38 @@ class ShardVerifier:
         expected = [self.manifest.content.fingerprint, self.manifest.fields, asdict(shard)]
         return json.dumps([*expected, state.st_size, state.st_mtime_ns, state.st_ctime_ns])
 
+    def _fetch(self, origin: str, shard: Shard) -> None:
+        """Have a shard of an object store in its folder of the cache. Raises DataError.
+
+        A copy that is there already may be of a data set that was in the store before.
+        """
+
+        def is_whole(path: Path) -> bool:
+            try:
+                self._check(shard)
+            except DataError:
+                return False
+            return True
+
+        try:
+            is_there = official_files.fetch_file(origin, shard.name, is_whole)
+        except StoreError as error:  # workers that read ahead hand on what is wrong with data
+            raise DataError(str(error)) from error
+        if not is_there:
+            raise _refuse_object(origin, self.folder, shard, "no such object")
+
 
 def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
     """Raise DataError unless all shards are there, plain files of as many bytes as they should
     have. Nothing is fetched from an object store.
     """
-    if (origin := official_files.read_origin(folder)) is not None:
-        sizes = official_files.list_sizes(origin)
-        for shard in shards:
-            if (size := sizes.get(shard.name)) != shard.bytes:
-                raise _refuse_object(origin, folder, shard, f"{size or 'no'} bytes")
-        return
+    origin = official_files.read_origin(folder)
+    sizes = {} if origin is None else official_files.list_sizes(origin)
     for shard in shards:
-        if (fault := find_size_fault(folder, shard)) is not None:
-            raise fault.as_error(folder)
-
-
-def _fetch_shard(origin: str, folder: Path, shard: Shard, is_current: IsCurrent) -> None:
-    """Have a shard of an object store in its folder of the cache, whole. Raises DataError."""
-    try:
-        is_there = official_files.fetch_file(origin, shard.name, is_current)
-    except StoreError as error:  # workers that read ahead hand on what is wrong with data
-        raise DataError(str(error)) from error
-    if not is_there:
-        raise _refuse_object(origin, folder, shard, "no such object")
+        if origin is None:
+            check_size(folder, shard)
+        elif (size := sizes.get(shard.name)) != shard.bytes:
+            raise _refuse_object(origin, folder, shard, f"{size or 'no'} bytes")
 
 
 def _refuse_object(origin: str, folder: Path, shard: Shard, reason: str) -> DataError:
@@ -178,5 +164,5 @@ def _refuse_object(origin: str, folder: Path, shard: Shard, reason: str) -> Data
     official_files.forget_copy(folder / INDEX)
     return DataError(
         f"{official_files.KEY}: {hide_query(origin)}/{shard.name}: {reason}, {shard.bytes:,} "
-        "bytes in index.json; copy the whole folder there again, index.json last"
+        f"bytes in {INDEX}; copy the whole folder there again, {INDEX} last"
     )

@@ -1,24 +1,27 @@
-"""What the words of a command line change about a sweep.
+"""What the words of a command line make of a sweep.
 
 Keys of model, routing and loss go to the arms that route (to all where none does), every other key
 to all arms. A key replaces the axis or value that an arm has of it.
 """
 
+import itertools
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from capsweep.config import compose
 from capsweep.config import overrides as grammar
 from capsweep.config.cell import LOGISTICS, LOGISTICS_INSIDE, get
 from capsweep.config.overrides import Override, render, with_dots
-from capsweep.config.words import BY_KEY, BY_NAME, GRID
+from capsweep.config.words import BY_KEY, BY_NAME, GRID, WORDS
 from capsweep.errors import ConfigError
 from capsweep.sweep import spec
-from capsweep.sweep.arms import ROUTING, Arm
-from capsweep.sweep.spec import Published, Sweep, check_axis, check_seeds, read_place
+from capsweep.sweep.spec import ROUTING, Arm, Published, Sweep, check_axis, check_seeds, read_place
 
 ITERATIONS, RECONSTRUCTION = "routing.num_iters", "loss.reconstruction.weight"
+PINNED = {ITERATIONS: BY_NAME["ROUTING"], RECONSTRUCTION: BY_NAME["RECON"]}
 PARTS = ("model", ROUTING, "loss")  # of a network that routes
 OF_GRIDS = ("ZIP", "EXCLUDE", "METRIC", "BASELINE")
 # Logistics of which a table says what they make of the data set.
@@ -26,16 +29,89 @@ SHOWN = ("limit_batches", "dataset.source")
 
 
 def load_sweep(
-    name: str, words: Mapping[str, str] | None = None, overrides: Sequence[str] = ()
+    name: str,
+    words: Mapping[str, str] | None = None,
+    overrides: Sequence[str] = (),
+    here: bool = False,
 ) -> Sweep:
     """Return the sweep of a file as it is chosen: by the values of short names, and by overrides.
 
-    Raises ConfigError naming the file and key, or the word.
+    here: it is driven on a node of its cluster. Raises ConfigError naming the file and key, or the
+    word.
     """
-    sweep = spec.load(name)
-    words, overrides = _spell_routing(sweep, words or {}, overrides)
-    chosen = apply_words(sweep, words, overrides)
-    return replace(chosen, words=describe_words(sweep, words, overrides))
+    sweep, words = spec.load(name), words or {}
+    chosen = apply_words(sweep, words, [*overrides, *choose_cluster(words, here)])
+    return replace(chosen, command=_format_command(name, sweep, words, overrides))
+
+
+def choose_cluster(words: Mapping[str, str], here: bool = False) -> list[str]:
+    """Return the words of a cluster as overrides: an address is that of `cluster=address`, or of a
+    file like it. Raises ConfigError for the address of a cluster that has none.
+    """
+    name, address = words.get("CLUSTER"), words.get("RAY_ADDRESS")
+    chosen = [] if name is None else [f"cluster={name}"]
+    if address is not None:
+        if name in ("local", "slurm"):
+            raise ConfigError(
+                f"CLUSTER={name} with RAY_ADDRESS={address}: an address is that of "
+                "CLUSTER=address; leave one of them out"
+            )
+        chosen = [f"cluster={name or 'address'}", render("cluster.address", address)]
+        chosen += ["cluster.jobs=null"]  # not the environment's
+    if here:  # Ray tells its jobs where they are; elsewhere on a node Ray finds it
+        chosen += [render("cluster.address", os.environ.get("RAY_ADDRESS", "auto"))]
+    return chosen
+
+
+def _format_command(
+    name: str, sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
+) -> str:
+    """Return the command that prints the same table on any machine: no folder is named in it. A
+    sweep file elsewhere is named as from its own folder.
+    """
+    file = sweep.path.name if name.endswith(".yaml") else name
+    shown = (w.name for w in WORDS if w in GRID or (w.key and not is_logistics(w.key)))
+    typed = [f"{word}={words[word]}" for word in shown if word in words]
+    keys = [text for text in overrides if not is_logistics(grammar.parse(text).key)]
+    return shlex.join(["make", "report", f"SWEEP={file}", *typed, *keys])
+
+
+def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str] = ()) -> Sweep:
+    """Return the sweep as words change it. Raises ConfigError naming the word."""
+    words, overrides = _spell_routing(sweep, words, overrides)
+    pinned, routings = _read_routing(words.get("ROUTING"))
+    has_numbers = bool(pinned)
+    if "RECON" in words:
+        pinned.append(_read_reconstruction(words["RECON"]))
+    typed = _read_typed(words, overrides, pinned)
+    if sweep.search is not None and (routings or any(name in words for name in OF_GRIDS)):
+        raise ConfigError(
+            f"{sweep.path.name} is a search: without a grid and a table it takes no "
+            f"{', '.join(OF_GRIDS)} or routing variant as ROUTING"
+        )
+    file = sweep
+    if (text := words.get("ARMS")) is not None:
+        sweep = _keep_arms(sweep, text)
+    if (text := words.get("SEEDS")) is not None:
+        sweep = replace(sweep, seeds=_read_seeds(text))
+    sweep = _set_keys(sweep, typed)
+    if routings:
+        sweep = _set_routings(sweep, routings, with_own=has_numbers)
+    for axis in pinned:
+        having = {arm.name for arm in sweep.arms if axis.key in arm.keys}
+        if not having:
+            name = PINNED[axis.key].name
+            raise ConfigError(f"{name}: no arm of {sweep.path.name} has the axis {axis.key}")
+        sweep = _set_override(sweep, axis, having)
+    for keys in _split(words.get("ZIP")):
+        sweep = _couple_axes(sweep, keys)
+    metric = words.get("METRIC", sweep.metric)
+    if metric != sweep.metric:  # what was published is of the file's metric
+        sweep = replace(sweep, metric=metric, published=Published())
+    if (text := words.get("BASELINE")) is not None:
+        sweep = _set_baseline(sweep, text)
+    sweep = replace(sweep, excluded=tuple(map(_read_excluded, _split(words.get("EXCLUDE")))))
+    return replace(sweep, words=_describe_words(file, sweep, words, typed))
 
 
 def _spell_routing(
@@ -51,72 +127,32 @@ def _spell_routing(
     return {**words, "ROUTING": names}, [text for text in overrides if text not in typed]
 
 
-def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str] = ()) -> Sweep:
-    """Return the sweep as words change it. Raises ConfigError naming the word."""
-    iterations, routings = _read_routing(words.get("ROUTING"))
-    weights = _read_reconstruction(words["RECON"]) if "RECON" in words else None
-    typed = _read_typed(words, overrides)
-    for name, axis in (("ROUTING", iterations), ("RECON", weights)):
-        if axis is not None and axis.key in [override.key for override in typed]:
-            raise ConfigError(f"{name} and {axis.key} are one choice; keep one of them")
-    if sweep.search is not None and (routings or any(name in words for name in OF_GRIDS)):
-        raise ConfigError(
-            f"{sweep.path.name} is a search: without a grid and a table it takes no "
-            f"{', '.join(OF_GRIDS)} or routing variant as ROUTING"
-        )
-    if (text := words.get("ARMS")) is not None:
-        sweep = _keep_arms(sweep, text)
-    if (text := words.get("SEEDS")) is not None:
-        sweep = replace(sweep, seeds=_read_seeds(text))
-    sweep = _set_keys(sweep, typed)
-    if routings:
-        sweep = _set_routings(sweep, routings, with_own=iterations is not None)
-    for name, axis in (("ROUTING", iterations), ("RECON", weights)):
-        if axis is not None:
-            sweep = _pin_axis(sweep, name, axis)
-    for keys in _split(words.get("ZIP")):
-        sweep = _couple_axes(sweep, keys)
-    metric = words.get("METRIC", sweep.metric)
-    if metric != sweep.metric:  # what was published is of the file's metric
-        sweep = replace(sweep, metric=metric, published=Published())
-    if (text := words.get("BASELINE")) is not None:
-        sweep = _set_baseline(sweep, text)
-    return replace(sweep, excluded=tuple(map(_read_excluded, _split(words.get("EXCLUDE")))))
-
-
-def describe_words(
-    sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str] = ()
+def _describe_words(
+    file: Sweep, sweep: Sweep, words: Mapping[str, str], typed: Sequence[Override]
 ) -> tuple[str, ...]:
     """Return what was typed that the file of a sweep does not say itself, sorted: `EPOCHS=1`.
 
     Each choice has one form, whichever of its spellings was typed. Where cells run and what they
     are stored in is left out.
     """
-    texts = {}
-    for name, value in words.items():
-        if BY_NAME[name] in GRID:
-            values = value.replace(" ", "").split(",") if name != "EXCLUDE" else value.split()
-            texts[name] = (" " if name == "EXCLUDE" else ",").join(values)
-    if "RECON" in texts:
-        weights = _read_reconstruction(texts["RECON"]).values
+    texts = {name: "".join(words[name].split()) for name in ("ROUTING", "ZIP") if name in words}
+    if "EXCLUDE" in words:
+        texts["EXCLUDE"] = " ".join(words["EXCLUDE"].split())
+    if "RECON" in words:
+        weights = _read_reconstruction(words["RECON"]).values
         texts["RECON"] = ",".join(f"{weight:g}" for weight in weights)
-    if "ARMS" in texts:
-        texts["ARMS"] = ",".join(sorted({*texts["ARMS"].split(","), sweep.baseline} - {""}))
-    said = {
-        "ARMS": ",".join(sorted(arm.name for arm in sweep.arms)),
-        "BASELINE": sweep.baseline,
-        "METRIC": sweep.metric,
-    }
-    texts = {name: text for name, text in texts.items() if text != said.get(name)}
-    seeds = _read_seeds(words["SEEDS"]) if "SEEDS" in words else sweep.seeds
-    if sorted(seeds) == sorted(sweep.seeds):
-        texts.pop("SEEDS", None)
-    elif (ordered := sorted(seeds)) == list(range(len(seeds))):
-        texts["SEEDS"] = str(len(seeds))
-    else:
-        texts["SEEDS"] = ",".join(map(str, ordered))
-    for override in _read_typed(words, overrides):
-        if not is_logistics(override.key) and override not in sweep.base:
+    if len(sweep.arms) < len(file.arms):
+        texts["ARMS"] = ",".join(sorted(arm.name for arm in sweep.arms))
+    if sweep.baseline != file.baseline:
+        texts["BASELINE"] = sweep.baseline
+    if sweep.metric != file.metric:
+        texts["METRIC"] = sweep.metric
+    if (seeds := sorted(sweep.seeds)) != sorted(file.seeds):
+        is_count = seeds == list(range(len(seeds)))
+        texts["SEEDS"] = str(len(seeds)) if is_count else ",".join(map(str, seeds))
+    for override in typed:
+        is_said = all(override in arm.fixed for arm in file.arms)
+        if not is_logistics(override.key) and not is_said:
             values = (render(override.key, value).partition("=")[2] for value in override.values)
             values = [re.sub(r"^'([0-9.]+)'$", r"\1", value) for value in values]
             word = BY_KEY.get(override.key)
@@ -130,17 +166,21 @@ def is_logistics(key: str) -> bool:
     return any(f"{key}.".startswith(f"{name}.") for name in names)
 
 
-def _read_typed(words: Mapping[str, str], overrides: Sequence[str]) -> list[Override]:
-    """Return the keys that words set, each once. Raises ConfigError naming the word."""
+def _read_typed(
+    words: Mapping[str, str], overrides: Sequence[str], pinned: Sequence[Override]
+) -> list[Override]:
+    """Return the keys that words set, each once, also beside axes that are pinned. Raises
+    ConfigError naming the word.
+    """
     texts = [grammar.expand_word(n, value) for n, value in words.items() if BY_NAME[n].key]
     typed = [check_axis(text, grammar.parse(text)) for text in (*texts, *overrides)]
-    keys = [override.key for override in typed]
+    keys = [override.key for override in (*typed, *pinned)]
     if "seed" in keys:
         raise ConfigError("seed is set by SEEDS: a count, or a list such as SEEDS=0,7")
     for override in typed:
-        key, word = override.key, BY_KEY.get(override.key)
+        key, word = override.key, PINNED.get(override.key, BY_KEY.get(override.key))
         if keys.count(key) > 1:
-            also = f"{key} and {word.name} are one choice" if word else f"{key} is typed twice"
+            also = f"{word.name} and {key} are one choice" if word else f"{key} is typed twice"
             raise ConfigError(f"{also}; keep one, a list of values is an axis")
         if len(override.values) > 1 and is_logistics(key):
             raise ConfigError(f"{key} is no axis, since it decides no number; type one value")
@@ -149,47 +189,49 @@ def _read_typed(words: Mapping[str, str], overrides: Sequence[str]) -> list[Over
 
 def _set_keys(sweep: Sweep, typed: Sequence[Override]) -> Sweep:
     """Set typed keys: those of PARTS in the arms that route, or in all, every other in all arms."""
-    sweep = sweep.move_to_arms({override.key for override in typed}.__contains__)
+    every = {arm.name for arm in sweep.arms}
     parts = [override for override in typed if override.key.partition(".")[0] in PARTS]
-    routed = {arm.name for arm in sweep.arms if _routes(sweep, arm)} if parts else set()
+    routed = {arm.name for arm in sweep.arms if parts and _read_own_routing(arm) is not None}
     for override in typed:
-        is_part = override in parts and bool(routed)
-        sweep = _set_override(sweep, override, lambda a, p=is_part: not p or a.name in routed)
+        sweep = _set_override(sweep, override, routed or every if override in parts else every)
     return sweep
 
 
-def _routes(sweep: Sweep, arm: Arm) -> bool:
-    return _read_own_routing(sweep, arm) is not None
-
-
-def _read_own_routing(sweep: Sweep, arm: Arm) -> str | None:
+def _read_own_routing(arm: Arm) -> str | None:
     """Return the routing of an arm's first place; None where its network does not route."""
-    files = compose.read_files((*sweep.base, *arm.fixed, *arm.space.first_place()))
-    return files[ROUTING]["name"] if ROUTING in files["model"] else None
+    files = compose.read_files((*arm.fixed, *arm.first_place))
+    return files[ROUTING]["name"] if files["model"].get("routes") else None
 
 
 def _set_routings(sweep: Sweep, names: Sequence[str], with_own: bool) -> Sweep:
     """Give an axis over routings to the arms that route. Raises ConfigError where none does."""
-    sweep = sweep.move_to_arms(lambda key: key.partition(".")[0] == ROUTING)
     arms, added = [], Override(ROUTING, tuple(names))
     for arm in sweep.arms:
-        own = _read_own_routing(sweep, arm)
+        own = _read_own_routing(arm)
         if own is not None:
-            axes = {axis.key: axis.values for axis in arm.space.axes}
+            axes = {axis.key: axis.values for axis in arm.axes}
             first = axes.get(ROUTING, (own,)) if with_own else ()
-            arm = arm.set_routings(tuple(dict.fromkeys((*first, *names))))
-            added = next(axis for axis in arm.space.axes if axis.key == ROUTING)
+            added = Override(ROUTING, tuple(dict.fromkeys((*first, *names))))
+            arm = _set_axis_of_routings(arm, added)
         arms.append(arm)
     if tuple(arms) == sweep.arms:
         raise ConfigError(f"ROUTING={','.join(names)}: no arm of {sweep.path.name} routes")
     return _add_coordinate(replace(sweep, arms=tuple(arms)), added)
 
 
-def _read_routing(text: str | None) -> tuple[Override | None, list[str]]:
-    """Return the axis of iterations that is typed, and the names of routings."""
+def _set_axis_of_routings(arm: Arm, routings: Override) -> Arm:
+    """Return the arm with an axis over routings; what it fixes of one becomes an axis too."""
+    fixed = tuple(old for old in arm.fixed if old.key.partition(".")[0] != ROUTING)
+    moved = [old for old in arm.fixed if old.key.startswith(f"{ROUTING}.")]
+    others = (axis for axis in arm.axes if axis.key != ROUTING)
+    return replace(arm, fixed=fixed, axes=(routings, *moved, *others))
+
+
+def _read_routing(text: str | None) -> tuple[list[Override], list[str]]:
+    """Return the axis of iterations that is typed, if any, and the names of routings."""
     words = [] if text is None else [word.strip() for word in text.split(",")]
-    numbers = [word for word in words if re.fullmatch("[0-9]{1,18}", word)]
-    names = [word for word in words if word not in numbers]
+    numbers = [int(word) for word in words if re.fullmatch("[0-9]{1,18}", word)]
+    names = [word for word in words if not re.fullmatch("[0-9]{1,18}", word)]
     known = grammar.list_options(ROUTING)
     for word in names:
         if word not in known:
@@ -198,9 +240,8 @@ def _read_routing(text: str | None) -> tuple[Override | None, list[str]]:
                 f"routing variant ({', '.join(known)})"
             )
     check_axis(f"ROUTING={text}", Override(ROUTING, tuple(names)))
-    if not numbers:
-        return None, names
-    return check_axis(f"ROUTING={text}", Override(ITERATIONS, tuple(map(int, numbers)))), names
+    axis = check_axis(f"ROUTING={text}", Override(ITERATIONS, tuple(numbers)))
+    return [axis] if numbers else [], names
 
 
 def _read_reconstruction(text: str) -> Override:
@@ -239,17 +280,24 @@ def _set_baseline(sweep: Sweep, name: str) -> Sweep:
     return replace(sweep, baseline=name)
 
 
-def _pin_axis(sweep: Sweep, name: str, axis: Override) -> Sweep:
-    """Replace an axis in the arms that have it. Raises ConfigError where none has."""
-    if not any(axis.key in arm.space.keys for arm in sweep.arms):
-        raise ConfigError(f"{name}: no arm of {sweep.path.name} has the axis {axis.key}")
-    return _set_override(sweep, axis, lambda arm: axis.key in arm.space.keys)
-
-
-def _set_override(sweep: Sweep, override: Override, is_chosen: Callable[[Arm], bool]) -> Sweep:
-    """Set a key in some arms."""
-    arms = [arm.set_override(override) if is_chosen(arm) else arm for arm in sweep.arms]
+def _set_override(sweep: Sweep, override: Override, names: Collection[str]) -> Sweep:
+    """Set a key in the arms of some names."""
+    arms = [_set_in_arm(arm, override) if arm.name in names else arm for arm in sweep.arms]
     return _add_coordinate(replace(sweep, arms=tuple(arms)), override)
+
+
+def _set_in_arm(arm: Arm, override: Override) -> Arm:
+    """Return the arm with this override in the place of the axis or value of its key, or added.
+
+    Beside an axis over routings a key of a routing is an axis too, of those that have it.
+    """
+    fixed = tuple(old for old in arm.fixed if old.key != override.key)
+    is_axis = len(override.values) > 1 or override.key in arm.keys
+    if not is_axis and not (override.key.startswith(f"{ROUTING}.") and ROUTING in arm.keys):
+        return replace(arm, fixed=(*fixed, override))
+    axes = {axis.key: axis for axis in arm.axes} | {override.key: override}
+    intervals = tuple(old for old in arm.intervals if old.key != override.key)
+    return replace(arm, fixed=fixed, axes=tuple(axes.values()), intervals=intervals)
 
 
 def _add_coordinate(sweep: Sweep, axis: Override) -> Sweep:
@@ -290,10 +338,16 @@ def _couple_axes(sweep: Sweep, text: str) -> Sweep:
     keys = tuple(with_dots(BY_NAME[n].key or n if n in BY_NAME else n) for n in names)
     if len(set(keys)) < 2 or not all(keys):
         raise ConfigError(f"ZIP={text}: name two axes or more, such as ZIP=epochs,batch_size")
-    arms = tuple(replace(arm, space=arm.space.couple_axes(keys)) for arm in sweep.arms)
-    if arms == sweep.arms:
+    arms = []
+    for arm in sweep.arms:
+        if {axis.key for axis in arm.axes} >= {*keys}:
+            if twice := {*keys} & {*itertools.chain(*arm.coupled)}:
+                raise ConfigError(f"{min(twice)} is coupled twice; name its axes together, once")
+            arm = replace(arm, coupled=(*arm.coupled, keys))
+        arms.append(arm)
+    if tuple(arms) == sweep.arms:
         raise ConfigError(f"ZIP={text}: no arm of {sweep.path.name} has all of these axes")
-    return replace(sweep, arms=arms)
+    return replace(sweep, arms=tuple(arms))
 
 
 def _read_seeds(text: str) -> tuple[int, ...]:

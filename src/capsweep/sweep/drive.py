@@ -2,10 +2,10 @@
 
 import importlib.util
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -17,45 +17,40 @@ from capsweep.runtime import terminal
 from capsweep.runtime.terminal import count_of
 from capsweep.storage import stores
 from capsweep.storage.stores import is_url
-from capsweep.sweep import executors, expand, more_seeds, plan
-from capsweep.sweep.estimates import Estimates, calibrate_cells, read_estimates
-from capsweep.sweep.executors import Cluster, Executor
+from capsweep.sweep import expand, more_seeds, plan
+from capsweep.sweep.estimates import Estimates, Limits, calibrate_cells, read_estimates
 from capsweep.sweep.expand import Point
-from capsweep.sweep.job import Job
-from capsweep.sweep.limits import Limits
 from capsweep.sweep.plan import Plan, PlannedCell
 from capsweep.sweep.progress import SweepProgress, estimate_works
-from capsweep.sweep.queue import JobQueue
+from capsweep.sweep.queue import Executor, JobQueue, execute_locally
 from capsweep.sweep.spec import Sweep
 from capsweep.tracking import mode as modes
+from capsweep.training.run import Job
 
 # Exit statuses; 2 is bad input. UNFINISHED: a bound of the command came first.
 FINISHED, FAILED, UNFINISHED, INTERRUPTED = 0, 1, 3, 130
+NOTHING = "nothing to run: every cell is finished"
 
 
-@dataclass(frozen=True)
-class ArrayPart:
-    """Part `index` (1 is the first) of `count` of a sweep's cells, for one job of a job array."""
+Part = tuple[int, int]  # of a job array: number i, from 1, and count n of its jobs
 
-    index: int
-    count: int
 
-    @classmethod
-    def parse(cls, text: str) -> "ArrayPart":
-        """Read `2/8`. Raises ConfigError naming SHARD."""
-        match = re.fullmatch(r"(\d+)/(\d+)", text)
-        if match is None or not 1 <= int(match[1]) <= int(match[2]):
-            raise ConfigError(f"SHARD={text}: must be i/n with 1 <= i <= n, such as 1/8")
-        return cls(int(match[1]), int(match[2]))
+def parse_part(text: str) -> Part:
+    """Read `2/8`. Raises ConfigError naming SHARD."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ConfigError(f"SHARD={text}: must be i/n with 1 <= i <= n, such as 1/8")
+    return int(match[1]), int(match[2])
 
-    def select_cells(self, cells: Sequence[PlannedCell]) -> tuple[PlannedCell, ...]:
-        """Return the cells of this part: a function of the grid alone, so that all jobs of the
-        array agree whatever has finished meanwhile. Parts take turns, from the longest cell to the
-        shortest.
-        """
-        order = sorted(range(len(cells)), key=lambda i: (-_count_flops(cells[i]), i))
-        selected = set(order[self.index - 1 :: self.count])
-        return tuple(cell for i, cell in enumerate(cells) if i in selected)
+
+def select_part(cells: Sequence[PlannedCell], part: Part) -> tuple[PlannedCell, ...]:
+    """Return the cells of a part: a function of the grid alone, so that all jobs of the array agree
+    whatever has finished meanwhile. Parts take turns, from the longest cell to the shortest.
+    """
+    index, count = part
+    order = sorted(range(len(cells)), key=lambda i: (-_count_flops(cells[i]), i))
+    selected = set(order[index - 1 :: count])
+    return tuple(cell for i, cell in enumerate(cells) if i in selected)
 
 
 def _count_flops(planned: PlannedCell) -> float:
@@ -68,10 +63,10 @@ def _count_flops(planned: PlannedCell) -> float:
 
 def choose_executor(name: str) -> Executor:
     """Return the executor of that name. Raises ConfigError for no name, or where Ray is absent."""
-    if name not in executors.NAMES:
-        raise ConfigError(f"EXECUTOR={name}: have {', '.join(executors.NAMES)}")
-    if name != "ray":  # a job of an array runs its part of the cells by itself
-        return executors.execute_locally
+    if name in ("local", "array"):  # a job of an array runs its part of the cells by itself
+        return execute_locally
+    if name != "ray":
+        raise ConfigError(f"EXECUTOR={name}: have ray, local, array")
     for package in ("ray", "pandas"):  # found and not imported, which takes a second
         if importlib.util.find_spec(package) is None:
             cure = "install ray[tune] or set EXECUTOR=local"
@@ -79,11 +74,12 @@ def choose_executor(name: str) -> Executor:
     return _execute_on_ray
 
 
-def _execute_on_ray(queue: JobQueue, scratch: Path, cluster: Cluster) -> None:
-    terminal.announce(f"joining {cluster.address}" if cluster.address else "starting Ray here")
-    from capsweep.sweep.executors import ray_tune
+def _execute_on_ray(queue: JobQueue, scratch: Path, config: Mapping[str, Any]) -> None:
+    address = config["cluster"]["address"]
+    terminal.announce(f"joining {address}" if address else "starting Ray here")
+    from capsweep.sweep import ray_tune
 
-    ray_tune.execute(queue, scratch, cluster)
+    ray_tune.execute(queue, scratch, config)
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,7 @@ class RunOptions:
 
     executor: str = "ray"
     limits: Limits = field(default_factory=Limits)
-    part: ArrayPart | None = None
+    part: Part | None = None
     retry_failed: bool = False
 
 
@@ -119,32 +115,30 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     planned = plan.make_plan(points, ledger)
     execute = choose_executor(options.executor)
     prepare_storage(node, ledger)
-    cells = planned.cells if options.part is None else options.part.select_cells(planned.cells)
+    cells = planned.cells if options.part is None else select_part(planned.cells, options.part)
     ready = Plan(tuple(cell for cell in cells if not cell.points[0].waits))
     due = [cell for cell in ready.cells if cell.is_due(options.retry_failed)]
     if due:
         terminal.announce(f"{sweep.name}: checking its data")
     plan.check_data(due, node)
-    terminal.print_line(console, plan.describe_plan(sweep, ready))
-    why = terminal.format_command("ledger", "failures", sweep.name, f"LEDGER={ledger.store.root}")
+    console.out(plan.describe_plan(sweep, ready))
     repeats = sum(cell.fails_again and cell not in due for cell in ready.cells)
+    lines = _describe_repeats(repeats, sweep, ledger)
     if not due:
-        lines = _describe_repeats(repeats, why) or ["nothing to run: every cell is finished"]
-        return SweepEnd(FAILED if repeats else FINISHED, tuple(lines))
+        return SweepEnd(FAILED, lines) if lines else SweepEnd(FINISHED, (NOTHING,))
     mode, reason = modes.decide_mode(config)
     costs = read_estimates(ledger, ready.entries)
     if limits.budget is not None:
         cells_due = [cell.cell for cell in due]
-        calibrate_cells(costs, cells_due, ledger, node, partial(terminal.print_line, console))
+        calibrate_cells(costs, cells_due, ledger, node, console.out)
     jobs = _make_jobs(sweep, points, due, mode, costs)
-    terminal.print_line(console, reason)
+    console.out(reason)
     names = {planned.cell.signature: planned.points[0].name for planned in due}
     works = estimate_works([planned.cell for planned in due], costs)
     with SweepProgress(console, names, len(due), sweep.metric, works, ledger) as progress:
         queue = JobQueue(jobs, ledger, progress, costs, limits)
-        execute(queue, node.storage / "ray", Cluster.from_config(config))
+        execute(queue, node.storage / "ray", config)
     finished = len(ready.cells) - len(due) - repeats + progress.done
-    lines = _describe_repeats(repeats, why)
     return describe_end(queue, finished, len(ready.cells), "cell", lines)
 
 
@@ -157,20 +151,16 @@ def run_in_order(
     """
     expand.check_rerun(sweep, points)
     points = expand.set_accuracies(sweep, points)
-    waiting = sum(point.waits for point in points)
-    end = run(sweep, points, options, console)
-    if end.status == INTERRUPTED or not waiting:
-        return end
-    points = expand.set_accuracies(sweep, points)
-    left = sum(point.waits for point in points)
-    if left < waiting:
-        end = run(sweep, points, options, console)
-    if not left:
-        return end
-    accuracy = f"the accuracy that {sweep.baseline} reaches first"
-    text = f"{count_of(left, 'cell')} left: each stops at {accuracy}"
-    status = UNFINISHED if end.status == FINISHED else end.status
-    return SweepEnd(status, (*end.lines, f"{text}; the same command goes on"))
+    while True:
+        end, left = run(sweep, points, options, console), sum(point.waits for point in points)
+        if not left or end.status == INTERRUPTED:
+            return end
+        points = expand.set_accuracies(sweep, points)
+        if sum(point.waits for point in points) == left:
+            break
+    text = f"each stops at the accuracy that {sweep.baseline} reaches first"
+    line = f"{count_of(left, 'cell')} left: {text}; the same command goes on"
+    return SweepEnd(UNFINISHED if end.status == FINISHED else end.status, (*end.lines, line))
 
 
 def add_seeds(
@@ -199,9 +189,7 @@ def add_seeds(
             return end
         if more.seeds != added.seeds:
             titles = {p.title for p in points if more_seeds.hash_place(p) in more.seeds}
-            terminal.print_line(
-                console, f"undecided: {', '.join(sorted(titles))}: up to {look} seeds"
-            )
+            console.out(f"undecided: {', '.join(sorted(titles))}: up to {look} seeds")
             more_seeds.save(node, sweep, added := more)
             end = run(sweep, added.add_points(points), options, console)
     return end
@@ -237,22 +225,22 @@ def describe_end(
 
     repeats: what is said of cells that failed before, and were not run again.
     """
-    lines, every = list(repeats), count_of(total, noun)
-    are = "is" if total == 1 else "are"
-    so_far = f"{finished} of {every} {are} finished; the same command goes on"
+    lines, every = [*repeats], f"{count_of(total, noun)} {'is' if total == 1 else 'are'} finished"
+    so_far = f"{finished} of {every}; the same command goes on"
     if not queue.is_exhausted:
         return SweepEnd(INTERRUPTED, (*lines, f"stopped: {so_far}"))
     if queue.count_left:
         lines.append(f"{queue.limits.stop_reason}: {so_far}")
     if queue.failed:
-        lines.append(f"{len(queue.failed)} of {every} failed; the table says why")
-    if queue.failed or repeats:
-        return SweepEnd(FAILED, tuple(lines))
-    if queue.count_left:
-        return SweepEnd(UNFINISHED, tuple(lines))
-    return SweepEnd(FINISHED, (*lines, f"{'the' if total == 1 else 'all'} {every} {are} finished"))
+        lines.append(f"{len(queue.failed)} of {count_of(total, noun)} failed; the table says why")
+    if not lines:
+        return SweepEnd(FINISHED, (f"{'the' if total == 1 else 'all'} {every}",))
+    return SweepEnd(FAILED if queue.failed or repeats else UNFINISHED, tuple(lines))
 
 
-def _describe_repeats(count: int, why: str) -> list[str]:
+def _describe_repeats(count: int, sweep: Sweep, ledger: Ledger) -> tuple[str, ...]:
+    if not count:
+        return ()
+    why = terminal.format_command("ledger", "failures", sweep.name, f"LEDGER={ledger.store.root}")
     text = f"{count_of(count, 'cell')} failed before, in a way that the same code repeats; "
-    return [f"{text}RETRY=failed runs them again", f"  why: {why}"] if count else []
+    return f"{text}RETRY=failed runs them again", f"  why: {why}"

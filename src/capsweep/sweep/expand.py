@@ -7,6 +7,8 @@ is that of the baseline's finished cell of the same column and seed. So its `sto
 with it its signature, is known when that cell is finished, and not before.
 """
 
+import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,10 +19,9 @@ from capsweep.config.cell import Cell, get, signature, without
 from capsweep.config.overrides import Override, render
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
-from capsweep.sweep.arms import ROUTING, Arm, Place
-from capsweep.sweep.spec import Sweep
-from capsweep.tracking import labels
-from capsweep.tracking.labels import Labels
+from capsweep.sweep.spec import ROUTING, Arm, Place, Sweep
+from capsweep.tracking import content
+from capsweep.tracking.content import Labels
 
 MOST_CELLS = 20_000
 ACCURACY = "stop_accuracy"
@@ -74,11 +75,11 @@ def expand_sweep(sweep: Sweep) -> list[Point]:
     where = sweep.path.name
     if sweep.search is not None:
         raise ConfigError(f"{where}: a search has no grid; it is run with make sweep")
-    check_count(sweep, sum(arm.space.count_places() for arm in sweep.arms))
+    _check_count(sweep)
     points = [point for arm in sweep.arms for point in _compose_arm(sweep, arm)]
-    configs = [point.cell.config for point in select_places(points)]
+    configs = [point.cell.config for point in points[:: len(sweep.seeds)]]
     validation.check_metric(f"{where}: table.metric", sweep.metric, configs)
-    _check_keys(sweep, points)
+    _check_keys(sweep)
     _check_places("EXCLUDE", sweep, sweep.excluded, points)
     if not sweep.words:
         _check_places("exclude", sweep, sweep.exclude, points)
@@ -90,23 +91,24 @@ def expand_sweep(sweep: Sweep) -> list[Point]:
     return kept
 
 
-def select_places(points: Sequence[Point]) -> list[Point]:
-    """Return the first point of each place: its others differ from it in the seed alone."""
-    places: dict[str, Point] = {}
-    for point in points:
-        places.setdefault(point.title, point)
-    return list(places.values())
+def _check_count(sweep: Sweep) -> None:
+    """Raise ConfigError where the places of a grid are more cells than anybody means."""
+    steps = (_list_steps(arm) for arm in sweep.arms)
+    places = sum(math.prod(len(step[0].values) for step in each) for each in steps)
+    if places * len(sweep.seeds) > MOST_CELLS:
+        raise ConfigError(
+            f"{sweep.path.name}: {places:,} places and {len(sweep.seeds):,} seeds are more than "
+            f"{MOST_CELLS:,} cells; give axes fewer values, or ask a search"
+        )
 
 
-def _check_keys(sweep: Sweep, points: Sequence[Point]) -> None:
+def _check_keys(sweep: Sweep) -> None:
     """Raise ConfigError where the table or published numbers speak of a key that no run has."""
+    known = {*grammar.list_groups(), *grammar.list_known_keys(), "arm", "value", "members"}
     published = {key for numbers in sweep.published.values for key in numbers}
-    published -= {"value", "members"}  # members: of an ensemble
     for section, keys in {"table": {*sweep.rows, *sweep.columns}, "published": published}.items():
-        for key in sorted(keys):
-            is_known = any(p.coordinate(key) is not None for p in select_places(points))
-            if not is_known and not grammar.is_group(key) and key not in grammar.list_known_keys():
-                raise ConfigError(f"{sweep.path.name}: {section}: {key} is no key of any cell")
+        for key in sorted(keys - known):
+            raise ConfigError(f"{sweep.path.name}: {section}: {key} is no key of any cell")
 
 
 def _check_places(
@@ -141,21 +143,12 @@ def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
             )
 
 
-def check_count(sweep: Sweep, places: int) -> None:
-    """Raise ConfigError where so many places of a grid are more cells than anybody means."""
-    if places * len(sweep.seeds) > MOST_CELLS:
-        raise ConfigError(
-            f"{sweep.path.name}: {places:,} places and {len(sweep.seeds):,} seeds are more than "
-            f"{MOST_CELLS:,} cells; give axes fewer values, or ask a search"
-        )
-
-
 def _compose_arm(sweep: Sweep, arm: Arm) -> Iterator[Point]:
     """Yield the points of an arm: each place is composed once, and gives the cells of all seeds."""
-    waits = is_waiting(sweep, arm)
+    waits = is_waiting(arm)
     try:
         for place in _list_places(sweep, arm):
-            first = make_point(sweep, arm, place, sweep.seeds[0], waits)
+            first = make_point(arm, place, sweep.seeds[0], waits)
             yield first
             for seed in sweep.seeds[1:]:
                 yield replace(first, seed=seed, cell=first.cell.with_seed(seed))
@@ -169,35 +162,56 @@ def _list_places(sweep: Sweep, arm: Arm) -> list[Place]:
 
     Raises ConfigError for an axis that no routing of the arm has.
     """
-    if ROUTING not in arm.space.keys:
-        return list(arm.space.iterate_places())
+    if ROUTING not in arm.keys:
+        return list(_iterate_places(arm))
     places: dict[tuple[str, ...], Place] = {}
-    for place in arm.space.iterate_places():
-        choices = (*sweep.base, *arm.fixed, *place)
+    for place in _iterate_places(arm):
+        choices = (*arm.fixed, *place)
         kept = [
             choice
             for choice in place
             if not choice.key.startswith(f"{ROUTING}.") or compose.has_key(choices, choice.key)
         ]
         places.setdefault(tuple(choice.text for choice in kept), tuple(kept))
-    unused = {*arm.space.keys} - {choice.key for place in places.values() for choice in place}
+    unused = {*arm.keys} - {choice.key for place in places.values() for choice in place}
     for key in sorted(unused):
         if key in sweep.typed_keys or key not in grammar.list_known_keys():
             raise ConfigError(f"{key}: no routing of this arm has this key")
     return list(places.values())
 
 
-def make_point(sweep: Sweep, arm: Arm, place: Place, seed: int, waits: bool = False) -> Point:
+def _list_steps(arm: Arm) -> list[list[Override]]:
+    """Return axes that move together; most steps hold one. The grid is the product of the steps."""
+    first = {key: keys[0] for keys in arm.coupled for key in keys}
+    steps: dict[str, list[Override]] = {}
+    for axis in arm.axes:
+        steps.setdefault(first.get(axis.key, axis.key), []).append(axis)
+    return list(steps.values())
+
+
+def _iterate_places(arm: Arm) -> Iterator[Place]:
+    """Yield the grid of an arm. Raises ConfigError unless coupled axes are of equal length."""
+    steps: list[list[Place]] = []
+    for step in _list_steps(arm):
+        if len({len(axis.values) for axis in step}) > 1:
+            keys = ", ".join(axis.key for axis in step)
+            raise ConfigError(f"zip: coupled axes need equally many values: {keys}")
+        steps.append(list(zip(*(axis.split() for axis in step), strict=True)))
+    for place in itertools.product(*steps):
+        yield tuple(itertools.chain(*place))
+
+
+def make_point(arm: Arm, place: Place, seed: int, waits: bool = False) -> Point:
     """One place of an arm. Raises ConfigError naming the key."""
-    fixed = [*sweep.base, *arm.fixed, *([WAITING] if waits else [])]
+    fixed = [*arm.fixed, *([WAITING] if waits else [])]
     cell = compose.cell([*fixed, *place, Override("seed", (seed,))])
     title = " · ".join([arm.name, *(render(choice.key, choice.value) for choice in place)])
     return Point(arm.name, title, seed, cell, waits)
 
 
-def is_waiting(sweep: Sweep, arm: Arm) -> bool:
+def is_waiting(arm: Arm) -> bool:
     """Whether the cells of an arm wait for the baseline: with a typed accuracy they do not."""
-    given = {override.key for override in (*sweep.base, *arm.fixed)} | set(arm.space.keys)
+    given = {override.key for override in arm.fixed} | set(arm.keys)
     return arm.matched and ACCURACY not in given
 
 
@@ -215,7 +229,7 @@ def set_accuracies(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
 def check_rerun(sweep: Sweep, points: Sequence[Point]) -> None:
     """Raise ConfigError where the baseline's cells would run again after they were read."""
     rerun = points[0].cell.config["rerun"]
-    if rerun != "never" and any(is_waiting(sweep, arm) for arm in sweep.arms):
+    if rerun != "never" and any(is_waiting(arm) for arm in sweep.arms):
         raise ConfigError(
             f"RERUN={rerun}: {sweep.path.name} has arms that are matched to finished cells of "
             f"{sweep.baseline}; remove those (capsweep ledger rm), and leave RERUN out"
@@ -242,17 +256,17 @@ def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
 
     A cell that several places of the grid share is called after the first.
     """
-    weights = {labels.reconstruction_weight(point.cell.config) for point in points}
-    for space in (arm.space for arm in sweep.arms):  # of a search, whose trials come one by one
-        weights |= {v for axis in space.axes if axis.key == labels.WEIGHT for v in axis.values}
-        weights |= {i.high for i in space.intervals if i.key == labels.WEIGHT}
+    weights = {content.reconstruction_weight(point.cell.config) for point in points}
+    for arm in sweep.arms:  # of a search, whose trials come one by one
+        weights |= {v for axis in arm.axes if axis.key == content.WEIGHT for v in axis.values}
+        weights |= {i.high for i in arm.intervals if i.key == content.WEIGHT}
     runs: dict[str, Labels] = {}
     for point in points:
         config, signature = point.cell.config, point.cell.signature
         typed = [f"{key}={value}" for key, value in _list_settings(sweep, config)]
-        place = [*point.title.split(labels.SEPARATOR)[1:], *typed]
-        name = labels.run_name(config, point.arm, place, weights, signature)
-        tags = labels.run_tags(config, sweep.name, *sweep.words)
+        place = [*point.title.split(content.SEPARATOR)[1:], *typed]
+        name = content.run_name(config, point.arm, place, weights, signature)
+        tags = content.run_tags(config, sweep.name, *sweep.words)
         run = Labels(sweep.name, point.arm, name, sweep.question, tags, sweep.command)
         runs.setdefault(signature, run)
     return runs
@@ -260,6 +274,6 @@ def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
 
 def _list_settings(sweep: Sweep, config: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Return the typed keys of a sweep that are no coordinates, and their values in a cell."""
-    axes = {key for arm in sweep.arms for key in arm.space.keys}
+    axes = {key for arm in sweep.arms for key in arm.keys}
     pairs = [(key, get(config, key)) for key in sweep.typed_keys if key not in axes]
     return [(key, value) for key, value in pairs if isinstance(value, bool | int | float | str)]

@@ -15,7 +15,7 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.runtime import terminal
 from capsweep.statistics import metric_format
 from capsweep.sweep.estimates import Estimates
-from capsweep.sweep.job import Outcome
+from capsweep.training.run import Outcome
 
 LOG_SECONDS = 60.0  # between two lines of a log that say how a sweep stands
 

@@ -7,33 +7,25 @@ here, for every executor alike.
 import math
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from capsweep.ledger import causes, lease
 from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.lease import LeaseMonitor
 from capsweep.ledger.ledger import Ledger
-from capsweep.sweep.estimates import Estimates
-from capsweep.sweep.job import Job, Outcome
-from capsweep.sweep.limits import Limits
+from capsweep.sweep.estimates import Estimates, Limits
+from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.resources import Capacity, GpuSharing
+from capsweep.training import Row, RunHooks, StopFlag
+from capsweep.training.run import Job, Outcome, run_job
 
 LOOK_SECONDS = 2.0  # between two looks at cells that other processes run
 FRUITLESS = 3  # losses in a row without an advanced checkpoint, after which a cell has failed
-
-
-class SweepListener(Protocol):
-    """Callbacks of a sweep's progress; cells are named by their signatures."""
-
-    def on_start(self, signature: str) -> None: ...
-
-    def on_epoch(self, signature: str, row: dict[str, Any]) -> None: ...
-
-    def on_end(self, signature: str, outcome: Outcome) -> None: ...
-
-    def on_message(self, signature: str, text: str) -> None: ...
 
 
 @dataclass
@@ -43,8 +35,7 @@ class Attempts:
     epochs may be longer than its nodes live.
     """
 
-    lost: int = 0  # workers
-    fruitless: int = 0  # of them, since the checkpoint advanced last
+    fruitless: int = 0  # workers that were lost since the checkpoint advanced last
     furthest: int = 0  # epoch at which a worker began
     first: int | None = None  # epoch that the present worker finished
     last: int | None = None  # epoch that the cell finished
@@ -59,16 +50,14 @@ class Attempts:
         again.
         """
         began, self.first = self.first or 0, None
-        self.lost += 1
         self.fruitless = 0 if began > self.furthest else self.fruitless + 1
         self.furthest = max(began, self.furthest)
         if self.fruitless < FRUITLESS:
             return None
         why = cause.removeprefix(causes.describe_lost_worker(""))
         return causes.describe_lost_worker(
-            f"{why}; {self.lost} workers were lost, the last {self.fruitless} without a newer "
-            "checkpoint than before: the cell may take its worker with it, or its epochs may be "
-            "longer than its nodes live"
+            f"{why}; {self.fruitless} workers in a row were lost without a newer checkpoint: the "
+            "cell may take its worker with it, or its epochs may be longer than its nodes live"
         )
 
 
@@ -84,11 +73,11 @@ class JobQueue:
         self,
         jobs: Sequence[Job],
         ledger: Ledger,
-        listener: SweepListener,
+        progress: SweepProgress,
         costs: Estimates,
         limits: Limits | None = None,
     ) -> None:
-        self.ledger, self.listener, self.costs = ledger, listener, costs
+        self.ledger, self.progress, self.costs = ledger, progress, costs
         self.limits = limits or Limits()
         self.capacity = Capacity()
         self.sharing = GpuSharing()
@@ -148,12 +137,12 @@ class JobQueue:
         """Note that a worker has the job."""
         self._begun.add(_key(job))
         if not job.measures:
-            self.listener.on_start(job.cell.signature)
+            self.progress.on_start(job.cell.signature)
 
     def on_epoch(self, job: Job, row: dict[str, Any]) -> None:
         """Note that a job finished an epoch."""
         self._attempts[_key(job)].add_epoch(row["epoch"])
-        self.listener.on_epoch(job.cell.signature, row)
+        self.progress.on_epoch(job.cell.signature, row)
 
     def on_end(self, job: Job, outcome: Outcome) -> None:
         """Note that a job ended, well or not. It may be put back."""
@@ -163,13 +152,13 @@ class JobQueue:
         if outcome.ends_sweep:
             self.limits.refuse_more(outcome.paused)
         if outcome.elsewhere is not None:
-            self.listener.on_end(job.cell.signature, outcome)
+            self.progress.on_end(job.cell.signature, outcome)
             self._awaited[job.cell.signature] = job
         elif job.measures:
             self._end_measuring(job, outcome)
         elif outcome.paused:
             self._pending.insert(0, job)
-            self.listener.on_end(job.cell.signature, outcome)
+            self.progress.on_end(job.cell.signature, outcome)
         elif outcome.cause is None or not self._restart(job, outcome.cause):
             self._settle(job.cell.signature, outcome)
 
@@ -180,10 +169,10 @@ class JobQueue:
                 self.ledger.note_failure(signature, outcome.cause)
             except OSError as error:
                 text = f"its failure could not be written down: {error}"
-                self.listener.on_message(signature, text)
+                self.progress.on_message(signature, text)
         if outcome.result is not None:
             self.costs.add(outcome.result)
-        self.listener.on_end(signature, outcome)
+        self.progress.on_end(signature, outcome)
 
     def _restart(self, job: Job, cause: str) -> bool:
         """Return whether a failed job is tried again, or was settled as that of a lost worker."""
@@ -191,7 +180,7 @@ class JobQueue:
         if causes.kind_of_cause(cause) == CauseKind.OUT_OF_MEMORY:
             larger = self.sharing.enlarge_share(job, self.capacity.largest_cpu)
             if larger is not None:
-                self.listener.on_message(signature, f"{cause}; once more with a larger share")
+                self.progress.on_message(signature, f"{cause}; once more with a larger share")
                 self._pending.insert(0, larger)
                 return True
         if not causes.is_lost_worker(cause):
@@ -202,7 +191,7 @@ class JobQueue:
         else:
             after = "" if attempts.last is None else f" (epoch {attempts.last} was finished)"
             text = f"{cause}; goes on from its last checkpoint{after}"
-            self.listener.on_message(signature, text)
+            self.progress.on_message(signature, text)
             self._pending.insert(0, replace(job, dead=""))
         return True
 
@@ -215,7 +204,7 @@ class JobQueue:
             self.sharing.retry_measuring(job)
         else:
             text = f"could not be measured: {cause}; takes a whole GPU"
-            self.listener.on_message(job.cell.signature, text)
+            self.progress.on_message(job.cell.signature, text)
             self.sharing.add_measurement(job, None)
 
     def _collect_awaited(self) -> None:
@@ -247,3 +236,30 @@ class JobQueue:
 
 def _key(job: Job) -> str:
     return f"measure {job.cell.signature}" if job.measures else job.cell.signature
+
+
+# Runs jobs until the queue is exhausted; returns early, without an exception, when the user
+# interrupts. The folder is of this machine; the configuration is of one of the cells.
+Executor = Callable[[JobQueue, Path, Mapping[str, Any]], None]
+
+
+def execute_locally(queue: JobQueue, *_: object) -> None:
+    """Run jobs in this process, one after the other, with neither Ray nor W&B needed; returns at
+    Ctrl-C. At SIGTERM, as of a job of Slurm that is preempted, the cell ends after its epoch.
+    """
+    queue.set_capacity(Capacity())
+    stop_flag = StopFlag()
+    with stop_flag.handling_sigterm(), suppress(KeyboardInterrupt):
+        while not queue.is_exhausted and not stop_flag.is_set:
+            job = queue.next_job()
+            if job is None:
+                time.sleep(LOOK_SECONDS)
+                continue
+            queue.on_start(job)
+            hooks = RunHooks(on_epoch=partial(_report_epoch, queue, job), stop_flag=stop_flag)
+            queue.on_end(job, run_job(job, hooks))
+
+
+def _report_epoch(queue: JobQueue, job: Job, row: Row) -> bool:
+    queue.on_epoch(job, row)
+    return queue.limits.is_stopping

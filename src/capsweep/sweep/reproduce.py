@@ -1,17 +1,19 @@
 """The command that makes a cell of the ledger again, at the settings it was recorded with."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from capsweep.config import code_identity, compose, places
+from capsweep.config import code_identity, compose
 from capsweep.config.cell import Cell
 from capsweep.config.overrides import render
 from capsweep.errors import ConfigError, UserError
+from capsweep.ledger import stored_files
 from capsweep.ledger.causes import find_differences
 from capsweep.ledger.ledger import Ledger
-from capsweep.ledger.listing import read_circumstances
+from capsweep.ledger.listing import describe_circumstances
 from capsweep.runtime.terminal import format_command
 
 OVERRIDE = re.compile(r"(?!hydra\b)[A-Za-z_][A-Za-z0-9_./]*=.*")
@@ -28,21 +30,6 @@ class Recipe:
     cell: Cell | None
     command: str
     remarks: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Making:
-    """What came of making a cell once. made_by: hardware, torch, code, fingerprint, in words."""
-
-    metrics: Mapping[str, float]
-    made_by: Mapping[str, str]
-
-
-def read_making(ledger: Ledger, signature: str) -> Making | None:
-    """Return what came of a cell; None where it is not finished."""
-    if (result := ledger.read_result(signature)) is None:
-        return None
-    return Making(result["metrics"], read_circumstances(ledger, signature, result))
 
 
 def find_recipe(ledger: Ledger, signature: str) -> Recipe:
@@ -99,32 +86,41 @@ def _compose_today(
     return cell, [f"a default has changed since: {difference}" for difference in changed]
 
 
-def compare_metrics(recorded: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
-    """Return a line per metric: equal to the last bit, or both values and their distance."""
-    lines = []
-    for name, value in recorded.items():
-        now = again.get(name)
-        apart = "" if now is None else f" ({now - value:+.3g})"
-        lines.append(f"{name} {value:.6g}: " + ("equal" if now == value else f"now {now}{apart}"))
-    return lines
-
-
 def run_apart(overrides: Sequence[str], storage: str, ledger: str, settings: Sequence[str]) -> None:
     """Run a cell into a ledger of its own. settings: overrides of how to run it here."""
-    from capsweep.training.run import run  # it imports torch
+    from capsweep.training.run import Job, run  # it imports torch
 
     keys = {"logger", "rerun", *(text.partition("=")[0] for text in settings)}
     kept = [text for text in overrides if text.partition("=")[0] not in keys]
     moved = [render("places.storage", storage), render("places.ledger", ledger)]
     cell = compose.cell([*kept, *settings, *moved, "logger=csv"])
-    run(cell, places.resolve(cell.config["places"]))
+    run(Job(cell))
 
 
-def explain_difference(recorded: Making, again: Making) -> Iterator[str]:
-    """Yield which circumstances of two makings of a cell differ."""
-    changed = [kind for kind, then in recorded.made_by.items() if again.made_by[kind] != then]
-    for kind in changed:
-        yield f"{kind} differs: {recorded.made_by[kind]} then, {again.made_by[kind]} now"
+def compare_results(recorded: Ledger, again: Ledger, signature: str) -> tuple[bool, list[str]]:
+    """Return whether a finished cell of two ledgers has the same metrics, to the last bit; and
+    lines: each metric, and where one differs, which circumstances do.
+    """
+    ledgers = recorded, again
+    then, now = (ledger.read_result(signature) or {} for ledger in ledgers)
+    lines = []
+    for name, value in then["metrics"].items():
+        made = now["metrics"].get(name)
+        apart = "" if made is None else f" ({made - value:+.3g})"
+        end = "equal" if made == value else f"now {made}{apart}"
+        lines.append(f"{name} {value:.6g}: {end}")
+    if then["metrics"] == now["metrics"]:
+        return True, lines
+    made = [
+        stored_files.read_if_sound(partial(ledger.read_provenance, signature, result)) or {}
+        for ledger, result in zip(ledgers, (then, now), strict=True)
+    ]
+    before, after = map(describe_circumstances, made, (then, now))
+    changed = [kind for kind in before if after[kind] != before[kind]]
     if not changed:
-        kinds = ", ".join(recorded.made_by)
-        yield f"{kinds} are the same: rounding of another machine does not explain it"
+        end = "are the same: rounding of another machine does not explain it"
+        return False, [*lines, f"{', '.join(before)} {end}"]
+    return False, [
+        *lines,
+        *(f"{kind} differs: {before[kind]} then, {after[kind]} now" for kind in changed),
+    ]

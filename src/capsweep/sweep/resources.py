@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from capsweep.errors import ConfigError
-from capsweep.sweep.job import AUTO, Job
+from capsweep.ledger.records import Measurement
 from capsweep.training import provenance
-from capsweep.training.size import Measurement
+from capsweep.training.run import Job
 
+AUTO = "auto"  # of `resources.gpu`
 RESOLUTION = 10_000  # Ray counts shares in ten-thousandths
 ROUNDING = 1e-3  # of sums of shares
 HEADROOM = 0.1  # of the device's memory, for fragmentation

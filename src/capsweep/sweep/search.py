@@ -22,14 +22,11 @@ from capsweep.runtime.terminal import count_of
 from capsweep.statistics import metric_format
 from capsweep.sweep import drive, expand, plan
 from capsweep.sweep.drive import RunOptions, SweepEnd
-from capsweep.sweep.estimates import Estimates
-from capsweep.sweep.executors import Cluster, Executor
+from capsweep.sweep.estimates import Estimates, Limits
 from capsweep.sweep.expand import Point
-from capsweep.sweep.job import AUTO, Job, Outcome
-from capsweep.sweep.limits import Limits
 from capsweep.sweep.progress import CellWork, SweepProgress
-from capsweep.sweep.queue import JobQueue, SweepListener
-from capsweep.sweep.resources import Capacity
+from capsweep.sweep.queue import Executor, JobQueue
+from capsweep.sweep.resources import AUTO, Capacity
 from capsweep.sweep.spec import Sweep
 from capsweep.sweep.trials import (
     Trial,
@@ -41,6 +38,7 @@ from capsweep.sweep.trials import (
     search_of,
 )
 from capsweep.tracking import mode as modes
+from capsweep.training.run import Job, Outcome
 
 ARM = "arm"
 SAMPLERS = {"optuna": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
@@ -58,11 +56,11 @@ class TrialQueue(JobQueue):
         sweep: Sweep,
         trials: list[Trial],
         ledger: Ledger,
-        listener: SweepListener,
+        progress: SweepProgress,
         mode: str,
         limits: Limits | None = None,
     ) -> None:
-        super().__init__([], ledger, listener, Estimates(None), limits)
+        super().__init__([], ledger, progress, Estimates(None), limits)
         self.sweep, self.search, self.mode = sweep, search_of(sweep), mode
         self.names: dict[str, str] = {}
         self._numbers: dict[str, int] = {}  # Optuna's, of trials that have not ended
@@ -166,10 +164,10 @@ class TrialQueue(JobQueue):
     def _make_point(self, params: dict[str, Any]) -> Point:
         """Return the point of the values that Optuna drew."""
         arm = next(arm for arm in self.sweep.arms if arm.name == params[ARM])
-        values = {key: params[f"{arm.name}/{key}"] for key in arm.space.keys}
+        values = {key: params[f"{arm.name}/{key}"] for key in arm.keys}
         plain = {k: json.loads(v) if isinstance(v, str) else v for k, v in values.items()}
         place = tuple(Override(key, (value,)) for key, value in plain.items())
-        return expand.make_point(self.sweep, arm, place, self.sweep.seeds[0])
+        return expand.make_point(arm, place, self.sweep.seeds[0])
 
     def _make_params(self, trial: Trial) -> dict[str, Any]:
         """Return the values of a trial as Optuna would have drawn them."""
@@ -196,10 +194,10 @@ def _list_distributions(sweep: Sweep) -> dict[str, BaseDistribution]:
         ARM: CategoricalDistribution([arm.name for arm in sweep.arms])
     }
     for arm in sweep.arms:
-        for axis in arm.space.axes:
+        for axis in arm.axes:
             values = [json.dumps(value) for value in axis.values]  # Optuna stores no lists
             distributions[f"{arm.name}/{axis.key}"] = CategoricalDistribution(values)
-        for interval in arm.space.intervals:
+        for interval in arm.intervals:
             bounds: tuple[Any, ...] = interval.low, interval.high, interval.log
             kind = kinds.IntDistribution if interval.integer else kinds.FloatDistribution
             distributions[f"{arm.name}/{interval.key}"] = kind(*bounds)
@@ -225,7 +223,7 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     queue.names = progress.names
     console.out(f"{describe_search(sweep, trials)}\n{reason}")
     with progress:
-        execute(queue, node.storage / "ray", Cluster.from_config(config))
+        execute(queue, node.storage / "ray", config)
     return describe_end(queue)
 
 
@@ -252,7 +250,7 @@ def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor
         raise ConfigError(
             f"EXECUTOR={options.executor}: search.scheduler asha needs EXECUTOR=ray; set it to none"
         )
-    from capsweep.sweep.executors import ray_tune
+    from capsweep.sweep import ray_tune
 
     scheduler = ray_tune.make_asha(search.metric, epochs, search.reduction_factor)
     return partial(ray_tune.execute, scheduler=scheduler)

@@ -1,14 +1,15 @@
-"""A sweep file, read and checked: `sweeps/README.md` shows the format.
+"""A sweep: a question, and arms whose axes span the grid that answers it; read from its file.
 
-Sections of the file are read strictly: no key is unknown, and none is missing.
+`sweeps/README.md` shows the format. Sections of the file are read strictly: no key is unknown, and
+none is missing.
 """
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     ConfigDict,
@@ -29,13 +30,13 @@ from capsweep.config.overrides import Interval, Override
 from capsweep.config.words import BY_NAME
 from capsweep.errors import ConfigError
 from capsweep.statistics.metric_format import measure_of
+from capsweep.storage.checked import describe_fault
 from capsweep.storage.files import hash_bytes
-from capsweep.storage.typed_json import describe_fault
-from capsweep.sweep.arms import Arm, Space
 
 ZIP = "zip"
+ROUTING = "routing"  # the group of routing variants; keys of a variant begin with it and a dot
 MOST_LETTERS = 80  # of words in the name of a folder
-
+Place: TypeAlias = tuple[Override, ...]  # one value of each axis
 
 Text = Annotated[str, StringConstraints(strict=True, pattern=r"\S")]
 OF_VALIDATION = Annotated[str, StringConstraints(strict=True, pattern="^val/")]  # no test examples
@@ -111,12 +112,31 @@ class AblationFile(SweepFile):
 
 
 KINDS = {"ablation": AblationFile, "search": SearchFile}
-SECTIONS: dict[str, Any] = {
-    "arms": ArmSection,
-    "table": TableSection,
-    "search": Search,
-    "published": Published,
-}
+SECTIONS: dict[str, Any] = {"arms": ArmSection, "table": TableSection, "search": Search}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One family of rows of a table."""
+
+    name: str
+    fixed: tuple[Override, ...]  # what holds in all its cells, also of all arms
+    axes: tuple[Override, ...] = ()  # span its grid
+    intervals: tuple[Interval, ...] = ()  # of a search
+    coupled: tuple[tuple[str, ...], ...] = ()  # keys of axes that move together
+    matched: bool = False  # training stops where the baseline is as good (`sweep/expand.py`)
+
+    @property
+    def keys(self) -> list[str]:
+        """Every key that varies."""
+        return [axis.key for axis in (*self.axes, *self.intervals)]
+
+    @property
+    def first_place(self) -> Place:
+        """The first value of each axis, and the lower end of each interval."""
+        lows = ((one.key, int(one.low) if one.integer else one.low) for one in self.intervals)
+        firsts = ((axis.key, axis.value) for axis in self.axes)
+        return tuple(Override(key, (value,)) for key, value in (*firsts, *lows))
 
 
 @dataclass(frozen=True)
@@ -126,7 +146,6 @@ class Sweep:
     name: str
     path: Path  # the file it was read from
     question: str
-    base: tuple[Override, ...]
     seeds: tuple[int, ...]
     arms: tuple[Arm, ...]
     baseline: str = ""  # of a search none
@@ -158,13 +177,6 @@ class Sweep:
         keys = [BY_NAME[name].key if name in BY_NAME else name for name in names]
         return [key for key in keys if key]
 
-    def move_to_arms(self, is_moved: Callable[[str], bool]) -> "Sweep":
-        """Return the sweep with the overrides of some keys in each arm and not in the base."""
-        moved = tuple(override for override in self.base if is_moved(override.key))
-        base = tuple(override for override in self.base if override not in moved)
-        arms = tuple(replace(arm, fixed=(*moved, *arm.fixed)) for arm in self.arms)
-        return replace(self, base=base, arms=arms)
-
 
 def load(name: str) -> Sweep:
     """Read `sweeps/NAME.yaml`, or the file `name` when it ends in .yaml.
@@ -173,11 +185,7 @@ def load(name: str) -> Sweep:
     """
     folder = package_files.find_folder("sweeps")
     path = Path(name) if name.endswith(".yaml") else folder / f"{name}.yaml"
-    try:
-        is_there = path.is_file()
-    except OSError as error:  # a name that no file can have
-        raise ConfigError(f"SWEEP={name[:40]}...: {error.strerror}") from error
-    if not is_there:
+    if not path.is_file():
         known = sorted(file.stem for file in folder.glob("*.yaml"))
         raise ConfigError(f"SWEEP={name}: no file {path}; have {', '.join(known)}")
     if not re.fullmatch(r"\w[\w.+-]*", path.stem):  # it names the folder of the report
@@ -196,24 +204,26 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
     if str(kind) not in KINDS:
         raise ConfigError(f"kind: {kind}: have {', '.join(KINDS)}")
     file = _check_file(KINDS[str(kind)], content)
-    base = tuple(grammar.parse_single(file.base))
+    base, is_search = tuple(grammar.parse_single(file.base)), isinstance(file, SearchFile)
     sections = {name: arm or ArmSection() for name, arm in file.arms.items()}
-    is_search = isinstance(file, SearchFile)
     arms = tuple(_read_arm(*item, base, is_search) for item in sections.items())
-    read = Sweep(path.stem, path, file.question, base, check_seeds("seeds", file.seeds), arms)
-    if isinstance(file, SearchFile):
+    read = Sweep(path.stem, path, file.question, check_seeds("seeds", file.seeds), arms)
+    if is_search:
         return replace(read, metric=file.search.metric, search=file.search)
     if file.baseline not in sections:
         raise ConfigError(f"baseline: {file.baseline} is not an arm")
     if sections[file.baseline].matched:
         raise ConfigError(f"arms.{file.baseline}.matched: never of the baseline; leave it out")
+    values = tuple({**file.published.of, **value} for value in file.published.values)
+    for value in values:
+        _check_published(value, list(sections), file.table.metric)
     return replace(
         read,
         baseline=file.baseline,
         rows=tuple(map(grammar.with_dots, file.table.rows)),
         columns=tuple(map(grammar.with_dots, file.table.columns)),
         metric=file.table.metric,
-        published=_check_published(file.published, list(sections), file.table.metric),
+        published=Published(file.published.source, values),
         exclude=tuple(map(read_place, file.exclude)),
     )
 
@@ -229,7 +239,7 @@ def _check_file(kind: Any, content: Any) -> Any:
         if fault["type"] == "missing":
             raise ConfigError(f"{key} is missing") from error
         if fault["type"] == UNKNOWN_KEY:
-            section = SECTIONS.get(str(fault["loc"][0]), kind) if fault["loc"][1:] else kind
+            section = SECTIONS.get(str(fault["loc"][0]), Published) if fault["loc"][1:] else kind
             known = [each.name for each in fields(section)]
             hint = name_nearest(str(fault["loc"][-1]), known) or f"have {', '.join(known)}"
             raise ConfigError(f"{key}: no such key; {hint}") from error
@@ -249,33 +259,34 @@ def _read_arm(name: str, section: ArmSection, base: Sequence[Override], is_searc
     # A line break or an empty cell breaks each table that has the arm.
     if not name.strip() or not name.isprintable():
         raise ConfigError(f"arms: {name!r} is no name of an arm; write one line of printable text")
-    where = f"arms.{name}"
-    fixed = tuple(grammar.parse_single(section.fixed))
-    space = _read_space(f"{where}.space", section.space, is_search)
-    keys = [override.key for override in (*base, *fixed)] + space.keys
-    if (key := _find_repeated(keys)) is not None:
-        raise ConfigError(f"{where}: {key} is set twice between base, fixed and space; keep one")
-    if "seed" in keys:
-        raise ConfigError(f"{where}: seed is not an axis of an arm; list it under seeds")
-    return Arm(name, fixed, space, section.matched)
-
-
-def _read_space(where: str, content: Mapping[str, Any], is_search: bool) -> Space:
-    coupled = content.get(ZIP, {})
-    if ZIP in content and (is_search or not isinstance(coupled, Mapping) or len(coupled) < 2):
+    fixed, where = (*base, *grammar.parse_single(section.fixed)), f"arms.{name}.space"
+    zipped = section.space.get(ZIP, {})
+    is_zip = not is_search and isinstance(zipped, Mapping) and len(zipped) > 1
+    if ZIP in section.space and not is_zip:
         raise ConfigError(
             f"{where}.zip must map two keys or more to lists of equal length; a search has no grid"
         )
-    pairs = [(k, v) for k, v in content.items() if k != ZIP] + list(coupled.items())
+    single = [(key, values) for key, values in section.space.items() if key != ZIP]
+    pairs = (*single, *zipped.items())
     axes = [_read_axis(where, str(key), values, is_search) for key, values in pairs]
-    space = Space(
+    for axis in axes[: len(single)]:
+        if isinstance(axis, Override):
+            check_axis(where, axis)
+    keys = [each.key for each in (*fixed, *axes)]
+    if (key := _find_repeated(keys)) is not None:
+        raise ConfigError(
+            f"arms.{name}: {key} is set twice between base, fixed and space; keep one"
+        )
+    if "seed" in keys:
+        raise ConfigError(f"arms.{name}: seed is not an axis of an arm; list it under seeds")
+    return Arm(
+        name,
+        fixed,
         tuple(axis for axis in axes if isinstance(axis, Override)),
         tuple(axis for axis in axes if isinstance(axis, Interval)),
-        (tuple(grammar.with_dots(str(key)) for key in coupled),) if coupled else (),
+        (tuple(axis.key for axis in axes[len(single) :]),) if zipped else (),
+        section.matched,
     )
-    for group in space.list_groups():
-        check_axis(where, *group)
-    return space
 
 
 def _read_axis(where: str, key: str, values: Any, is_search: bool) -> Override | Interval:
@@ -292,15 +303,10 @@ def _read_axis(where: str, key: str, values: Any, is_search: bool) -> Override |
     )
 
 
-def check_axis(where: str, axis: Override, *coupled: Override) -> Override:
-    """The axis itself. Raises ConfigError when it holds a value twice, with the same values of the
-    axes that are `coupled` to it.
-    """
-    values = zip(axis.values, *(other.values for other in coupled), strict=False)
-    if (repeated := _find_repeated(list(values))) is not None:
-        keys = ", ".join(one.key for one in (axis, *coupled))
-        text = ", ".join(map(str, repeated))
-        raise ConfigError(f"{where}: {keys} has the value {text} twice; keep one")
+def check_axis(where: str, axis: Override) -> Override:
+    """Return the axis. Raises ConfigError when it holds a value twice."""
+    if (repeated := _find_repeated(axis.values)) is not None:
+        raise ConfigError(f"{where}: {axis.key} has the value {repeated} twice; keep one")
     return axis
 
 
@@ -323,25 +329,20 @@ def _find_repeated(values: Sequence[Any]) -> Any:
     return None
 
 
-def _check_published(published: Published, arms: Sequence[str], metric: str) -> Published:
-    """Return published numbers, each with all that it is of. Raises ConfigError naming the key."""
-    measure, values = measure_of(metric), [{**published.of, **v} for v in published.values]
-    for value in values:
-        number = value.get("value")
-        if not isinstance(number, float):
-            raise ConfigError(f"published.values: {value} needs a `value` such as 0.0025")
-        if not (math.isfinite(number) and measure.low <= number <= measure.high):
-            percent = "; 2.5 % is 0.025" if measure.high == 1 else ""
-            raise ConfigError(
-                f"published.values: {number} is no {metric}: a finite number from {measure.low} to "
-                f"{measure.high}{percent}"
-            )
-        for key, name in value.items():
-            known = arms if key == "arm" else [name]
-            known = grammar.list_options(key) if grammar.is_group(str(key)) else known
-            if key in ("epochs", "members") and (type(name) is not int or name < 1):
-                raise ConfigError(f"published: {key} must be a whole number >= 1, got {name}")
-            if name not in known:
-                have = ", ".join(known)
-                raise ConfigError(f"published.values: {key}: {name}: no such one; have {have}")
-    return Published(published.source, tuple(values))
+def _check_published(value: Mapping[str, Any], arms: Sequence[str], metric: str) -> None:
+    """Raise ConfigError naming the key where a published number, or what it is of, cannot be."""
+    measure, number = measure_of(metric), value.get("value")
+    if not isinstance(number, float):
+        raise ConfigError(f"published.values: {value} needs a `value` such as 0.0025")
+    if not (math.isfinite(number) and measure.low <= number <= measure.high):
+        percent = "; 2.5 % is 0.025" if measure.high == 1 else ""
+        raise ConfigError(
+            f"published.values: {number} is no {metric}: a finite number from {measure.low} to "
+            f"{measure.high}{percent}"
+        )
+    for key, name in value.items():
+        known = arms if key == "arm" else [name]
+        known = grammar.list_options(key) if grammar.is_group(key) else known
+        if name not in known:
+            have = ", ".join(known)
+            raise ConfigError(f"published.values: {key}: {name}: no such one; have {have}")

@@ -25,9 +25,8 @@ from capsweep.ledger.ledger import READERS, Entry, Ledger
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics import metric_format
 from capsweep.sweep import expand
-from capsweep.sweep.arms import Arm, Place
 from capsweep.sweep.expand import Point
-from capsweep.sweep.spec import Search, Sweep
+from capsweep.sweep.spec import Arm, Place, Search, Sweep
 
 ENDED = ("done", "stale", "stopped", "failed")
 
@@ -93,19 +92,19 @@ def _find_place(
     """Yield the place of a search whose cell has this signature, by its recorded overrides."""
     values = {o.key: o.value for o in grammar.parse_single(map(str, recorded.get("overrides", ())))}
     for arm in sweep.arms:
-        if all(key in values and _may_draw(arm, key, values[key]) for key in arm.space.keys):
-            place = tuple(Override(key, (values[key],)) for key in arm.space.keys)
-            point = expand.make_point(sweep, arm, place, sweep.seeds[0])
+        if all(key in values and _may_draw(arm, key, values[key]) for key in arm.keys):
+            place = tuple(Override(key, (values[key],)) for key in arm.keys)
+            point = expand.make_point(arm, place, sweep.seeds[0])
             if point.cell.signature == signature:
                 yield point, place
                 return
 
 
 def _may_draw(arm: Arm, key: str, value: Any) -> bool:
-    for axis in arm.space.axes:
+    for axis in arm.axes:
         if axis.key == key:
             return json.dumps(value) in map(json.dumps, axis.values)
-    interval = next(interval for interval in arm.space.intervals if interval.key == key)
+    interval = next(interval for interval in arm.intervals if interval.key == key)
     kinds = (int,) if interval.integer else (int, float)
     return type(value) in kinds and interval.low <= value <= interval.high
 
@@ -132,7 +131,7 @@ def tabulate_trials(sweep: Sweep, trials: Sequence[Trial]) -> tuple[Sweep, list[
 
 def with_rows(sweep: Sweep) -> Sweep:
     """Return a search whose table has a row for each place: arm and axes are its coordinates."""
-    axes = dict.fromkeys(key for arm in sweep.arms for key in arm.space.keys)
+    axes = dict.fromkeys(key for arm in sweep.arms for key in arm.keys)
     return replace(sweep, rows=("arm", *axes))
 
 
@@ -173,6 +172,14 @@ def describe_search(sweep: Sweep, trials: Sequence[Trial]) -> str:
     return f"{sweep.name}: {sweep.question}\n{count_of(search.trials, 'trial')}, {seen}{drawn}"
 
 
+def list_points(sweep: Sweep) -> list[Point]:
+    """Return the points of a sweep; of a search those that it is checked by.
+
+    Raises ConfigError naming the key.
+    """
+    return expand.expand_sweep(sweep) if sweep.search is None else check_search(sweep)
+
+
 def check_search(sweep: Sweep) -> list[Point]:
     """Return the places of a search in which every value of every arm stands once, and intervals at
     both ends: each can be run, and measures the metric.
@@ -198,18 +205,18 @@ def check_search(sweep: Sweep) -> list[Point]:
 def _compose_edges(sweep: Sweep, arm: Arm) -> list[Point]:
     try:
         edges = _list_edges(arm)
-        return [expand.make_point(sweep, arm, place, sweep.seeds[0]) for place in edges]
+        return [expand.make_point(arm, place, sweep.seeds[0]) for place in edges]
     except ConfigError as error:
         raise ConfigError(f"{sweep.path.name}: arm {arm.name}: {error}") from error
 
 
 def _list_edges(arm: Arm) -> Iterator[Place]:
     """Yield the first place, then each other value of a list, and upper ends of intervals."""
-    first = {choice.key: choice for choice in arm.space.first_place()}
+    first = {choice.key: choice for choice in arm.first_place}
     yield tuple(first.values())
-    for axis in arm.space.axes:
+    for axis in arm.axes:
         for choice in axis.split()[1:]:
             yield tuple((first | {axis.key: choice}).values())
-    for one in arm.space.intervals:
+    for one in arm.intervals:
         high = Override(one.key, (int(one.high) if one.integer else one.high,))
         yield tuple((first | {one.key: high}).values())

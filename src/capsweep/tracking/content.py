@@ -1,4 +1,5 @@
-"""What W&B should have of a cell, read from the ledger alone: the ledger is the truth, W&B a copy.
+"""What a cell's W&B run is called, and what it should have, read from the ledger alone: the ledger
+is the truth, W&B a copy.
 
 The tracker sends it while the cell runs, a sync sends it later, and both write the same run. A
 mark, STORAGE/wandb/synced/SIGNATURE.json, says that W&B has all of a cell.
@@ -6,7 +7,7 @@ Shape letters: M test examples, N classes.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,18 +15,96 @@ from typing import Any
 
 import numpy as np
 
-from capsweep.config.cell import Cell, flat
+from capsweep.config.cell import SCIENCE, Cell, flat, get
 from capsweep.errors import DamageError
 from capsweep.ledger import records, stored_files
 from capsweep.ledger.ledger import EVALUATIONS, POINTS, Ledger
 from capsweep.storage.files import hash_bytes, read_plain_file, write_json
-from capsweep.tracking.labels import Labels
 
 Row = dict[str, Any]
 
-UNTRACKED = {"project": None, "entity": None, "mode": "none"} | asdict(Labels())
+SEPARATOR = " · "
+LONGEST, LONGEST_TAG = 128, 64  # characters of a name and of a tag, at W&B
+ITERATIONS, WEIGHT = "routing.num_iters", "loss.reconstruction.weight"
 SCORES = "predictions.npz"
 CODE = ("numerics", "commit", "dirty")
+
+
+@dataclass(frozen=True)
+class Labels:
+    """How a run is found again: W&B's group, job type, name, notes and tags; report: the command
+    that prints the table which it was trained for.
+    """
+
+    group: str = "train"
+    job_type: str = "train"
+    name: str = ""
+    notes: str = ""
+    tags: tuple[str, ...] = ()
+    report: str = ""
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Labels":
+        """Return the labels whose fields these are, as JSON has them."""
+        return cls(**{**plain, "tags": tuple(plain["tags"])})
+
+
+UNTRACKED = {"project": None, "entity": None, "mode": "none"} | asdict(Labels())
+
+
+def labels_of(cell: Cell) -> Labels:
+    """Labels of a cell that is run by itself: its model is the arm, its overrides are its place."""
+    model = cell.config["model"]["name"]
+    named = ("model", "seed")  # in the name anyway
+    place = [
+        text
+        for text in cell.overrides
+        if (key := text.partition("=")[0]) not in named and key.partition(".")[0] in SCIENCE
+    ]
+    name = run_name(cell.config, model, place, signature=cell.signature)
+    return Labels(job_type=model, name=name, tags=run_tags(cell.config))
+
+
+def run_name(
+    config: Mapping[str, Any],
+    arm: str,
+    place: Sequence[str] = (),
+    weights: Collection[float] = (),
+    signature: str = "",
+) -> str:
+    """The name of a cell's run: arm, routing iterations, reconstruction, further axes, seed.
+
+    place: the cell's coordinates as overrides. weights: of the reconstruction loss in all cells
+    that it is compared with; where they differ, the name has the weight. signature: ends a name
+    that is too long.
+    """
+    axes = [text for text in place if text.partition("=")[0] not in (ITERATIONS, WEIGHT)]
+    iterations = get(config, ITERATIONS)
+    parts = [arm] if iterations is None else [arm, f"T={iterations}"]
+    if config["routing"] is not None:  # without, there are no capsules to decode
+        weight = reconstruction_weight(config)
+        same = {weight, *weights} <= {weight, 0}
+        parts.append("no recon" if weight == 0 else "recon" if same else f"recon {weight:g}")
+    name = SEPARATOR.join([*parts, *axes, f"seed {config['seed']}"])
+    if len(name) <= LONGEST:
+        return name
+    return f"{name[: LONGEST - len(signature) - 2]}… {signature}"
+
+
+def run_tags(config: Mapping[str, Any], *further: str) -> tuple[str, ...]:
+    """Tags that find runs of several sweeps: data set, model, routing variant; `limited` where the
+    data was cut.
+    """
+    routing = config["routing"]
+    variant = [] if routing is None else [routing["name"]]
+    limited = [] if config["limit_batches"] is None else ["limited"]
+    tags = [*further, *limited, config["dataset"]["name"], config["model"]["name"], *variant]
+    return tuple(dict.fromkeys(tag[:LONGEST_TAG] for tag in tags))
+
+
+def reconstruction_weight(config: Mapping[str, Any]) -> float:
+    """The weight of the reconstruction loss; 0 where nothing is reconstructed."""
+    return get(config, WEIGHT) or 0.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +113,6 @@ class RunContent:
 
     signature: str
     status: str
-    cause: str | None
     mode: str  # online, offline, or none for a cell without W&B
     run: Mapping[str, Any]  # see `run_arguments`
     rows: tuple[Row, ...]  # of epochs and of points inside them, see `merge_rows`
@@ -58,7 +136,6 @@ def read_content(ledger: Ledger, signature: str) -> RunContent:
     return RunContent(
         signature=signature,
         status="finished" if entry.status in ("done", "stale") else entry.status,
-        cause=entry.cause,
         mode=tracking["mode"],
         run=run_arguments(signature, provenance, ledger.read_science(signature) or {}),
         rows=tuple(merge_rows(rows, points)),

@@ -4,17 +4,18 @@ import contextlib
 import importlib.util
 import netrc
 import os
-import socket
 import threading
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib import request
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from capsweep.config import places
 from capsweep.config.cell import Cell
-from capsweep.errors import ConfigError, UserError
+from capsweep.errors import ConfigError
 
 PROBE_SECONDS = 3.0
 # What W&B is told of its variables: server and login, places, connection, who, and what is not to
@@ -138,21 +139,19 @@ def without_login(url: str) -> str:
 
 
 def has_login(url: str) -> bool:
-    """Return whether an API key or identity token for the server is at hand, without asking the
-    server.
-
-    Where W&B itself looks: a port is part of the machine's name in netrc, and the new address of
-    the public server takes the login of the old one.
+    """Return whether an API key or identity token for the server is where W&B looks for one; the
+    server is not asked.
     """
+    import wandb
+    from wandb.sdk.lib import wbauth
+
     variables = clean_environment()
     if variables.get("WANDB_API_KEY") or variables.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
-    if (netrc_file := _read_netrc()) is None:
-        return False
-    from wandb.sdk.lib.urls import forge_upstream_url
-
-    addresses = (url, forge_upstream_url(url))
-    return any(netrc_file.authenticators(urlsplit(address).netloc) for address in addresses)
+    try:
+        return wbauth.read_netrc_auth(host=url) is not None
+    except wandb.Error:  # it is no key, which W&B says where it is used
+        return True
 
 
 def without_keys(text: str) -> str:
@@ -161,15 +160,6 @@ def without_keys(text: str) -> str:
     for key in (clean_environment().get("WANDB_API_KEY"), *(password for *_, password in logins)):
         text = text.replace(key, "(key)") if key else text
     return text
-
-
-def check_reachable(url: str, waiting: str) -> None:
-    """Raise UserError where nobody is logged in, or nobody listens. waiting: what waits for it."""
-    if not has_login(url):
-        raise UserError(f"W&B: {waiting}, but nobody is logged in at {url}; run `wandb login`")
-    if not _is_answering(url):
-        cure = "run it again when somebody does"
-        raise UserError(f"W&B: {waiting}, but nobody answers at {url}; {cure}")
 
 
 def _read_netrc() -> netrc.netrc | None:
@@ -181,31 +171,20 @@ def _read_netrc() -> netrc.netrc | None:
 
 
 def _is_answering(url: str) -> bool:
-    """Whether somebody listens at a server, or at the proxy on the way there, within 3 s.
+    """Return whether a server answers, be it with a refusal, within 3 s; through a proxy where the
+    environment names one.
 
     In a thread, since a look-up of a name has no time limit.
     """
-    connected: list[bool] = []
+    answered = threading.Event()
 
-    def connect() -> None:
-        with contextlib.suppress(OSError, ValueError):  # a proxy may be no host
-            parts = urlsplit(_find_next_hop(url))
-            address = (parts.hostname, parts.port or (80 if parts.scheme == "http" else 443))
-            socket.create_connection(address, timeout=PROBE_SECONDS).close()
-            connected.append(True)
+    def ask() -> None:
+        with contextlib.suppress(OSError, ValueError, HTTPException):  # a proxy may be no host
+            try:
+                request.build_opener().open(url, timeout=PROBE_SECONDS).close()
+            except HTTPError as refusal:
+                refusal.close()
+            answered.set()
 
-    thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    thread.join(PROBE_SECONDS)
-    return bool(connected)
-
-
-def _find_next_hop(url: str) -> str:
-    """The URL that is connected to: the server's, or that of a proxy."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    proxy = request.getproxies().get(parts.scheme)
-    is_near = host == "localhost" or host.startswith("127.")  # as W&B's client has it
-    if proxy is None or is_near or request.proxy_bypass(host):
-        return url
-    return proxy if "://" in proxy else f"http://{proxy}"
+    threading.Thread(target=ask, daemon=True).start()
+    return answered.wait(PROBE_SECONDS)

@@ -6,15 +6,14 @@ for the next cell. Whatever W&B does, absent, hanging or slow, it costs a cell a
 `capsweep wandb sync`.
 
 Requests and answers are lines of JSON through non-blocking pipes, and the parent chooses how long
-it waits for an answer. `python -m capsweep.tracking.tracker KIND FOLDER` carries out the requests
-one by one; FOLDER has its temporary files. When the parent is gone, a run is finished, and anything
-else ends at once.
+it waits for an answer. `python -m capsweep.tracking.tracker HANDLER FOLDER` carries out the
+requests one by one; FOLDER has its temporary files. When the parent is gone, a run is finished, and
+anything else ends at once.
 """
 
 import atexit
 import contextlib
 import fcntl
-import importlib
 import json
 import os
 import queue
@@ -27,11 +26,10 @@ import tempfile
 import threading
 import time
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from pkgutil import resolve_name
+from typing import Any, ClassVar
 
 from capsweep.config import package_files
 from capsweep.config.cell import Cell
@@ -42,16 +40,12 @@ from capsweep.runtime import terminal
 from capsweep.storage.scratch import own_prefix
 from capsweep.tracking import content, mode
 
-# KIND: what carries out requests, and the seconds that it has for `end` once the parent is gone.
-HANDLERS = {
-    "run": ("capsweep.tracking.wandb_run", "handle_run", 30.0),
-    "upload": ("capsweep.tracking.wandb_run", "handle_upload", 0.0),
-    "workspace": ("capsweep.tracking.dashboard", "handle_workspace", 0.0),
-}
+OF_RUNS = "capsweep.tracking.wandb_run:handle_run"  # what carries out a tracker's requests
+OF_A_RUN, ALONE_SECONDS = ("open", "log", "finish"), 30.0  # that a run has for its end, then alone
 PIPE_BYTES = 2**20
 KILL_SECONDS = 0.5
 MOST_RUNS = 100  # of one process: W&B's client keeps a quarter of a megabyte of each
-PATIENCE = 2  # faults in a row, after which the cells of this process do not wait for W&B
+PATIENCE = 2  # faults in a row, after which the cells of this process do without W&B
 
 
 class TrackingError(Exception):
@@ -63,10 +57,10 @@ class Child:
 
     It imports W&B, so that the process that trains does not. Temporary files and sockets of W&B
     are in a folder of this process alone, which is removed with it.
-    kind: what it does; see `HANDLERS`.
+    handler: the function that carries out requests, as `module:name`.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, handler: str) -> None:
         # Not below the storage: the path of a socket may have 107 characters at most.
         folder = tempfile.mkdtemp(prefix=own_prefix("capsweep-wandb"))
         self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -74,7 +68,7 @@ class Child:
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = mode.clean_environment() | {"PYTHONPATH": path, "TMPDIR": folder}
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "capsweep.tracking.tracker", kind, folder],
+            [sys.executable, "-P", "-m", "capsweep.tracking.tracker", handler, folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -120,9 +114,9 @@ class Child:
         raise TrackingError("W&B did not answer in time")
 
     def kill(self) -> None:
-        """End it at once, with W&B's own process, by their ids."""
+        """End it at once, with W&B's own process."""
         if self.process.poll() is None:
-            kill_tree(self.process.pid)
+            kill_with_children(self.process.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a dead file system
             self.process.wait(KILL_SECONDS)
         for pipe in (self.process.stdin, self.process.stdout):
@@ -154,23 +148,20 @@ class Child:
         return f"the process that speaks to W&B ended (status {self.process.poll()})"
 
 
-def kill_tree(pid: int) -> None:
-    """Kill a process and all below it, each by its id: W&B's own starts a session of its own."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+def kill_with_children(pid: int) -> None:
+    """Kill a process and those that it has started, each by its id: W&B's own has a session of its
+    own.
+    """
+    processes = [pid]
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):  # of each thread
         with contextlib.suppress(OSError):
-            parent = int(stat.read_text(encoding="utf-8").rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
-    tree = [pid]
-    for process in tree:
-        tree += children.get(process, [])
-    for process in reversed(tree):
+            processes += map(int, children.read_text(encoding="utf-8").split())
+    for process in reversed(processes):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
 
 
 IDLE: list[Child] = []  # processes that are kept for the next cells of this one
-FAULTS = Counter[str]()  # by mode, since a run of this process last ended well in that mode
 atexit.register(lambda: [child.kill() for child in IDLE])
 
 
@@ -178,9 +169,12 @@ class Tracker:
     """The W&B run of a cell, whose id is the signature; or nothing, with logger=csv.
 
     Every call but `close` returns at once. seconds: what W&B has cost so far. server: the URL of
-    the server that has all of the run; None: no server has. url: of the run there. provenance: of
-    the cell, with what the run is called and where it goes.
+    the server that has all of the run; None: no server has. url: of the run there. faults: of this
+    process's runs, since one last ended well. provenance: of the cell, with what the run is called
+    and where it goes.
     """
+
+    faults: ClassVar[int] = 0
 
     def __init__(self, cell: Cell, storage: Path, provenance: Mapping[str, Any]) -> None:
         self.fault: str | None = None
@@ -192,14 +186,11 @@ class Tracker:
         if self._logger["name"] != "wandb":
             return
         self._mode = provenance["tracking"]["mode"]
-        if FAULTS["online"] >= PATIENCE and self._mode == "online":
-            terminal.print_once("W&B: failed before: offline from now on")
-            self._mode = "offline"
-        if FAULTS[self._mode] >= PATIENCE:
+        if Tracker.faults >= PATIENCE:
             self._print_fault("W&B failed before")
             return
         with self._guard_training():
-            self._child = IDLE.pop() if IDLE else Child("run")
+            self._child = IDLE.pop() if IDLE else Child(OF_RUNS)
             self._child.runs += 1
             self._child.send(
                 "open",
@@ -239,7 +230,7 @@ class Tracker:
             )
             if self._mode == "online":
                 self.server, self.url = answer["server"], answer["url"]
-            FAULTS[self._mode] = 0
+            Tracker.faults = 0
             if self._child.runs < MOST_RUNS:
                 IDLE.append(self._child)
             else:
@@ -266,7 +257,7 @@ class Tracker:
             if self._child is not None:
                 self._child.kill()
                 self._child = None
-            FAULTS[self._mode] += 1
+            Tracker.faults += 1
             self._print_fault(" ".join(str(error).split()))
         self.seconds += time.monotonic() - started
 
@@ -277,22 +268,20 @@ class Tracker:
 
 def main() -> None:
     """Carry out requests until the parent is gone."""
-    module, function, alone_seconds = HANDLERS[sys.argv[1]]
-    # The temporary folder, which a killed parent cannot remove.
-    remove_folder = partial(shutil.rmtree, sys.argv[2], ignore_errors=True)
-    atexit.register(remove_folder)  # before W&B is imported, so that it runs after W&B's own
+    handler, folder = sys.argv[1:]  # the folder is temporary, and a killed parent cannot remove it
+    # Before W&B is imported, so that it runs after W&B's own.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only the end of the input ends this process
     pipe, answers = _take_pipe(0), _take_pipe(1)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    reader = (pipe, requests, alone_seconds, remove_folder)
-    threading.Thread(target=_read_requests, args=reader, daemon=True).start()
+    threading.Thread(target=_read_requests, args=(pipe, requests, folder), daemon=True).start()
     do = ""
     while do != "end":
         request = requests.get()
         do = request["do"]
         try:
-            answer = getattr(importlib.import_module(module), function)(request)
+            answer = resolve_name(handler)(request)
         except Exception as error:  # W&B's own faults have no common class
             answer = {"fault": causes.describe_cause(error)}
         if answer is not None:
@@ -300,21 +289,19 @@ def main() -> None:
                 os.write(answers, json.dumps(answer).encode() + b"\n")
 
 
-def _read_requests(
-    pipe: int,
-    requests: "queue.SimpleQueue[Any]",
-    alone_seconds: float,
-    remove_folder: Callable[[], None],
-) -> None:
+def _read_requests(pipe: int, requests: "queue.SimpleQueue[Any]", folder: str) -> None:
     """Queue every request; in a thread, so that the pipe is never full."""
+    request: dict[str, Any] = {"do": "end"}
     with os.fdopen(pipe, "rb") as lines:
         for line in lines:
             if line.endswith(b"\n"):  # else the parent was killed while it wrote
-                requests.put(json.loads(line))
+                request = json.loads(line)
+                requests.put(request)
     requests.put({"do": "end"})
-    time.sleep(alone_seconds)
-    remove_folder()
-    kill_tree(os.getpid())
+    if request["do"] in OF_A_RUN:
+        time.sleep(ALONE_SECONDS)
+    shutil.rmtree(folder, ignore_errors=True)
+    kill_with_children(os.getpid())
 
 
 def _take_pipe(number: int) -> int:

@@ -32,7 +32,8 @@ from capsweep.tracking.tracker import TrackingError
 FLUSH_SECONDS = 1.0  # W&B's own 15 s would lose a killed run whole
 CONFUSION, CONFUSION_CHART = "confusion", "wandb/confusion_matrix/v1"
 CONFUSION_COLUMNS = ("Actual", "Predicted", "nPredictions")  # as W&B's own chart names them
-DIGESTS = "digests"  # key of the summary: of what the matrix and each picture were made
+# Key of the summary: of what the matrix and each picture were made, and of all that a sync sent.
+DIGESTS, WHOLE = "digests", "whole"
 KILLED = 255
 READ_BACK_SECONDS = 15.0  # at most; a server may take a while to show what it has taken in
 LOOK_SECONDS = 0.5
@@ -227,41 +228,25 @@ def upload_cell(content: RunContent, ledger: Ledger, seconds: float) -> None:
         log_row(run, row)
     epoch = epochs[-1]["epoch"] if epochs else None
     read = partial(ledger.read, content.signature)
-    digests = log_files(run, read, content.pictures, epoch)
-    run.summary.update(dict(content.summary))
+    digests = log_files(run, read, content.pictures, epoch) | {WHOLE: content.digest}
+    run.summary.update({**content.summary, DIGESTS: digests})
     run.finish(exit_code=0 if content.status in ("finished", "stopped") else 1)
     last = epochs[-1]["step"] if epochs else -1
-    _read_back(f"{run.entity}/{run.project}/{run.id}", content, digests, last, seconds)
+    _read_back(f"{run.entity}/{run.project}/{run.id}", digests, last, seconds)
 
 
-def _read_back(
-    path: str, content: RunContent, digests: Mapping[str, str], last: int, seconds: float
-) -> None:
+def _read_back(path: str, digests: Mapping[str, str], last: int, seconds: float) -> None:
     """W&B's client ends quietly when it could not send: only the server knows what it has."""
     api = _open_api(seconds)
     deadline = time.monotonic() + min(seconds / 4, READ_BACK_SECONDS)
     while True:
         api.flush()
         run = api.run(path)
-        run_digests = read_digests(run.summary)
-        missing = [k for k, v in content.summary.items() if not _is_same(run.summary.get(k), v)]
-        missing += [key for key, digest in digests.items() if run_digests.get(key) != digest]
-        if run.lastHistoryStep < last:
-            missing.insert(0, f"rows after {run.lastHistoryStep}")
-        if not missing:
+        if run.lastHistoryStep >= last and read_digests(run.summary) == digests:
             return
         if time.monotonic() > deadline:
-            raise TrackingError(f"sent, but the server does not show {', '.join(missing)}")
+            raise TrackingError(f"sent, but the server has {run.lastHistoryStep} of {last} steps")
         time.sleep(LOOK_SECONDS)
-
-
-def _is_same(shown: Any, sent: Any) -> bool:
-    """Whether the server shows what was sent; it has words of its own for NaN and infinity."""
-    if not isinstance(sent, float):
-        return shown == sent
-    if not math.isfinite(sent):
-        return shown is not None
-    return isinstance(shown, int | float) and math.isclose(shown, sent, rel_tol=1e-9)
 
 
 @cache

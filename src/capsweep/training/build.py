@@ -10,16 +10,15 @@ import torch
 from hydra.utils import instantiate
 from torch import nn
 
-from capsweep.config import bounds, validation
+from capsweep.config import code_identity, validation
 from capsweep.config.cell import with_current_targets
 from capsweep.data.batches import Presenter
 from capsweep.data.image_batches import ShiftedImages
-from capsweep.data.images import Reader, TestedElsewhere
-from capsweep.data.splits import PreparedSplits, prepare_splits
+from capsweep.data.images import PreparedSplits, Reader, TestedElsewhere, prepare_splits
 from capsweep.errors import ConfigError
 from capsweep.model.convolution import lay_out_weights, set_method
 from capsweep.shards.manifest import hash_declared
-from capsweep.training.objective import Classification, Objective
+from capsweep.training.step import Classification, Objective
 
 FUSED_KEY = "trainer.fused_optimizer"
 
@@ -30,7 +29,7 @@ def _instantiate(section: Mapping[str, Any], **extra: Any) -> Any:
     What may be called is checked each time: on a worker the section came with a job, in an
     evaluation with a ledger, and neither was composed here. Hydra would resolve interpolations.
     """
-    bounds.check_resolved("a stored configuration", section)
+    validation.check_resolved("a stored configuration", section)
     called = with_current_targets({**_without_name(section), **extra})
     check_targets(called)
     return instantiate(called, _convert_="all")
@@ -73,8 +72,8 @@ def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_targets(config: Mapping[str, Any]) -> None:
     """`check_target` of all there are; nothing is imported before each begins as it may."""
-    validation.check_targets(config)
-    for key, target in validation.find_targets(with_current_targets(config)):
+    code_identity.check_targets(config)
+    for key, target in code_identity.find_targets(with_current_targets(config)):
         check_target(key, target)
 
 
@@ -82,13 +81,13 @@ def check_target(key: str, target: str) -> None:
     """Raise ConfigError unless a `_target_` may be called; a path below an allowed prefix may still
     lead out of it: capsweep.data.cifar10.tarfile.open.
     """
-    validation.check_target(key, target)
+    code_identity.check_target(key, target)
     try:
         function = resolve_name(target)
     except Exception as error:  # importing a module somebody names can raise anything
         raise ConfigError(f"{key}: {target} cannot be found") from error
     home = getattr(function, "__module__", None) or ""
-    if not callable(function) or not f"{home}.".startswith(validation.TARGETS):
+    if not callable(function) or not f"{home}.".startswith(code_identity.TARGETS):
         raise ConfigError(f"{key}: {target!r} may not be called; it is {home or type(function)}'s")
 
 
@@ -108,12 +107,8 @@ def build_source(config: Mapping[str, Any]) -> Reader:
         return build_reader(config)
     origin = hash_declared({"sha256": dataset["reader"]["sha256"]})
     targets = config["loss"]["reconstruction"]["weight"] > 0
-    return _instantiate(dataset["shards"])(
-        digits=build_reader(config),
-        origin=origin,
-        targets=targets,
-        classes=dataset["num_classes"],
-    )
+    make = _instantiate(dataset["shards"])
+    return make(digits=build_reader(config), origin=origin, targets=targets)
 
 
 def build_presenter(config: Mapping[str, Any]) -> Presenter:

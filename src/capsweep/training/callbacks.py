@@ -1,8 +1,8 @@
-"""Lightning callbacks of a cell: rows and checkpoints of epochs, points inside them, the end at an
-accuracy, and the first activations; and the checks of a checkpoint that a run continues from.
+"""The Lightning callback of a cell: rows and checkpoints of epochs, points inside them, the end at
+an accuracy; and the checks of a checkpoint that a run continues from.
 
-Those of the end of an epoch are Lightning `Checkpoint`s because these, alone among callbacks, are
-called after the module has collected the epoch's metrics.
+It is a Lightning `Checkpoint` because these, alone among callbacks, are called at the end of an
+epoch after the module has collected its metrics.
 """
 
 import errno
@@ -12,40 +12,35 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from capsweep.errors import AccuracyNotReachedError, DataError
+from capsweep.errors import AccuracyNotReachedError, DataError, LeftEarlyError
 from capsweep.ledger import causes
 from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import METRICS, POINT_LOSS, POINTS
-from capsweep.model.capsules import PrimaryCapsules
-from capsweep.model.routing import Routed
-from capsweep.runtime.lightning import Callback, Checkpoint, LightningModule, Trainer
+from capsweep.runtime.lightning import Checkpoint, LightningModule, Trainer
 from capsweep.runtime.terminal import count_of
+from capsweep.training import Row, RunHooks
 from capsweep.training.module import CapsuleTask
-from capsweep.training.run_hooks import Row, RunHooks
 
 ROUNDING = 1e-9  # of 1 - error; far less than one example is of any data set
 ANEW = "begun_anew"  # key of what says that, in provenance and result
 CIRCUMSTANCES = ("code", "versions", "hardware", "implementations")
 AUTO_STEPS, POINTS_OF_EPOCH, MOST_POINTS = 50, 10, 1000
 RecordRow = Callable[[str, Row], None]  # with the name of its file
-QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 class EpochRecorder(Checkpoint):
-    """One row per epoch, and points inside it.
+    """Records a row per epoch and points inside it, and keeps the newest full state for a run that
+    is cut short, in resume.ckpt, at most every `interval` seconds.
 
-    They travel in the checkpoint, with the provenance of what trained them, so a resumed run
-    continues the same files without doubles.
+    Rows travel in the checkpoint, with the provenance of what trained them, so a resumed run
+    continues the same files without doubles. When a hook or SIGTERM ends the run early, the state
+    of that epoch is kept and LeftEarlyError is raised; after the last one a cell is rather tested.
 
     every_n_steps: between two points of an epoch; the last is at its end. See `choose_interval`.
 
@@ -58,7 +53,7 @@ class EpochRecorder(Checkpoint):
 
     digests: of the data; a checkpoint whose epochs were trained on others is refused by DataError.
 
-    earlier_seconds: how long the epochs of earlier runs took. ends_early: a hook asked for that.
+    earlier_seconds: how long the epochs of earlier runs took.
     """
 
     def __init__(
@@ -76,8 +71,8 @@ class EpochRecorder(Checkpoint):
         self.rows: list[Row] = []
         self.points: list[Row] = []
         self.earlier_seconds = 0.0
-        self.ends_early = False
-        self.started = 0.0
+        self.interval = task.config["trainer"]["checkpoint_interval"]
+        self.started, self.kept = 0.0, time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
         provenance = self.directory.read_provenance()
@@ -100,6 +95,13 @@ class EpochRecorder(Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # An earlier run may have got there already, and was cut short before its test.
         trainer.should_stop |= bool(self.rows) and is_reached(self.accuracy, self.rows[-1])
+        self.on_test_start(trainer, pl_module)
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # After Lightning has put its own handler there, which would end the cell in mid-epoch, or
+        # in its test, when the last checkpoint may be old.
+        if self.hooks.stop_flag is not None:
+            self.hooks.stop_flag.install_handler()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.started = time.monotonic()
@@ -135,8 +137,27 @@ class EpochRecorder(Checkpoint):
         }
         self.rows.append(row)
         self.record_row(METRICS, row)
-        self.ends_early = self.hooks.on_epoch(row) is True
         trainer.should_stop |= is_reached(self.accuracy, row)
+        is_asked, done = self.hooks.on_epoch(row) is True, trainer.current_epoch + 1
+        leaves = (is_asked or self.hooks.is_stopping) and done < (trainer.max_epochs or 0)
+        if leaves or time.monotonic() - self.kept >= self.interval:
+            self.keep_checkpoint(trainer)
+        if leaves:
+            raise LeftEarlyError(f"it left after {count_of(done, 'epoch')}; its checkpoint is kept")
+
+    def keep_checkpoint(self, trainer: Trainer) -> None:
+        """Renew resume.ckpt, whole or not at all."""
+        path = self.directory.resume_checkpoint
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            trainer.save_checkpoint(temporary)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)  # a full disk needs the room
+        self.directory.store_checkpoint()
+        self.kept = time.monotonic()
 
 
 def choose_interval(every_n_steps: int | str, batches: int, steps: int) -> int:
@@ -146,46 +167,6 @@ def choose_interval(every_n_steps: int | str, batches: int, steps: int) -> int:
     if isinstance(every_n_steps, int):
         return every_n_steps
     return math.ceil(max(min(AUTO_STEPS, batches / POINTS_OF_EPOCH), steps / MOST_POINTS))
-
-
-class ResumeCheckpoint(Checkpoint):
-    """Keeps the newest full state for a run that is cut short, in resume.ckpt, at most every
-    `interval` seconds.
-
-    When a hook or SIGTERM ends the run early, the state of that epoch is kept and training ends:
-    `has_left`. After the last epoch a cell is rather tested.
-    """
-
-    def __init__(self, directory: CellDirectory, interval: float, recorder: EpochRecorder) -> None:
-        self.interval, self.recorder = interval, recorder
-        self.directory, self.path = directory, directory.resume_checkpoint
-        self.last = time.monotonic()
-        self.has_left = False
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # After Lightning has put its own handler there, which would end the cell in mid-epoch, or
-        # in its test, when the last checkpoint may be old.
-        if self.recorder.hooks.stop_flag is not None:
-            self.recorder.hooks.stop_flag.install_handler()
-
-    on_test_start = on_train_start
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        ends_early = self.recorder.ends_early or self.recorder.hooks.is_stopping
-        self.has_left = ends_early and trainer.current_epoch + 1 < (trainer.max_epochs or 0)
-        trainer.should_stop = trainer.should_stop or self.has_left
-        if not self.has_left and time.monotonic() - self.last < self.interval:
-            return
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        try:
-            trainer.save_checkpoint(temporary)
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            temporary.replace(self.path)
-        finally:
-            temporary.unlink(missing_ok=True)  # a full disk needs the room
-        self.directory.store_checkpoint()
-        self.last = time.monotonic()
 
 
 def check_resumable(
@@ -257,61 +238,3 @@ def check_reached(accuracy: float | None, rows: Sequence[Mapping[str, Any]]) -> 
             f"stop_accuracy={accuracy} was not reached in {count_of(len(rows), 'epoch')} "
             f"(best {best:.4f}); raise epochs or lower stop_accuracy"
         )
-
-
-class FirstActivations(Callback):
-    """Notes the quantiles of every layer's activations in the very first training step: too silent
-    or too saturated, nothing is learned. "About half of the capsules should be active at the start"
-    (the authors of "Matrix capsules with EM routing", on their choice of first weights).
-
-    `quantiles`: layer -> quantile -> activation; nothing of layers without capsules. It looks
-    at the forward pass that the step makes anyway, and travels in the checkpoint.
-    """
-
-    def __init__(self) -> None:
-        self.quantiles: dict[str, dict[str, float]] = {}
-        self.hooks: list[RemovableHandle] = []
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"quantiles": self.quantiles}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        self.quantiles = dict(state_dict["quantiles"])
-
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        if trainer.global_step > 0:
-            return
-        for name, module in pl_module.get_submodule("network").named_modules():
-            note = partial(self._note_activations, name)
-            self.hooks.append(module.register_forward_hook(note))
-
-    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        while self.hooks:
-            self.hooks.pop().remove()
-
-    on_exception = on_train_batch_end
-
-    def _note_activations(self, name: str, module: nn.Module, _: Any, output: Any) -> None:
-        active = find_activations(module, output)
-        if active is not None:
-            self.quantiles[name] = measure_quantiles(active.detach().float())
-
-
-def find_activations(module: nn.Module, output: Any) -> Tensor | None:
-    """Of the capsules that a layer returned; None for other layers, and for the routing inside a
-    layer, which returns what the layer does.
-    """
-    if isinstance(module, PrimaryCapsules):
-        return torch.linalg.vector_norm(output, dim=-1)
-    if isinstance(output, Routed):
-        return output.act_BJ if hasattr(module, "routing") else None
-    return getattr(output, "act_BNI", None)  # layers of matrix capsules
-
-
-def measure_quantiles(active: Tensor) -> dict[str, float]:
-    """By name: q0, q10, ..., q100."""
-    # torch.quantile takes no more than 2^24 values.
-    levels = np.quantile(active.cpu().numpy(), QUANTILES).tolist()
-    return {f"q{100 * q:.0f}": value for q, value in zip(QUANTILES, levels, strict=True)}

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from capsweep.data.batches import Batch
-from capsweep.training.objective import Losses, SplitMetrics
-from capsweep.training.step import TrainingStep, list_numbers
+from capsweep.training.step import Losses, SplitMetrics, TrainingStep, list_numbers
 
 Run = Callable[[], None]
 Shape = tuple[object, ...]  # of a batch, with the types of its numbers

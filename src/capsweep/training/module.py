@@ -1,26 +1,42 @@
-"""The LightningModule: one network, one objective, metrics that stay on the device.
+"""The LightningModule: one network, one objective, metrics that stay on the device; and the Trainer
+that fits and tests it.
 
 Shape letters: B batch, N classes.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from capsweep.data.batches import Batch, EvaluationParts, seed_of
+from capsweep.config.cell import Cell
+from capsweep.config.validation import count_validation_examples
+from capsweep.data.batches import Batch, EvaluationLoader, EvaluationParts, seed_of
+from capsweep.data.images import EVALUATION_BATCH, PreparedSplits
 from capsweep.errors import NonFiniteLossError
-from capsweep.runtime.lightning import LightningModule, OptimizerLRSchedulerConfig
-from capsweep.training import build
+from capsweep.runtime.lightning import (
+    Callback,
+    LightningEnvironment,
+    LightningModule,
+    OptimizerLRSchedulerConfig,
+    Trainer,
+)
+from capsweep.training import build, devices
 from capsweep.training.graphs import StepGraphs, print_reason
-from capsweep.training.objective import Objective, SplitMetrics
-from capsweep.training.step import TrainingStep, autocast
+from capsweep.training.step import Objective, SplitMetrics, TrainingStep, autocast
 
 OFF, NO_GPU = "trainer.graphs=off", "no GPU"  # reasons for eager steps that need no line
+# Lightning asks torch for what is deprecated, and looks for an srun that starts nothing here.
+IGNORED_WARNINGS = (
+    ".*LeafSpec.*is deprecated",
+    "The `srun` command is available",
+)
 
 
 class CapsuleTask(LightningModule):
@@ -181,3 +197,52 @@ class CapsuleTask(LightningModule):
                 metrics.update(losses, part)
                 scores.append(losses.scores_BN)
         return torch.cat(scores)
+
+
+def make_task(cell: Cell) -> CapsuleTask:
+    """Return the network, its weights drawn from the seed, with its objective and optimiser.
+
+    Raises ConfigError where this node has no device for the cell.
+    """
+    config = cell.config
+    devices.prepare_device(config)
+    torch.manual_seed(seed_of(config["seed"], "weights"))
+    network = build.build_network(config, devices.choose_device(config).type)
+    objective, optimizer = build.build_objective(config), build.build_optimizer(config)
+    return CapsuleTask(network, objective, optimizer, config)
+
+
+def fit_and_test(
+    task: CapsuleTask, splits: PreparedSplits, called: list[Callback], resume: Path | None
+) -> None:
+    """Train a task, on from the checkpoint `resume` where there is one, and test it."""
+    config = task.config
+    limit = config["limit_batches"] or 1.0
+    trainer = Trainer(
+        max_epochs=config["epochs"],
+        accelerator=devices.choose_device(config).type,
+        devices=1,
+        plugins=[LightningEnvironment()],  # else Lightning would detect an unrelated Slurm job
+        callbacks=called,
+        limit_train_batches=limit,
+        limit_val_batches=limit if count_validation_examples(config["dataset"]) else 0,
+        limit_test_batches=limit,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=True,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    train = splits["train"].make_loader(config["batch_size"], config["seed"])
+    validation, test = (
+        EvaluationLoader(splits[n], EVALUATION_BATCH) for n in ("validation", "test")
+    )
+    with warnings.catch_warnings():
+        for message in IGNORED_WARNINGS:
+            warnings.filterwarnings("ignore", message=message)
+        try:
+            trainer.fit(task, train, validation, ckpt_path=resume, weights_only=True)
+        finally:  # the test, and after a failure the next cell, have the memory of the graphs
+            if task.captured is not None:
+                task.captured.release()
+        trainer.test(task, test, verbose=False)

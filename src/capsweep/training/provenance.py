@@ -12,7 +12,7 @@ from typing import Any
 from capsweep.config import code_identity, package_files
 from capsweep.config.cell import Cell
 from capsweep.tracking import content
-from capsweep.tracking.labels import Labels
+from capsweep.tracking.content import Labels
 
 PACKAGES = "torch torchvision pytorch-lightning torchmetrics hydra-core numpy h5py ray wandb"
 # Overrides that say where it ran: they decide no number, and a published ledger tells nobody.

@@ -1,20 +1,36 @@
-"""What a cell costs: the size of its network, computed, and the times of its steps, measured."""
+"""What a cell costs: the size of its network, computed; the time of its steps, measured by a
+calibration: a few real training steps that leave nothing behind.
 
-import hashlib
+Drivers import this: torch is imported where it is used.
+"""
+
+import gc
 import importlib.metadata
 import json
+import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from itertools import cycle, islice
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
-from capsweep.config import code_identity, validation
+from capsweep.config import code_identity
+from capsweep.config.cell import Cell
+from capsweep.config.places import Places
 from capsweep.errors import ConfigError
-from capsweep.storage import disk_cache
+from capsweep.ledger.records import Measurement
+from capsweep.storage.checked import compute_once
+
+if TYPE_CHECKING:
+    from capsweep.data.batches import BatchLoader
+    from capsweep.training.graphs import StepGraphs
+    from capsweep.training.module import CapsuleTask
 
 LABELS = "labels_per_image"
-# What a routing's `votes_kind` means.
-KINDS = {"Votes": "vector capsules", "ConvolutionalVotes": "matrix capsules"}
+STEPS, WARM_UP = 20, 3  # of a calibration
+BUSY = 4.0  # seconds of steps on a GPU at least: NVML tells how busy it was in the last one
 
 
 @dataclass(frozen=True)
@@ -26,40 +42,6 @@ class Size:
 
     parameters: int
     flops: int
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """Holds what a cell's shape costs on some hardware, as some steps of it measured.
-
-    Attributes:
-        shape: `Cell.shape`.
-        hardware: where it ran.
-        seconds_per_step: of training.
-        evaluation_seconds_per_image: of testing.
-        startup_seconds: before the first step.
-        peak_memory_bytes: "process" and "gpu", None where unknown; of a GPU, all that a process
-            takes of it, its context included.
-        utilisation: of the GPU, 0..1.
-        device_memory_bytes: what the GPU has.
-        steps: how many were timed.
-    """
-
-    shape: str
-    hardware: str
-    seconds_per_step: float
-    evaluation_seconds_per_image: float
-    startup_seconds: float
-    peak_memory_bytes: dict[str, int | None]
-    utilisation: float | None
-    device_memory_bytes: int | None
-    steps: int
-
-    @property
-    def name(self) -> str:
-        """The file of the ledger that holds it."""
-        digest = hashlib.sha256(self.hardware.encode()).hexdigest()[:8]
-        return f"measurements/{self.shape}-{digest}.json"
 
 
 @dataclass(frozen=True)
@@ -94,7 +76,7 @@ def network_size(config: Mapping[str, Any]) -> Size:
             "flops": sum(layer.flops for layer in layers),
         }
 
-    return Size(**disk_cache.compute_once("sizes", _cache_key(config), measure))
+    return Size(**compute_once("sizes", _cache_key(config), measure))
 
 
 def measure_layers(config: Mapping[str, Any]) -> list[Layer]:
@@ -127,7 +109,7 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from capsweep.model.routing import use_references
+    from capsweep.model.routing import find_layers
     from capsweep.training import build
 
     build.check_targets(config)
@@ -138,7 +120,8 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
     running = [""]  # the names of the modules whose forward runs, the innermost last
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         network = build.build_network(config)
-        use_references(network)  # FLOPs do not depend on the implementation
+        for layer in find_layers(network):
+            layer.impl = "reference"  # FLOPs do not depend on the implementation
         names = {module: name for name, module in network.named_modules()}
 
         def enter_module(module: Any, *_: Any) -> None:
@@ -168,8 +151,100 @@ def _cache_key(config: Mapping[str, Any]) -> str:
     """All that decides the size, and whether the network can be built."""
     libraries = ("torch", "torchvision", "pytorch-lightning")  # a `_target_` may be theirs
     code = [code_identity.hash_package(), *map(importlib.metadata.version, libraries)]
-    targets = sorted(str(target) for _, target in validation.find_targets(config))
+    targets = sorted(str(target) for _, target in code_identity.find_targets(config))
     fused = config["optim"]["optimizer"]["_target_"], config["trainer"]["fused_optimizer"]
     dataset = [config["dataset"].get(key) for key in ("image_shape", "num_classes", LABELS)]
     decides = [code, config["model"], config["routing"], dataset, targets, fused]
     return json.dumps(decides, sort_keys=True)
+
+
+def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
+    """Train the cell's own network on its own data for `steps` timed steps, after a warm-up; on a
+    GPU for BUSY seconds at least.
+
+    Random state and thread count are as before, memory is freed; nothing is written. Raises
+    ConfigError, before all else, for a `_target_` that may not be called.
+    """
+    from capsweep.runtime.lightning import isolate_rng
+    from capsweep.training import build
+    from capsweep.training.devices import using_threads
+
+    build.check_targets(cell.config)
+    with isolate_rng(), using_threads(cell.config["trainer"]["threads"]):
+        try:
+            return _measure_steps(cell, places, steps)
+        finally:
+            gc.collect()
+
+
+def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
+    import torch
+
+    from capsweep.data.batches import EvaluationLoader
+    from capsweep.data.images import EVALUATION_BATCH
+    from capsweep.training import build, devices, module, provenance
+
+    devices.start_memory_peak()
+    started = time.perf_counter()
+    config, device = cell.config, devices.choose_device(cell.config)
+    if device.type == "cpu":
+        devices.keep_freed_memory()
+    task = module.make_task(cell).to(device)
+    parts = build.load_splits(config, str(places.data), device)
+    train = parts["train"].make_loader(config["batch_size"], config["seed"])
+    startup = time.perf_counter() - started
+    captured = task.make_graphs(task.make_optimizer(task.network))
+    seconds = _time_training(task, captured, train, steps)
+    utilisation, total = None, None
+    if device.type == "cuda":
+        with suppress(ModuleNotFoundError, RuntimeError):  # without NVIDIA's bindings
+            utilisation = torch.cuda.utilization(device) / 100
+        total = torch.cuda.get_device_properties(device).total_memory
+    evaluation_seconds = _time_evaluation(task, EvaluationLoader(parts["test"], EVALUATION_BATCH))
+    memory = devices.read_memory_peak()
+    if device.type == "cuda":  # with the graphs, which are there when a cell is validated
+        memory["gpu"] = devices.read_taken_memory()
+    return Measurement(
+        shape=cell.shape,
+        hardware=provenance.name_hardware(),
+        seconds_per_step=median(seconds),
+        evaluation_seconds_per_image=evaluation_seconds,
+        startup_seconds=startup,
+        peak_memory_bytes=memory,
+        utilisation=utilisation,
+        device_memory_bytes=total,
+        steps=len(seconds),
+    )
+
+
+def _time_training(
+    task: "CapsuleTask", captured: "StepGraphs", loader: "BatchLoader", steps: int
+) -> list[float]:
+    """Return the seconds of each step after the warm-up, the device's work included."""
+    margin = task.objective.margin_at(0, 1)
+    task.train()
+    least = BUSY if task.device.type == "cuda" else 0.0
+    seconds: list[float] = []
+    batches = iter(cycle(islice(loader, steps)))
+    while len(seconds) < WARM_UP + steps or sum(seconds[WARM_UP:]) < least:
+        begun = time.perf_counter()
+        float(captured.train(next(batches), margin))  # waits for the device
+        seconds.append(time.perf_counter() - begun)
+    return seconds[WARM_UP:]
+
+
+def _time_evaluation(task: "CapsuleTask", loader: "BatchLoader") -> float:
+    """Return seconds per image of a batch, the second time: what only the first one prepares is not
+    counted.
+    """
+    import torch
+
+    batch, seconds = next(iter(loader)), 0.0
+    task.eval()
+    for _ in range(2):
+        begun = time.perf_counter()
+        with torch.no_grad():
+            task.test_step(batch, 0)
+        task.test_metrics.compute("test")  # waits for the device
+        seconds = time.perf_counter() - begun
+    return seconds / len(batch.labels)

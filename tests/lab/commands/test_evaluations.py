@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from capsweep import cli
-from capsweep.config import places
 from capsweep.lab.evaluation.checkpoint import CellLoader
-from capsweep.lab.evaluation.sweep_cells import SweepCells
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.statistics.examples import find_wrong
 from capsweep.sweep import expand, spec
@@ -94,7 +92,7 @@ def test_a_table_of_members_single_error_and_ensemble_is_printed_and_written(
     together = "0.00 % (0 of 4) [0.00, 48.99]"
     assert capsnet == ["capsnet", "digits", "3/3", "25.00 %", together, PUBLISHED]
     for note in (
-        "missing: cnn · digits: seed 0: missing; seed 2: OutOfMemoryError: 3 GiB too much.",
+        "failed: cnn · digits: OutOfMemoryError: 3 GiB too much.",
         "stale: all that are finished: 4 cells made by other code",
         "published: a paper.",
     ):
@@ -125,14 +123,11 @@ def test_a_member_whose_scores_are_not_finite_is_named(
 def test_a_cell_of_two_arms_counts_once_in_a_field(sweep: Path, storage: Path) -> None:
     again = 'again: {fixed: [model=cnn_small, "model.hidden=8"]}'
     sweep.write_text(SWEEP.replace("table: {rows: [arm]", f"  {again}\ntable: {{rows: [model]"))
-    loaded = spec.load(str(sweep))
-    points = expand.expand_sweep(loaded)
     for seed in (0, 1):
         store_cell(storage, list_points(sweep)["cnn", seed], RIGHT)
-    resolved = places.resolve(points[0].cell.config["places"])
-    cells = SweepCells(loaded, points, Ledger(str(storage / "ledger")), resolved)
-    values = [seeds for _, seeds in cells.evaluate_points(lambda point: point.seed)]
-    assert values == [[0, 1], []]
+    assert evaluate("ensemble", sweep, storage) == 0
+    rows = read_rows(storage / "reports" / "three" / "ensemble.md")
+    assert [row[2] for row in rows] == ["2/3", "0/3"]
 
 
 def test_accuracy_falls_under_attack_and_every_cell_has_a_file(

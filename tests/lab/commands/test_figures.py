@@ -12,10 +12,7 @@ from trained_cells import TINY_MATRIX, finish
 from capsweep import cli
 from capsweep.config import compose
 from capsweep.config.cell import Cell
-from capsweep.lab.commands.eval.figures import FIGURES
-from capsweep.lab.evaluation import figures
 from capsweep.ledger.ledger import folder_of
-from capsweep.report.cells import name_kind
 
 TWO = ["dataset=multimnist", "dataset.source=digits", "dataset.batches.test_examples=200"]
 SHORT = ["epochs=1", "limit_batches=1"]
@@ -155,14 +152,6 @@ def test_a_wrong_option_is_named_with_status_2(
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_every_figure_is_a_module_and_a_kind_of_its_own_on_pages() -> None:
-    files = {path.stem for path in Path(figures.__file__).parent.glob("[!_]*.py")}
-    assert {name.replace("-", "_") for name in FIGURES} == files
-    for name in (*FIGURES, "worst-examples"):
-        for ending in ("", "-class0", "-iterations10-first20", "-R-squared-12-0.05-example0"):
-            assert name_kind(f"{name}{ending}.png") == name
-
-
 DECODERS = """\
 question: Does a decoder help?
 base: [epochs=1, limit_batches=2, batch_size=16, trainer.accelerator=cpu, logger=csv]
@@ -199,4 +188,4 @@ def test_a_row_gets_the_figure_of_its_first_seed_once_and_the_page_shows_it(
     (line,) = capsys.readouterr().err.splitlines()  # one fault of both
     assert line.startswith(f"error: reconstructions: {drawn.parents[1].name}: DamageError: ")
     assert cli.main([*words[:-1], "portraits"]) == 2
-    assert "--only: portraits: no such figure; have reconstr" in capsys.readouterr().err
+    assert "--only: must be of reconstructions, " in capsys.readouterr().err

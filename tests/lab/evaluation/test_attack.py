@@ -3,6 +3,7 @@ what an attack may change of plain and of standardised images.
 """
 
 import weakref
+from argparse import Namespace
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -21,7 +22,6 @@ from capsweep.lab.evaluation import attack
 from capsweep.lab.evaluation.attack import (
     OWN,
     UNIT,
-    Aim,
     Attack,
     AttackCount,
     ThreatModel,
@@ -33,7 +33,6 @@ from capsweep.model.capsules import NetworkOutput
 CLASSES, SIDE, COUNT = 4, 5, 12
 METHODS = ("fgsm", "bim", "pgd")
 ALL = slice(0, 6)
-INFINITY = float("inf")
 
 
 class Linear(nn.Module):
@@ -42,14 +41,13 @@ class Linear(nn.Module):
     def __init__(self, classes: int = CLASSES) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(0)
-        weight_NE = torch.randn((classes, SIDE * SIDE), generator=generator)
-        self.weight_NE = nn.Parameter(weight_NE)
+        self.weight_NE = torch.randn((classes, SIDE * SIDE), generator=generator)
 
     def forward(self, images_BCHW: Tensor) -> NetworkOutput:
         return NetworkOutput(images_BCHW.flatten(1) @ self.weight_NE.T)
 
 
-def make_model(network: nn.Module, low: float = -INFINITY, high: float = INFINITY) -> ThreatModel:
+def make_model(network: nn.Module, low: float = -torch.inf, high: float = torch.inf) -> ThreatModel:
     """Images between 0 and 1, of the classes that the network sees in them."""
     generator = torch.Generator().manual_seed(1)
     images_BCHW = torch.rand((COUNT, 1, SIDE, SIDE), generator=generator)
@@ -65,21 +63,22 @@ def make_attack(
     restarts: int = 3,
     targeted: bool = False,
 ) -> Attack:
-    return attack.make_attack(method, eps, targeted, steps, restarts)
+    options = Namespace(steps=steps, restarts=restarts, targeted=targeted)
+    return attack.make_attack(method, eps, options, seed=0)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_two_linear_logits_move_by_eps_times_the_norm_of_their_difference(method: str) -> None:
     network = Linear(classes=2)
     model = make_model(network)
-    weight_NE = network.weight_NE.detach()
-    towards_BE = torch.sign(weight_NE[1 - model.labels_B] - weight_NE[model.labels_B])
-    for aim in (Aim(model.labels_B, False), Aim(1 - model.labels_B, True)):
+    weight_NE = network.weight_NE
+    towards_BE = torch.sign(weight_NE[1 - model.classes_B] - weight_NE[model.classes_B])
+    for aimed in (model, replace(model, classes_B=1 - model.classes_B, targeted=True)):
         one = make_attack(method, 0.05)
-        moved = attack.perturb_images(network, model, one, model.images_BCHW, aim)
+        moved = attack.perturb_images(network, aimed, one, model.images_BCHW)
         moved_BE = (moved - model.images_BCHW).flatten(1)
         torch.testing.assert_close(moved_BE, 0.05 * towards_BE, atol=1e-6, rtol=0)
-    logit_BN = network(model.images_BCHW).scores_BN.detach()
+    logit_BN = network(model.images_BCHW).scores_BN
     margin_B = (logit_BN[:, 0] - logit_BN[:, 1]).abs() / (weight_NE[0] - weight_NE[1]).abs().sum()
     for eps in (0.01, 0.05, 0.1):
         count = attack.count_successes(network, model, make_attack(method, eps), first=0)
@@ -93,13 +92,10 @@ def test_images_stay_in_the_ball_and_within_the_bounds(
     method: str, eps: float, steps: int, is_target: bool
 ) -> None:
     network = Linear()
-    model = make_model(network, 0.0, 1.0)
+    model = replace(make_model(network, 0.0, 1.0), targeted=is_target)
     one = make_attack(method, eps, steps=steps)
     start = attack.draw_start(model, one, first=0, restart=0)
-    for images in (
-        start,
-        attack.perturb_images(network, model, one, start, Aim(model.labels_B, is_target)),
-    ):
+    for images in (start, attack.perturb_images(network, model, one, start)):
         assert float((images - model.images_BCHW).abs().max()) <= eps + 1e-6
         assert float(images.min()) >= 0
         assert float(images.max()) <= 1
@@ -130,13 +126,13 @@ def test_more_restarts_never_succeed_less_often(targeted: bool, eps: float) -> N
 def test_images_that_are_wrong_already_and_those_without_a_gradient_are_counted() -> None:
     network = Linear()
     model = make_model(network)
-    wrong = replace(model, labels_B=(model.labels_B + 1) % CLASSES)
+    wrong = replace(model, classes_B=(model.classes_B + 1) % CLASSES)
     assert attack.count_successes(network, wrong, make_attack(eps=1e-6), 0).successes == COUNT
 
     def constant(images_BCHW: Tensor) -> NetworkOutput:
         return NetworkOutput(0 * images_BCHW.flatten(1)[:, :CLASSES])
 
-    first = replace(model, labels_B=torch.zeros(COUNT, dtype=torch.int64))
+    first = replace(model, classes_B=torch.zeros(COUNT, dtype=torch.int64))
     assert attack.count_successes(constant, first, make_attack(), 0) == AttackCount(0, COUNT, COUNT)
 
 
@@ -169,7 +165,8 @@ def test_one_batch_is_attacked_at_a_time(
     monkeypatch.setattr(attack, "make_threat_model", make)
     config, test = {"seed": 0, "precision": "32"}, ShiftedImages(examples, "test", 1)
     cell = TrainedCell("cell", config, network, test)
-    ((_, content),) = attack.attack_cell(cell, None, {"pgd": [make_attack("pgd")]}, None)
+    options = {"method": ["pgd"], "eps": [0.1], "steps": 10, "restarts": 3, "examples": None}
+    ((_, content),) = attack.attack_cell(cell, None, Namespace(**options, targeted=False))
     assert (content["attacks"][0]["tries"], most) == (3 * COUNT, 1)
 
 
@@ -206,7 +203,7 @@ def test_standardised_images_are_changed_within_their_own_range(examples: Labell
     torch.testing.assert_close(brightest.amax(dim=1).double(), white, atol=1e-5, rtol=0)
     assert torch.equal(brightest.amax(dim=1), brightest.amin(dim=1))
     some = model.select_images(torch.tensor([4, 1]))
-    assert some.labels_B.tolist() == [4, 1]
+    assert some.classes_B.tolist() == [4, 1]
     assert torch.equal(some.high, model.high[[4, 1]])
 
 

@@ -1,9 +1,10 @@
-"""Entropies of couplings, by hand and by law.
+"""Couplings of a layer: entropies and measures by hand and by law.
 
 Shape letters: B images, M parent positions, L children below one, J parent types.
 """
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,37 +15,35 @@ from laws import at_most_examples
 from torch import Tensor
 from trained_cells import make_routed
 
-from capsweep.lab.evaluation.children import Children
-from capsweep.lab.evaluation.figures.couplings import describe_figure, measure
+from capsweep.lab.evaluation.couplings import (
+    Children,
+    LayerMeasures,
+    divide_by_sum,
+    measure_layers,
+)
 from capsweep.model import convolution
 from capsweep.model.routing import CouplingRule, ReceptiveFields, coupling_softmax
 
 GRID = convolution.PositionGrid(5, 6, first=0, step=1)
 TYPES, PARENTS = 2, 3
 NORMS = ("all", "types", "positions")
+SOFTMAX = CouplingRule()
+EQUAL, FIRST, SECOND = [0.5, 0.5], [1.0, 0.0], [0.0, 1.0]
 
 
-def below_kernels(stride: int) -> ReceptiveFields:
-    """A 5x6 grid below kernels of 3x3; with stride 2 the last column has no parent."""
-    return ReceptiveFields(
-        torch.tensor(convolution.list_fields(GRID, 3, stride)), GRID.num_positions
-    )
+def make_children(rule: CouplingRule, stride: int | None) -> Children:
+    """Children of three parents. stride None: four at one position; else children of two types on a
+    5x6 grid, below kernels of 3x3; with stride 2 the last column has no parent.
+    """
+    if stride is None:
+        return Children(rule, None, (1, 4, PARENTS))
+    positions = torch.tensor(convolution.list_fields(GRID, 3, stride))
+    fields = ReceptiveFields(positions, GRID.num_positions)
+    return Children(rule, fields, (len(positions), 9 * TYPES, PARENTS))
 
 
-def convolutional(division: CouplingRule, stride: int = 1) -> Children:
-    """Children of two types, parents of three."""
-    fields = below_kernels(stride)
-    return Children(division, fields, (len(fields.child_MK), 9 * TYPES, PARENTS))
-
-
-def dense(division: CouplingRule) -> Children:
-    """Four children of three parents."""
-    return Children(division, None, (1, 4, PARENTS))
-
-
-def shared(children: Children, logit_BMLJ: Tensor) -> Tensor:
+def share(rule: CouplingRule, children: Children, logit_BMLJ: Tensor) -> Tensor:
     """As routing divides them."""
-    rule = children.rule
     return coupling_softmax(logit_BMLJ, children.fields, rule.norm, rule.none_of_the_above)
 
 
@@ -63,30 +62,28 @@ def shared(children: Children, logit_BMLJ: Tensor) -> Tensor:
         ),
     ],
 )
-def test_by_hand_where_all_parents_stand_at_one_position(
+def test_entropies_by_hand_where_all_parents_stand_at_one_position(
     nowhere: bool, couplings: list, expected: list[float]
 ) -> None:
-    children = dense(CouplingRule(none_of_the_above=nowhere))
+    children = make_children(CouplingRule(none_of_the_above=nowhere), None)
     assert children.num_choices.tolist() == [PARENTS + nowhere] * 4
-    entropies = children.measure_entropies(torch.tensor(couplings)[None, None])
+    entropies, _ = children.measure(torch.tensor(couplings)[None, None])
     np.testing.assert_allclose(entropies, [expected], atol=1e-7)
 
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("nowhere", [False, True])
-@pytest.mark.parametrize("stride", [1, 2])
-def test_equal_couplings_have_the_entropy_of_the_control(
-    norm: str, nowhere: bool, stride: int
+@pytest.mark.parametrize("stride", [None, 1, 2])
+def test_equal_couplings_have_the_entropy_of_the_control_and_no_polarisation(
+    norm: str, nowhere: bool, stride: int | None
 ) -> None:
-    for children in (
-        dense(CouplingRule(norm, nowhere)),
-        convolutional(CouplingRule(norm, nowhere), stride),
-    ):
-        equal = shared(children, torch.zeros(2, *children.shape, dtype=torch.float64))
-        control_G = np.log(children.num_choices[children.has_choice])
-        found = children.measure_entropies(equal)
-        assert found.shape == (2, len(control_G))
-        np.testing.assert_allclose(found, np.stack([control_G, control_G]), atol=1e-12)
+    rule = CouplingRule(norm, nowhere)
+    children = make_children(rule, stride)
+    equal = share(rule, children, torch.zeros(2, *children.shape, dtype=torch.float64))
+    control_G = np.log(children.num_choices[children.has_choice])
+    entropies, polarisation = children.measure(equal)
+    np.testing.assert_allclose(entropies, np.stack([control_G, control_G]), atol=1e-12)
+    np.testing.assert_allclose(polarisation, 0, atol=1e-12)
 
 
 @at_most_examples(40)
@@ -94,56 +91,118 @@ def test_equal_couplings_have_the_entropy_of_the_control(
     seed=st.integers(0, 2**32 - 1),
     norm=st.sampled_from(NORMS),
     nowhere=st.booleans(),
-    stride=st.sampled_from([1, 2]),
+    stride=st.sampled_from([None, 1, 2]),
     scale=st.sampled_from([0.0, 1e-3, 1.0, 30.0, 1e4]),
 )
 def test_an_entropy_is_between_none_and_that_of_equal_couplings(
-    seed: int, norm: str, nowhere: bool, stride: int, scale: float
+    seed: int, norm: str, nowhere: bool, stride: int | None, scale: float
 ) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    for children in (
-        dense(CouplingRule(norm, nowhere)),
-        convolutional(CouplingRule(norm, nowhere), stride),
-    ):
-        logit_BMLJ = scale * torch.randn(2, *children.shape, generator=generator)
-        found = children.measure_entropies(shared(children, logit_BMLJ))
-        assert np.isfinite(found).all()
-        assert (found >= 0).all()
-        assert (found <= np.log(children.num_choices[children.has_choice])).all()
+    rule, generator = CouplingRule(norm, nowhere), torch.Generator().manual_seed(seed)
+    children = make_children(rule, stride)
+    logit_BMLJ = scale * torch.randn(2, *children.shape, generator=generator)
+    entropies, _ = children.measure(share(rule, children, logit_BMLJ))
+    assert np.isfinite(entropies).all()
+    assert (entropies >= 0).all()
+    assert (entropies <= np.log(children.num_choices[children.has_choice])).all()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_strongest_parent_is_sought_where_a_child_divides_itself(norm: str) -> None:
+    """Three child positions of two types, below two positions, of three types."""
+    fields = ReceptiveFields(torch.tensor([[0, 1], [1, 2]]), 3)
+    children = Children(CouplingRule(norm), fields, (2, 4, 3))
+    logit_BMLJ = torch.randn(5, 2, 4, 3, generator=torch.Generator().manual_seed(0))
+    largest_BE = children.mark_largest(coupling_softmax(logit_BMLJ, fields, norm))
+    # One for each distribution: of 3 positions and 2 types, at 4 places, or of 3 types of parents.
+    distributions = {"all": 3 * 2, "types": 4 * 2, "positions": 3 * 2 * 3}[norm]
+    assert largest_BE.sum(dim=1).tolist() == [distributions] * 5
+    largest_BMLJ = largest_BE.view_as(logit_BMLJ)
+    middle_BKIJ = torch.stack([logit_BMLJ[:, 0, 2:], logit_BMLJ[:, 1, :2]], dim=1)
+    marked_BKIJ = torch.stack([largest_BMLJ[:, 0, 2:], largest_BMLJ[:, 1, :2]], dim=1)
+    over = {"all": (1, 3), "types": (3,), "positions": (1,)}[norm]
+    torch.testing.assert_close(marked_BKIJ, middle_BKIJ == middle_BKIJ.amax(over, keepdim=True))
+
+
+def measure_by_hand(
+    images: list, rule: CouplingRule | None = SOFTMAX, active: float = 1.0, **own: bool
+) -> dict[str, float | None]:
+    """Of couplings [B, L, J] that are added an image at a time; all parents stand at one
+    position.
+    """
+    coupling_BMLJ = torch.tensor(images)[:, None]
+    layer = SimpleNamespace(routing=SimpleNamespace(coupling_rule=rule, **own))
+    measures = LayerMeasures(layer, coupling_BMLJ.shape[1:])
+    for image_BMLJ in coupling_BMLJ.split(1):
+        measures.add_images(image_BMLJ, torch.tensor([[0.0, active]]))
+    return measures.summarise()
 
 
 @pytest.mark.parametrize(
-    ("override", "shares"),
-    [("seed=0", 10), ("routing.none_of_the_above=true", 11), ("routing=em", 10)],
+    ("images", "entropy", "polarisation", "variety", "trees"),
+    [
+        ([[EQUAL, EQUAL]] * 4, 1.0, 0.0, None, 0.25),
+        ([[FIRST, SECOND]] * 4, 0.0, 1.0, 0.0, 0.25),
+        ([[FIRST, FIRST], [SECOND, SECOND]] * 2, 0.0, 1.0, 1.0, 0.5),
+        ([[FIRST, FIRST], [FIRST, SECOND]], 0.0, 1.0, 0.5, 1.0),
+        ([[EQUAL, FIRST], [EQUAL, FIRST]], 0.5, 0.5, 0.0, 0.5),
+        ([[[1.0], [1.0]]], None, None, None, 1.0),  # no choice
+    ],
 )
-def test_the_first_iteration_of_a_network_is_the_control(override: str, shares: int) -> None:
-    cell = make_routed(["model=capsnet_small", override], 3, 2)
-    layers = measure(cell)
-    assert list(layers) == ["classes"]
-    arrays = layers["classes"].collect_arrays()
-    assert tuple(arrays["parents"]) == (shares, shares)
-    assert arrays["nats.mean"][0] == pytest.approx(arrays["control"])
-    assert arrays["share.mean"][0] == pytest.approx(1)
-    assert arrays["share.mean"][1] < 1
-    assert arrays["share.quantiles"].shape == (5, 2)
-    assert (np.diff(arrays["share.quantiles"], axis=0) >= 0).all()
-    assert f"{shares} to {shares} shares by place" in describe_figure(layers, cell)
+def test_measures_by_hand(
+    images: list,
+    entropy: float | None,
+    polarisation: float | None,
+    variety: float | None,
+    trees: float,
+) -> None:
+    found = measure_by_hand(images)
+    expected = {"entropy": entropy, "polarisation": polarisation, "variety": variety}
+    assert found == pytest.approx(expected | {"trees": trees, "dead": 0.5})
 
 
-@pytest.mark.parametrize("variant", ["em", "dynamic"])
-def test_every_layer_of_a_matrix_network_has_its_own_control(variant: str) -> None:
-    cell = make_routed(["model=matrix_capsnet_tiny", f"routing={variant}"], 2, 2)
-    layers = measure(cell)
-    assert list(layers) == ["capsules.0", "capsules.1", "classes"]
-    for name, layer in layers.items():
-        module = cell.layers[name]
-        types = module.weight_KIJSS.shape[2]
-        counts = torch.bincount(module.child_MK.flatten(), minlength=module.num_child_positions)
-        expected = float((counts[counts > 0] * types).double().log().mean())
-        if name == "classes":
-            expected = math.log(10)
-        spreads = layer.summarise()
-        assert layer.control == pytest.approx(expected)
-        assert spreads["nats"].mean[0] == pytest.approx(expected)
-        assert spreads["share"].mean[0] == pytest.approx(1)
-        assert spreads["share"].mean[1] < 1
+def test_a_parent_is_dead_below_our_threshold_where_parents_have_activations() -> None:
+    assert measure_by_hand([[EQUAL]], active=0.011)["dead"] == 0.5
+    assert measure_by_hand([[EQUAL]], active=0.009)["dead"] == 1.0
+    assert measure_by_hand([[EQUAL]], has_activations=False)["dead"] is None
+
+
+def test_couplings_without_a_sum_are_divided_by_it() -> None:
+    coupling_BMLJ = torch.tensor([[3.0, 1.0], [-1.0, 2.0], [0.0, -1.0]])[None, None]
+    expected = torch.tensor([[0.75, 0.25], [0.0, 1.0], [0.5, 0.5]])[None, None]
+    torch.testing.assert_close(divide_by_sum(coupling_BMLJ), expected)
+    found = measure_by_hand([[[3.0, 1.0]]], rule=None)
+    nats = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert found["entropy"] == pytest.approx(nats / math.log(2))
+    assert found["polarisation"] == pytest.approx(0.5)
+
+
+def test_what_no_parent_gets_is_a_choice() -> None:
+    rule = CouplingRule(none_of_the_above=True)
+    assert measure_by_hand([[[1 / 3, 1 / 3]]], rule)["entropy"] == pytest.approx(1)
+    assert measure_by_hand([[[0.0, 0.0]]], rule)["polarisation"] == pytest.approx(1)
+
+
+SMALL = "model=capsnet_small"
+LINEAR = ("model.head=linear", "loss=cross_entropy", "loss.reconstruction.weight=0")
+MATRIX_LAYERS = ["capsules.0", "capsules.1", "classes"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "layers", "dead"),
+    [
+        ((SMALL, "routing=inverted_attention", *LINEAR), ["classes"], False),
+        ((SMALL, "routing=self_attention"), ["classes"], True),
+        ((SMALL, "routing.normaliser=max_min"), ["classes"], True),
+        (("model=matrix_capsnet_tiny", "routing=variational_bayes"), MATRIX_LAYERS, True),
+    ],
+)
+def test_every_layer_of_every_variant_is_measured(
+    overrides: tuple[str, ...], layers: list[str], dead: bool
+) -> None:
+    found = measure_layers(make_routed(overrides, 5))
+    assert list(found) == layers
+    for layer in found.values():
+        measures = layer.summarise()
+        assert (measures.pop("dead") is not None) == dead
+        assert all(value is not None and 0 <= value <= 1 for value in measures.values())
+    assert found["classes"].largest_J.shape == (10,)  # activations: no trace has them

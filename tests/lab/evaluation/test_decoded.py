@@ -12,15 +12,12 @@ from trained_cells import trained
 
 from capsweep.config.cell import Cell
 from capsweep.errors import NotApplicableError, UserError
-from capsweep.lab.evaluation import decoded
 from capsweep.lab.evaluation.checkpoint import TrainedCell
-from capsweep.lab.evaluation.decoded import Columns
-from capsweep.lab.evaluation.figures import segmentation
-from capsweep.ledger.ledger import Predictions
-from capsweep.training.objective import Objective
+from capsweep.lab.evaluation.figures import decoded
+from capsweep.training.step import Objective
 
 SHORT = ("epochs=1", "limit_batches=1")
-TWO = ("epochs=1", "dataset=multimnist", "dataset.source=digits")
+TWO = ("dataset=multimnist", "dataset.source=digits")
 OPTIONS = Namespace(correct=3, failures=2)
 MakeCell = Callable[..., Cell]
 
@@ -38,17 +35,16 @@ def test_examples_are_those_of_the_test_and_say_what_they_said(
 ) -> None:
     network, stored = trained(small_cell(*SHORT))
     places = [359, 4, 4, 17]
-    examples = decoded.ask_network(network, stored, places)
-    assert examples.labels_KL[:, 0].tolist() == stored[1][places].tolist()
-    assert sorted([*examples.correct, *examples.failures]) == [0, 1, 2, 3]
-    assert examples.pose_KJD.shape == (4, 10, 16)
-    np.testing.assert_allclose(examples.pose_KJD.norm(dim=2).numpy(), stored[0][places], atol=1e-5)
+    arrays, pose_KJD = decoded.ask_network(network, stored, places)
+    assert arrays["labels"][:, 0].tolist() == stored[1][places].tolist()
+    np.testing.assert_allclose(pose_KJD.norm(dim=2).numpy(), stored[0][places], atol=1e-5)
     with pytest.raises(NotApplicableError, match="has 1 label; segmentation needs"):
         decoded.draw_columns(network, stored, OPTIONS, 2)
-    altered_MN, label = stored[0].copy(), stored[1][17]
-    altered_MN[17, label if 3 in examples.failures else (label + 1) % 10] = 9
     with pytest.raises(NotApplicableError, match="no such examples; ask for --correct"):
-        decoded.ask_network(network, stored, [])
+        decoded.draw_columns(network, stored, Namespace(correct=0, failures=0), 1)
+    altered_MN, label = stored[0].copy(), stored[1][17]
+    is_right = arrays["predictions"][3, 0] == label
+    altered_MN[17, (label + 1) % 10 if is_right else label] = 9
     with pytest.raises(UserError, match=f"{network.name}: .* 1 of 4 test examples otherwise"):
         decoded.ask_network(network, (altered_MN, stored[1]), places)
 
@@ -62,48 +58,40 @@ def draw_labels(network: TrainedCell, places_K: np.ndarray) -> np.ndarray:
     return losses.drawn_BLCHW.numpy()[places_K]
 
 
-def check_columns(network: TrainedCell, stored: Predictions, columns: Columns) -> None:
+@pytest.mark.parametrize(
+    ("overrides", "classes"), [((), 1), ((*TWO, "dataset.batches.test_examples=500"), 2)]
+)
+def test_columns_are_what_training_drew_of_labels_and_then_of_predictions(
+    small_cell: MakeCell, overrides: tuple[str, ...], classes: int
+) -> None:
     """Three correct examples, then two failures from labels and from predictions."""
-    examples, of_labels = columns.examples, [0, 1, 2, 3, 5]
-    labels_ML = stored[1].reshape(len(stored[1]), -1)
-    said_ML = np.argsort(-stored[0], axis=1)[:, : labels_ML.shape[1]]
+    network, stored = trained(small_cell("epochs=1", *overrides))
+    arrays, text = decoded.draw_columns(network, stored, OPTIONS, classes)
+    places_K, labels_KL, drawn_KLCHW = (arrays[k] for k in ("places", "labels", "reconstructions"))
+    labels_ML, of_labels = stored[1].reshape(len(stored[1]), -1), [0, 1, 2, 3, 5]
+    said_ML = np.argsort(-stored[0], axis=1)[:, :classes]
     right_M = (np.sort(said_ML, axis=1) == np.sort(labels_ML, axis=1)).all(axis=1)
     assert right_M.sum() >= 3, "the network of this test has learnt too little"
-    assert examples.places_K[:3].tolist() == np.flatnonzero(right_M)[:3].tolist()
-    assert examples.places_K[3:].tolist() == np.flatnonzero(~right_M)[:2].repeat(2).tolist()
-    assert (examples.labels_KL == labels_ML[examples.places_K]).all()
-    assert (columns.from_KL[of_labels] == examples.labels_KL[of_labels]).all()
-    assert (columns.from_KL[[4, 6]] == examples.predictions_KL[[4, 6]]).all()
-    assert columns.failures == [3, 5]
-    drawn = draw_labels(network, examples.places_K)
-    np.testing.assert_allclose(columns.drawn_KLCHW[of_labels], drawn[of_labels], atol=1e-6)
-    assert np.abs(columns.drawn_KLCHW[3::2] - columns.drawn_KLCHW[4::2]).max() > 1e-3
-    text = f"the first 3 of {right_M.sum()} examples that are classified correctly"
-    assert text in columns.describe_examples()
-
-
-def test_columns_are_what_training_drew_of_labels_and_then_of_predictions(
-    small_cell: MakeCell,
-) -> None:
-    network, stored = trained(small_cell("epochs=1"))
-    check_columns(network, stored, decoded.draw_columns(network, stored, OPTIONS, 1))
-
-
-def test_of_two_digits_both_are_drawn(
-    small_cell: MakeCell,
-) -> None:
-    network, stored = trained(small_cell(*TWO, "dataset.batches.test_examples=500"))
-    check_columns(network, stored, decoded.draw_columns(network, stored, OPTIONS, 2))
-    with pytest.raises(NotApplicableError, match="has 2 labels; ask for segmentation"):
-        decoded.draw_columns(network, stored, OPTIONS, 1)
+    assert places_K[:3].tolist() == np.flatnonzero(right_M)[:3].tolist()
+    assert places_K[3:].tolist() == np.flatnonzero(~right_M)[:2].repeat(2).tolist()
+    assert (labels_KL == labels_ML[places_K]).all()
+    assert (arrays["drawn_from"][of_labels] == labels_KL[of_labels]).all()
+    assert (arrays["drawn_from"][[4, 6]] == arrays["predictions"][[4, 6]]).all()
+    drawn = draw_labels(network, places_K)
+    np.testing.assert_allclose(drawn_KLCHW[of_labels], drawn[of_labels], atol=1e-6)
+    assert np.abs(drawn_KLCHW[3::2] - drawn_KLCHW[4::2]).max() > 1e-3
+    assert f"the first 3 of {right_M.sum()} examples that are classified correctly" in text
+    if classes == 2:
+        with pytest.raises(NotApplicableError, match="has 2 labels; ask for segmentation"):
+            decoded.draw_columns(network, stored, OPTIONS, 1)
 
 
 def test_disjoint_digits_keep_their_colours_and_common_pixels_are_yellow() -> None:
     drawn_KLCHW = np.zeros((1, 2, 1, 2, 3))
     drawn_KLCHW[0, 0, 0, 0] = 0.5, 1, 0
     drawn_KLCHW[0, 1, 0, 1] = 0, 0.25, 1
-    shown = segmentation.overlay_digits(drawn_KLCHW)[0]
+    shown = decoded.overlay_digits(drawn_KLCHW)[0]
     assert shown[0].tolist() == [[0.5, 0, 0], [1, 0, 0], [0, 0, 0]]
     assert shown[1].tolist() == [[0, 0, 0], [0, 0.25, 0], [0, 1, 0]]
     drawn_KLCHW[0, 1, 0, 0, 1] = 1
-    assert segmentation.overlay_digits(drawn_KLCHW)[0, 0, 1].tolist() == [1, 1, 0]
+    assert decoded.overlay_digits(drawn_KLCHW)[0, 0, 1].tolist() == [1, 1, 0]

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from trained_cells import trained
 
 from capsweep.config.cell import Cell
-from capsweep.lab.evaluation import decoded
-from capsweep.lab.evaluation.figures import perturbations
+from capsweep.lab.evaluation.figures import decoded, perturbations
 from capsweep.lab.evaluation.figures.perturbations import TWEAKS
 
 CLASSES, POSE = 5, 4
@@ -39,19 +38,18 @@ def test_of_each_class_the_first_correct_example_is_taken_else_the_first() -> No
     labels_M = np.array([2, 0, 2, 1, 1])
     stored = np.eye(3)[[1, 0, 2, 0, 2]], labels_M  # class 1 is never right
     assert perturbations.find_first(stored) == [(0, 1), (1, 3), (2, 2)]
-    assert perturbations.list_classes(stored, [0, 3]) == [(2, 0), (1, 3)]
 
 
 def test_examples_of_a_cell_are_drawn_from_the_capsule_of_their_own_class(
     small_cell: Callable[..., Cell],
 ) -> None:
     network, stored = trained(small_cell("epochs=1", "limit_batches=1"))
-    (found,) = perturbations.measure(network, stored, perturbations.list_classes(stored, [7]))
-    assert (found.place, found.label) == (7, stored[1][7])
-    assert found.prediction == stored[0][7].argmax()
-    assert found.length == pytest.approx(float(stored[0][7, found.label]), abs=1e-5)
-    pose_KJD = decoded.ask_network(network, stored, [7]).pose_KJD
-    decoder = decoded.find_decoder(network)
-    plain = decoded.draw_from_class(decoder, pose_KJD, np.array([found.label]))
-    np.testing.assert_allclose(found.reconstructions[3, 5], plain[0].numpy(), atol=1e-6)
-    assert found.digit is None
+    label = int(stored[1][7])
+    (page,) = perturbations.measure(network, stored, [(label, 7)])
+    assert (page["place"], page["label"]) == (7, label)
+    assert page["prediction"] == stored[0][7].argmax()
+    assert page["length"] == pytest.approx(float(stored[0][7, label]), abs=1e-5)
+    _, pose_KJD = decoded.ask_network(network, stored, [7])
+    plain = decoded.draw_from_class(decoded.find_decoder(network), pose_KJD, np.array([label]))
+    np.testing.assert_allclose(page["reconstructions"][3, 5], plain[0].numpy(), atol=1e-6)
+    assert "digit" not in page

@@ -1,18 +1,21 @@
 """Which cells of a ledger are compared, and their losses."""
 
 import json
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from capsweep.config import compose
 from capsweep.config.cell import signature
 from capsweep.errors import DamageError, NotApplicableError, UserError
-from capsweep.lab.evaluation.figures.training_loss import find_peers, measure
+from capsweep.lab.evaluation.checkpoint import CellLoader
+from capsweep.lab.evaluation.figures.training_loss import draw_training_loss, find_peers, measure
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.storage.files import write_json, write_text
 
@@ -54,22 +57,33 @@ def test_curves_are_means_over_seeds_of_cells_that_differ_in_iterations_and_seed
     for other in ("batch_size=17", "routing.bias=false", "routing=em", "model=cnn_small"):
         keep(ledger, other, "seed=0")
     curves = measure(ledger, first)
-    assert [(c.iterations, list(c.cells)) for c in curves] == [(1, [0, 7]), (3, [0])]
-    arrays = curves[0].collect_arrays()
-    np.testing.assert_array_equal(arrays["T1.step"], [10, 20])  # those that all seeds have
-    np.testing.assert_allclose(arrays["T1.loss"], [[0.5, 0.3], [0.7, 0.1]])
-    assert arrays["T1.cells"][0] == first
-    assert arrays["T1.seeds"].tolist() == [0, 7]
-    np.testing.assert_allclose(curves[1].loss_SE, [[0.4, 0.2]])
-    assert set(find_peers(ledger, curves[1].cells[0])) == set(find_peers(ledger, first))
+    of_three = {(0, find_cell(3, 0)): {10: 0.4, 20: 0.2}}
+    assert curves == {
+        1: {
+            (0, first): {10: 0.5, 20: 0.3, 30: 0.2},
+            (7, find_cell(1, 7)): {10: 0.7, 20: 0.1},
+        },
+        3: of_three,
+    }
+    ((_, third),) = of_three
+    assert set(find_peers(ledger, third)) == set(find_peers(ledger, first))
+    loader = CellLoader(ledger, "", torch.device("cpu"))
+    (drawing,) = draw_training_loss(loader, first, Namespace())
+    np.testing.assert_array_equal(drawing.arrays["T1.step"], [10, 20])  # those that all have
+    np.testing.assert_array_equal(drawing.arrays["T1.loss"], [[0.5, 0.3], [0.7, 0.1]])
+    assert drawing.arrays["T1.seeds"].tolist() == [0, 7]
+    assert drawing.arrays["T1.cells"][0] == first
+
+
+def find_cell(iterations: int, seed: int) -> str:
+    return compose.cell([f"routing.num_iters={iterations}", f"seed={seed}"]).signature
 
 
 def test_a_network_that_does_not_route_has_its_own_curve(ledger: Ledger) -> None:
     cells = {seed: keep(ledger, "model=cnn_small", f"seed={seed}") for seed in (0, 1)}
     keep(ledger, "seed=0")
-    (curve,) = measure(ledger, cells[0])
-    assert curve.cells == cells
-    assert set(curve.collect_arrays()) == {"T0.step", "T0.loss", "T0.seeds", "T0.cells"}
+    (curve,) = measure(ledger, cells[0]).items()
+    assert curve == (0, {each: {10: 0.5, 20: 0.25} for each in cells.items()})
 
 
 def test_a_cell_without_losses_is_named(ledger: Ledger) -> None:
@@ -82,7 +96,7 @@ def test_a_cell_without_losses_is_named(ledger: Ledger) -> None:
     with pytest.raises(DamageError, match=r"metrics\.jsonl, line 2, is damaged"):
         measure(ledger, cell)
     whole = keep(ledger, "routing.num_iters=1", "seed=2")
-    assert [curve.iterations for curve in measure(ledger, whole)] == [1]
+    assert list(measure(ledger, whole)) == [1]
 
 
 def test_a_cell_of_before_an_option_was_there_is_compared_too(ledger: Ledger) -> None:

@@ -11,7 +11,7 @@ from capsweep.lab.evaluation.figures.vote_distances import measure
 ITERATIONS, CHILDREN, CLASSES = 3, 200, 5
 
 
-def make_trace(images: int = 2) -> list[dict[str, Tensor]]:
+def make_trace() -> list[dict[str, Tensor]]:
     """Votes that come nearer with every iteration."""
     generator = torch.Generator().manual_seed(0)
 
@@ -20,9 +20,9 @@ def make_trace(images: int = 2) -> list[dict[str, Tensor]]:
 
     return [
         {
-            "coupling": uniform(images, 1, CHILDREN, CLASSES).softmax(dim=3),
-            "squared_distance": uniform(images, 1, CHILDREN, CLASSES) * 0.08 / (t + 1),
-            "activation": uniform(images, 1, CLASSES),
+            "coupling": uniform(1, 1, CHILDREN, CLASSES).softmax(dim=3),
+            "squared_distance": uniform(1, 1, CHILDREN, CLASSES) * 0.08 / (t + 1),
+            "activation": uniform(1, 1, CLASSES),
         }
         for t in range(ITERATIONS)
     ]
@@ -30,23 +30,23 @@ def make_trace(images: int = 2) -> list[dict[str, Tensor]]:
 
 def test_a_panel_is_a_histogram_of_distances_weighted_by_the_assignment() -> None:
     trace = make_trace()
-    histograms = measure(trace, 1)
-    assert histograms.weight.shape == (ITERATIONS, CLASSES, 12)
-    np.testing.assert_allclose(histograms.edges, np.arange(13) * 0.05 / 12)
-    distance = trace[1]["squared_distance"][1, 0, :, 3].double()
-    coupling = trace[1]["coupling"][1, 0, :, 3].double()
+    arrays = measure(trace)
+    assert arrays["weight"].shape == (ITERATIONS, CLASSES, 12)
+    np.testing.assert_allclose(arrays["edges"], np.arange(13) * 0.05 / 12)
+    distance = trace[1]["squared_distance"][0, 0, :, 3].double()
+    coupling = trace[1]["coupling"][0, 0, :, 3].double()
     inside = (distance >= 2 * 0.05 / 12) & (distance < 3 * 0.05 / 12)
-    assert histograms.weight[1, 3, 2] == pytest.approx(float(coupling[inside].sum()))
-    assert histograms.activation[2, 4] == pytest.approx(float(trace[2]["activation"][1, 0, 4]))
-    total = histograms.weight.sum(axis=2) + histograms.beyond  # no vote is lost
+    assert arrays["weight"][1, 3, 2] == pytest.approx(float(coupling[inside].sum()))
+    assert arrays["activation"][2, 4] == pytest.approx(float(trace[2]["activation"][0, 0, 4]))
+    total = arrays["weight"].sum(axis=2) + arrays["beyond"]  # no vote is lost
     for t, iteration in enumerate(trace):
-        expected = iteration["coupling"][1, 0].double().sum(dim=0)
+        expected = iteration["coupling"][0, 0].double().sum(dim=0)
         np.testing.assert_allclose(total[t], expected.numpy())
-    assert histograms.beyond[0].min() > 0
-    assert np.abs(histograms.beyond[2]).max() < 1e-9
+    assert arrays["beyond"][0].min() > 0
+    assert np.abs(arrays["beyond"][2]).max() < 1e-9
 
 
 @pytest.mark.parametrize("trace", [None, [], [{"coupling": torch.ones(1, 1, 2, 2)}]])
 def test_a_routing_without_distances_is_told_what_it_lacks(trace: list | None) -> None:
     with pytest.raises(NotApplicableError, match="vote distances need routing=em"):
-        measure(trace, 0)
+        measure(trace)

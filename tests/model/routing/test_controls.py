@@ -14,10 +14,8 @@ from routing_variants import assert_same
 from torch import Tensor
 
 from capsweep.model.routing import LayerSizes
+from capsweep.model.routing.controls import RandomRouting, StaticRouting, UniformRouting
 from capsweep.model.routing.dynamic import DynamicRouting
-from capsweep.model.routing.random import RandomRouting
-from capsweep.model.routing.static import StaticRouting
-from capsweep.model.routing.uniform import UniformRouting
 
 SIZE = 4, 5, 3, 4, 2
 SIZES = LayerSizes(5, 3, 4, 2)

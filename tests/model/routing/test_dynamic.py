@@ -17,7 +17,7 @@ from torch import Tensor
 
 from capsweep.model.routing import LayerSizes
 from capsweep.model.routing.dynamic import IMPLS, DynamicRouting, reference
-from capsweep.model.votes import LocalVotes, Votes
+from capsweep.model.votes import LocalVotes, Votes, split_images
 
 # bias, prior, none of the above.
 COMBINATIONS = list(itertools.product([False, True], repeat=3))
@@ -88,7 +88,7 @@ def test_the_last_gradient_is_that_of_one_iteration_with_agreements_that_have_no
     agreements = [step["agreement"][:, 0] for step in routed.trace[:-1]]
     past_BIJ = torch.stack([torch.zeros(2, 4, 3).double(), *agreements]).sum(dim=0).detach()
     poses = []
-    for alone, past_IJ in zip(votes.split_images(1), past_BIJ, strict=True):
+    for alone, past_IJ in zip(split_images(votes, 1), past_BIJ, strict=True):
         prior_IJ = past_IJ if options["prior_LJ"] is None else past_IJ + options["prior_LJ"]
         poses.append(reference(alone, 1, **{**options, "prior_LJ": prior_IJ}).pose_BJD)
     pair = routed.pose_BJD, torch.cat(poses)

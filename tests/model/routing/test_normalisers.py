@@ -17,7 +17,7 @@ from routing_variants import assert_same, iterations, normal
 from torch import Tensor
 
 from capsweep.model.routing import dynamic
-from capsweep.model.routing.normalisers import DIVIDING, NORMALISERS
+from capsweep.model.routing.dynamic import DIVIDING, NORMALISERS
 
 law = at_most_examples(50)
 every_normaliser = pytest.mark.parametrize("name", NORMALISERS)

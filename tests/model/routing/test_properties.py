@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
 from routing_variants import (
+    IMPLEMENTATIONS,
     VARIANTS,
     Variant,
     assert_same,
@@ -34,7 +35,7 @@ from torch import Tensor, nn
 
 from capsweep.config import compose, package_files
 from capsweep.model import convolution
-from capsweep.model.routing import LayerSizes, Routed
+from capsweep.model.routing import LayerSizes, Routed, name_variant
 from capsweep.model.votes import ConvolutionalVotes, LocalVotes, Votes
 from capsweep.training.size import network_size
 
@@ -44,17 +45,18 @@ law = at_most_examples(25)
 def test_each_variant_has_a_file_in_conf_and_each_file_a_variant() -> None:
     assert {"dynamic", "em"} <= set(VARIANTS)
     files = (package_files.PACKAGE / "model" / "routing").glob("*.py")
-    assert {file.stem for file in files if "\nIMPLS = " in file.read_text()} == set(VARIANTS)
+    modules = {module.__name__.rpartition(".")[2] for module in VARIANTS.values()}
+    assert {file.stem for file in files if "\nIMPLS = " in file.read_text()} == modules
 
 
 @every_variant
-def test_the_configuration_of_a_variant_calls_the_module_of_its_name(stem: str) -> None:
+def test_the_configuration_of_a_variant_makes_the_module_of_its_name(stem: str) -> None:
     config = compose.cell([f"routing={stem}"]).config
     section = config["routing"]
-    module, _, _ = section["_target_"].rpartition(".")
-    assert module == f"capsweep.model.routing.{stem}"
     assert section["name"] == stem
     assert section["impl"] == "auto"
+    (variant, *_) = (each for each in IMPLEMENTATIONS if each.stem == stem)
+    assert name_variant(variant.layer(1, LayerSizes(1, 1, 1, 1))) == stem
     with pytest.raises(ValueError, match=r"routing\.impl must be one of auto, ref.*, got warp"):
         network_size({**config, "routing": {**section, "impl": "warp"}})
 

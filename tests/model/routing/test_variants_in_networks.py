@@ -15,11 +15,11 @@ from torch.nn import functional as F
 
 from capsweep.config import compose
 from capsweep.data.batches import to_unit
-from capsweep.data.official import DigitsReader
+from capsweep.data.digits import DigitsReader
 from capsweep.errors import ConfigError
 from capsweep.lab.evaluation.attack import find_logits
-from capsweep.model.capsnet import CapsNet
-from capsweep.model.capsules import ClassCapsules, LinearHead
+from capsweep.model.capsnet import CapsNet, ClassCapsules
+from capsweep.model.capsules import LinearHead
 from capsweep.model.matrix_capsnet import MatrixCapsNet
 from capsweep.training import build
 from capsweep.training.size import network_size

@@ -25,8 +25,9 @@ from capsweep.lab.bench import BenchReport, Measured, time_call
 from capsweep.lab.bench.comparison import time_in_turns
 from capsweep.shards.batches import ShardLoader
 from capsweep.shards.layout import write_shard
-from capsweep.shards.manifest import Manifest, ShardPart
-from capsweep.shards.reader import IMAGES, StoredRanges
+from capsweep.shards.making import build_manifest
+from capsweep.shards.manifest import ShardPart
+from capsweep.shards.reader import StoredRanges
 from capsweep.storage.scratch import own_prefix
 from capsweep.training.devices import using_threads
 
@@ -82,16 +83,14 @@ def measure_rates(
 def measure_shards(is_quick: bool = False) -> BenchReport:
     """Return how fast one process on one core writes and reads a shard."""
     pairs, budget = (1, 0.1) if is_quick else (35, 60.0)
-    job = prepare_job("multimnist", ["dataset.source=digits"], pairs, with_sources=False)
+    job = prepare_job("multimnist", ["dataset.source=digits"], pairs)
     examples = job.content.splits["train"]
     part, make = ShardPart("train-00000.h5", "train", 0, examples), job.build_maker("train")
-    fields = {field.name: (field.dtype, field.shape) for field in job.list_fields()}
     with tempfile.TemporaryDirectory(prefix=own_prefix("capsweep-bench")) as name:
         folder, cache = Path(name), {"XDG_CACHE_HOME": f"{name}/cache"}  # the user's is left alone
         write = partial(write_shard, folder, job, make=make)
         with patch.dict(os.environ, cache):
-            manifest = Manifest(job.content, "pixels", fields, (write(part),))
-            stored = StoredRanges(folder, manifest, "train", IMAGES)
+            stored = StoredRanges(folder, build_manifest(job, [write(part)]), "train")
             again = replace(part, name="again.h5")
             calls: list[Timed] = [("written", partial(write, again), 150_000)]
             for size in BATCHES:

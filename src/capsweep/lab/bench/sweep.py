@@ -21,7 +21,7 @@ from pathlib import Path
 from capsweep.lab.bench import BenchReport, Measured, time_call
 from capsweep.lab.bench.comparison import time_in_turns
 
-UNIT, TRAIN = "import torch", "import capsweep.training.run"
+UNIT, TRAIN = "import torch", "import capsweep.training.fit"
 SHORT = "epochs=1 limit_batches=1 logger=csv"  # what is timed is all but training
 HELPED = ("sweep", "plan", "report", "train", "eval", "ledger")
 COMMANDS = {  # what is typed; unit: seconds, or times `import torch`; the most that it may take
@@ -34,6 +34,7 @@ COMMANDS = {  # what is typed; unit: seconds, or times `import torch`; the most 
 OVERHEAD = """
 question: What does a cell cost?
 base: [dataset=digits, batch_size=8, trainer.accelerator=cpu]
+seeds: [0]
 baseline: cnn
 arms: {cnn: {fixed: [model=cnn_small]}}
 table: {rows: [arm], columns: [dataset], metric: test/error}

@@ -6,11 +6,33 @@ each, or one `run(parsed)` for all, which reads `parsed.command`. A package is a
 within their functions alone.
 """
 
+import argparse
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from capsweep.cli.parser import Option
+from capsweep.cli.program import Option
 
 
 def option(name: str, text: str, **settings: Any) -> Option:
     """Return an option of a command, as argparse takes it."""
     return name, {"help": text, **settings}
+
+
+def listed(
+    what: str, read: Callable[[str], Any], is_right: Callable[[Any], bool]
+) -> Callable[[str], list[Any]]:
+    """Return the type of an option that is several distinct values, such as `0.1,0.2`.
+
+    what: which values are right, for the message. read: gives the value of a word, or raises
+    ValueError.
+    """
+
+    def parse_list(text: str) -> list[Any]:
+        with suppress(ValueError):
+            values = list(dict.fromkeys(map(read, text.split(","))))
+            if all(map(is_right, values)):
+                return values
+        raise argparse.ArgumentTypeError(f"must be {what}, got {text}")
+
+    return parse_list

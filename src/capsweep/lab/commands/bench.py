@@ -4,7 +4,7 @@ import argparse
 import pkgutil
 from pathlib import Path
 
-from capsweep.cli.parser import Command
+from capsweep.cli.program import Command
 from capsweep.errors import UserError
 from capsweep.lab.commands import option
 

@@ -1,1 +1,3 @@
-"""What is computed from trained cells: figures, attacks, crops and ensembles."""
+"""What is computed from finished cells by their networks, their data, or their predictions."""
+
+TRACED_EXAMPLES = 1000  # whose routing is traced, unless another number is asked for

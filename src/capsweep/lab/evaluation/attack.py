@@ -12,7 +12,8 @@ Shape letters: B batch, N classes, C H W image.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,13 +21,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsweep.config import code_identity
 from capsweep.data.batches import generator_of
 from capsweep.data.image_batches import CroppedImages, ShiftedImages, compute_moments
 from capsweep.errors import UserError
+from capsweep.lab.evaluation import sweep_cells
 from capsweep.lab.evaluation.checkpoint import TrainedCell, split_range, verify_predictions
+from capsweep.lab.evaluation.sweep_cells import Content, SweepCells
 from capsweep.ledger.ledger import Predictions
 from capsweep.model.capsules import NetworkOutput
+from capsweep.runtime.terminal import count_of
 
 LENGTH_EPS = 1e-6  # lengths nearer to 0 or 1 count as that far away, or their logit were infinite
 PGD_REACH = 2.5  # steps of PGD together, in eps: from any place of the ball to any other
@@ -38,30 +41,54 @@ Network = Callable[[Tensor], NetworkOutput]
 
 
 @dataclass(frozen=True)
+class Attack:
+    """One method and its budget. steps, restarts: 1 for methods that take no more."""
+
+    method: str
+    eps: float
+    targeted: bool
+    steps: int
+    restarts: int
+    seed: int
+
+    @property
+    def step(self) -> float:
+        """Return by how much each value moves in a step."""
+        return (PGD_REACH if self.method == "pgd" else 1.0) * self.eps / self.steps
+
+
+@dataclass(frozen=True)
 class ThreatModel:
     """Images [B, C, H, W] that an attack starts from; low, high: bounds that broadcast to them;
     bounds: the same in words.
+
+    classes_B: the true ones, or, where it is targeted, those that are to be the answers.
     """
 
     images_BCHW: Tensor
-    labels_B: Tensor
+    classes_B: Tensor
     low: Tensor
     high: Tensor
     bounds: str
+    targeted: bool = False
 
     def select_images(self, index_B: Tensor) -> "ThreatModel":
-        """The same of some of the examples."""
-        names = ("images_BCHW", "labels_B", "low", "high")
+        """Return the same of some of the examples."""
+        names = ("images_BCHW", "classes_B", "low", "high")
         return replace(self, **{name: getattr(self, name)[index_B] for name in names})
 
     def clip_images(self, images_BCHW: Tensor, eps: float) -> Tensor:
-        """Images brought into the ball around those of the model, then within the bounds."""
+        """Return images brought into the ball around those of the model, then within the bounds."""
         lowest = (self.images_BCHW - eps).maximum(self.low)
         return images_BCHW.clamp(lowest, (self.images_BCHW + eps).minimum(self.high))
 
+    def is_reached(self, scores_BN: Tensor) -> Tensor:
+        """Return [B]: whether the highest score is what the attacker wants."""
+        return (scores_BN.argmax(dim=1) == self.classes_B) == self.targeted
+
 
 def make_threat_model(cell: TrainedCell, part: slice) -> ThreatModel:
-    """The threat model of some test examples of a cell: the network's input is changed.
+    """Return the threat model of some test examples of a cell: the network's input is changed.
 
     Raises UserError for examples of several classes.
     """
@@ -82,39 +109,6 @@ def make_threat_model(cell: TrainedCell, part: slice) -> ThreatModel:
     return ThreatModel(images_BCHW, labels_B, low, high, bounds)
 
 
-@dataclass(frozen=True)
-class Attack:
-    """One method and its budget. steps, restarts: 1 for methods that take no more."""
-
-    method: str
-    eps: float
-    targeted: bool
-    steps: int
-    restarts: int
-    seed: int = 0
-
-    @property
-    def step(self) -> float:
-        """Return by how much each value moves in a step."""
-        return (PGD_REACH if self.method == "pgd" else 1.0) * self.eps / self.steps
-
-    @property
-    def aim_name(self) -> str:
-        """Return what the attack aims at, as tables and file names say it."""
-        return "targeted" if self.targeted else "untargeted"
-
-    @property
-    def rate(self) -> str:
-        """Return the key of the fraction that a content has of the attack."""
-        return "success_rate" if self.targeted else "accuracy"
-
-
-def make_attack(method: str, eps: float, targeted: bool, steps: int, restarts: int) -> Attack:
-    """Return an attack, with as many steps and restarts as its method takes."""
-    steps, restarts = 1 if method == "fgsm" else steps, restarts if method == "pgd" else 1
-    return Attack(method, eps, targeted, steps, restarts)
-
-
 class AttackCount(NamedTuple):
     """successes of `tries`: of examples, or of pairs of an example and another class.
 
@@ -126,36 +120,64 @@ class AttackCount(NamedTuple):
     flat: int
 
 
+def publish_attacks(cells: SweepCells, parsed: Namespace) -> None:
+    """Attack every cell; files in each one's evals/, and a table with a row for each method."""
+    evaluated = cells.evaluate_networks(
+        parsed.device, lambda cell, stored: attack_cell(cell, stored, parsed)
+    )
+    rate, aim = ("success_rate", "targeted") if parsed.targeted else ("accuracy", "untargeted")
+    lines, every = [], []
+    for group, of_cells in evaluated:
+        for number, method in enumerate(parsed.method):
+            contents = [contents[number] for contents in of_cells]
+            every += contents
+            rates = [[c["clean_accuracy"] for c in contents]]
+            rates += [[c["attacks"][at][rate] for c in contents] for at in range(len(parsed.eps))]
+            lines.append((group, [method, *sweep_cells.describe_seeds(group, contents, rates)]))
+    header = ["method", *sweep_cells.SEEDS_HEADER, "clean", *(f"eps {e:g}" for e in parsed.eps)]
+    notes = [*_describe_attacks(every), sweep_cells.SEEDS_NOTE]
+    cells.publish_table(f"attack-{aim}", f"{aim} attacks", header, lines, notes)
+
+
+def _describe_attacks(contents: Sequence[Content]) -> list[str]:
+    """Return notes on what the numbers are."""
+    results = [result for content in contents for result in content["attacks"]]
+    rate = "test accuracy that is left"
+    if results[0]["targeted"]:
+        rate = "rate of success of attacks at each of the other classes in turn, mean over both"
+    bounds = ", ".join(dict.fromkeys(content["bounds"] for content in contents))
+    notes = [
+        "clean: test accuracy of the unchanged images, which was checked to be what each cell "
+        f"stored. eps: {rate} when no value is changed by more than eps; the attacker may leave an "
+        "image alone. What an attack finds is the least that there is.",
+        f"eps is in units of the network's input; bounds of changed values: {bounds}.",
+    ]
+    for method, of in {result["method"]: result for result in results}.items():
+        steps, restarts = count_of(of["steps"], "step"), count_of(of["restarts"], "restart")
+        reach = f"{of['step'] / of['eps']:g} eps"
+        notes.append(f"{method}: {steps} of {reach}, {restarts}, seeded by the cell's seed.")
+    flat, tries = (sum(result[key] for result in results) for key in ("flat", "tries"))
+    if flat:
+        cause = "what a network withstands for that reason is not robustness"
+        notes.append(f"In {flat} of {tries} tries the loss had no gradient at the image: {cause}.")
+    return notes
+
+
 def attack_cell(
-    cell: TrainedCell,
-    stored: Predictions,
-    attacks: Mapping[str, Sequence[Attack]],
-    examples: int | None,
-) -> Iterator[tuple[str, dict[str, Any]]]:
+    cell: TrainedCell, stored: Predictions, options: Namespace
+) -> Iterator[tuple[str, Content]]:
     """Yield name and content of a file in `evals/` for each method: counts of its attacks, and the
     accuracy that is left, or the rate of success of targeted ones.
 
-    attacks: by method; the cell's seed is theirs. examples: the first so many; None: all that the
-    cell was tested on. Raises UserError naming the cell, also where its network, of unchanged
-    images, does not say what its test stored.
+    Raises UserError naming the cell, also where its network, of unchanged images, does not say what
+    its test stored.
     """
-    retest = verify_predictions(cell, stored, examples)
-    parts = list(split_range(retest.examples, BATCH))  # their images are made one after another
-    bounds = make_threat_model(cell, parts[0]).bounds
-    for method, of_method in attacks.items():
-        seeded = [replace(attack, seed=cell.config["seed"]) for attack in of_method]
-        results = []
-        for attack in seeded:
-            counts = [
-                count_successes(cell, make_threat_model(cell, part), attack, part.start)
-                for part in parts
-            ]
-            count = AttackCount(*map(sum, zip(*counts, strict=True)))
-            successes = count.successes if attack.targeted else count.tries - count.successes
-            result = {**asdict(attack), "step": attack.step, **count._asdict()}
-            results.append(result | {attack.rate: successes / count.tries})
-        aim = seeded[0].aim_name
-        settings = [[asdict(attack) for attack in seeded], EPS_SCALE, retest.examples]
+    retest = verify_predictions(cell, stored, options.examples)
+    bounds = make_threat_model(cell, slice(0, 1)).bounds
+    for method in options.method:
+        attacks = [make_attack(method, eps, options, cell.config["seed"]) for eps in options.eps]
+        aim = "targeted" if options.targeted else "untargeted"
+        settings = [[asdict(attack) for attack in attacks], EPS_SCALE, retest.examples]
         digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
         content = {
             "method": method,
@@ -165,56 +187,64 @@ def attack_cell(
             "examples": retest.examples,
             "clean_accuracy": (retest.examples - retest.wrong) / retest.examples,
             "ties": retest.ties,
-            "attacks": results,
-            "device": str(cell.test.device),
-            "code": code_identity.hash_package(),
+            "attacks": [_measure_attack(cell, attack, retest.examples) for attack in attacks],
         }
         yield f"attack-{method}-{aim}-{digest}.json", content
 
 
-class Aim(NamedTuple):
-    """classes_B: to be the answer where it is a target, else not to be."""
+def make_attack(method: str, eps: float, options: Namespace, seed: int) -> Attack:
+    """Return an attack, with as many steps and restarts as its method takes."""
+    steps = 1 if method == "fgsm" else options.steps
+    restarts = options.restarts if method == "pgd" else 1
+    return Attack(method, eps, options.targeted, steps, restarts, seed)
 
-    classes_B: Tensor
-    is_target: bool
 
-    def is_reached(self, scores_BN: Tensor) -> Tensor:
-        """[B]: whether the highest score says so."""
-        return (scores_BN.argmax(dim=1) == self.classes_B) == self.is_target
+def _measure_attack(cell: TrainedCell, attack: Attack, examples: int) -> dict[str, Any]:
+    """Return an attack's budget, its counts, and the rate that a table shows. One batch after
+    another is made and attacked.
+    """
+    counts = [
+        count_successes(cell, make_threat_model(cell, part), attack, part.start)
+        for part in split_range(examples, BATCH)
+    ]
+    count = AttackCount(*map(sum, zip(*counts, strict=True)))
+    rate = {"accuracy": (count.tries - count.successes) / count.tries}
+    if attack.targeted:
+        rate = {"success_rate": count.successes / count.tries}
+    return {**asdict(attack), "step": attack.step, **count._asdict(), **rate}
 
 
 def count_successes(
     network: Network, model: ThreatModel, attack: Attack, first: int
 ) -> AttackCount:
-    """How often an attack succeeds on some examples, of which `first` is the first one's place."""
+    """Return how often an attack succeeds on some examples, of which `first` is the first one's
+    place; a targeted one aims at each of the other classes.
+    """
     scores_BN = _predict_scores(network, model.images_BCHW)
     starts = [draw_start(model, attack, first, restart) for restart in range(attack.restarts)]
+    models, num_classes = [model], scores_BN.shape[1]
+    if attack.targeted:
+        others = [(model.classes_B + further) % num_classes for further in range(1, num_classes)]
+        models = [replace(model, classes_B=classes_B, targeted=True) for classes_B in others]
     successes, tries, flat = 0, 0, 0
-    for aim in _list_aims(model.labels_B, scores_BN.shape[1], attack.targeted):
-        reached_B = aim.is_reached(scores_BN)
-        ascent_BCHW = find_ascent(network, model.images_BCHW, aim)
+    for aimed in models:
+        reached_B = aimed.is_reached(scores_BN)
+        ascent_BCHW = find_ascent(network, aimed, aimed.images_BCHW)
         flat += int((ascent_BCHW == 0).flatten(1).all(dim=1).sum())
         for start_BCHW in starts:
             left_B = (~reached_B).nonzero().flatten()
             if len(left_B) == 0:
                 break
-            rest, rest_aim = model.select_images(left_B), Aim(aim.classes_B[left_B], aim.is_target)
-            moved_BCHW = perturb_images(network, rest, attack, start_BCHW[left_B], rest_aim)
-            reached_B[left_B] = rest_aim.is_reached(_predict_scores(network, moved_BCHW))
+            rest = aimed.select_images(left_B)
+            moved_BCHW = perturb_images(network, rest, attack, start_BCHW[left_B])
+            reached_B[left_B] = rest.is_reached(_predict_scores(network, moved_BCHW))
         successes += int(reached_B.sum())
         tries += len(reached_B)
     return AttackCount(successes, tries, flat)
 
 
-def _list_aims(labels_B: Tensor, num_classes: int, targeted: bool) -> list[Aim]:
-    """One for each other class where a class is aimed at."""
-    if not targeted:
-        return [Aim(labels_B, False)]
-    return [Aim((labels_B + further) % num_classes, True) for further in range(1, num_classes)]
-
-
 def draw_start(model: ThreatModel, attack: Attack, first: int, restart: int) -> Tensor:
-    """A function of (seed, restart, place): more restarts are those of fewer, and others."""
+    """Return a function of (seed, restart, place): more restarts are those of fewer, and others."""
     if attack.method != "pgd":
         return model.images_BCHW
     shape, device = model.images_BCHW.shape, model.images_BCHW.device
@@ -224,29 +254,31 @@ def draw_start(model: ThreatModel, attack: Attack, first: int, restart: int) -> 
 
 
 def perturb_images(
-    network: Network, model: ThreatModel, attack: Attack, start_BCHW: Tensor, aim: Aim
+    network: Network, model: ThreatModel, attack: Attack, start_BCHW: Tensor
 ) -> Tensor:
-    """Images [B, C, H, W] after all steps from a start within the ball."""
+    """Return images [B, C, H, W] after all steps from a start within the ball."""
     moved_BCHW = start_BCHW
     for _ in range(attack.steps):
-        sign_BCHW = find_ascent(network, moved_BCHW, aim).sign()
+        sign_BCHW = find_ascent(network, model, moved_BCHW).sign()
         moved_BCHW = model.clip_images(moved_BCHW + attack.step * sign_BCHW, attack.eps)
     return moved_BCHW
 
 
-def find_ascent(network: Network, images_BCHW: Tensor, aim: Aim) -> Tensor:
-    """Where to go from images [B, C, H, W]: up the loss of a true class, down that of a target."""
+def find_ascent(network: Network, model: ThreatModel, images_BCHW: Tensor) -> Tensor:
+    """Return where to go from images [B, C, H, W]: up the loss of a true class, down that of a
+    target.
+    """
     images_BCHW = images_BCHW.detach().requires_grad_()
     with torch.enable_grad():
         logit_BN = find_logits(network(images_BCHW))
         # A sum: no image's gradient depends on how many others there are.
-        loss = F.cross_entropy(logit_BN, aim.classes_B, reduction="sum")
+        loss = F.cross_entropy(logit_BN, model.classes_B, reduction="sum")
         (gradient_BCHW,) = torch.autograd.grad(loss, images_BCHW)
-    return -gradient_BCHW if aim.is_target else gradient_BCHW
+    return -gradient_BCHW if model.targeted else gradient_BCHW
 
 
 def find_logits(output: NetworkOutput) -> Tensor:
-    """Scores [B, N] that do not saturate: their own, or the logit of a capsule's length."""
+    """Return scores [B, N] that do not saturate: their own, or the logit of a capsule's length."""
     if output.logits_BN is not None:
         return output.logits_BN.float()
     if output.pose_BJD is None:

@@ -8,6 +8,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,10 +19,9 @@ from torch import Tensor, nn
 
 from capsweep.config import compose
 from capsweep.config.cell import LOGISTICS_INSIDE, get
-from capsweep.data.batches import Batch, EvaluatedSplit, EvaluationLoader, EvaluationParts
-from capsweep.data.splits import EVALUATION_BATCH, PreparedSplits
-from capsweep.errors import ConfigError, DamageError, UserError
-from capsweep.ledger import stored_files
+from capsweep.data.batches import Batch, EvaluatedSplit, EvaluationParts
+from capsweep.data.images import EVALUATION_BATCH, PreparedSplits
+from capsweep.errors import ConfigError, DamageError, NotApplicableError, UserError
 from capsweep.ledger.ledger import Ledger, Predictions, load_predictions
 from capsweep.ledger.stored_files import DATA, REMOVE
 from capsweep.model.capsules import NetworkOutput
@@ -67,17 +67,14 @@ class TrainedCell:
         evaluated = self.parts.evaluate(batch, lambda part: self(part.images_BCHW).scores_BN.cpu())
         return torch.cat([scores_BN for _, scores_BN in evaluated])
 
-    def predict_scores(self, count: int) -> Predictions:
-        """Return scores and labels of the first `count` test examples, in batches of the test."""
-        scores, labels, total = [], [], 0
+    def predict_scores(self, count: int, at_once: int = EVALUATION_BATCH) -> Predictions:
+        """Return scores and labels of the first `count` test examples."""
+        scores, labels = [], []
         with torch.no_grad():
-            for batch in EvaluationLoader(self.test, EVALUATION_BATCH):
+            for batch in iterate_batches(self.test, count, at_once):
                 scores.append(self.predict_batch(batch).float())
                 labels.append(batch.labels.cpu())
-                total += len(batch.labels)
-                if total >= count:
-                    break
-        return torch.cat(scores)[:count].numpy(), torch.cat(labels)[:count].numpy()
+        return torch.cat(scores).numpy(), torch.cat(labels).numpy()
 
     def check_places(self, places: Sequence[int]) -> None:
         """Raise UserError naming `--examples` unless all are places of the test set."""
@@ -106,36 +103,26 @@ class CellLoader:
         logistics: a configuration that says where the files of the data set are; None: the one
         that the cell was run with. Raises UserError naming the cell and the cure.
         """
-        science = self._read_science(name)
+        if (result := self.ledger.read_result(name)) is None:
+            raise UserError(f"{name}: it is not finished; run the cell first")
+        if (science := self.ledger.read_science(name)) is None:
+            raise DamageError(f"{name}: it has no config.yaml; {REMOVE}")
         config = _add_logistics(science, logistics or self._compose_again(name))
         network = self._load_network(name, config)
         splits = self._load_splits(config)
-        self._check_data(name, splits.digests)
-        return TrainedCell(name, config, network, splits["test"], splits["train"])
-
-    def _check_data(self, name: str, digests: Mapping[str, str]) -> None:
-        """Refuse other data than the cell used; results of earlier code do not say which."""
-        used = (self.ledger.read_result(name) or {}).get(DATA, {})
-        for split, digest in used.items():
-            if digests.get(split, digest) != digest:
+        for split, digest in result.get(DATA, {}).items():  # none, of earlier code
+            if (read := splits.digests.get(split, digest)) != digest:
                 raise UserError(
                     f"{name}: its {split} data had sha256 {digest}, and what is read now has "
-                    f"{digests[split]}; set DATA_DIR to the data that it was trained on"
+                    f"{read}; set DATA_DIR to the data that it was trained on"
                 )
+        return TrainedCell(name, config, network, splits["test"], splits["train"])
 
     def load_tested(
         self, name: str, logistics: Mapping[str, Any] | None = None
     ) -> tuple[TrainedCell, Predictions]:
         """The same, with the predictions that its test stored."""
         return self.load(name, logistics), load_predictions(self.ledger, name)
-
-    def _read_science(self, name: str) -> dict[str, Any]:
-        if self.ledger.read_result(name) is None:
-            raise UserError(f"{name}: it is not finished; run the cell first")
-        science = self.ledger.read_science(name)
-        if science is None:
-            raise DamageError(f"{name}: it has no config.yaml; {REMOVE}")
-        return science
 
     def _compose_again(self, name: str) -> Mapping[str, Any]:
         """Where the files of its data set are is no science: its overrides say it, as of today."""
@@ -146,7 +133,8 @@ class CellLoader:
             return compose.cell([o for o in overrides if not o.startswith(OF_TRAINING)]).config
         except ConfigError as error:
             why = f"today's configuration refuses its settings ({error})"
-            raise UserError(f"{name}: {why}; {_other_code(name)}") from error
+            cure = f"use the code that made it: {_reproduce(name)}"
+            raise UserError(f"{name}: {why}; {cure}") from error
 
     def _load_network(self, name: str, config: Mapping[str, Any]) -> nn.Module:
         if config["precision"] == "tf32" and not devices.has_tf32(self.device):
@@ -160,14 +148,11 @@ class CellLoader:
             network = build.build_network(_without_kernels(config, self.device), self.device.type)
         try:
             weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        except Exception as error:  # anything, for a file that is not one of its own
-            where = f"{self.ledger.locate_files(name)}/weights.ckpt"
-            raise stored_files.damage_error(where, type(error).__name__, REMOVE) from error
-        try:
             network.load_state_dict(weights)
-        except (RuntimeError, TypeError, AttributeError) as error:
+        except Exception as error:  # anything, for a file that is not one of its own
             why = "weights.ckpt is not of the network that today's code makes of its settings"
-            raise UserError(f"{name}: {why}; {_other_code(name)}") from error
+            cure = f"use the code that made it: {_reproduce(name)}"
+            raise UserError(f"{name}: {why} ({type(error).__name__}); {cure}") from error
         return network.to(self.device).eval().requires_grad_(False)
 
     def _load_splits(self, config: Mapping[str, Any]) -> PreparedSplits:
@@ -212,7 +197,7 @@ def count_ties(cell: TrainedCell, predictions: Predictions, stored: Predictions)
     Raises UserError naming the cell when any other example is.
     """
     (scores_MN, labels), stored_MN = predictions, stored[0]
-    cure = f"code or data have changed: capsweep ledger reproduce {cell.name}"
+    cure = f"code or data have changed: {_reproduce(cell.name)}"
     if not np.array_equal(labels, stored[1]):
         raise UserError(f"{cell.name}: its predictions.npz has other labels; {cure}")
     differs_M = find_wrong(scores_MN, labels) != find_wrong(stored_MN, labels)
@@ -227,6 +212,15 @@ def count_ties(cell: TrainedCell, predictions: Predictions, stored: Predictions)
     return int(differs_M.sum())
 
 
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Put the name of a cell before what it has no answer to."""
+    try:
+        yield
+    except NotApplicableError as error:
+        raise NotApplicableError(f"{name}: {error}") from error
+
+
 def find_device(name: str) -> torch.device:
     """The device of a name; auto: a GPU where there is one. Raises UserError naming `--device`."""
     if name == "auto":
@@ -238,6 +232,11 @@ def find_device(name: str) -> torch.device:
         raise UserError(f"--device {name}: {reason}; have auto, cpu, cuda:0 ...") from error
 
 
+def iterate_batches(split: EvaluatedSplit, count: int, at_once: int) -> Iterator[Batch]:
+    """Yield the first `count` examples of a split, at most all, so many at a time."""
+    return map(split.evaluation_batch, split_range(min(count, len(split)), at_once))
+
+
 def split_range(count: int, size: int) -> Iterator[slice]:
     """The first `count` examples in parts of `size`."""
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
@@ -245,13 +244,12 @@ def split_range(count: int, size: int) -> Iterator[slice]:
 
 def _add_logistics(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> Mapping[str, Any]:
     """The science with the logistics that stand inside it."""
-    config = copy.deepcopy(science)
+    config = copy.deepcopy(dict(science))
     for path in LOGISTICS_INSIDE:
-        *sections, key = path.split(".")
-        value = get(logistics, path)
-        section = get(config, ".".join(sections))
-        if value is not None and isinstance(section, dict):
-            section[key] = copy.deepcopy(value)
+        section, _, key = path.rpartition(".")
+        inside, value = get(config, section), get(logistics, path)
+        if value is not None and isinstance(inside, dict):
+            inside[key] = value
     return config
 
 
@@ -263,5 +261,5 @@ def _without_kernels(config: Mapping[str, Any], device: torch.device) -> Mapping
     return {**config, "routing": {**config["routing"], "impl": "auto"}}
 
 
-def _other_code(name: str) -> str:
-    return f"use the code that made it: capsweep ledger reproduce {name}"
+def _reproduce(name: str) -> str:
+    return f"capsweep ledger reproduce {name}"

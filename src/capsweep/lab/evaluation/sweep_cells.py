@@ -2,31 +2,28 @@
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from capsweep.cli import sweep_options
-from capsweep.config import compose, places
-from capsweep.config.overrides import render
+from capsweep.config import code_identity, compose, places
+from capsweep.config.overrides import expand_word
 from capsweep.config.places import Places
+from capsweep.config.words import BY_NAME
 from capsweep.errors import UserError
+from capsweep.lab.evaluation.checkpoint import CellLoader, find_device
 from capsweep.ledger import records, stored_files, transfer
-from capsweep.ledger.ledger import EVALUATIONS, Entry, Ledger
+from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.ledger.listing import find_signature
-from capsweep.report import circumstances, grid, table
-from capsweep.report.costs import format_percent
-from capsweep.report.grid import format_value
+from capsweep.report import grid
+from capsweep.report.grid import describe_row, format_value
+from capsweep.report.publish import format_percent
+from capsweep.report.table import CellGroup, ResultTable, build_table
 from capsweep.report.trained import describe_trained, warn_of_cuts
 from capsweep.runtime import terminal
 from capsweep.storage.files import write_text
-from capsweep.sweep import more_seeds
+from capsweep.sweep import choices, expand, more_seeds
 from capsweep.sweep.expand import Point
-from capsweep.sweep.spec import Sweep
-
-if TYPE_CHECKING:  # it imports torch, which an ensemble does without
-    from capsweep.lab.evaluation.checkpoint import CellLoader
 
 Value = TypeVar("Value")
 Content: TypeAlias = dict[str, Any]  # of a file in the evals/ of a cell
@@ -34,88 +31,35 @@ Content: TypeAlias = dict[str, Any]  # of a file in the evals/ of a cell
 EvaluateNetwork: TypeAlias = Callable[..., Iterable[tuple[str, Content]]]
 
 
-@dataclass(frozen=True)
-class Place:
-    """A field of a sweep's table.
-
-    Attributes:
-        coordinates: of its row and column.
-        points: its cells, one of each seed.
-        finished: those that count.
-        missing: why a seed does not count, by seed.
-        stale: how many of the finished ones other code made.
-        footnotes: what must be said of its data set, by its name.
-    """
-
-    coordinates: tuple[Any, ...]
-    points: Sequence[Point]
-    finished: Sequence[Point]
-    missing: Mapping[int, str]
-    stale: int
-    footnotes: Mapping[str, str]
-
-    @property
-    def label(self) -> str:
-        """Return which row and column."""
-        return grid.describe_row(self.coordinates)
-
-    @property
-    def counts(self) -> str:
-        """Return `2/3`: how many of the seeds are there."""
-        return f"{len(self.finished)}/{len(self.points)}"
-
-
-Evaluated: TypeAlias = list[tuple[Place, list[Value]]]
-Line: TypeAlias = tuple[Place, Sequence[str]]  # of a table, without the coordinates
+Evaluated: TypeAlias = list[tuple[CellGroup, list[Value]]]
+Line: TypeAlias = tuple[CellGroup, Sequence[str]]  # of a table, without the coordinates
 
 
 @dataclass(frozen=True)
 class SweepCells:
-    """The cells of a sweep as chosen."""
+    """The cells of a sweep as chosen, as the table of their errors has them."""
 
-    sweep: Sweep
-    points: Sequence[Point]
+    table: ResultTable
     ledger: Ledger
     places: Places
 
-    @cached_property
-    def entries(self) -> Mapping[str, Entry]:
-        """Return what the ledger has, by signature."""
-        return self.ledger.entries_of(point.cell for point in self.points)
+    def make_loader(self, device: str) -> CellLoader:
+        """Return what loads networks onto a device."""
+        return CellLoader(self.ledger, self.places.data, find_device(device))
 
     def evaluate_points(self, evaluate: Callable[[Point], Value]) -> Evaluated[Value]:
-        """Return every field of the sweep's table with the values of its finished cells; equal
-        cells are evaluated once. Raises UserError where none is finished, or where cells did not
-        use the same data.
+        """Return every field with the values of its finished cells; equal cells are evaluated once.
+        Raises UserError where none is finished.
         """
-        data = circumstances.compare_data(self.points, self.entries)
-        values: dict[str, Value] = {}
-        evaluated = []
-        for row, by_column in table.group_points(self.sweep, self.points).items():
-            for column, points in by_column.items():
-                place = self._describe_place((*row, *column), points, data)
-                for point in place.finished:
-                    if point.cell.signature not in values:
-                        values[point.cell.signature] = evaluate(point)
-                evaluated.append((place, [values[p.cell.signature] for p in place.finished]))
-        if not values:
-            raise UserError(f"no cell of {self.sweep.name} is finished; run the sweep first")
-        return evaluated
-
-    def _describe_place(
-        self, coordinates: tuple[Any, ...], points: Sequence[Point], data: Mapping[str, str]
-    ) -> Place:
-        by_seed = {point.seed: point for point in points}
-        entries = {seed: self.entries[point.cell.signature] for seed, point in by_seed.items()}
-        lacking = {s: e for s, e in entries.items() if e.status not in table.COUNTED}
-        return Place(
-            coordinates,
-            list(by_seed.values()),
-            [point for seed, point in by_seed.items() if seed not in lacking],
-            {seed: entry.cause or entry.status for seed, entry in lacking.items()},
-            sum(entry.status == "stale" for entry in entries.values()),
-            {**table.dataset_notes(points), **data},
-        )
+        cells = [cell for cell in self.table.cells if cell.is_finished]
+        if not cells:
+            name = self.table.sweep.name
+            raise UserError(f"no cell of {name} is finished; run the sweep first")
+        values = {cell.signature: evaluate(cell.point) for cell in cells}
+        return [
+            (group, [values[cell.signature] for cell in group.finished.values()])
+            for group in self.table.groups
+        ]
 
     def evaluate_networks(
         self,
@@ -127,9 +71,7 @@ class SweepCells:
         evals/ of its cell. kept: name and kind of the file that is read instead where a cell has no
         weights, as after the import of an archive.
         """
-        from capsweep.lab.evaluation.checkpoint import CellLoader, find_device
-
-        loader = CellLoader(self.ledger, self.places.data, find_device(device))
+        loader = self.make_loader(device)
 
         def evaluate_point(point: Point) -> list[Content]:
             name, contents = point.cell.signature, []
@@ -137,9 +79,7 @@ class SweepCells:
                 print(f"{point.name}: no weights; {kept[0]} is taken as it was stored", flush=True)
                 return [stored]
             for file, content in evaluate(*loader.load_tested(name, point.cell.config)):
-                print(
-                    f"{point.name}: {write_content(self.ledger, name, file, content)}", flush=True
-                )
+                print(f"{point.name}: {write_content(loader, name, file, content)}", flush=True)
                 contents.append(content)
             return contents
 
@@ -160,25 +100,25 @@ class SweepCells:
         name: str,
         title: str,
         header: Sequence[str],
-        lines: Sequence[Line],
+        lines: Iterable[Line],
         notes: Iterable[str],
     ) -> None:
         """Print a table with the coordinates of each line before it, and write it as NAME.md to the
         reports of the sweep.
 
-        Its notes say what was trained, by what and on what, what is missing, and what is stale.
+        Its notes say what was trained, by what and on what, what failed, and what is stale.
         """
-        sweep, warnings = self.sweep, warn_of_cuts(self.points)
-        differences = circumstances.list_differences(
-            table.group_points(sweep, self.points), self.entries, self.ledger
-        )
-        made_by = (f"{name}: {text}." for name, text in differences.items())
-        places = {place.coordinates: place for place, _ in lines}.values()
-        notes = [describe_trained(sweep, self.points), *made_by, *notes]
-        notes += [SEEDS_NOTE] if {*SEEDS_HEADER} <= {*header} else []
-        notes += _note_places(list(places))
+        sweep, points = self.table.sweep, self.table.points
+        warnings = warn_of_cuts(points)
+        footnotes = (f"{key}: {text}." for key, text in self.table.footnotes.items())
+        notes = [describe_trained(sweep, points), *notes, *footnotes]
+        for group in self.table.groups:
+            field = describe_row(group.coordinates)
+            notes += [f"failed: {field}: {cause}." for cause in group.causes]
+        stale = {group.coordinates: group.stale for group in self.table.groups}
+        notes += grid.note_stale(stale, sum(len(group.finished) for group in self.table.groups))
         header = [*sweep.rows, *sweep.columns, *header]
-        fields = [[*map(format_value, place.coordinates), *texts] for place, texts in lines]
+        fields = [[*map(format_value, group.coordinates), *texts] for group, texts in lines]
         console = terminal.make_console()
         for warning in warnings:
             terminal.print_paragraph(console, warning)
@@ -188,59 +128,55 @@ class SweepCells:
         lead = "\n\n".join([sweep.question, *(f"**{warning}**" for warning in warnings)])
         path = self.places.storage / "reports" / sweep.report_name / f"{name}.md"
         write_text(path, grid.grid_markdown(f"{sweep.name}: {title}", lead, header, fields, notes))
-        terminal.print_line(console, f"report: {path}")
-
-
-def _note_places(places: Sequence[Place]) -> list[str]:
-    """Say what there is to say of data sets, which cells are missing, and which are stale."""
-    footnotes = {name: text for place in places for name, text in place.footnotes.items()}
-    notes = [f"{name}: {text}." for name, text in footnotes.items()]
-    for place in places:
-        if place.missing:
-            why = "; ".join(f"seed {seed}: {cause}" for seed, cause in place.missing.items())
-            notes.append(f"missing: {place.label}: {why}.")
-    stale = {place.coordinates: place.stale for place in places}
-    return [*notes, *grid.note_stale(stale, sum(len(place.finished) for place in places))]
+        console.out(f"report: {path}")
 
 
 SEEDS_NOTE = "Mean ± standard deviation over seeds."
 SEEDS_HEADER = ("seeds", "examples")
 
 
+def count_seeds(group: CellGroup) -> str:
+    """Return `2/3`: how many of the seeds of a field are there."""
+    return f"{len(group.finished)}/{len(group.cells)}"
+
+
 def describe_seeds(
-    place: Place, contents: Sequence[Content], columns: Iterable[Sequence[float]]
+    group: CellGroup, contents: Sequence[Content], columns: Iterable[Sequence[float]]
 ) -> list[str]:
     """Return the fields below SEEDS_HEADER and a column for the fractions of each."""
     examples = max((content["examples"] for content in contents), default=None)
-    return [place.counts, format_value(examples), *map(format_percent, columns)]
+    return [count_seeds(group), format_value(examples), *map(format_percent, columns)]
 
 
-def write_content(ledger: Ledger, signature: str, file: str, content: Content) -> str:
-    """Write a file of the evals/ of a cell, and return where it is."""
+def write_content(loader: CellLoader, signature: str, file: str, content: Content) -> str:
+    """Add to the content of a file what it was computed by; write it to the evals/ of a cell, and
+    return where it is.
+    """
+    content |= {"device": str(loader.device), "code": code_identity.hash_package()}
     text = json.dumps(content, indent=2, allow_nan=False)
-    return ledger.write_evaluation(signature, file, f"{text}\n".encode())
+    return loader.ledger.write_evaluation(signature, file, f"{text}\n".encode())
 
 
 def load_cells(parsed: argparse.Namespace) -> SweepCells:
     """Return the cells of the sweep that a command's words choose.
 
-    Raises UserError for a metric, which evaluations do not take.
+    Raises UserError for a metric, which evaluations do not take, and where cells did not use the
+    same data.
     """
-    sweep, points = sweep_options.load_points(parsed)
+    sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
+    points = expand.set_accuracies(sweep, expand.expand_sweep(sweep))
     if parsed.metric is not None:
         raise UserError("METRIC: evaluations have metrics of their own; leave it out")
     resolved = places.resolve(points[0].cell.config["places"])
     places.prepare(resolved)
     points = more_seeds.load(resolved, sweep).add_points(points)
-    return SweepCells(sweep, points, Ledger(resolved.ledger), resolved)
+    ledger = Ledger(resolved.ledger)
+    return SweepCells(build_table(sweep, points, ledger), ledger, resolved)
 
 
-def open_cell(parsed: argparse.Namespace) -> "tuple[CellLoader, str]":
+def open_cell(parsed: argparse.Namespace) -> tuple[CellLoader, str]:
     """Return what loads cells, and the signature of the cell of a command."""
-    from capsweep.lab.evaluation.checkpoint import CellLoader, find_device
-
-    given = {"storage": parsed.storage, "data": parsed.data_dir, "ledger": parsed.ledger}
-    texts = [render(f"places.{key}", value) for key, value in given.items() if value is not None]
-    resolved = places.resolve(compose.cell(texts).config["places"])
+    typed = [expand_word(n, value) for n, value in parsed.words.items() if BY_NAME[n].is_place]
+    resolved = places.resolve(compose.cell(typed).config["places"])
     loader = CellLoader(Ledger(resolved.ledger), resolved.data, find_device(parsed.device))
     return loader, find_signature(loader.ledger, parsed.signature)

@@ -8,6 +8,7 @@ Shape letters: B batch, I children, J parents or parent types, D parent pose, M 
 kernel offsets, N child positions, L = K I children below a parent position.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 AUTO = "auto"  # of `routing.impl`
+OF_A_CALL = ("votes", "with_trace", "given_BMLJ")  # what no layer has
 
 
 class Routed(NamedTuple):
@@ -35,23 +37,23 @@ class Routed(NamedTuple):
 
 
 def make_routed(
-    pose_BMJD: Tensor,
-    coupling_BMLJ: Tensor,
-    trace: list[dict[str, Tensor]] | None = None,
+    trace: list[dict[str, Tensor]],
+    with_trace: bool,
     *,
     act_BMJ: Tensor | None = None,
     logit_BMJ: Tensor | None = None,
 ) -> Routed:
-    """Return what routing returns, position by position.
+    """Return what routing returns after the last of the traced iterations, position by position.
 
     act_BMJ: None, as active as their pose is long.
     """
+    pose_BMJD, coupling_BMLJ = trace[-1]["pose"], trace[-1]["coupling"]
     active_BMJ = torch.linalg.vector_norm(pose_BMJD, dim=-1) if act_BMJ is None else act_BMJ
     return Routed(
         pose_BJD=pose_BMJD.flatten(1, 2),
         act_BJ=active_BMJ.flatten(1),
         coupling_BIJ=coupling_BMLJ[:, 0] if coupling_BMLJ.shape[1] == 1 else None,
-        trace=trace,
+        trace=trace if with_trace else None,
         logit_BJ=None if logit_BMJ is None else logit_BMJ.flatten(1),
     )
 
@@ -60,11 +62,8 @@ def join_routed(parts: Sequence[Routed]) -> Routed:
     """Return of all images what routing returned for some at a time; no traces."""
     if len(parts) == 1:
         return parts[0]
-    joined = [None if one[0] is None else torch.cat(one) for one in zip(*parts, strict=True)]
-    pose_BJD, act_BJ, coupling_BIJ, _, logit_BJ = joined
-    assert pose_BJD is not None
-    assert act_BJ is not None
-    return Routed(pose_BJD, act_BJ, coupling_BIJ, logit_BJ=logit_BJ)
+    joined: Any = (None if one[0] is None else torch.cat(one) for one in zip(*parts, strict=True))
+    return Routed(*joined)
 
 
 class LayerSizes(NamedTuple):
@@ -98,45 +97,16 @@ class CouplingRule(NamedTuple):
     none_of_the_above: bool = False
 
 
-class Route:
-    """Routes the votes of a layer by one implementation of its variant, and by no other.
-
-    impl: its name in `impls`, or auto: the last of them that can, chosen where votes are routed,
-    since only there their device is known. conditions: a question on votes and options for each
-    that cannot always. used: the names of those that have routed so far. Raises ValueError for
-    another name.
-    """
-
-    def __init__(
-        self,
-        impls: Mapping[str, Callable[..., Routed]],
-        impl: str,
-        conditions: Mapping[str, Callable[..., bool]],
-    ) -> None:
-        if impl not in (AUTO, *impls):
-            raise ValueError(f"routing.impl must be one of {', '.join((AUTO, *impls))}, got {impl}")
-        self.impls, self.impl, self.conditions = impls, impl, conditions
-        self.used: set[str] = set()
-
-    def __call__(self, votes: Any, **arguments: Any) -> Routed:
-        """Route `votes`."""
-        name = self.impl
-        if name == AUTO:
-            asked = self.conditions.items()
-            unable = {each for each, can_route in asked if not can_route(votes, **arguments)}
-            name = [each for each in self.impls if each not in unable][-1]
-        self.used.add(name)
-        return self.impls[name](votes, **arguments)
-
-
 class RoutingLayer(nn.Module):
     """The routing of one layer, with what its variant needs beside the votes.
 
-    impls, impl, conditions: as in `Route`; `reference` also takes with_trace, and given_BMLJ, the
-    couplings by which it forms the parents at once. arguments: what all of them take, by keyword; a
-    parameter among them is learned.
+    impls: implementations by name. `reference` names what all take beside the votes; a layer has
+    an attribute of each of these names, and a parameter among them is learned. `reference` alone
+    takes with_trace too, and given_BMLJ, the couplings by which it forms the parents at once.
+    impl: the name of one of them, or auto. Raises ValueError for another name.
 
     Attributes:
+        used: the implementations that have routed so far.
         coupling_rule: among whom a child divides itself; None where its couplings have no sum.
         has_activations: whether its parents are more or less active.
         reads_activations: whether it asks how active its children are.
@@ -148,34 +118,38 @@ class RoutingLayer(nn.Module):
     reads_activations = False
     votes_kind: type | None = None
 
-    def __init__(
-        self,
-        impls: Mapping[str, Callable[..., Routed]],
-        impl: str,
-        conditions: Mapping[str, Callable[..., bool]] | None = None,
-        **arguments: Any,
-    ) -> None:
+    def __init__(self, impls: Mapping[str, Callable[..., Routed]], impl: str) -> None:
         super().__init__()
-        self.reference = impls["reference"]
-        self.route: Callable[..., Routed] = Route(impls, impl, conditions or {})
-        self.argument_names = tuple(arguments)
-        for name, value in arguments.items():
-            setattr(self, name, value)
+        if impl not in (AUTO, *impls):
+            raise ValueError(f"routing.impl must be one of {', '.join((AUTO, *impls))}, got {impl}")
+        self.impls, self.impl = impls, impl
+        self.used: set[str] = set()
+        names = inspect.signature(impls["reference"]).parameters
+        self.argument_names = [name for name in names if name not in OF_A_CALL]
 
     def get_arguments(self) -> dict[str, Any]:
         """Return what the implementations take beside the votes."""
         return {name: getattr(self, name) for name in self.argument_names}
 
+    def choose_impl(self, votes: Any) -> str:
+        """Return which implementation `auto` is for these votes, whose device is known only now."""
+        return "fast" if "fast" in self.impls else "reference"
+
+    def route(self, votes: Any, **arguments: Any) -> Routed:
+        """Route by the implementation that was asked for."""
+        name = self.choose_impl(votes) if self.impl == AUTO else self.impl
+        self.used.add(name)
+        return self.impls[name](votes, **arguments)
+
     def forward(self, votes: Any, with_trace: bool = False) -> Routed:
         """Route the votes of this layer's children; with a trace, by the reference."""
-        arguments = self.get_arguments()
         if with_trace:
-            return self.reference(votes, **arguments, with_trace=True)
-        return self.route(votes, **arguments)
+            return self.impls["reference"](votes, **self.get_arguments(), with_trace=True)
+        return self.route(votes, **self.get_arguments())
 
     def form_parents(self, votes: Any, coupling_BMLJ: Tensor) -> Routed:
         """Form the parents of children with these couplings."""
-        return self.reference(votes, **self.get_arguments(), given_BMLJ=coupling_BMLJ)
+        return self.impls["reference"](votes, **self.get_arguments(), given_BMLJ=coupling_BMLJ)
 
 
 def make_routing(routing: RoutingFactory, sizes: LayerSizes, votes_kind: Any) -> nn.Module:
@@ -186,39 +160,32 @@ def make_routing(routing: RoutingFactory, sizes: LayerSizes, votes_kind: Any) ->
     layer = routing(sizes=sizes)
     only: Any = getattr(layer, "votes_kind", None)
     if only not in (None, votes_kind):
-        impl = getattr(getattr(layer, "route", None), "impl", AUTO)
-        typed = f"routing={name_variant(layer)}" + (f" routing.impl={impl}" if impl != AUTO else "")
-        cure = f"add model={only.MODEL}" + (" or set routing.impl=auto" if impl != AUTO else "")
-        raise ValueError(f"{typed} is for {only.CAPSULES} alone; {cure}")
+        name, cure = f"routing={name_variant(layer)}", f"add model={only.MODEL}"
+        if (impl := getattr(layer, "impl", AUTO)) != AUTO:
+            name, cure = f"{name} routing.impl={impl}", f"{cure} or set routing.impl=auto"
+        raise ValueError(f"{name} is for {only.CAPSULES} alone; {cure}")
     return layer
 
 
 def name_variant(routing: nn.Module) -> str:
-    """Return the name of a variant, that of its file."""
-    return type(routing).__module__.rpartition(".")[2]
+    """Return the name of a variant: its `variant`, or that of its file."""
+    return getattr(routing, "variant", type(routing).__module__.rpartition(".")[2])
 
 
-def find_routes(network: nn.Module) -> list[Route]:
+def find_layers(network: nn.Module) -> list[RoutingLayer]:
     """Return what routes the layers of `network`."""
-    routes = (getattr(module, "route", None) for module in network.modules())
-    return [route for route in routes if isinstance(route, Route)]
-
-
-def use_references(network: nn.Module) -> None:
-    """Let the reference of its variant route each layer of `network`."""
-    for route in find_routes(network):
-        route.impl = "reference"
+    return [module for module in network.modules() if isinstance(module, RoutingLayer)]
 
 
 def describe_routing(network: nn.Module) -> str | None:
     """Return how the votes of `network` were routed, such as `fast` or `auto: triton`; None where
     none are.
     """
-    routes = find_routes(network)
-    if not routes:
+    layers = find_layers(network)
+    if not layers:
         return None
-    used = " or ".join(sorted(set().union(*(route.used for route in routes))))
-    impl = routes[0].impl
+    used = " or ".join(sorted(set().union(*(layer.used for layer in layers))))
+    impl = layers[0].impl
     return f"{AUTO}: {used}" if impl == AUTO and used else used or impl
 
 
@@ -229,6 +196,14 @@ class ReceptiveFields(NamedTuple):
 
     child_MK: Tensor
     num_child_positions: int
+
+
+def softmax_over_parents(logit: Tensor, none_of_the_above: bool, dim: int) -> Tensor:
+    """Return each child's shares among the parents at one position, which are the axis `dim`."""
+    if not none_of_the_above:
+        return torch.softmax(logit, dim=dim)
+    none = torch.zeros_like(logit.narrow(dim, 0, 1))
+    return torch.softmax(torch.cat([none, logit], dim=dim), dim=dim).narrow(dim, 1, logit.size(dim))
 
 
 def coupling_softmax(
@@ -245,22 +220,18 @@ def coupling_softmax(
     alone, the types, as in the authors' last layer. none_of_the_above: one more slot, of logit 0,
     takes a share that no parent gets.
     """
-    if fields is None:
-        norm = "types"
-    if norm == "types" and not none_of_the_above:
-        return torch.softmax(logit_BMLJ, dim=3)
+    if fields is None or norm == "types":
+        return softmax_over_parents(logit_BMLJ, none_of_the_above, dim=3)
     # A child's largest logit is subtracted before the exponential, and is no part of the gradient.
     largest_BMLE = logit_BMLJ.detach()
     if norm != "positions":
         largest_BMLE = largest_BMLE.amax(dim=3, keepdim=True)
-    if fields is not None and norm != "types":
-        largest_BMLE = _combine_by_child(largest_BMLE, fields, largest=True)
+    largest_BMLE = _combine_by_child(largest_BMLE, fields, largest=True)
     if none_of_the_above:
         largest_BMLE = largest_BMLE.clamp(min=0)
     part_BMLJ = (logit_BMLJ - largest_BMLE).exp()
     total_BMLE = part_BMLJ if norm == "positions" else part_BMLJ.sum(dim=3, keepdim=True)
-    if fields is not None and norm != "types":
-        total_BMLE = _combine_by_child(total_BMLE, fields)
+    total_BMLE = _combine_by_child(total_BMLE, fields)
     if none_of_the_above:
         total_BMLE = total_BMLE + (-largest_BMLE).exp()
     return part_BMLJ / total_BMLE

@@ -7,8 +7,22 @@
         v_j  = squash(s_j)
         b_ij = b_ij + u_hat_ij . v_j        not after the last iteration: nothing reads it
 
-`normaliser` may be another function than the softmax (`normalisers`): an ingredient that several
-papers change. Sums of couplings then are others, and so is the length of s_j at first.
+`normaliser` may be another function than the softmax, an ingredient that several papers change:
+
+    softmax     c_j = exp(b_j) / sum_k exp(b_k)
+    sigmoid     c_j = 1 / (1 + exp(-b_j))                   at first 1/2
+    max_min     c_j = (b_j - min b) / (max b - min b)       1 where all are equal, as at first
+    sparsemax   c_j = max(b_j - tau, 0)                     the nearest point of the simplex
+    entmax      c_j = max(b_j / 2 - tau, 0)^2               alpha = 1.5
+
+with tau such that the couplings sum to 1. Those of sigmoid and max_min have no sum: at first a
+parent gets J / 2 and J times as much as from a softmax. The bounds of max_min, 0 and 1, and what it
+makes of equal logits are ours; there it has no gradient, so that a learned prior rests in a single
+iteration.
+
+Sources: max_min, Zhao et al. 2019, "Capsule Networks with Max-Min Normalization"; sigmoid, as in
+LaLonde et al. 2020, "Encoding Visual Attributes in Capsules for Explainable Medical Diagnoses";
+sparsemax, Martins and Astudillo 2016; entmax, Peters, Niculae and Martins 2019.
 
 With `none_of_the_above` (section 7) the softmax has one more slot, of logit 0 for ever: it gets no
 votes and is no parent, so a child's couplings sum to less than 1.
@@ -27,6 +41,7 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, T it
 positions, L children below one, J parent types there.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -35,10 +50,74 @@ from torch import Tensor, nn
 from capsweep.errors import ConfigError
 from capsweep.model.capsules import find_fault_of_kernels, squash
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
-from capsweep.model.routing.dynamic_fast import route_linear, softmax_over_parents
-from capsweep.model.routing.normalisers import DIVIDING, NORMALISERS
+from capsweep.model.routing.dynamic_fast import route_linear
 from capsweep.model.routing.vote_products import FormedVotes, by_products, form_votes
 from capsweep.model.votes import LocalVotes, Votes
+
+
+def divide_max_min(logit: Tensor, dim: int) -> Tensor:
+    """Map logits along `dim` so that the smallest is 0 and the largest 1; equal ones are all 1."""
+    # Not aminmax, which has no gradient on CUDA.
+    lowest, highest = logit.amin(dim=dim, keepdim=True), logit.amax(dim=dim, keepdim=True)
+    span = highest - lowest
+    is_spread = span > 0
+    return torch.where(is_spread, (logit - lowest) / torch.where(is_spread, span, 1.0), 1.0)
+
+
+def divide_sparsemax(logit: Tensor, dim: int) -> Tensor:
+    """The Euclidean projection on the simplex."""
+    logit = logit - logit.detach().amax(dim=dim, keepdim=True)
+    support = find_support(logit.detach(), dim, _sparsemax_threshold)
+    return (logit - _sparsemax_threshold(*_moments(logit, support, dim))).clamp(min=0) * support
+
+
+def divide_entmax(logit: Tensor, dim: int) -> Tensor:
+    """The 1.5-entmax: between softmax and sparsemax."""
+    half = (logit - logit.detach().amax(dim=dim, keepdim=True)) / 2
+    support = find_support(half.detach(), dim, _entmax_threshold)
+    return ((half - _entmax_threshold(*_moments(half, support, dim))) * support).square()
+
+
+NORMALISERS: Mapping[str, Callable[[Tensor, int], Tensor]] = {
+    "softmax": lambda logit, dim: torch.softmax(logit, dim=dim),
+    "sigmoid": lambda logit, dim: torch.sigmoid(logit),
+    "max_min": divide_max_min,
+    "sparsemax": divide_sparsemax,
+    "entmax": divide_entmax,
+}
+DIVIDING = ("softmax", "sparsemax", "entmax")  # whose couplings sum to 1
+
+Threshold = Callable[[Tensor, Tensor, Tensor], Tensor]  # of count, mean and mean square
+
+
+def find_support(logit: Tensor, dim: int, threshold: Threshold) -> Tensor:
+    """Where couplings are above 0: the largest k logits, of the largest k whose own threshold is
+    below the least of them.
+    """
+    ordered = logit.sort(dim=dim, descending=True).values
+    shape = [1] * logit.dim()
+    shape[dim] = -1
+    count = torch.arange(1, logit.shape[dim] + 1, device=logit.device).to(logit).view(shape)
+    means = ordered.cumsum(dim) / count, ordered.square().cumsum(dim) / count
+    is_above = ordered > threshold(count, *means)
+    last = is_above.sum(dim=dim, keepdim=True).clamp(min=1) - 1
+    return (logit >= ordered.gather(dim, last)).to(logit)
+
+
+def _moments(logit: Tensor, support: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    count = support.sum(dim=dim, keepdim=True)
+    chosen = logit * support
+    mean, square = (x.sum(dim=dim, keepdim=True) / count for x in (chosen, chosen * logit))
+    return count, mean, square
+
+
+def _sparsemax_threshold(count: Tensor, mean: Tensor, square: Tensor) -> Tensor:
+    return mean - 1 / count
+
+
+def _entmax_threshold(count: Tensor, mean: Tensor, square: Tensor) -> Tensor:
+    # Of a support the root is above 0; of longer prefixes it may not exist, and they are none.
+    return mean - (1 / count - (square - mean.square())).clamp(min=0).sqrt()
 
 
 def reference(
@@ -64,35 +143,25 @@ def reference(
     formed, trace = form_votes(votes), list[dict[str, Tensor]]()
     first_JL = formed.zero_BMJL[:1, :1] if prior_LJ is None else prior_LJ.T
     logit_BMJL = first_JL.expand_as(formed.zero_BMJL)
-    iteration = 0 if given_BMLJ is None else num_iters - 1
     while True:
-        coupling_BMJL = _divide_children(logit_BMJL, formed.votes, none_of_the_above, normaliser)
         if given_BMLJ is not None:
             coupling_BMJL = given_BMLJ.mT
-        iteration += 1
-        is_last, coupling_BMLJ = iteration == num_iters, coupling_BMJL.mT
+        elif normaliser == "softmax":
+            coupling_BMJL = formed.divide_children(logit_BMJL, "all", none_of_the_above)
+        else:
+            coupling_BMJL = NORMALISERS[normaliser](logit_BMJL, 2)
+        is_last = given_BMLJ is not None or len(trace) == num_iters - 1
         with torch.set_grad_enabled(torch.is_grad_enabled() and (is_last or gradient == "full")):
             s_BMJD = formed.sum_votes(coupling_BMJL)
             v_BMJD = squash(s_BMJD if bias_JD is None else s_BMJD + bias_JD)
+            trace.append({"coupling": coupling_BMJL.mT, "pose": v_BMJD})
             if is_last and not with_trace:
-                return make_routed(v_BMJD, coupling_BMLJ)
+                return make_routed(trace, with_trace)
             agreement_BMJL = formed.compare_votes(v_BMJD)
-        agreement_BMLJ = agreement_BMJL.mT
-        trace.append({"coupling": coupling_BMLJ, "pose": v_BMJD, "agreement": agreement_BMLJ})
+        trace[-1]["agreement"] = agreement_BMJL.mT
         if is_last:
-            return make_routed(v_BMJD, coupling_BMLJ, trace)
+            return make_routed(trace, with_trace)
         logit_BMJL = logit_BMJL + agreement_BMJL
-
-
-def _divide_children(
-    logit_BMJL: Tensor, votes: LocalVotes, none_of_the_above: bool, normaliser: str
-) -> Tensor:
-    if normaliser != "softmax":
-        return NORMALISERS[normaliser](logit_BMJL, 2)
-    if logit_BMJL.shape[1] > 1:
-        return votes.divide_children(logit_BMJL.mT, none_of_the_above=none_of_the_above).mT
-    # All parents stand at one position: the same, without moving the children to and fro.
-    return softmax_over_parents(logit_BMJL, none_of_the_above, dim=2)
 
 
 _route_formed = by_products(reference)
@@ -131,29 +200,14 @@ def triton_route(
     """
     assert isinstance(votes, Votes)
     assert normaliser == "softmax"
-    instead = "set routing.impl=auto, fast or reference"
-    try:
-        from capsweep.model.routing.dynamic_kernels import INTERPRETED
-        from capsweep.model.routing.dynamic_triton import route_by_kernels
-    except ModuleNotFoundError as error:
-        if error.name != "triton":
-            raise
+    if (fault := find_fault_of_kernels(votes.device)) is not None:
         raise ConfigError(
-            f"routing.impl=triton needs triton, which is not installed: install it, or {instead}"
-        ) from error
-    if not votes.pose_BIP.is_cuda and not INTERPRETED:
-        raise ConfigError(
-            f"routing.impl=triton needs a GPU, and these votes are on {votes.device.type}: set "
-            f"trainer.accelerator=gpu, or {instead} (TRITON_INTERPRET=1 in the environment "
-            "interprets the kernels on a CPU, for tests)"
+            f"routing.impl=triton cannot run on {votes.device.type} (trainer.accelerator=gpu for a "
+            f"GPU, and triton installed): {fault}; set routing.impl=auto, fast or reference"
         )
+    from capsweep.model.routing.dynamic_triton import route_by_kernels
+
     return route_by_kernels(votes, num_iters, bias_JD, **options)
-
-
-def can_route_by_kernels(votes: LocalVotes, *, normaliser: str = "softmax", **_: Any) -> bool:
-    """Return whether `triton_route` takes votes: linear ones on a GPU where its kernels run."""
-    is_linear = isinstance(votes, Votes) and normaliser == "softmax"
-    return is_linear and votes.device.type == "cuda" and not find_fault_of_kernels(votes.device)
 
 
 IMPLS = {"reference": reference, "fast": fast, "triton": triton_route}
@@ -180,17 +234,11 @@ class DynamicRouting(RoutingLayer):
         sizes: LayerSizes,
     ) -> None:
         _check_normaliser(normaliser, none_of_the_above, impl)
+        super().__init__(IMPLS, impl)
+        self.num_iters, self.none_of_the_above = num_iters, none_of_the_above
+        self.gradient, self.normaliser = gradient, normaliser
         bias_JD = torch.full((sizes.parents, sizes.parent_pose), 0.1)
-        super().__init__(
-            IMPLS,
-            impl,
-            {"triton": can_route_by_kernels},
-            num_iters=num_iters,
-            bias_JD=nn.Parameter(bias_JD) if bias else None,
-            none_of_the_above=none_of_the_above,
-            gradient=gradient,
-            normaliser=normaliser,
-        )
+        self.bias_JD = nn.Parameter(bias_JD) if bias else None
         prior_IJ = torch.zeros(sizes.children, sizes.parents)
         self.prior_IJ = nn.Parameter(prior_IJ) if learned_prior else None
         self.votes_kind = Votes if impl == "triton" else None
@@ -199,9 +247,16 @@ class DynamicRouting(RoutingLayer):
         elif normaliser in DIVIDING:
             self.coupling_rule = CouplingRule("types")
 
-    def get_arguments(self) -> dict[str, Any]:
-        """Return them with the prior."""
-        return {**super().get_arguments(), "prior_LJ": self.prior_IJ}
+    @property
+    def prior_LJ(self) -> Tensor | None:  # noqa: N802
+        """Return the logits that routing begins with; None: zeros."""
+        return self.prior_IJ
+
+    def choose_impl(self, votes: LocalVotes) -> str:
+        """Return triton for linear votes on a GPU where its kernels run, and fast for others."""
+        is_linear = isinstance(votes, Votes) and self.normaliser == "softmax"
+        by_kernels = is_linear and votes.device.type == "cuda"
+        return "triton" if by_kernels and not find_fault_of_kernels(votes.device) else "fast"
 
 
 def _check_normaliser(normaliser: str, none_of_the_above: bool, impl: str) -> None:

@@ -64,13 +64,10 @@ def reference(
     while True:
         logit_BMJ, share_BMJL = use_children(coupling_BMJL)
         mean_BMJD, variance_BMJD = formed.fit_gaussians(share_BMJL, FLOOR)
-        act_BMJ, coupling_BMLJ = logit_BMJ.sigmoid(), coupling_BMJL.mT
-        trace.append({"coupling": coupling_BMLJ, "pose": mean_BMJD, "activation": act_BMJ})
+        act_BMJ = logit_BMJ.sigmoid()
+        trace.append({"coupling": coupling_BMJL.mT, "pose": mean_BMJD, "activation": act_BMJ})
         if len(trace) == num_iters or given_BMLJ is not None:
-            shown = trace if with_trace else None
-            return make_routed(
-                mean_BMJD, coupling_BMLJ, shown, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ
-            )
+            return make_routed(trace, with_trace, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ)
         scaled_BMJL = formed.compute_distances(mean_BMJD, variance_BMJD)
         fit_BMJL = compute_log_fit(scaled_BMJL, variance_BMJD, F.logsigmoid(logit_BMJ))
         coupling_BMJL = formed.divide_children(fit_BMJL, "types")
@@ -99,10 +96,7 @@ class HeinsenRouting(RoutingLayer):
     reads_activations = True
 
     def __init__(self, num_iters: int, impl: str, *, sizes: LayerSizes) -> None:
-        super().__init__(
-            IMPLS,
-            impl,
-            num_iters=num_iters,
-            beta_use_LJ=nn.Parameter(torch.zeros(sizes.children, sizes.parents)),
-            beta_ignore_LJ=nn.Parameter(torch.zeros(sizes.children, sizes.parents)),
-        )
+        super().__init__(IMPLS, impl)
+        self.num_iters = num_iters
+        self.beta_use_LJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))
+        self.beta_ignore_LJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))

@@ -29,7 +29,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
-from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
+from capsweep.model.routing.vote_products import FormedVotes
+from capsweep.model.votes import LocalVotes
 
 
 def reference(
@@ -43,31 +44,21 @@ def reference(
     """Route `votes` in `num_iters` iterations; with given couplings, by the last sum alone.
     `Routed` says what is returned and traced.
     """
-    votes_BMJLD = form_parents_first(votes)
-    if given_BMLJ is not None:
-        sum_BMJD = sum_votes(given_BMLJ, votes_BMJLD)
-        return _make_routed(given_BMLJ, _normalise(sum_BMJD, gain_D, shift_D))
-    logit_BMLJ = torch.zeros_like(votes_BMJLD[..., 0]).transpose(2, 3)
-    trace: list[dict[str, Tensor]] = []
-    for _ in range(num_iters):
-        if trace:
-            agreement_BMLJ = compare_votes(votes_BMJLD, trace[-1]["pose"])
-            logit_BMLJ = agreement_BMLJ / math.sqrt(votes_BMJLD.shape[-1])
-        coupling_BMLJ = votes.divide_children(logit_BMLJ, "types")
-        pose_BMJD = _normalise(sum_votes(coupling_BMLJ, votes_BMJLD), gain_D, shift_D)
-        trace.append({"coupling": coupling_BMLJ, "pose": pose_BMJD})
-    return _make_routed(**trace[-1], trace=trace if with_trace else None)
+    formed, trace = FormedVotes(votes), list[dict[str, Tensor]]()
+    logit_BMJL = formed.zero_BMJL
+    while True:
+        coupling_BMJL = formed.divide_children(logit_BMJL, "types")
+        if given_BMLJ is not None:
+            coupling_BMJL = given_BMLJ.mT
+        pose_BMJD = _normalise(formed.sum_votes(coupling_BMJL), gain_D, shift_D)
+        trace.append({"coupling": coupling_BMJL.mT, "pose": pose_BMJD})
+        if len(trace) == num_iters or given_BMLJ is not None:  # without activations: all present
+            return make_routed(trace, with_trace, act_BMJ=torch.ones_like(pose_BMJD[..., 0]))
+        logit_BMJL = formed.compare_votes(pose_BMJD) / math.sqrt(len(gain_D))
 
 
 def _normalise(sum_BMJD: Tensor, gain_D: Tensor, shift_D: Tensor) -> Tensor:
     return sum_BMJD if len(gain_D) == 1 else F.layer_norm(sum_BMJD, gain_D.shape, gain_D, shift_D)
-
-
-def _make_routed(
-    coupling: Tensor, pose: Tensor, trace: list[dict[str, Tensor]] | None = None
-) -> Routed:
-    """Return parents that are all present: they have no activations."""
-    return make_routed(pose, coupling, trace, act_BMJ=torch.ones_like(pose[..., 0]))
 
 
 IMPLS = {"reference": reference}
@@ -80,10 +71,7 @@ class InvertedAttentionRouting(RoutingLayer):
     has_activations = False
 
     def __init__(self, num_iters: int, impl: str, *, sizes: LayerSizes) -> None:
-        super().__init__(
-            IMPLS,
-            impl,
-            num_iters=num_iters,
-            gain_D=nn.Parameter(torch.ones(sizes.parent_pose)),
-            shift_D=nn.Parameter(torch.zeros(sizes.parent_pose)),
-        )
+        super().__init__(IMPLS, impl)
+        self.num_iters = num_iters
+        self.gain_D = nn.Parameter(torch.ones(sizes.parent_pose))
+        self.shift_D = nn.Parameter(torch.zeros(sizes.parent_pose))

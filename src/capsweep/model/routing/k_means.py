@@ -20,24 +20,17 @@ Shape letters: B batch, M parent positions, L children below one, J parent types
 pose, T iterations.
 """
 
-from collections.abc import Sequence
-
-from torch import Tensor
+from torch import Tensor, ones_like
 from torch.nn import functional as F
 
 from capsweep.model.capsules import squash
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
-from capsweep.model.routing.vote_products import (
-    VoteProducts,
-    apply_to_votes,
-    divide_children,
-    few_images_at_once,
-)
-from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
+from capsweep.model.routing.vote_products import FormedVotes, by_products, form_votes
+from capsweep.model.votes import LocalVotes
 
 
 def reference(
-    votes: LocalVotes,
+    votes: LocalVotes | FormedVotes,
     num_iters: int,
     with_trace: bool = False,
     given_BMLJ: Tensor | None = None,
@@ -45,37 +38,20 @@ def reference(
     """Route `votes` in `num_iters` iterations; with given couplings, by the last sum alone.
     `Routed` says what is returned and traced.
     """
-    votes_BMJLD = form_parents_first(votes)
-    if given_BMLJ is not None:
-        return make_routed(squash(sum_votes(given_BMLJ, votes_BMJLD)), given_BMLJ)
-    sum_BMJD = votes_BMJLD.sum(dim=3)
-    trace: list[dict[str, Tensor]] = []
-    for _ in range(num_iters):
-        logit_BMLJ = compare_votes(votes_BMJLD, F.normalize(sum_BMJD, dim=-1))
-        coupling_BMLJ = votes.divide_children(logit_BMLJ)
-        sum_BMJD = sum_votes(coupling_BMLJ, votes_BMJLD)
-        trace.append({"coupling": coupling_BMLJ, "pose": squash(sum_BMJD)})
-    last = trace[-1]
-    return make_routed(last["pose"], last["coupling"], trace if with_trace else None)
+    formed, trace = form_votes(votes), list[dict[str, Tensor]]()
+    sum_BMJD = formed.sum_votes(ones_like(formed.zero_BMJL))
+    while True:
+        logit_BMJL = formed.compare_votes(F.normalize(sum_BMJD, dim=-1))
+        coupling_BMJL = formed.divide_children(logit_BMJL)
+        if given_BMLJ is not None:
+            coupling_BMJL = given_BMLJ.mT
+        sum_BMJD = formed.sum_votes(coupling_BMJL)
+        trace.append({"coupling": coupling_BMJL.mT, "pose": squash(sum_BMJD)})
+        if len(trace) == num_iters or given_BMLJ is not None:
+            return make_routed(trace, with_trace)
 
 
-@few_images_at_once
-def fast(votes: LocalVotes, num_iters: int) -> Routed:
-    """Route as `reference`, in less time and memory (`vote_products`), and without traces."""
-
-    def iterate(products: VoteProducts, sum_BMJD: Tensor) -> Sequence[Tensor]:
-        iteration = 0
-        while True:
-            logit_BMJL = products.compare_votes(F.normalize(sum_BMJD, dim=-1))
-            coupling_BMJL = divide_children(votes, logit_BMJL)
-            sum_BMJD = products.sum_votes(coupling_BMJL)
-            iteration += 1
-            if iteration >= num_iters:
-                return squash(sum_BMJD), coupling_BMJL.mT
-
-    votes_BMJDL = votes.form_numbers_first()
-    return make_routed(*apply_to_votes(VoteProducts, iterate, votes_BMJDL, votes_BMJDL.sum(dim=4)))
-
+fast = by_products(reference)
 
 IMPLS = {"reference": reference, "fast": fast}
 
@@ -86,4 +62,5 @@ class KMeansRouting(RoutingLayer):
     coupling_rule = CouplingRule()
 
     def __init__(self, num_iters: int, impl: str, *, sizes: LayerSizes) -> None:
-        super().__init__(IMPLS, impl, num_iters=num_iters)
+        super().__init__(IMPLS, impl)
+        self.num_iters = num_iters

@@ -22,24 +22,64 @@ pose, T iterations.
 """
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from capsweep.model.capsules import squash
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
-from capsweep.model.routing.vote_products import (
-    VoteProducts,
-    apply_to_votes,
-    divide_children,
-    few_images_at_once,
-)
-from capsweep.model.votes import LocalVotes, form_parents_first, sum_votes
+from capsweep.model.routing.vote_products import FormedVotes, VoteProducts, by_products, form_votes
+from capsweep.model.votes import LocalVotes
+
+
+class MeasuredVotes(FormedVotes):
+    """Votes whose distances from the poses of parents are asked for."""
+
+    def clip_votes(self) -> None:
+        """Make no vote longer than its child."""
+        length_BMJL = torch.linalg.vector_norm(self.votes_BMJLD, dim=4)
+        most_BML = torch.linalg.vector_norm(self.votes.local_poses(), dim=3)
+        self.votes_BMJLD = self.votes_BMJLD * _compute_clip(length_BMJL, most_BML)[..., None]
+
+    def measure_distances(self, pose_BMJD: Tensor) -> Tensor:
+        """Return the distances [B, M, J, L] of the votes from the poses."""
+        return torch.linalg.vector_norm(pose_BMJD[..., None, :] - self.votes_BMJLD, dim=4)
+
+
+class MeasuredProducts(VoteProducts):
+    """The same of votes that are clipped after their products.
+
+    The square of a distance is |u|^2 - 2 u . v + |v|^2, whose error is one of rounding relative to
+    the longer of vote and parent. Measured in single precision, 16 numbers, of votes that agree to
+    0.01 of their length: gradients to 3e-4 (the reference's to 1e-5).
+    """
+
+    clip_BMJL: Tensor | float = 1.0
+
+    @staticmethod
+    def read_constants(votes: LocalVotes, votes_BMJDL: Tensor) -> list[Tensor]:
+        """Return the lengths of votes [B, M, J, L] and of children [B, M, L]."""
+        length_BMJL = _take_root(votes_BMJDL.square().sum(dim=3))
+        return [length_BMJL, torch.linalg.vector_norm(votes.local_poses(), dim=3)]
+
+    def clip_votes(self) -> None:
+        """Make no vote longer than its child."""
+        self.clip_BMJL = _compute_clip(*self.constants)
+
+    def sum_votes(self, share_BMJL: Tensor) -> Tensor:
+        """Return sum_l s_l V_l [B, M, J, D]."""
+        return super().sum_votes(self.clip_BMJL * share_BMJL)
+
+    def measure_distances(self, pose_BMJD: Tensor) -> Tensor:
+        """Return the distances [B, M, J, L] of the votes from the poses."""
+        product_BMJL = self.clip_BMJL * self.compare_votes(pose_BMJD)
+        squared_BMJL = (self.clip_BMJL * self.constants[0]).square()
+        squared_BMJ1 = pose_BMJD.square().sum(dim=3, keepdim=True)
+        return _take_root(squared_BMJL - 2 * product_BMJL + squared_BMJ1)
 
 
 def reference(
-    votes: LocalVotes,
+    votes: LocalVotes | MeasuredProducts,
     num_iters: int,
     bias_JD: Tensor | None = None,
     clip: bool = True,
@@ -49,30 +89,20 @@ def reference(
     """Route `votes` in `num_iters` iterations; with given couplings, by the last sum alone.
     `Routed` says what is returned and traced.
     """
-    votes_BMJLD = _form_votes(votes, clip)
-    if given_BMLJ is not None:
-        pose_BMJD = _add_and_squash(sum_votes(given_BMLJ, votes_BMJLD), bias_JD)
-        return make_routed(pose_BMJD, given_BMLJ)
-    logit_BMJL = torch.zeros_like(votes_BMJLD[..., 0])
-    trace: list[dict[str, Tensor]] = []
-    for _ in range(num_iters):
-        if trace:
-            differences_BMJLD = trace[-1]["pose"][..., None, :] - votes_BMJLD
-            logit_BMJL = _scale_distances(torch.linalg.vector_norm(differences_BMJLD, dim=4))
-        coupling_BMLJ = votes.divide_children(logit_BMJL.mT)
-        pose_BMJD = _add_and_squash(sum_votes(coupling_BMLJ, votes_BMJLD), bias_JD)
-        trace.append({"coupling": coupling_BMLJ, "pose": pose_BMJD})
-    last = trace[-1]
-    return make_routed(last["pose"], last["coupling"], trace if with_trace else None)
-
-
-def _form_votes(votes: LocalVotes, clip: bool) -> Tensor:
-    votes_BMJLD = form_parents_first(votes)
-    if not clip:
-        return votes_BMJLD
-    most_BML = torch.linalg.vector_norm(votes.local_poses(), dim=3)
-    length_BMJL = torch.linalg.vector_norm(votes_BMJLD, dim=4)
-    return votes_BMJLD * _compute_clip(length_BMJL, most_BML)[..., None]
+    formed, trace = form_votes(votes, MeasuredVotes), list[dict[str, Tensor]]()
+    if clip:
+        formed.clip_votes()
+    logit_BMJL = formed.zero_BMJL
+    while True:
+        coupling_BMJL = formed.divide_children(logit_BMJL)
+        if given_BMLJ is not None:
+            coupling_BMJL = given_BMLJ.mT
+        s_BMJD = formed.sum_votes(coupling_BMJL)
+        pose_BMJD = squash(s_BMJD if bias_JD is None else s_BMJD + bias_JD)
+        trace.append({"coupling": coupling_BMJL.mT, "pose": pose_BMJD})
+        if len(trace) == num_iters or given_BMLJ is not None:
+            return make_routed(trace, with_trace)
+        logit_BMJL = _scale_distances(formed.measure_distances(pose_BMJD))
 
 
 def _compute_clip(length_BMJL: Tensor, most_BML: Tensor) -> Tensor:
@@ -91,52 +121,13 @@ def _scale_distances(distance_BMJL: Tensor) -> Tensor:
     return factor * distance_BMJL / mean_B111.clamp(min=tiny)
 
 
-def _add_and_squash(s_BMJD: Tensor, bias_JD: Tensor | None = None) -> Tensor:
-    return squash(s_BMJD if bias_JD is None else s_BMJD + bias_JD)
-
-
-@few_images_at_once
-def fast(
-    votes: LocalVotes, num_iters: int, bias_JD: Tensor | None = None, clip: bool = True
-) -> Routed:
-    """Route as `reference`, in less time and memory (`vote_products`), and without traces.
-
-    The square of a distance is |u|^2 - 2 u . v + |v|^2, whose error is one of rounding relative to
-    the longer of vote and parent. Measured in single precision, 16 numbers, of votes that agree to
-    0.01 of their length: gradients to 3e-4 (the reference's to 1e-5).
-    """
-
-    def iterate(
-        products: VoteProducts, length_BMJL: Tensor, most_BML: Tensor, *own: Tensor
-    ) -> Sequence[Tensor]:
-        # Votes are clipped after the products.
-        clip_BMJL = _compute_clip(length_BMJL, most_BML) if clip else torch.ones_like(length_BMJL)
-        squared_BMJL = (clip_BMJL * length_BMJL).square()
-        logit_BMJL, iteration = torch.zeros_like(length_BMJL), 0
-        while True:
-            coupling_BMJL = divide_children(votes, logit_BMJL)
-            s_BMJD = products.sum_votes(clip_BMJL * coupling_BMJL)
-            pose_BMJD = _add_and_squash(s_BMJD, *own)
-            iteration += 1
-            if iteration >= num_iters:
-                return pose_BMJD, coupling_BMJL.mT
-            product_BMJL = clip_BMJL * products.compare_votes(pose_BMJD)
-            squared_BMJ1 = pose_BMJD.square().sum(dim=3, keepdim=True)
-            distance_BMJL = _take_root(squared_BMJL - 2 * product_BMJL + squared_BMJ1)
-            logit_BMJL = _scale_distances(distance_BMJL)
-
-    votes_BMJDL = votes.form_numbers_first()
-    length_BMJL = _take_root(votes_BMJDL.square().sum(dim=3))
-    most_BML = torch.linalg.vector_norm(votes.local_poses(), dim=3)
-    leaves = length_BMJL, most_BML, *(() if bias_JD is None else (bias_JD,))
-    return make_routed(*apply_to_votes(VoteProducts, iterate, votes_BMJDL, *leaves))
-
-
 def _take_root(squared: Tensor) -> Tensor:
     """Return the root; 0 with gradient 0 where rounding, or nothing, is left."""
     is_more = squared > 0
     return torch.where(is_more, squared, 1.0).sqrt() * is_more
 
+
+fast = by_products(reference, MeasuredProducts)
 
 IMPLS = {"reference": reference, "fast": fast}
 
@@ -149,7 +140,7 @@ class SDARouting(RoutingLayer):
     def __init__(
         self, num_iters: int, bias: bool, clip: bool, impl: str, *, sizes: LayerSizes
     ) -> None:
-        bias_JD = (
-            nn.Parameter(torch.full((sizes.parents, sizes.parent_pose), 0.1)) if bias else None
-        )
-        super().__init__(IMPLS, impl, num_iters=num_iters, bias_JD=bias_JD, clip=clip)
+        super().__init__(IMPLS, impl)
+        self.num_iters, self.clip = num_iters, clip
+        bias_JD = torch.full((sizes.parents, sizes.parent_pose), 0.1)
+        self.bias_JD = nn.Parameter(bias_JD) if bias else None

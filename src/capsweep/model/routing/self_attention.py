@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.model.routing import LayerSizes, Routed, RoutingLayer, make_routed
-from capsweep.model.votes import LocalVotes, compare_votes, form_parents_first, sum_votes
+from capsweep.model.routing.vote_products import FormedVotes
+from capsweep.model.votes import LocalVotes
 
 NEAR = 1e-4  # below it the series is exact in float64, but for 4e-14
 
@@ -39,16 +40,16 @@ def reference(
     given_BMLJ: Tensor | None = None,
 ) -> Routed:
     """Route `votes`, by given couplings if there are any. `Routed` says what is returned."""
-    votes_BMJLD = form_parents_first(votes)
-    coupling_BMLJ = given_BMLJ
-    if coupling_BMLJ is None:
-        children, numbers = votes_BMJLD.shape[3:]
+    formed = FormedVotes(votes)
+    if given_BMLJ is None:
+        children, numbers = formed.votes_BMJLD.shape[3:]
         factor = math.sqrt(numbers) * (children if scale == "children" else 1)
-        logit_BMLJ = compare_votes(votes_BMJLD, votes_BMJLD.sum(dim=3)) / factor
-        coupling_BMLJ = votes.divide_children(logit_BMLJ) + beta_LJ
-    pose_BMJD = squash_exponentially(sum_votes(coupling_BMLJ, votes_BMJLD))
-    trace = [{"coupling": coupling_BMLJ, "pose": pose_BMJD}]
-    return make_routed(pose_BMJD, coupling_BMLJ, trace if with_trace else None)
+        logit_BMJL = formed.compare_votes(formed.votes_BMJLD.sum(dim=3)) / factor
+        coupling_BMLJ = formed.divide_children(logit_BMJL).mT + beta_LJ
+    else:
+        coupling_BMLJ = given_BMLJ
+    pose_BMJD = squash_exponentially(formed.sum_votes(coupling_BMLJ.mT))
+    return make_routed([{"coupling": coupling_BMLJ, "pose": pose_BMJD}], with_trace)
 
 
 def squash_exponentially(s: Tensor) -> Tensor:
@@ -66,5 +67,6 @@ class SelfAttentionRouting(RoutingLayer):
     """The routing of one layer. Owns beta of every child and parent type, 0 at first."""
 
     def __init__(self, scale: str, impl: str, *, sizes: LayerSizes) -> None:
-        beta_LJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))
-        super().__init__(IMPLS, impl, beta_LJ=beta_LJ, scale=scale)
+        super().__init__(IMPLS, impl)
+        self.beta_LJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))
+        self.scale = scale

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
-from capsweep.model.votes import LocalVotes, form_parents_first, sum_votes
+from capsweep.model.routing.vote_products import FormedVotes
+from capsweep.model.votes import LocalVotes
 
 SMALLEST_MASS = 1e-7
 
@@ -43,13 +44,10 @@ def reference(
         coupling_BMLJ = votes.divide_children(gate_BMLJ, "types")
     weight_BMLJ = coupling_BMLJ * votes.local_activation()[..., None]
     mass_BMJ = weight_BMLJ.sum(dim=2) + SMALLEST_MASS
-    pose_BMJD = sum_votes(weight_BMLJ, form_parents_first(votes)) / mass_BMJ[..., None]
+    pose_BMJD = FormedVotes(votes).sum_votes(weight_BMLJ.mT) / mass_BMJ[..., None]
     share_BMJ = mass_BMJ / mass_BMJ.sum(dim=2, keepdim=True)
-    trace = [{"coupling": coupling_BMLJ, "pose": pose_BMJD, "activation": share_BMJ}]
-    shown = trace if with_trace else None
-    return make_routed(
-        pose_BMJD, coupling_BMLJ, shown, act_BMJ=share_BMJ, logit_BMJ=share_BMJ.log()
-    )
+    step = {"coupling": coupling_BMLJ, "pose": pose_BMJD, "activation": share_BMJ}
+    return make_routed([step], with_trace, act_BMJ=share_BMJ, logit_BMJ=share_BMJ.log())
 
 
 IMPLS = {"reference": reference}
@@ -62,10 +60,7 @@ class SelfRouting(RoutingLayer):
     reads_activations = True
 
     def __init__(self, impl: str, *, sizes: LayerSizes) -> None:
-        gate_LJP = torch.zeros(sizes.children, sizes.parents, sizes.child_pose)
-        super().__init__(
-            IMPLS,
-            impl,
-            gate_LJP=nn.Parameter(gate_LJP),
-            gate_bias_LJ=nn.Parameter(torch.zeros(sizes.children, sizes.parents)),
-        )
+        super().__init__(IMPLS, impl)
+        links = sizes.children, sizes.parents
+        self.gate_LJP = nn.Parameter(torch.zeros(*links, sizes.child_pose))
+        self.gate_bias_LJ = nn.Parameter(torch.zeros(links))

@@ -76,12 +76,10 @@ def reference(
         mass_BMJ1 = mass_BMJ[..., None]
         plain_BMJD, variance_BMJD = formed.fit_gaussians(weight_BMJL / mass_BMJ1, floor=0.0)
         fit = _add_priors(kappa, psi, mass_BMJ, plain_BMJD, mass_BMJ1 * variance_BMJD)
-        coupling_BMLJ = coupling_BMJL.mT
-        trace.append({"coupling": coupling_BMLJ, "pose": fit.mean})
+        trace.append({"coupling": coupling_BMJL.mT, "pose": fit.mean})
         if len(trace) == num_iters or given_BMLJ is not None:
             logit_BMJ = shift_J - scale_J * fit.log_pi.exp() * _measure_entropy(fit)
-            act_BMJ, shown = logit_BMJ.sigmoid(), trace if with_trace else None
-            return make_routed(fit.mean, coupling_BMLJ, shown, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ)
+            return make_routed(trace, with_trace, act_BMJ=logit_BMJ.sigmoid(), logit_BMJ=logit_BMJ)
         distance_BMJL = formed.compute_distances(fit.mean, fit.psi)
         coupling_BMJL = formed.divide_children(_compute_log_fit(fit, distance_BMJL))
 
@@ -154,12 +152,7 @@ class VariationalBayesRouting(RoutingLayer):
     def __init__(
         self, num_iters: int, kappa: float, psi: float, impl: str, *, sizes: LayerSizes
     ) -> None:
-        super().__init__(
-            IMPLS,
-            impl,
-            num_iters=num_iters,
-            scale_J=nn.Parameter(torch.ones(sizes.parents)),
-            shift_J=nn.Parameter(torch.zeros(sizes.parents)),
-            kappa=kappa,
-            psi=psi,
-        )
+        super().__init__(IMPLS, impl)
+        self.num_iters, self.kappa, self.psi = num_iters, kappa, psi
+        self.scale_J = nn.Parameter(torch.ones(sizes.parents))
+        self.shift_J = nn.Parameter(torch.zeros(sizes.parents))

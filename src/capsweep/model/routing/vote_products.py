@@ -27,26 +27,16 @@ position; E = B M J parents; X = D numbers of U, or 2 D of Q.
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from capsweep.model.routing import Routed, join_routed
-from capsweep.model.votes import LocalVotes, form_parents_first, images_at_once
-
-
-def divide_children(votes: LocalVotes, logit_BMJL: Tensor, norm: str = "all") -> Tensor:
-    """Return `votes.divide_children` [B, M, J, L]; without moving the children to and fro where a
-    softmax at each position is all.
-    """
-    if logit_BMJL.shape[1] == 1 or norm == "types":
-        return torch.softmax(logit_BMJL, dim=2)
-    return votes.divide_children(logit_BMJL.mT, norm).mT
+from capsweep.model.routing import Routed, join_routed, softmax_over_parents
+from capsweep.model.votes import LocalVotes, split_images
 
 
 class FormedVotes:
@@ -56,7 +46,8 @@ class FormedVotes:
     """
 
     def __init__(self, votes: LocalVotes) -> None:
-        self.votes, self.votes_BMJLD = votes, form_parents_first(votes)
+        self.votes = votes
+        self.votes_BMJLD = votes.form_local().transpose(2, 3).contiguous()
         self.zero_BMJL = _make_zeros(self.votes_BMJLD[..., 0])
 
     def local_activation(self) -> Tensor:
@@ -82,9 +73,15 @@ class FormedVotes:
         squared_BMJLD = (self.votes_BMJLD - mean_BMJD[..., None, :]).square()
         return torch.matmul(squared_BMJLD, (1 / variance_BMJD)[..., None]).squeeze(-1)
 
-    def divide_children(self, logit_BMJL: Tensor, norm: str = "all") -> Tensor:
-        """Return the shares [B, M, J, L] of the children, as `coupling_softmax`."""
-        return divide_children(self.votes, logit_BMJL, norm)
+    def divide_children(
+        self, logit_BMJL: Tensor, norm: str = "all", none_of_the_above: bool = False
+    ) -> Tensor:
+        """Return the shares [B, M, J, L] of the children, as `coupling_softmax`; without moving the
+        children to and fro where a softmax at each position is all.
+        """
+        if logit_BMJL.shape[1] == 1 or norm == "types":
+            return softmax_over_parents(logit_BMJL, none_of_the_above, dim=2)
+        return self.votes.divide_children(logit_BMJL.mT, norm, none_of_the_above).mT
 
 
 def _make_zeros(sample_BMJL: Tensor) -> Tensor:
@@ -96,12 +93,15 @@ class VoteProducts(FormedVotes):
     """Some votes U, and the products that were made with them.
 
     Attributes:
-        weighs_activations: whether activations of children are constants beside them.
-        activations: these.
+        constants: what a body reads of the votes beside them, and differentiates by.
     """
 
-    weighs_activations = False
-    activations: Tensor
+    constants: Sequence[Tensor] = ()
+
+    @staticmethod
+    def read_constants(votes: LocalVotes, votes_BMJDL: Tensor) -> list[Tensor]:
+        """Return the constants of votes, which are formed already."""
+        return []
 
     def __init__(self, votes_BMJDL: Tensor) -> None:
         self.zero_BMJL = _make_zeros(votes_BMJDL[..., 0, :])
@@ -109,10 +109,6 @@ class VoteProducts(FormedVotes):
         self.factor_EXL = votes_BMJDL.flatten(0, 2)
         self.products: list[Tensor] = []
         self.factors: list[tuple[Tensor, Tensor]] = []
-
-    def local_activation(self) -> Tensor:
-        """Return the activations [B, M, L] of the children."""
-        return self.activations
 
     def sum_votes(self, share_BMJL: Tensor) -> Tensor:
         """Return sum_l s_l U_l [B, M, J, X]."""
@@ -159,7 +155,14 @@ class VoteProducts(FormedVotes):
 class VoteMoments(VoteProducts):
     """Q of some votes, and the products that were made with it."""
 
-    weighs_activations = True
+    @staticmethod
+    def read_constants(votes: LocalVotes, votes_BMJDL: Tensor) -> list[Tensor]:
+        """Return the activations [B, M, L] of the children."""
+        return [votes.local_activation()]
+
+    def local_activation(self) -> Tensor:
+        """Return the activations [B, M, L] of the children."""
+        return self.constants[0]
 
     def __init__(self, votes_BMJDL: Tensor) -> None:
         super().__init__(votes_BMJDL)
@@ -209,22 +212,9 @@ def compute_log_fit(
     return (log_activation_BMJ - 0.5 * volume_BMJ)[..., None] - 0.5 * scaled_BMJL
 
 
-def form_votes(votes: LocalVotes | FormedVotes) -> FormedVotes:
+def form_votes(votes: Any, kind: type[FormedVotes] = FormedVotes) -> Any:
     """Return the votes of a layer, formed; those that `by_products` formed, as they are."""
-    return votes if isinstance(votes, FormedVotes) else FormedVotes(votes)
-
-
-def few_images_at_once(route: Callable[..., Routed]) -> Callable[..., Routed]:
-    """Let `route` have a few images at a time, which do not compete: so that their votes stay in
-    the cache, and where no gradient is asked for there are never more.
-    """
-
-    @wraps(route)
-    def route_parts(votes: LocalVotes, *arguments: Any, **options: Any) -> Routed:
-        parts = votes.split_images(images_at_once(votes))
-        return join_routed([route(part, *arguments, **options) for part in parts])
-
-    return route_parts
+    return votes if isinstance(votes, FormedVotes) else kind(votes)
 
 
 def by_products(
@@ -232,29 +222,31 @@ def by_products(
 ) -> Callable[..., Routed]:
     """Return the fast implementation of a reference that reads its votes by `form_votes`.
 
-    It takes less time and memory, and knows no traces.
+    It takes less time and memory, and knows no traces. It has a few images at a time, which do not
+    compete: so that their votes stay in the cache, and where no gradient is asked for there are
+    never more.
     """
     signature = inspect.signature(reference)
 
-    @few_images_at_once
-    def fast(votes: LocalVotes, *arguments: Any, **options: Any) -> Routed:
-        given = signature.bind(votes, *arguments, **options).arguments
+    def route_part(votes: LocalVotes, given: Mapping[str, Any]) -> Routed:
         tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
-        present = [votes.local_activation()] if kind.weighs_activations else []
         fields: list[str] = []
 
         def body(products: VoteProducts, *leaves: Tensor) -> list[Tensor]:
-            products.votes = votes
-            if kind.weighs_activations:
-                products.activations = leaves[0]
-            own = dict(zip(tensors, leaves[len(present) :], strict=True))
+            products.votes, products.constants = votes, leaves[len(tensors) :]
+            own = dict(zip(tensors, leaves, strict=False))
             routed = reference(**{**given, **own, "votes": products})._asdict()
             fields.extend(name for name, value in routed.items() if value is not None)
             return [routed[name] for name in fields]
 
-        leaves = *present, *tensors.values()
-        outputs = apply_to_votes(kind, body, votes.form_numbers_first(), *leaves)
+        votes_BMJDL = votes.form_numbers_first()
+        leaves = *tensors.values(), *kind.read_constants(votes, votes_BMJDL)
+        outputs = apply_to_votes(kind, body, votes_BMJDL, *leaves)
         return Routed(**dict(zip(fields, outputs, strict=True)))
+
+    def fast(votes: LocalVotes, *arguments: Any, **options: Any) -> Routed:
+        given = signature.bind(votes, *arguments, **options).arguments
+        return join_routed([route_part(part, given) for part in split_images(votes)])
 
     return fast
 

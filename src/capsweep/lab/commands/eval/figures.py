@@ -1,48 +1,32 @@
 """`capsweep eval NAME CELL`: a figure of one cell. `capsweep eval figures SWEEP`: those that a
 sweep's rows lack.
 
-A new figure is a module of `evaluation.figures` and an entry of FIGURES. The module has
+A new figure is an entry of FIGURES and, in the module of `evaluation.figures` that it names,
 
-    draw_cell(loader, signature, options)       yields its drawings of a cell
+    draw_NAME(loader, signature, options)       yields its drawings of a cell
 
-and raises NotApplicableError for a cell that has no such figure, and UserError.
+which raises NotApplicableError for a cell that has no such figure, and UserError.
 """
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
 
-from capsweep.cli.parser import (
-    DEVICE,
-    SIGNATURE,
-    SWEEP,
-    Command,
-    whole_number,
-)
+from capsweep.cli.program import DEVICE, SIGNATURE, SWEEP, Command, Option, whole_number
 from capsweep.errors import NotApplicableError, UserError
-from capsweep.lab.commands import option
-from capsweep.lab.evaluation.figures import TRACED_EXAMPLES
+from capsweep.lab.commands import listed, option
+from capsweep.lab.commands.eval.sweeps import FIRST_IMAGES
 
 if TYPE_CHECKING:
+    from capsweep.lab.evaluation.checkpoint import CellLoader
     from capsweep.lab.evaluation.sweep_cells import SweepCells
 
 DRAWING_FAULTS = (UserError, OSError, RuntimeError, MemoryError)  # a GPU's are RuntimeErrors
 
 
-def parse_places(text: str) -> list[int]:
-    """Return distinct places from 0 on of an option such as `7,0,5`, in order."""
-    if not all(word.strip().isdecimal() for word in text.split(",")):
-        raise argparse.ArgumentTypeError(f"must be places such as 0,5,7, got {text}")
-    return sorted({int(word) for word in text.split(",")})
-
-
-FIRST_IMAGES = option(
-    "--examples",
-    f"the first so many test images ({TRACED_EXAMPLES})",
-    type=whole_number(1),
-    default=TRACED_EXAMPLES,
-)
+parse_places = listed("places such as 0,5,7", int, lambda place: place >= 0)
 TRACED = (
     FIRST_IMAGES,
     option("--iterations", "of routing; default: as in training", type=whole_number(1)),
@@ -52,71 +36,74 @@ CHOSEN = (
     option("--failures", "so many wrong ones (4)", type=whole_number(0), default=4),
 )
 EACH_CLASS = "these test images: 0,5,7; default: the first correct one of each class"
-FIGURES: dict[str, Command] = {
-    "reconstructions": (
-        "draw test examples and what the decoder makes of their class capsules",
-        CHOSEN,
-    ),
-    "perturbations": (
-        "draw what each dimension of the pose of a class capsule changes, by class",
-        [option("--examples", EACH_CLASS, type=parse_places)],
-    ),
-    "segmentation": (
-        "draw the two digits that the decoder makes of images of overlapping ones",
-        CHOSEN,
-    ),
-    "vote-distances": (
-        "draw how far votes are from class capsules, by routing iteration",
-        [option("--examples", "these test images (0,1,2)", type=parse_places, default="0,1,2")],
-    ),
-    "routing-change": (
-        "draw how much each routing iteration changes logits (EM: assignments)",
-        TRACED,
-    ),
-    "couplings": (
-        "draw the entropy of couplings by layer and iteration, and of equal couplings",
-        TRACED,
-    ),
-    "training-loss": (
-        "draw the training loss of this cell and its like, by routing iterations",
-        (),
-    ),
+PAGES = (option("--examples", EACH_CLASS, type=parse_places),)
+IMAGES = (option("--examples", "these images (0,1,2)", type=parse_places, default=[0, 1, 2]),)
+
+
+class Figure(NamedTuple):
+    """module: of `evaluation.figures`; text: what it draws; options: of its command."""
+
+    module: str
+    text: str
+    options: Sequence[Option] = ()
+
+
+FIGURES: dict[str, Figure] = {
+    "reconstructions": Figure("decoded", "draw test examples and their reconstructions", CHOSEN),
+    "perturbations": Figure("perturbations", "draw what each dimension of a pose changes", PAGES),
+    "segmentation": Figure("decoded", "draw overlapping digits one by one", CHOSEN),
+    "vote-distances": Figure("vote_distances", "draw how far votes are from their class", IMAGES),
+    "routing-change": Figure("iterations", "draw how much each iteration still changes", TRACED),
+    "couplings": Figure("iterations", "draw the entropy of couplings, by iteration", TRACED),
+    "training-loss": Figure("training_loss", "draw the training loss, by routing iterations"),
 }
-ONLY = option("--only", "of these figures: reconstructions,couplings; default: all")
+parse_figures = listed(f"of {', '.join(FIGURES)}", str, FIGURES.__contains__)
+ONLY = option("--only", "reconstructions,couplings; default: all", type=parse_figures)
 COMMANDS: dict[str, Command] = {
     "figures": ("draw the figures that rows of a sweep lack", (*SWEEP, ONLY, DEVICE)),
+    **{name: (f.text, (SIGNATURE, *f.options, DEVICE)) for name, f in FIGURES.items()},
 }
-for _name, (_text, _options) in FIGURES.items():
-    COMMANDS[_name] = _text, (SIGNATURE, *_options, DEVICE)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Draw a figure of a cell into its evals/, the numbers beside it; or those of a sweep."""
-    if parsed.command == "figures":
-        return _draw_missing(parsed)
-    from capsweep.lab.evaluation.figures import draw_figure
     from capsweep.lab.evaluation.sweep_cells import open_cell
 
-    draw_figure(parsed.command, *open_cell(parsed), parsed)
+    if parsed.command == "figures":
+        return _draw_missing(parsed)
+    _draw(parsed.command, *open_cell(parsed), parsed)
     return 0
+
+
+def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Namespace) -> None:
+    """Draw a figure of a finished cell into its evals/, and print its files and captions.
+
+    Raises NotApplicableError for a cell that has no such figure (no decoder, no routing, ...), else
+    UserError; both name the cell.
+    """
+    from capsweep.lab.evaluation.checkpoint import naming
+
+    module = import_module(f"capsweep.lab.evaluation.figures.{FIGURES[name].module}")
+    draw = getattr(module, f"draw_{name.replace('-', '_')}")
+    with naming(signature):
+        for drawing in draw(loader, signature, options):
+            for file, content in drawing.make_files().items():
+                print(loader.ledger.write_evaluation(signature, file, content))
+            print(drawing.caption, flush=True)
 
 
 def _draw_missing(parsed: argparse.Namespace) -> int:
     """Draw the figures that no cell of a row has, of its first finished seed: what a page shows of
     a row. Returns 1 where one could not be drawn, which is printed; the others are drawn.
     """
-    from capsweep.lab.evaluation.checkpoint import CellLoader, find_device
-    from capsweep.lab.evaluation.figures import draw_figure
     from capsweep.lab.evaluation.sweep_cells import load_cells
 
-    names = list(FIGURES) if parsed.only is None else parsed.only.split(",")
-    if unknown := [name for name in names if name not in FIGURES]:
-        raise UserError(f"--only: {', '.join(unknown)}: no such figure; have {', '.join(FIGURES)}")
     cells, faults = load_cells(parsed), set()
-    loader = CellLoader(cells.ledger, cells.places.data, find_device(parsed.device))
-    for signature, name in dict.fromkeys(_list_missing(cells, names)):
+    loader = cells.make_loader(parsed.device)
+    for signature, name in dict.fromkeys(_list_missing(cells, parsed.only or FIGURES)):
+        usual = {word.lstrip("-"): how.get("default") for word, how in FIGURES[name].options}
         try:
-            draw_figure(name, loader, signature, _default_options(name))
+            _draw(name, loader, signature, argparse.Namespace(**usual))
         except NotApplicableError as error:
             print(f"{name}: {error}")
         except DRAWING_FAULTS as error:
@@ -127,17 +114,10 @@ def _draw_missing(parsed: argparse.Namespace) -> int:
     return 1 if faults else 0
 
 
-def _default_options(name: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    for word, settings in FIGURES[name][1]:
-        parser.add_argument(word, **settings)
-    return parser.parse_args([])
-
-
-def _list_missing(cells: "SweepCells", names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Signature and name of the figures that are to be drawn."""
-    for _, finished in cells.evaluate_points(lambda point: point.cell.signature):
-        files = [file for cell in finished for file in cells.ledger.list_evaluations(cell)]
+def _list_missing(cells: "SweepCells", names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield signature and name of the figures that are to be drawn."""
+    for group, finished in cells.evaluate_points(lambda point: point.cell.signature):
+        files = [file for cell in group.finished.values() for file in cell.evaluations]
         for name in names:
             if finished and not any(f.startswith(name) and f.endswith(".png") for f in files):
                 yield finished[0], name

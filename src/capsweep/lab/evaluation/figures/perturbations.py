@@ -4,59 +4,36 @@ Shape letters: J classes, D class pose, T tweaks, M test examples, C H W image.
 """
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
-from capsweep.lab.evaluation import decoded
 from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
-from capsweep.lab.evaluation.figures import Drawing
+from capsweep.lab.evaluation.figures import Drawing, decoded
 from capsweep.ledger.ledger import Predictions
-from capsweep.report import pictures
-from capsweep.report.pictures import Grid
+from capsweep.report import charts
+from capsweep.report.charts import Grid
 from capsweep.statistics.examples import find_wrong
 
 TWEAKS = np.arange(-5, 6) / 20  # -0.25 to 0.25 by 0.05; the middle one is exactly 0
 SIDE = 84  # pixels: there are many pictures
 
 
-@dataclass(frozen=True)
-class Perturbed:
-    """One example drawn with each dimension of its class capsule's pose tweaked by itself.
-
-    label: the class whose capsule that is. prediction: what the network says in its place. length:
-    of the capsule, untouched. image: [C, H, W]; digit: what the decoder shall draw, where that is
-    not the image; reconstructions: [D, T, C, H, W] in 0..1.
-    """
-
-    place: int
-    label: int
-    prediction: int
-    length: float
-    image: np.ndarray
-    reconstructions: np.ndarray
-    digit: np.ndarray | None = None
-
-
-def draw_cell(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield a page for each class."""
+def draw_perturbations(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
+    """Yield a page for each class that the test shows, or of each asked example."""
     cell, stored = loader.load_tested(name)
     if options.examples is None:
         pairs = find_first(stored)
     else:
         cell.check_places(options.examples)
-        pairs = list_classes(stored, options.examples)
+        pairs = [(int(c), place) for place in options.examples for c in stored[1][place].flat]
     for page in measure(cell, stored, pairs):
-        example = "" if options.examples is None else f"-example{page.place}"
-        caption = describe_page(page)
-        yield Drawing(
-            stem=f"perturbations-class{page.label}{example}",
-            arrays={"tweaks": TWEAKS} | {k: v for k, v in vars(page).items() if v is not None},
-            picture=draw(page, f"cell {name}: perturbations of class {page.label}", caption),
-            caption=caption,
-        )
+        example = "" if options.examples is None else f"-example{page['place']}"
+        caption = _describe_page(page)
+        picture = _draw_page(page, f"cell {name}: perturbations of class {page['label']}", caption)
+        yield Drawing(f"perturbations-class{page['label']}{example}", page, picture, caption)
 
 
 def find_first(stored: Predictions) -> list[tuple[int, int]]:
@@ -67,39 +44,43 @@ def find_first(stored: Predictions) -> list[tuple[int, int]]:
     pairs = []
     for label in np.unique(labels_ML).tolist():
         places = np.flatnonzero((labels_ML == label).any(axis=1))
-        correct = places[~wrong_M[places]]
-        pairs.append((label, int((correct if len(correct) else places)[0])))
+        pairs.append((label, int(places[wrong_M[places].argmin()])))  # False is less than True
     return pairs
-
-
-def list_classes(stored: Predictions, places: Sequence[int]) -> list[tuple[int, int]]:
-    """(class, place) for each class that each of these examples shows."""
-    return [(int(label), place) for place in places for label in stored[1][place].reshape(-1)]
 
 
 def measure(
     cell: TrainedCell, stored: Predictions, pairs: Sequence[tuple[int, int]]
-) -> Iterator[Perturbed]:
-    """Each (class, place). Raises NotApplicableError for a network without a decoder."""
+) -> Iterator[dict[str, Any]]:
+    """Yield for each (class, place) what is drawn with each dimension of the pose of that class'
+    capsule tweaked by itself.
+
+    By name: `tweaks`; the `place`; `label`: the class; `prediction`: what the network says in its
+    place; `length` of the capsule, untouched; `image` [C, H, W]; `digit`: what the decoder shall
+    draw, where that is not the image; `reconstructions` [D, T, C, H, W] in 0..1. Raises
+    NotApplicableError for a network without a decoder.
+    """
     decoder = decoded.find_decoder(cell)
-    examples = decoded.ask_network(cell, stored, [place for _, place in pairs])
-    digits = examples.digits_KLCHW
+    arrays, pose_KJD = decoded.ask_network(cell, stored, [place for _, place in pairs])
     for k, (label, place) in enumerate(pairs):
-        shown = examples.labels_KL[k].tolist().index(label)
-        pose_JD = examples.pose_KJD[k]
-        yield Perturbed(
-            place=place,
-            label=label,
-            prediction=int(examples.predictions_KL[k, shown]),
-            length=float(pose_JD[label].norm()),
-            image=examples.images_KCHW[k],
-            reconstructions=draw_tweaked(decoder, pose_JD, label).cpu().numpy(),
-            digit=None if digits is None else digits[k, shown],
-        )
+        shown = arrays["labels"][k].tolist().index(label)
+        page = {
+            "tweaks": TWEAKS,
+            "place": place,
+            "label": label,
+            "prediction": int(arrays["predictions"][k, shown]),
+            "length": float(pose_KJD[k, label].norm()),
+            "image": arrays["images"][k],
+            "reconstructions": draw_tweaked(decoder, pose_KJD[k], label).cpu().numpy(),
+        }
+        if "digits" in arrays:
+            page["digit"] = arrays["digits"][k, shown]
+        yield page
 
 
 def draw_tweaked(decoder: nn.Module, pose_JD: Tensor, label: int) -> Tensor:
-    """[D, T, C, H, W]: drawn with TWEAKS added to each dimension of the pose of class `label`."""
+    """Return [D, T, C, H, W]: drawn with TWEAKS added to each dimension of the pose of class
+    `label`.
+    """
     dimensions = pose_JD.shape[1]
     tweak_T = pose_JD.new_tensor(TWEAKS)
     each_DD = pose_JD.new_ones(dimensions).diag()
@@ -110,13 +91,13 @@ def draw_tweaked(decoder: nn.Module, pose_JD: Tensor, label: int) -> Tensor:
     return drawn.unflatten(0, (dimensions, len(TWEAKS)))
 
 
-def draw(page: Perturbed, title: str, caption: str) -> bytes:
-    """A PNG: at the left the input, then a row per dimension, a column per tweak."""
-    drawn_DTHW3 = np.stack([pictures.to_rgb(row) for row in page.reconstructions])
+def _draw_page(page: Mapping[str, Any], title: str, caption: str) -> bytes:
+    """Return a PNG: at the left the input, then a row per dimension, a column per tweak."""
+    drawn_DTHW3 = np.stack([charts.to_rgb(row) for row in page["reconstructions"]])
     left_D1HW3 = np.full_like(drawn_DTHW3[:, :1], np.nan)
-    left_D1HW3[0] = pictures.to_rgb(pictures.scale_images(page.image[None]))
-    if page.digit is not None:
-        left_D1HW3[1] = pictures.to_rgb(page.digit[None])
+    left_D1HW3[0] = charts.to_rgb(charts.scale_images(page["image"][None]))
+    if "digit" in page:
+        left_D1HW3[1] = charts.to_rgb(page["digit"][None])
     grid = Grid(
         tiles_RKHW3=np.concatenate([left_D1HW3, drawn_DTHW3], axis=1),
         beside=[f"dimension {d}" for d in range(len(drawn_DTHW3))],
@@ -125,16 +106,17 @@ def draw(page: Perturbed, title: str, caption: str) -> bytes:
         caption=caption,
         side=SIDE,
     )
-    return pictures.draw_grid(grid)
+    return charts.draw_grid(grid)
 
 
-def describe_page(page: Perturbed) -> str:
-    """The caption: every choice."""
-    said = "correctly" if page.prediction == page.label else f"wrongly, as {page.prediction}"
-    digit = "" if page.digit is None else "below the input: the digit of that class alone; "
+def _describe_page(page: Mapping[str, Any]) -> str:
+    """Return the caption: every choice."""
+    is_right = page["prediction"] == page["label"]
+    said = "correctly" if is_right else f"wrongly, as {page['prediction']}"
+    digit = "below the input: the digit of that class alone; " if "digit" in page else ""
     return (
-        f"test example {page.place}, classified {said}; drawn from the capsule of its class "
-        f"{page.label} alone, of length {page.length:.3g}; each row adds to one dimension of that "
-        "capsule's pose, from -0.25 to 0.25 by 0.05; its length changes with it; column 0 is the "
-        f"plain reconstruction; {digit}{pictures.SCALED}"
+        f"test example {page['place']}, classified {said}; drawn from the capsule of its class "
+        f"{page['label']} alone, of length {page['length']:.3g}; each row adds to one dimension of "
+        "that capsule's pose, from -0.25 to 0.25 by 0.05; its length changes with it; column 0 is "
+        f"the plain reconstruction; {digit}{charts.SCALED}"
     )

@@ -7,24 +7,21 @@ at the step where the epoch ends.
 Shape letters: S seeds, E epochs.
 """
 
-import math
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from capsweep.config.cell import signature
-from capsweep.errors import DamageError, NotApplicableError, UserError
+from capsweep.config.cell import get, signature
+from capsweep.errors import NotApplicableError, UserError
 from capsweep.lab.evaluation.checkpoint import CellLoader
-from capsweep.lab.evaluation.figures import Drawing
-from capsweep.lab.evaluation.panels import BandedCurve, Panel, draw_panels
-from capsweep.ledger import stored_files
+from capsweep.lab.evaluation.figures import BandedCurve, Drawing, Panel, draw_panels
 from capsweep.ledger.ledger import READERS, Ledger
+from capsweep.ledger.stored_files import read_if_sound
+from capsweep.runtime.terminal import count_of
 from capsweep.statistics.seeds import list_common_places
 
 LOSS = "train/loss"
@@ -35,78 +32,54 @@ CAPTION = (
 )
 
 
-@dataclass(frozen=True)
-class LossCurve:
-    """The losses of cells with as many iterations of routing; None: they do not route.
+def draw_training_loss(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
+    """Yield one figure: a curve for each number of iterations, in a linear and a log scale. No
+    network is run.
 
-    cells: S signatures, by seed. step: [E], after each epoch that every seed has. loss_SE.
+    The file has for n iterations, 0 without routing, Tn.step [E], .loss [S, E], .seeds and .cells.
     """
-
-    iterations: int | None
-    cells: Mapping[int, str]
-    step: np.ndarray
-    loss_SE: np.ndarray
-
-    def collect_arrays(self) -> dict[str, np.ndarray]:
-        """Tn.step, .loss [S, E], .seeds and .cells; n is 0 without routing."""
-        arrays = {
-            "step": self.step,
-            "loss": self.loss_SE,
-            "seeds": np.array(list(self.cells)),
-            "cells": np.array(list(self.cells.values())),
-        }
-        return {f"T{self.iterations or 0}.{key}": array for key, array in arrays.items()}
-
-    def make_curve(self) -> BandedCurve:
-        """Over seeds: the mean, from the lowest to the highest."""
-        routing, seeds = "no routing", len(self.cells)
-        if self.iterations is not None:
-            routing = f"{self.iterations} iteration{'s' * (self.iterations > 1)}"
-        label = f"{routing} ({seeds} seed{'s' * (seeds > 1)})"
-        loss = self.loss_SE
-        return BandedCurve(label, self.step, loss.mean(axis=0), loss.min(axis=0), loss.max(axis=0))
-
-
-def draw_cell(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """One figure. No network is run."""
     arrays: dict[str, np.ndarray] = {}
-    curves = measure(loader.ledger, name)
-    for curve in curves:
-        arrays |= curve.collect_arrays()
-    yield Drawing("training-loss", arrays, draw(curves, name), CAPTION)
+    lines = []
+    for iterations, losses in measure(loader.ledger, name).items():
+        step = np.array(list_common_places(list(losses.values())))
+        loss_SE = np.array([[loss[at] for at in step.tolist()] for loss in losses.values()])
+        seeds, cells = map(np.array, zip(*losses, strict=True))
+        curve = {"step": step, "loss": loss_SE, "seeds": seeds, "cells": cells}
+        arrays |= {f"T{iterations}.{key}": array for key, array in curve.items()}
+        routing = count_of(iterations, "iteration") if iterations else "no routing"
+        label = f"{routing} ({count_of(len(losses), 'seed')})"
+        ends = loss_SE.min(axis=0), loss_SE.max(axis=0)
+        lines.append(BandedCurve(label, step, loss_SE.mean(axis=0), *ends))
+    panels = [Panel("training loss", lines, scale, along="step") for scale in ("linear", "log")]
+    title = f"training loss by routing iterations: cell {name} and its like"
+    yield Drawing("training-loss", arrays, draw_panels(panels, title, CAPTION), CAPTION)
 
 
-def measure(ledger: Ledger, name: str) -> list[LossCurve]:
-    """The losses of a finished cell and of its peers: a curve for each number of iterations, fewest
-    first. Raises UserError naming the cell.
+def measure(ledger: Ledger, name: str) -> dict[int, dict[tuple[int, str], dict[int, float]]]:
+    """Return the losses by step of a finished cell and of its peers, by (seed, signature) and by
+    number of iterations, fewest first; of no routing 0.
+
+    Raises UserError naming the cell.
     """
     if ledger.read_result(name) is None:
         raise UserError(f"{name}: it is not finished; run the cell first")
-    groups: dict[int | None, dict[int, str]] = {}
-    losses: dict[str, dict[int, float]] = {}
+    losses: dict[int, dict[tuple[int, str], dict[int, float]]] = {}
     for cell, (iterations, seed) in find_peers(ledger, name).items():
-        try:
-            loss = _read_losses(ledger, cell)
-        except DamageError as error:
-            if cell == name:
-                raise
-            stored_files.print_damage(error)
-            continue
+        read = partial(_read_losses, ledger, cell)
+        loss = read() if cell == name else read_if_sound(read)
         if loss:
-            losses[cell] = loss
-            groups.setdefault(iterations, {})[seed] = cell
-    if name not in losses:
-        raise NotApplicableError(f"its metrics.jsonl has no {LOSS}")
-    curves = [_join_seeds(iterations, cells, losses) for iterations, cells in groups.items()]
-    curves = [curve for curve in curves if len(curve.step)]
-    if not curves:
+            losses.setdefault(iterations, {})[seed, cell] = loss
+        elif cell == name:
+            raise NotApplicableError(f"its metrics.jsonl has no {LOSS}")
+    common = {n: seeds for n, seeds in losses.items() if list_common_places(list(seeds.values()))}
+    if not common:
         raise NotApplicableError("its seeds have no epoch in common")
-    return curves
+    return common
 
 
-def find_peers(ledger: Ledger, name: str) -> dict[str, tuple[int | None, int]]:
-    """Iterations and seed, by signature, of this cell and those that differ in these alone; in the
-    order of iterations, then of seeds.
+def find_peers(ledger: Ledger, name: str) -> dict[str, tuple[int, int]]:
+    """Return iterations and seed, by signature, of this cell and those that differ in these alone;
+    in the order of iterations, then of seeds. Of no routing, iterations are 0.
 
     Cells are compared by signature, so that a key at its neutral value may be absent. Raises
     UserError naming a cell without settings.
@@ -114,53 +87,31 @@ def find_peers(ledger: Ledger, name: str) -> dict[str, tuple[int | None, int]]:
     own = ledger.read_science(name)
     if own is None:
         raise UserError(f"{name}: it has no config.yaml; run the cell again")
+
+    def read_science(cell: str) -> Mapping[str, Any] | None:
+        return read_if_sound(partial(ledger.read_science, cell))
+
     cells = ledger.list_signatures()
     with ThreadPoolExecutor(READERS) as pool:
-        sciences = pool.map(partial(_read_science, ledger), cells)
-    peers: dict[str, tuple[int | None, int]] = {}
-    for cell, science in zip(cells, sciences, strict=True):
-        if science and signature(science) == cell and _sign_alike(science, own) == name:
-            routing = science.get("routing")
-            peers[cell] = ((routing or {}).get("num_iters"), science["seed"])
-    return dict(sorted(peers.items(), key=lambda peer: (peer[1][0] or 0, peer[1][1])))
-
-
-def _read_science(ledger: Ledger, cell: str) -> dict[str, Any] | None:
-    """None where it is damaged: such a cell is no peer."""
-    with suppress(DamageError):
-        return ledger.read_science(cell)
-    return None
+        sciences = zip(cells, pool.map(read_science, cells), strict=True)
+    peers = {
+        cell: (get(science, "routing.num_iters") or 0, science["seed"])
+        for cell, science in sciences
+        if science and _sign_alike(science, own) == name
+    }
+    return dict(sorted(peers.items(), key=lambda peer: peer[1]))
 
 
 def _sign_alike(science: Mapping[str, Any], own: Mapping[str, Any]) -> str:
-    """The signature with the seed and the iterations of `own`."""
-    alike, routing = {**science, "seed": own["seed"]}, science.get("routing")
-    iterations = (own["routing"] or {}).get("num_iters")
-    if iterations and isinstance(routing, Mapping) and "num_iters" in routing:
-        alike["routing"] = {**routing, "num_iters": iterations}
+    """Return the signature with the seed and the iterations of `own`."""
+    alike, iterations = {**science, "seed": own["seed"]}, get(own, "routing.num_iters")
+    if iterations and get(science, "routing.num_iters"):
+        alike["routing"] = {**science["routing"], "num_iters": iterations}
     return signature(alike)
 
 
 def _read_losses(ledger: Ledger, cell: str) -> dict[int, float]:
-    """The loss of a finished cell by step; what is no finite number is no point."""
+    """Return the loss of a finished cell by step."""
     if ledger.read_result(cell) is None:
         return {}
-    losses = {row["step"]: row.get(LOSS, math.nan) for row in ledger.read_rows(cell)}
-    return {step: loss for step, loss in losses.items() if math.isfinite(loss)}
-
-
-def _join_seeds(
-    iterations: int | None, cells: Mapping[int, str], losses: Mapping[str, Mapping[int, float]]
-) -> LossCurve:
-    by_seed = [losses[cell] for cell in cells.values()]
-    steps = list_common_places(by_seed)
-    loss_SE = np.array([[loss[step] for step in steps] for loss in by_seed], dtype=np.float64)
-    return LossCurve(iterations, cells, np.array(steps, dtype=np.int64), loss_SE)
-
-
-def draw(curves: Sequence[LossCurve], name: str) -> bytes:
-    """A PNG: a curve for each number of routing iterations, in a linear and a log scale."""
-    lines = [curve.make_curve() for curve in curves]
-    panels = [Panel("training loss", lines), Panel("training loss", lines, "log")]
-    title = f"training loss by routing iterations: cell {name} and its like"
-    return draw_panels(panels, "step", title, CAPTION)
+    return {row["step"]: row[LOSS] for row in ledger.read_rows(cell) if LOSS in row}

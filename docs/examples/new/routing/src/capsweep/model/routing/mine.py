@@ -35,23 +35,18 @@ def reference(
     """Route `votes` in `num_iters` iterations; with given couplings, by the last sum alone.
     `Routed` says what is returned and traced.
     """
-    votes_BMLJD = votes.form_local()
-    if given_BMLJ is not None:
-        return make_routed(_sum_and_squash(given_BMLJ, votes_BMLJD), given_BMLJ)
+    votes_BMLJD, trace = votes.form_local(), list[dict[str, Tensor]]()
     logit_BMLJ = votes_BMLJD.new_zeros(votes_BMLJD.shape[:-1])
-    trace: list[dict[str, Tensor]] = []
-    for _ in range(num_iters):
+    while True:
         coupling_BMLJ = votes.divide_children(gain_J * logit_BMLJ)
-        pose_BMJD = _sum_and_squash(coupling_BMLJ, votes_BMLJD)
+        if given_BMLJ is not None:
+            coupling_BMLJ = given_BMLJ
+        pose_BMJD = squash((coupling_BMLJ[..., None] * votes_BMLJD).sum(dim=2))
         agreement_BMLJ = F.cosine_similarity(votes_BMLJD, pose_BMJD[:, :, None], dim=4)
         trace.append({"coupling": coupling_BMLJ, "pose": pose_BMJD, "agreement": agreement_BMLJ})
+        if len(trace) == num_iters or given_BMLJ is not None:
+            return make_routed(trace, with_trace)
         logit_BMLJ = logit_BMLJ + agreement_BMLJ
-    last = trace[-1]
-    return make_routed(last["pose"], last["coupling"], trace if with_trace else None)
-
-
-def _sum_and_squash(coupling_BMLJ: Tensor, votes_BMLJD: Tensor) -> Tensor:
-    return squash((coupling_BMLJ[..., None] * votes_BMLJD).sum(dim=2))
 
 
 IMPLS = {"reference": reference}
@@ -63,5 +58,6 @@ class MineRouting(RoutingLayer):
     coupling_rule = CouplingRule()  # the shares of a child sum to 1; leave it out where they do not
 
     def __init__(self, num_iters: int, gain: float, impl: str, *, sizes: LayerSizes) -> None:
-        gain_J = nn.Parameter(torch.full((sizes.parents,), gain))
-        super().__init__(IMPLS, impl, num_iters=num_iters, gain_J=gain_J)
+        super().__init__(IMPLS, impl)
+        self.num_iters = num_iters
+        self.gain_J = nn.Parameter(torch.full((sizes.parents,), gain))

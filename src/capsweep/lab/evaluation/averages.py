@@ -1,0 +1,126 @@
+"""Scores averaged over the networks of an ensemble, or over the crops of each test image.
+
+Shape letters: M test examples, N classes.
+"""
+
+from argparse import Namespace
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+
+from capsweep.data.image_batches import CroppedImages
+from capsweep.data.images import EVALUATION_BATCH
+from capsweep.errors import UserError
+from capsweep.lab.evaluation import sweep_cells
+from capsweep.lab.evaluation.checkpoint import TrainedCell, split_range, verify_predictions
+from capsweep.lab.evaluation.sweep_cells import SweepCells
+from capsweep.ledger.ledger import Predictions, load_predictions
+from capsweep.ledger.records import Record
+from capsweep.report.comparison import format_error
+from capsweep.report.grid import MISSING
+from capsweep.report.trained import find_published, format_published, note_published
+from capsweep.statistics.examples import find_wrong
+
+ENSEMBLE_NOTE = (
+    "single: mean test error of the members. ensemble: the members' scores of each test "
+    "example added; 95 % interval over test examples (Wilson), which does not hold the spread "
+    "over other trainings."
+)
+CROPS_FILE = "multicrop.json"
+CROPS_NOTE = (
+    "single crop: test error of the crop in the middle, as each cell stored it. 13 crops: that and "
+    "those 1, 2 and 3 pixels off it along both diagonals, their scores averaged."
+)
+
+
+def publish_ensemble(cells: SweepCells, parsed: Namespace) -> None:
+    """Classify by the seeds of each row as one network, from stored predictions."""
+    lines, published = [], []
+    for group, names in cells.evaluate_points(lambda point: point.cell.signature):
+        members = {name: load_predictions(cells.ledger, name) for name in names}
+        single = [measure_error(*member) for member in members.items()]
+        together = MISSING
+        if len(members) > 1:
+            wrong_M = find_wrong_together(members)
+            together = format_error(int(wrong_M.sum()), len(wrong_M))
+        points = [cell.point for cell in group.cells.values()][:1]
+        numbers = find_published(cells.table.sweep, points, members=len(single))
+        published += numbers
+        mean = f"{100 * fmean(single):.2f} %" if single else MISSING
+        others = format_published(cells.table.sweep, numbers)
+        lines.append((group, [sweep_cells.count_seeds(group), mean, together, others]))
+    notes = [ENSEMBLE_NOTE, *note_published(cells.table.sweep, published)]
+    header = ["members", "single", "ensemble", "published"]
+    cells.publish_table("ensemble", "ensembles", header, lines, notes)
+
+
+def find_wrong_together(members: Mapping[str, Predictions]) -> np.ndarray:
+    """Return which examples [M] are classified wrongly by the stored scores of all members added:
+    the longest capsules on average. No model is run.
+
+    members: by signature. Raises UserError naming the first two cells that were tested on different
+    examples or classes.
+    """
+    (first, (first_MN, first_labels)), *others = members.items()
+    for name, (scores_MN, labels) in others:
+        if scores_MN.shape != first_MN.shape or not np.array_equal(labels, first_labels):
+            raise UserError(
+                f"cells {first} and {name} were tested on different examples or classes; only "
+                "networks that saw the same test examples are an ensemble"
+            )
+    total_MN = np.stack([scores for scores, _ in members.values()]).sum(axis=0, dtype=np.float64)
+    return find_wrong(total_MN, first_labels)
+
+
+def measure_error(name: str, predictions: Predictions) -> float:
+    """Return the test error of one member. Raises UserError for scores that are no predictions."""
+    try:
+        return float(find_wrong(*predictions).mean())
+    except ValueError as error:
+        raise UserError(f"{name}: predictions.npz: {error}; run the cell again") from error
+
+
+def publish_multicrop(cells: SweepCells, parsed: Namespace) -> None:
+    """Test every cell on 13 crops of each image; a file in each one's evals/, and a table."""
+    lines = []
+    for group, of_cells in cells.evaluate_networks(
+        parsed.device, lambda *tested: [(CROPS_FILE, measure_crops(*tested))], (CROPS_FILE, Record)
+    ):
+        contents = [content for (content,) in of_cells]
+        errors = [[c[f"{key}_error"] for c in contents] for key in ("single", "multicrop")]
+        lines.append((group, sweep_cells.describe_seeds(group, contents, errors)))
+    header = [*sweep_cells.SEEDS_HEADER, "single crop", "13 crops"]
+    cells.publish_table(
+        "multicrop", "13-crop test", header, lines, [CROPS_NOTE, sweep_cells.SEEDS_NOTE]
+    )
+
+
+def measure_crops(cell: TrainedCell, stored: Predictions) -> dict[str, Any]:
+    """Return the errors of the crop in the middle and of all crops together, as plain data for
+    `evals/`.
+
+    Raises UserError naming the cell, also where the former is not what its test stored.
+    """
+    test = cell.test
+    if not isinstance(test, CroppedImages):
+        raise UserError(
+            f"{cell.name}: its data set has no dataset.batches.crop: its images are shown whole"
+        )
+    retest = verify_predictions(cell, stored)
+    means, crops = [], 0
+    with torch.no_grad():
+        for part in split_range(retest.examples, EVALUATION_BATCH):
+            scores = [cell.predict_batch(crop).double() for crop in test.iterate_crops(part)]
+            means.append(torch.stack(scores).mean(dim=0))
+            crops = len(scores)
+    wrong_M = find_wrong(torch.cat(means).numpy(), stored[1][: retest.examples])
+    return {
+        "crops": crops,
+        "examples": retest.examples,
+        "ties": retest.ties,
+        "single_error": retest.wrong / retest.examples,
+        "multicrop_error": float(wrong_M.mean()),
+    }

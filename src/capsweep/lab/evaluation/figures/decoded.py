@@ -1,0 +1,180 @@
+"""What the decoder draws of test examples, from the class capsules that are chosen: figures 3 and 5
+of "Dynamic Routing Between Capsules".
+
+Shape letters: K examples or columns, N = J classes, D class pose, L classes shown in one image,
+C H W image.
+"""
+
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from capsweep.errors import NotApplicableError
+from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell, count_ties
+from capsweep.lab.evaluation.figures import Drawing
+from capsweep.ledger.ledger import Predictions
+from capsweep.report import charts
+from capsweep.report.charts import Grid
+from capsweep.runtime.terminal import count_of
+from capsweep.statistics.examples import find_wrong, predict_classes
+
+OF_EACH_CLASS = ("labels", "predictions", "drawn_from", "reconstructions")
+
+
+def draw_reconstructions(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
+    """Yield one figure: correct examples, drawn from the label's capsule; then failures, each drawn
+    from its label's capsule and from the predicted one.
+    """
+    arrays, examples = draw_columns(*loader.load_tested(name), options, classes=1)
+    arrays |= {key: array[:, 0] for key, array in arrays.items() if key in OF_EACH_CLASS}
+    classes = zip(arrays["labels"], arrays["predictions"], arrays["drawn_from"], strict=True)
+    above = [f"({label}, {said}, {drawn})" for label, said, drawn in classes]
+    caption = (
+        "(l, p, r): label, prediction, and the class whose capsule is drawn, all others masked; "
+        f"{examples}; each failure is drawn from its label's capsule, then from the predicted one; "
+        f"{charts.SCALED}"
+    )
+    below_KHW3 = charts.to_rgb(arrays["reconstructions"])
+    title = f"cell {name}: reconstructions"
+    picture = _draw_rows(arrays["images"], below_KHW3, above, title, caption)
+    yield Drawing(f"reconstructions{_name_choice(options)}", arrays, picture, caption)
+
+
+def draw_segmentation(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
+    """Yield one figure of overlapping digits, drawn one by one: correct examples, drawn from their
+    labels; then failures, each drawn from its labels and from the predictions.
+    """
+    arrays, examples = draw_columns(*loader.load_tested(name), options, classes=2)
+    above = []
+    for drawn, labels in zip(arrays["drawn_from"], arrays["labels"], strict=True):
+        predicted = "P:" if (drawn != labels).any() else ""
+        above.append(f"R:{predicted}({drawn[0]},{drawn[1]})\nL:({labels[0]},{labels[1]})")
+    caption = (
+        "L: labels; R: the classes whose capsules are drawn one by one, all others masked, the "
+        f"first in red, the second in green, pixels of both in yellow; {examples} (correct: the "
+        "two most active classes are the labels); each failure is drawn from its labels, then from "
+        "the predictions (P)"
+    )
+    below_KHW3 = overlay_digits(arrays["reconstructions"])
+    title = f"cell {name}: segmentation"
+    picture = _draw_rows(arrays["images"], below_KHW3, above, title, caption)
+    yield Drawing(f"segmentation{_name_choice(options)}", arrays, picture, caption)
+
+
+def overlay_digits(drawn_KLCHW: np.ndarray) -> np.ndarray:
+    """Return [K, H, W, 3]: the first digit in red, the second in green, common pixels in yellow."""
+    intensity_KLHW = drawn_KLCHW.max(axis=2).clip(0, 1)
+    red_KHW, green_KHW = intensity_KLHW[:, 0], intensity_KLHW[:, 1]
+    return np.stack([red_KHW, green_KHW, np.zeros_like(red_KHW)], axis=-1)
+
+
+def _draw_rows(
+    images_KCHW: np.ndarray, below_KHW3: np.ndarray, above: Sequence[str], title: str, caption: str
+) -> bytes:
+    """Return a PNG: inputs, and what was drawn of them below. above: a text for each column."""
+    tiles = np.stack([charts.to_rgb(charts.scale_images(images_KCHW)), below_KHW3])
+    return charts.draw_grid(Grid(tiles, ("input", "output"), above, title, caption))
+
+
+def _name_choice(options: Namespace) -> str:
+    return f"-correct{options.correct}-failures{options.failures}"
+
+
+def draw_columns(
+    cell: TrainedCell, stored: Predictions, options: Namespace, classes: int
+) -> tuple[dict[str, np.ndarray], str]:
+    """Draw the first `options.correct` examples that are classified correctly from the labels'
+    capsules; then the first failures, each from its labels and from the predictions.
+
+    Returns what `ask_network` returns of each column, with `drawn_from`, the classes [K, L], and
+    `reconstructions` [K, L, C, H, W]; and which examples these are. Raises NotApplicableError for a
+    network without a decoder, where an image shows more or fewer classes, and where there are no
+    such examples.
+    """
+    decoder, shown = find_decoder(cell), stored[1].reshape(len(stored[1]), -1).shape[1]
+    if shown != classes:
+        cure = "ask for segmentation" if classes == 1 else "segmentation needs dataset=multimnist"
+        raise NotApplicableError(f"each of its images has {count_of(shown, 'label')}; {cure}")
+    wrong_M = find_wrong(*stored)
+    right, wrong = np.flatnonzero(~wrong_M), np.flatnonzero(wrong_M)
+    correct, failures = right[: options.correct], wrong[: options.failures]
+    places = [*correct.tolist(), *failures.repeat(2).tolist()]
+    if not places:
+        raise NotApplicableError("its test has no such examples; ask for --correct or --failures")
+    arrays, pose_KJD = ask_network(cell, stored, places)
+    from_KL = arrays["labels"].copy()
+    from_KL[len(correct) + 1 :: 2] = arrays["predictions"][len(correct) + 1 :: 2]
+    drawn = draw_from_class(decoder, pose_KJD.repeat_interleave(shown, dim=0), from_KL.reshape(-1))
+    drawn_KLCHW = drawn.unflatten(0, (-1, shown)).cpu().numpy()
+    text = (
+        f"the first {len(correct)} of {len(right)} examples that are classified correctly, and the "
+        f"first {len(failures)} of {len(wrong)} failures among {len(wrong_M)} test examples"
+    )
+    return {**arrays, "drawn_from": from_KL, "reconstructions": drawn_KLCHW}, text
+
+
+def find_decoder(cell: TrainedCell) -> nn.Module:
+    """Return its decoder; raises NotApplicableError where it has none."""
+    decoder = getattr(cell.network, "decoder", None)
+    if not isinstance(decoder, nn.Module):
+        raise NotApplicableError(
+            "its network has no decoder; train one: loss.reconstruction.weight=0.0005 and a model "
+            "with a decoder"
+        )
+    return decoder
+
+
+def ask_network(
+    cell: TrainedCell, stored: Predictions, places: Sequence[int]
+) -> tuple[dict[str, np.ndarray], Tensor]:
+    """Return test examples, of which each may stand several times, what the network says of them,
+    and its class poses [K, J, D].
+
+    By name: `places` in the test set; `images`; `labels`, the classes shown [K, L]; `predictions`,
+    the L most active classes, where a correct one stands in the column of its label, and the rest
+    follow by activity; `digits` [K, L, C, H, W], what the decoder shall draw, where that is not the
+    image. Raises UserError naming the cell where it stored otherwise; near ties may fall so.
+    """
+    batches = [cell.test.evaluation_batch(slice(place, place + 1)) for place in places]
+    images_KCHW = torch.cat([batch.images_BCHW for batch in batches])
+    digits = [batch.targets_BLCHW for batch in batches if batch.targets_BLCHW is not None]
+    labels = torch.cat([batch.labels for batch in batches]).cpu().numpy()
+    with torch.no_grad():
+        output = cell(images_KCHW)
+    if output.pose_BJD is None:
+        raise NotApplicableError("its network has no class capsules")
+    scores_KN = output.scores_BN.float().cpu().numpy()
+    count_ties(cell, (scores_KN, labels), (stored[0][places], stored[1][places]))
+    labels_KL = labels.reshape(len(places), -1)
+    arrays = {
+        "places": np.array(places),
+        "images": images_KCHW.cpu().numpy(),
+        "labels": labels_KL,
+        "predictions": match_predictions(scores_KN, labels_KL),
+    }
+    if digits:
+        arrays["digits"] = torch.cat(digits).cpu().numpy()
+    return arrays, output.pose_BJD.float()
+
+
+def match_predictions(scores_KN: np.ndarray, labels_KL: np.ndarray) -> np.ndarray:
+    """Return [K, L]: the L most active classes; those that are labels in the column of their
+    label.
+    """
+    rows = []
+    highest_KL = predict_classes(scores_KN, labels_KL.shape[1])
+    for highest, labels in zip(highest_KL.tolist(), labels_KL.tolist(), strict=True):
+        others = iter([label for label in highest if label not in labels])
+        rows.append([label if label in highest else next(others) for label in labels])
+    return np.array(rows, dtype=labels_KL.dtype).reshape(labels_KL.shape)
+
+
+def draw_from_class(decoder: nn.Module, pose_KJD: Tensor, class_K: np.ndarray) -> Tensor:
+    """Return [K, C, H, W] in 0..1: each drawn from the capsule of one class, as in training."""
+    classes_K = torch.as_tensor(class_K, device=pose_KJD.device)
+    only_KJ = nn.functional.one_hot(classes_K, pose_KJD.shape[1]).to(pose_KJD.dtype)
+    with torch.no_grad():
+        return decoder(pose_KJD, only_KJ)

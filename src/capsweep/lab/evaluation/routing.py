@@ -1,0 +1,209 @@
+"""What the routing of a trained cell does for its answers: `capsweep eval routing`.
+
+Its couplings are measured (`couplings`), and its errors compared: as trained; with the couplings of
+every layer frozen to their mean over training images, which no image changes; and with other
+numbers of iterations than in training.
+
+Shape letters: B images, M parent positions, L children below one, J parent types.
+"""
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from capsweep.data.batches import EvaluatedSplit
+from capsweep.errors import NotApplicableError
+from capsweep.lab.evaluation import sweep_cells
+from capsweep.lab.evaluation.checkpoint import TrainedCell, naming, verify_predictions
+from capsweep.lab.evaluation.couplings import LinkSpread, measure_layers
+from capsweep.lab.evaluation.sweep_cells import Content, SweepCells
+from capsweep.lab.evaluation.traces import RoutedCell, find_routed
+from capsweep.ledger.ledger import Predictions
+from capsweep.ledger.records import Couplings
+from capsweep.model.routing import Routed
+from capsweep.model.votes import LocalVotes
+from capsweep.report.grid import MISSING, describe_row
+from capsweep.report.publish import COLUMNS, ROUTING, ROUTING_NOTES, collect_measures
+from capsweep.runtime.terminal import count_of
+from capsweep.statistics.examples import find_wrong, predict_classes
+
+ITERATIONS = (1, 2, 3, 5, 10)
+WITHOUT_SUM = (
+    "Where the couplings of a child have no sum (normalisers sigmoid and max_min, self_attention), "
+    "entropy, polarisation and trees are of couplings divided by their sum over the parents at "
+    "each position; those below 0 count as 0."
+)
+
+
+def publish_routing(cells: SweepCells, parsed: Namespace) -> None:
+    """Measure the cells of a sweep that route, each into a file in its evals/, and publish a row
+    for each field and layer.
+
+    Raises NotApplicableError where no cell routes.
+    """
+    reasons: dict[str, str] = {}
+
+    def evaluate(cell: TrainedCell, stored: Predictions) -> list[tuple[str, Content]]:
+        try:
+            return [(ROUTING, measure_routing(cell, stored, parsed.examples))]
+        except NotApplicableError as error:
+            reasons[cell.name] = str(error)
+            return []
+
+    lines, measured, left_out = [], [], []
+    for group, of_cells in cells.evaluate_networks(parsed.device, evaluate, (ROUTING, Couplings)):
+        names = [cell.signature for cell in group.finished.values()]
+        if why := [reasons[name] for name in names if name in reasons]:
+            left_out.append(f"left out: {describe_row(group.coordinates)}: {why[0]}.")
+            continue
+        contents = [content for contents in of_cells for content in contents]
+        measured += contents
+        for layer, values in (collect_measures(contents) or {MISSING: {}}).items():
+            columns = [values.get(column, ()) for column in COLUMNS]
+            lines.append((group, [layer, *sweep_cells.describe_seeds(group, contents, columns)]))
+    if not measured:
+        raise NotApplicableError(f"{cells.table.sweep.name}: no cell of it routes")
+    notes = [*ROUTING_NOTES, *left_out, sweep_cells.SEEDS_NOTE]
+    if any(content["without_sum"] for content in measured):
+        notes.append(WITHOUT_SUM)
+    if ties := sum(content["ties"] for content in measured):
+        notes.append(f"{count_of(ties, 'near tie')} came out otherwise than the test stored.")
+    header = ["layer", *sweep_cells.SEEDS_HEADER, *COLUMNS]
+    cells.publish_table("routing", "routing", header, lines, notes)
+
+
+def print_cell(parsed: Namespace) -> None:
+    """Print the measures of one cell as JSON, which its evals/ keep."""
+    loader, signature = sweep_cells.open_cell(parsed)
+    with naming(signature):
+        content = measure_routing(*loader.load_tested(signature), parsed.examples)
+    print(sweep_cells.write_content(loader, signature, ROUTING, content), file=sys.stderr)
+    print(json.dumps({"cell": signature, **content}, indent=1))
+
+
+class FrozenRouting(nn.Module):
+    """A routing whose couplings [M, L, J] are given, the same for every image."""
+
+    def __init__(self, routing: nn.Module, coupling_MLJ: Tensor) -> None:
+        super().__init__()
+        self.routing: Any = routing
+        self.coupling_MLJ = coupling_MLJ
+
+    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
+        """Return the parents of these votes; it traces nothing."""
+        pose_BMLP = votes.local_poses()
+        coupling_MLJ = self.coupling_MLJ.to(pose_BMLP.device)
+        return self.routing.form_parents(votes, coupling_MLJ.expand(len(pose_BMLP), -1, -1, -1))
+
+
+def measure_routing(cell: TrainedCell, stored: Predictions, examples: int) -> dict[str, Any]:
+    """Return all measures of a cell on its first test images, as plain data for `evals/`.
+
+    Raises NotApplicableError for a network that does not route, and a routing without traces or
+    couplings; UserError naming the cell where its network does not give the stored predictions.
+    """
+    routed = find_routed(cell, examples, None)
+    retest = verify_predictions(cell, stored, routed.examples)
+    layers = measure_layers(routed)
+    return {
+        "examples": routed.examples,
+        "ties": retest.ties,
+        "layers": {name: layer.summarise() for name, layer in layers.items()},
+        "without_sum": [name for name, layer in layers.items() if layer.children.rule is None],
+        "error": measure_error(routed.predict_scores()),
+        "frozen_error": measure_frozen(routed),
+        "trained_iterations": cell.config["routing"].get("num_iters"),
+        "iterations": vary_iterations(routed),
+    }
+
+
+def measure_error(predictions: Predictions) -> float | None:
+    """Return the share of images that are classified wrongly; None where scores are not finite."""
+    if not np.isfinite(predictions[0]).all():
+        return None
+    return float(find_wrong(*predictions).mean())
+
+
+def measure_frozen(routed: RoutedCell) -> float | None:
+    """Return the error with the mean couplings of the first training images, as many as test
+    images; None for a routing that has no `form_parents`.
+    """
+    if not all(hasattr(layer.routing, "form_parents") for layer in routed.layers.values()):
+        return None
+    assert routed.cell.train is not None
+    with freeze_couplings(routed, average_couplings(routed, routed.cell.train)):
+        return measure_error(routed.predict_scores())
+
+
+def average_couplings(routed: RoutedCell, split: EvaluatedSplit) -> dict[str, Tensor]:
+    """Return the couplings [M, L, J] of the last iteration, their mean over the first images of a
+    split, by layer.
+    """
+    links: dict[str, LinkSpread] = {}
+    dtype = torch.float32
+    for name, (*_, coupling_BMLJ) in routed.trace_couplings(split):
+        dtype = coupling_BMLJ.dtype
+        links.setdefault(name, LinkSpread(coupling_BMLJ.shape[1:])).add_images(coupling_BMLJ)
+    return {name: each.mean_MLJ.to(dtype) for name, each in links.items()}
+
+
+def freeze_couplings(
+    routed: RoutedCell, couplings: Mapping[str, Tensor]
+) -> AbstractContextManager[None]:
+    """Within the block the layers route by these couplings [M, L, J]."""
+    layers = routed.layers.items()
+    frozen = [FrozenRouting(layer.routing, couplings[name]) for name, layer in layers]
+    return _replace(list(routed.layers.values()), "routing", frozen)
+
+
+@contextmanager
+def _replace(owners: Sequence[Any], name: str, values: Sequence[Any]) -> Iterator[None]:
+    """Within the block the attribute of each owner has another value."""
+    before = [getattr(owner, name) for owner in owners]
+    try:
+        for owner, value in zip(owners, values, strict=True):
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, value in zip(owners, before, strict=True):
+            setattr(owner, name, value)
+
+
+def vary_iterations(routed: RoutedCell) -> list[dict[str, Any]] | None:
+    """Route the test images with each of ITERATIONS; None for a routing without.
+
+    Returns of each `iterations`; `changed`: the share of images whose predicted classes are others
+    than with those of training; `error`. Both are None where scores are not finite.
+    """
+    trained = routed.cell.config["routing"].get("num_iters")
+    if trained is None:
+        return None
+    scores_MN, labels = _predict_with(routed, int(trained))
+    shown = labels.reshape(len(labels), -1).shape[1]
+    answers = find_answers(scores_MN, shown)
+    reroutings = []
+    for number in ITERATIONS:
+        scores_MN, _ = _predict_with(routed, number)
+        error, changed = measure_error((scores_MN, labels)), None
+        if error is not None:
+            changed = float((find_answers(scores_MN, shown) != answers).any(axis=1).mean())
+        reroutings.append({"iterations": number, "changed": changed, "error": error})
+    return reroutings
+
+
+def find_answers(scores_MN: np.ndarray, classes: int) -> np.ndarray:
+    """Return the most active classes of every image, sorted [M, classes]: a set."""
+    return np.sort(predict_classes(scores_MN, classes), axis=1)
+
+
+def _predict_with(routed: RoutedCell, iterations: int) -> Predictions:
+    routings = [layer.routing for layer in routed.layers.values()]
+    with _replace(routings, "num_iters", [iterations] * len(routings)):
+        return routed.predict_scores()

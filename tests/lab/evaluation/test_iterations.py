@@ -1,0 +1,144 @@
+"""From traces to what routing does by iteration: entropies of couplings, and changes."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from toy_routings import UniformRouting
+from trained_cells import make_routed
+
+from capsweep.errors import NotApplicableError
+from capsweep.lab.evaluation.figures.iterations import (
+    LOGITS,
+    SHARES,
+    measure_changes,
+    measure_entropies,
+    measure_shares,
+    measure_trace,
+    summarise_entropies,
+)
+from capsweep.lab.evaluation.traces import RoutedCell, find_routed
+from capsweep.model.routing import LayerSizes
+
+
+def summarise(cell: RoutedCell) -> dict[str, np.ndarray]:
+    """The arrays of all layers."""
+    arrays: dict[str, np.ndarray] = {}
+    for name, (children, nats_BGT) in measure_entropies(cell).items():
+        arrays |= summarise_entropies(name, children, nats_BGT)
+    return arrays
+
+
+@pytest.mark.parametrize(
+    ("override", "shares"),
+    [("seed=0", 10), ("routing.none_of_the_above=true", 11), ("routing=em", 10)],
+)
+def test_the_first_iteration_of_a_network_is_the_control(override: str, shares: int) -> None:
+    arrays = summarise(make_routed(["model=capsnet_small", override], 3, 2))
+    assert tuple(arrays["classes.parents"]) == (shares, shares)
+    assert arrays["classes.nats.mean"][0] == pytest.approx(arrays["classes.control"])
+    assert arrays["classes.share.mean"][0] == pytest.approx(1)
+    assert arrays["classes.share.mean"][1] < 1
+    assert arrays["classes.share.quantiles"].shape == (5, 2)
+    assert (np.diff(arrays["classes.share.quantiles"], axis=0) >= 0).all()
+
+
+@pytest.mark.parametrize("variant", ["em", "dynamic"])
+def test_every_layer_of_a_matrix_network_has_its_own_control(variant: str) -> None:
+    cell = make_routed(["model=matrix_capsnet_tiny", f"routing={variant}"], 2, 2)
+    arrays = summarise(cell)
+    assert list(cell.layers) == ["capsules.0", "capsules.1", "classes"]
+    for name, module in cell.layers.items():
+        types = module.weight_KIJSS.shape[2]
+        counts = torch.bincount(module.child_MK.flatten(), minlength=module.num_child_positions)
+        expected = float((counts[counts > 0] * types).double().log().mean())
+        if name == "classes":
+            expected = math.log(10)
+        assert arrays[f"{name}.control"] == pytest.approx(expected)
+        assert arrays[f"{name}.nats.mean"][0] == pytest.approx(expected)
+        assert arrays[f"{name}.share.mean"][1] < 1
+
+
+def make_iteration(**values: list) -> dict[str, Tensor]:
+    """An iteration of one image with two children below one position, of two parents."""
+    return {key: torch.tensor(value)[None, None] for key, value in values.items()}
+
+
+EQUAL = [[0.5, 0.5], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "changes"),
+    [
+        ("agreement", ([[0.1, -0.3], [0.0, 0.2]], [[-1.0, 1.0], [-1.0, 1.0]]), [0.15, 1.0]),
+        ("coupling", (EQUAL, [[0.7, 0.3], [0.5, 0.5]], [[1.0, 0.0], [0.1, 0.9]]), [0.1, 0.35]),
+    ],
+)
+def test_a_change_is_the_mean_size_of_what_is_added(
+    key: str, values: tuple[list, ...], changes: list[float]
+) -> None:
+    quantity, change_BT = measure_trace([make_iteration(**{key: value}) for value in values])
+    assert quantity == (LOGITS if key == "agreement" else "assignments")
+    np.testing.assert_allclose(change_BT.numpy(), [changes], rtol=1e-6)
+
+
+def test_the_share_of_a_change_is_of_all_that_was_added_so_far() -> None:
+    back = [[-0.1, -0.3], [0.4, 0.2]]  # what is taken back counts as a change
+    trace = [make_iteration(agreement=[[0.1, -0.3], [0.0, 0.2]]), make_iteration(agreement=back)]
+    np.testing.assert_allclose(measure_shares(trace).numpy(), [[1.0, 0.25 / 0.35]], rtol=1e-6)
+    nothing = [make_iteration(agreement=[[0.0, 0.0]])]
+    np.testing.assert_array_equal(measure_shares(nothing).numpy(), [[0.0]])
+
+
+def test_what_does_not_change_is_refused() -> None:
+    with pytest.raises(NotApplicableError, match=r"has one iteration; where it has"):
+        measure_trace([make_iteration(coupling=EQUAL)])
+    with pytest.raises(NotApplicableError, match="neither agreement nor couplings"):
+        measure_trace([make_iteration(pose=EQUAL)])
+
+
+def test_the_change_is_that_of_the_logits_of_the_network() -> None:
+    cell = make_routed(["model=capsnet_small", "routing.none_of_the_above=true"], 5, 3)
+    quantity, changes = measure_changes(cell)
+    assert quantity == LOGITS
+    ((_, couplings),) = cell.trace_couplings()
+    # A logit, the logit of none-of-the-above being 0, is log (c_ij / c_i,none).
+    logits = [(c / (1 - c.sum(dim=3, keepdim=True))).log() for c in couplings]
+    for t in range(2):
+        change_B = (logits[t + 1] - logits[t]).abs().mean(dim=(1, 2, 3))
+        np.testing.assert_allclose(changes["classes"][:, t], change_B, rtol=1e-3)
+
+
+def test_changes_rise_and_their_shares_fall() -> None:
+    _, changes = measure_changes(make_routed(["model=capsnet_small"], 20, 10))
+    means, shares = (changes[name].mean(axis=0) for name in ("classes", "classes" + SHARES))
+    assert (np.diff(means) > 0).all()
+    assert (np.diff(shares) < 0).all()
+    np.testing.assert_allclose(shares[0], 1.0)
+
+
+def test_as_in_training_unless_asked_and_no_more_images_than_there_are() -> None:
+    overrides = ["model=capsnet_small", "routing.num_iters=2"]
+    usual = make_routed(overrides, 1000, None)
+    assert (usual.iterations, usual.examples) == (2, 360)
+    assert usual.describe_images() == "first 360 test images, 2 routing iterations as in training"
+    text = "first 3 test images, 10 routing iterations (trained with 2)"
+    assert make_routed(overrides, 3, 10).describe_images() == text
+    with pytest.raises(NotApplicableError, match="does not route"):
+        make_routed(["model=cnn_small"], 3, None)
+
+
+def test_a_routing_without_iterations_or_traces_is_told_apart() -> None:
+    cell = make_routed(["model=capsnet_small"], 3, None).cell
+    routing = {k: v for k, v in cell.config["routing"].items() if k != "num_iters"}
+    cell = replace(cell, config={**cell.config, "routing": routing})
+    alone = find_routed(cell, 3, None)
+    assert alone.describe_images() == "first 3 test images, 1 routing iteration as in training"
+    with pytest.raises(NotApplicableError, match=r"no num_iters; leave --iterations out"):
+        find_routed(cell, 3, 2)
+    cell.network.classes.routing = UniformRouting(sizes=LayerSizes(1, 1, 1, 1))
+    with pytest.raises(NotApplicableError, match="keeps no trace"):
+        measure_changes(alone)

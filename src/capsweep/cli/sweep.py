@@ -124,7 +124,7 @@ def _submit_to_slurm(
     if parsed.dry_run:
         print(f"# ---- {folder / name}, for sbatch --parsable\n{text}")
         return 0
-    return slurm.submit_script(cluster, name, text, folder, print)
+    return slurm.submit_script(cluster, name, text, folder)
 
 
 def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, Any]) -> int:

@@ -56,11 +56,6 @@ class Point:
         value = get(self.cell.config, key)
         return value.get("name") if isinstance(value, Mapping) else as_coordinate(value)
 
-    def compose_with(self, key: str, value: Any) -> Cell:
-        """The cell of the same place, but for the value of one key."""
-        kept = [text for text in self.cell.overrides if not text.startswith(f"{key}=")]
-        return compose.cell([*kept, Override(key, (value,))])
-
 
 def as_coordinate(value: Any) -> Any:
     """A value of a key as a coordinate of the table: lists are their text."""
@@ -248,7 +243,9 @@ def _set_accuracy(sweep: Sweep, point: Point, points: Sequence[Point], ledger: L
     if MATCHED_METRIC not in result["metrics"]:
         raise ConfigError(f"{where}: the cell of {baseline.name} has no {MATCHED_METRIC}")
     accuracy = round(1 - result["metrics"][MATCHED_METRIC], ACCURACY_DIGITS)
-    return replace(point, cell=point.compose_with(ACCURACY, accuracy), waits=False)
+    kept = [text for text in point.cell.overrides if not text.startswith(f"{ACCURACY}=")]
+    cell = compose.cell([*kept, Override(ACCURACY, (accuracy,))])
+    return replace(point, cell=cell, waits=False)
 
 
 def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
@@ -267,7 +264,7 @@ def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
         place = [*point.title.split(content.SEPARATOR)[1:], *typed]
         name = content.run_name(config, point.arm, place, weights, signature)
         tags = content.run_tags(config, sweep.name, *sweep.words)
-        run = Labels(sweep.name, point.arm, name, sweep.question, tags, sweep.command)
+        run = Labels(sweep.name, point.arm, name, sweep.question, tags)
         runs.setdefault(signature, run)
     return runs
 

@@ -65,7 +65,6 @@ class TrialQueue(JobQueue):
         self.names: dict[str, str] = {}
         self._numbers: dict[str, int] = {}  # Optuna's, of trials that have not ended
         self.repeated = 0  # draws of a setting that was known
-        self._rows: dict[str, dict[str, Any]] = {}  # of their last epochs
         self._distributions = _list_distributions(sweep)
         self.study = self._make_study(trials)
 
@@ -128,22 +127,15 @@ class TrialQueue(JobQueue):
             job = super().next_job()
         return job
 
-    def on_epoch(self, job: Job, row: dict[str, Any]) -> None:
-        """Note that a trial finished an epoch."""
-        self._rows[job.cell.signature] = row
-        super().on_epoch(job, row)
-
     def _draw_trial(self) -> None:
         trial = self.study.ask(self._distributions)
         point = self._make_point(trial.params)
         signature = point.cell.signature
         state, value = self._judge_entry(self.ledger.entry(signature))
-        if signature in self._numbers:
+        is_running_here = signature in self._numbers
+        if is_running_here or state != TrialState.RUNNING:
             self.repeated += 1
-            self.study.tell(trial, state=TrialState.FAIL)  # the same setting, running now
-        elif state != TrialState.RUNNING:
-            self.repeated += 1
-            self.study.tell(trial, value, state)
+            self.study.tell(trial, value, TrialState.FAIL if is_running_here else state)
         else:
             self._numbers[signature] = trial.number
             self.names[signature] = point.title
@@ -155,8 +147,8 @@ class TrialQueue(JobQueue):
             value, state = outcome.result["metrics"][self.search.metric], TrialState.COMPLETE
         elif outcome.stopped:
             state = TrialState.PRUNED
-            if (row := self._rows.get(signature)) is not None:  # it ran here
-                content = json.dumps({"epochs": row["epoch"] + 1, "metrics": row})
+            if (last := self._attempts[signature].last) is not None:  # it ran here
+                content = json.dumps({"epochs": last + 1})
                 self.ledger.store.write(f"{folder_of(signature)}/stopped.json", content.encode())
         self.study.tell(self._numbers.pop(signature), value, state)
         super()._settle(signature, outcome)

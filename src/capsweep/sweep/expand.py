@@ -264,7 +264,7 @@ def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
         place = [*point.title.split(content.SEPARATOR)[1:], *typed]
         name = content.run_name(config, point.arm, place, weights, signature)
         tags = content.run_tags(config, sweep.name, *sweep.words)
-        run = Labels(sweep.name, point.arm, name, sweep.question, tags, sweep.command)
+        run = Labels(sweep.name, point.arm, name, sweep.question, tags)
         runs.setdefault(signature, run)
     return runs
 

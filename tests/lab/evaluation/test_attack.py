@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
 from torch import Tensor, nn
+from trained_cells import NOT_TESTED
 
 from capsweep.data.batches import Batch, EvaluatedSplit
 from capsweep.data.image_batches import CroppedImages, ShiftedImages
@@ -144,7 +145,7 @@ def examples() -> LabelledImages:
 
 
 def threaten(test: EvaluatedSplit) -> ThreatModel:
-    return make_threat_model(TrainedCell("cell", {}, nn.Identity(), test), ALL)
+    return make_threat_model(TrainedCell("cell", {}, nn.Identity(), test, NOT_TESTED), ALL)
 
 
 def test_one_batch_is_attacked_at_a_time(
@@ -161,12 +162,12 @@ def test_one_batch_is_attacked_at_a_time(
         return model
 
     retest = SimpleNamespace(examples=3 * attack.BATCH, wrong=0, ties=0)
-    monkeypatch.setattr(attack, "verify_predictions", lambda *_: retest)
+    monkeypatch.setattr(TrainedCell, "verify", lambda *_: retest)
     monkeypatch.setattr(attack, "make_threat_model", make)
     config, test = {"seed": 0, "precision": "32"}, ShiftedImages(examples, "test", 1)
-    cell = TrainedCell("cell", config, network, test)
+    cell = TrainedCell("cell", config, network, test, NOT_TESTED)
     options = {"method": ["pgd"], "eps": [0.1], "steps": 10, "restarts": 3, "examples": None}
-    ((_, content),) = attack.attack_cell(cell, None, Namespace(**options, targeted=False))
+    ((_, content),) = attack.attack_cell(cell, Namespace(**options, targeted=False))
     assert (content["attacks"][0]["tries"], most) == (3 * COUNT, 1)
 
 

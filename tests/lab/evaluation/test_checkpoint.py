@@ -125,21 +125,6 @@ def test_what_cannot_be_asked_names_the_cell_and_the_cure(
         loader.load(cell.signature)
 
 
-def test_a_cell_says_the_same_of_fewer_images_at_once_where_memory_is_short(
-    cell: Cell, loader: CellLoader, capsys: pytest.CaptureFixture[str]
-) -> None:
-    loaded = loader.load(cell.signature)
-
-    def fail_above_10(network: torch.nn.Module, images: tuple[torch.Tensor]) -> None:
-        if len(images[0]) > 10:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    loaded.network.register_forward_pre_hook(fail_above_10)
-    assert loaded.verify().examples == 360
-    assert loaded.parts.examples <= 10
-    assert "from now on 5 are" in capsys.readouterr().err
-
-
 def test_a_network_is_not_asked_of_other_data_than_it_was_trained_on(
     cell: Cell, loader: CellLoader, folder: Path
 ) -> None:

@@ -172,7 +172,7 @@ class LayerMeasures:
         self.links = LinkSpread(shape)
         self.largest_J = torch.tensor(-torch.inf)  # of all activations, of each parent
         self.trees: set[bytes] = set()
-        self.entropies, self.polarisations, self.count = 0.0, 0.0, 0
+        self.sums, self.count = np.zeros(2), 0  # of entropies, as shares, and polarisations
 
     def add_images(self, coupling_BMLJ: Tensor, act_BJ: Tensor) -> None:
         """Add some more, with the activations of all M J parents."""
@@ -181,16 +181,15 @@ class LayerMeasures:
         bits = np.packbits(self.children.mark_largest(coupling_BMLJ).numpy(), axis=1)
         self.trees |= {row.tobytes() for row in bits}
         entropy_BG, polarisation_BG = self.children.measure(coupling_BMLJ)
-        self.entropies += float((entropy_BG / np.log(self.children.choices)).sum())
-        self.polarisations += float(polarisation_BG.sum())
+        self.sums += (entropy_BG / np.log(self.children.choices)).sum(), polarisation_BG.sum()
         self.count += entropy_BG.size
 
     def summarise(self) -> dict[str, float | None]:
         """Return the measures by name; None for those that the layer does not have."""
         is_dead_J = (self.largest_J < DEAD).double()
+        means = (self.sums / self.count).tolist() if self.count else (None, None)
         return {
-            "entropy": self.entropies / self.count if self.count else None,
-            "polarisation": self.polarisations / self.count if self.count else None,
+            **dict(zip(("entropy", "polarisation"), means, strict=True)),
             "variety": self.links.variety,
             "dead": float(is_dead_J.mean()) if self.has_activations else None,
             "trees": len(self.trees) / self.links.count,

@@ -1,19 +1,17 @@
 """MultiMNIST: pairs of digits, as `capsweep.data.pairs` composes them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import torch
 
-from capsweep.data.batches import Field, Split
+from capsweep.data.batches import Split
 from capsweep.data.images import LabelledImages, Splits, trained_and_validated
 from capsweep.data.pairs import VERSION
 from capsweep.shards.layout import MULTIMNIST, Maker, compose_pairs, make_pair_source
-from capsweep.shards.manifest import DataSetContent, Origin, hash_declared
-
-OVERRIDES: Sequence[str] = ()
+from capsweep.shards.manifest import DataSetContent, Fields, Origin, hash_declared
 
 
 @dataclass(frozen=True)
@@ -26,17 +24,17 @@ class MultiMnist:
     content: DataSetContent
     digits: Mapping[str, tuple[np.ndarray, np.ndarray]]
 
-    def list_fields(self) -> Sequence[Field]:
+    def list_fields(self) -> Fields:
         """Composed images, labels, and where they come from."""
         channels, height, width = self.digits["train"][0].shape[1:]
         margins = 2 * self.content.settings["margin"]
         canvas = (channels, height + margins, width + margins)
-        return [
-            Field("images", "uint8", canvas),
-            Field("labels", "uint8", (2,)),
-            Field("indices", "uint32", (2,)),
-            Field("shifts", "int8", (2, 2)),
-        ]
+        return {
+            "images": ("uint8", canvas),
+            "labels": ("uint8", (2,)),
+            "indices": ("uint32", (2,)),
+            "shifts": ("int8", (2, 2)),
+        }
 
     def build_maker(self, split: str) -> Maker:
         """Composes ranges of the sequence."""

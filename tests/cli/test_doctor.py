@@ -26,24 +26,38 @@ def test_a_good_environment_has_no_fatal_finding(
     assert "nobody is logged in" in output
 
 
-def test_a_storage_that_cannot_be_written_is_a_fault_with_its_cure(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("STORAGE", "/proc/capsweep")
-    assert cli.main(["doctor"]) == 1
-    (fault,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("FAIL")]
-    assert "set STORAGE=" in fault
-
-
-def test_a_wrong_setting_of_wandb_is_a_fault_beside_the_other_findings(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("variable", "value", "begin", "end"),
+    [
+        (
+            "STORAGE",
+            "/proc/capsweep",
+            "FAIL places: places.storage: /proc/capsweep ",
+            "; see above",
+        ),
+        (
+            "WANDB_BASE_URL",
+            "foo",
+            "FAIL wandb: W&B's settings: WANDB_BASE_URL: ",
+            "; correct them, or set logger=csv",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_a_fault_with_its_cure_beside_the_other_findings(
+    variable: str,
+    value: str,
+    begin: str,
+    end: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("STORAGE", str(tmp_path))
-    monkeypatch.setenv("WANDB_BASE_URL", "foo")
+    monkeypatch.setenv(variable, value)
     assert cli.main(["doctor"]) == 1
     (fault,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("FAIL")]
-    assert fault.startswith("FAIL wandb: W&B's settings: WANDB_BASE_URL: ")
-    assert fault.endswith("; correct them, or set logger=csv")
+    assert fault.startswith(begin)
+    assert fault.endswith(end)
 
 
 def test_a_second_lightning_is_a_fault_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:

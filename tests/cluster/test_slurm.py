@@ -190,12 +190,12 @@ def test_a_ray_that_does_not_start_fails_the_job_and_keeps_its_log(slurm: Slurm)
 def test_a_token_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None:
     token = tmp_path / "below" / "token"
     for _ in range(2):
-        batch.ensure_token(str(token), print)
+        batch.ensure_token(str(token))
         assert token.stat().st_mode & 0o777 == 0o600
         token.chmod(0o644)
     token.write_text(" \n")
     with pytest.raises(ConfigError, match="is empty"):
-        batch.ensure_token(str(token), print)
+        batch.ensure_token(str(token))
 
 
 # With a real Ray, on a node of its own: `ray symmetric-run` ends every Ray of its node. It has

@@ -26,7 +26,7 @@ def computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def forget() -> None:
     """As if this process had just begun."""
     compose._compose_groups.cache_clear()
-    compose._read_composer.cache_clear()
+    compose.hash_composer.cache_clear()
 
 
 @pytest.fixture

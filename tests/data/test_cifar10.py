@@ -1,6 +1,5 @@
 """CIFAR-10's binary version: found in every form people keep it in, and never mistaken."""
 
-import lzma
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +13,9 @@ ReaderOf = Callable[..., Reader]
 Refuses = Callable[[Reader, Path, str], None]
 
 
-@pytest.mark.parametrize("form", ["archive", "plain", "xz"])
-@pytest.mark.parametrize("place", [".", "cifar10", "cifar-10-batches-bin"])
+@pytest.mark.parametrize(
+    ("form", "place"), [("archive", "."), ("plain", "cifar-10-batches-bin"), ("xz", "cifar10")]
+)
 def test_every_form_gives_the_same_images_wherever_people_have_it(
     form: str, place: str, tmp_path: Path, reader_of: ReaderOf
 ) -> None:
@@ -33,17 +33,6 @@ def test_every_form_gives_the_same_images_wherever_people_have_it(
     assert splits.train.labels_N.dtype == torch.int64
     assert splits.test.images_NCHW.shape == (3, 3, 32, 32)
     assert splits.test.labels_N.tolist() == [0, 1, 2]
-
-
-def test_an_altered_batch_in_a_whole_xz_is_refused(
-    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
-) -> None:
-    overrides = official_files.write_cifar10(tmp_path, form="xz")
-    path = tmp_path / "cifar10" / "data_batch_2.bin.xz"
-    content = lzma.decompress(path.read_bytes())
-    path.write_bytes(lzma.compress(content[:-1] + bytes([content[-1] ^ 1])))
-    reader = reader_of("dataset=cifar10", *overrides)
-    refuses(reader, tmp_path, rf"{path}: truncated or altered")
 
 
 def test_the_pickled_version_is_said_to_be_another(

@@ -14,9 +14,7 @@ from capsweep.config import compose
 from capsweep.data.images import Reader
 from capsweep.errors import ConfigError, DataError
 from capsweep.storage.files import user_cache_folder
-from capsweep.storage.official_files import (
-    resolve_folders,
-)
+from capsweep.storage.official_files import resolve_folders
 from capsweep.training import build
 
 BUCKET = "bucket/data"
@@ -113,20 +111,8 @@ def test_what_is_not_the_declared_file_is_refused_and_does_not_stay(
     reader(idx).check(store.url(BUCKET))
 
 
-def test_a_copy_that_was_altered_in_the_cache_is_removed_and_fetched_again(
-    store: S3Server, idx: list[str]
-) -> None:
-    reader(idx).check(store.url(BUCKET))
-    [copy] = (user_cache_folder() / "fetched").rglob(IMAGES)
-    copy.write_bytes(b"altered")
-    with pytest.raises(DataError, match="is removed; the same command fetches it"):
-        reader(idx).check(store.url(BUCKET))
-    reader(idx).check(store.url(BUCKET))
-    assert store.count("GET", IMAGES) == 2
-
-
 @pytest.mark.parametrize(
-    "folder", ["../other", "a/../../b", "/etc/../x/..", "a%2e%2e", "x?endpoint_override=evil", "#"]
+    "folder", ["../other", "a/../../b", "/etc", "a%2e%2e", "x?endpoint_override=evil"]
 )
 def test_folders_of_the_configuration_cannot_lead_out_of_the_place(
     folder: str, store: S3Server

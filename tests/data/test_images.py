@@ -124,6 +124,7 @@ def test_the_parts_are_exact_disjoint_complete_and_in_order(
 ) -> None:
     count = data.draw(st.integers(0, len(labels) - 1))
     kept, held = hold_out(number_images(labels), count, seed)
+    assert list_places(held) == list_places(hold_out(number_images(labels), count, seed)[1])
     assert len(held) == count
     assert sorted(list_places(kept) + list_places(held)) == list(range(len(labels)))
     for part in (kept, held):
@@ -146,10 +147,9 @@ def test_no_class_gives_an_example_before_another_class_has_given_its_share(
     assert max(taken) <= min(left)
 
 
-def test_a_sample_is_a_function_of_the_seed() -> None:
+def test_another_seed_gives_another_sample() -> None:
     examples = number_images([0, 1, 2] * 30)
-    first, again, other = (list_places(hold_out(examples, 20, seed)[1]) for seed in (1, 1, 2))
-    assert first == again
+    first, other = (list_places(hold_out(examples, 20, seed)[1]) for seed in (1, 2))
     assert first != other
 
 
@@ -160,28 +160,21 @@ def test_a_count_that_leaves_nothing_to_train_on_is_refused(count: int) -> None:
 
 
 @dataclass
-class Memory:
+class Memory(images.Reader):
     """A data set in memory."""
 
     splits: Splits
-
-    def check(self, folder: str) -> None:
-        """Nothing to find."""
 
     def read(self, folder: str) -> Splits:
         return self.splits
 
 
-@dataclass
 class Reversed:
     """The data set's own test images, the last first; absent from one folder."""
 
-    def check(self, folder: str) -> None:
+    def read(self, folder: str, test: LabelledImages) -> LabelledImages:
         if folder == "without":
             raise DataError("the other test images are not there")
-
-    def read(self, folder: str, test: LabelledImages) -> LabelledImages:
-        self.check(folder)
         return test.select(torch.arange(len(test)).flip(0))
 
 

@@ -50,24 +50,15 @@ def presented() -> Callable[[str, str], DeviceSplit]:
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_a_training_batch_stays_on_the_device(
+def test_a_batch_stays_on_the_device(
     presented: Callable[[str, str], DeviceSplit], dataset: str
 ) -> None:
-    batch = presented(dataset, "train").prepare_epoch(0, 3)
+    make_batch = presented(dataset, "train").prepare_epoch(0, 3)
     index_B = torch.arange(8, device=DEVICE)
+    evaluated = [presented(dataset, split) for split in ("validation", "test")]
     with OnlyOnDevice():
-        made = batch(index_B)
-    assert made.images_BCHW.shape[0] == 8
-
-
-@pytest.mark.parametrize("dataset", DATASETS)
-@pytest.mark.parametrize("split", ["validation", "test"])
-def test_an_evaluated_batch_stays_on_the_device(
-    presented: Callable[[str, str], DeviceSplit], dataset: str, split: str
-) -> None:
-    part = presented(dataset, split)
-    with OnlyOnDevice():
-        assert part.evaluation_batch(slice(0, 8)).images_BCHW.shape[0] == 8
+        batches = [make_batch(index_B), *(part.evaluation_batch(slice(0, 8)) for part in evaluated)]
+    assert [len(batch.images_BCHW) for batch in batches] == [8, 8, 8]
 
 
 @pytest.mark.parametrize("dataset", DATASETS)

@@ -61,20 +61,6 @@ def test_a_gpu_draws_the_same_numbers() -> None:
     assert torch.equal(on_gpu.cpu(), pairs.draw_integers(2**22, 2**63 - 25, places))
 
 
-SEEDS = st.integers(0, 2**62)
-COUNTS = st.integers(1, 200)
-
-
-@given(count=COUNTS, seed=SEEDS, epoch=st.integers(0, 1000))
-def test_the_order_is_a_permutation_and_a_function_of_seed_and_epoch(
-    count: int, seed: int, epoch: int
-) -> None:
-    order_N = epoch_order(count, seed, epoch)
-    assert sorted(order_N.tolist()) == list(range(count))
-    torch.rand(3)  # the state of the global generator decides nothing
-    assert torch.equal(epoch_order(count, seed, epoch), order_N)
-
-
 def test_places_have_their_own_seeds() -> None:
     places = [(0, "order", 1), (0, "shift", 1), (1, "order", 0), (0, "order", 11), ("0", "order1")]
     assert len({seed_of(*place) for place in places}) == len(places)

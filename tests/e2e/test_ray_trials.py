@@ -21,7 +21,7 @@ from capsweep.runtime.ray_start import ray
 from capsweep.sweep import ray_tune
 from capsweep.sweep.resources import Capacity
 from capsweep.training.run import Job, Outcome
-from capsweep.sweep.limits import Limits
+from capsweep.sweep.estimates import Limits
 from capsweep.sweep.queue import JobQueue
 from capsweep.tracking.content import Labels
 

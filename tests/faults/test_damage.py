@@ -3,9 +3,7 @@ memory, a clock set back.
 """
 
 import json
-import time
 
-import commands
 import pytest
 from commands import read_to_end
 from small_disks import small_disk
@@ -55,23 +53,3 @@ def test_a_cell_that_exceeds_memory_is_tried_once_with_a_larger_share(
     output = capsys.readouterr().out
     assert "out of memory: 1 cell:" in output
     assert "model.hidden=100000000" in output
-
-
-BACKWARDS = """
-import sys, time
-begun, real = time.time(), time.time
-time.time = lambda: begun - 3600 - (real() - begun)   # an hour back, and running backwards
-from capsweep.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_a_clock_set_back_changes_no_duration(disturbed, undisturbed) -> None:
-    words = disturbed.list_words("EXECUTOR=local")
-    started = time.monotonic()
-    program = ["-c", BACKWARDS]
-    read_to_end(commands.start(*words, env=disturbed.environment, program=program))
-    assert disturbed.read_answer() == undisturbed
-    results = [json.loads(p.read_text()) for p in disturbed.storage.glob("ledger/*/*/result.json")]
-    assert all(0 < result["seconds"]["fit"] < result["seconds"]["total"] for result in results)
-    assert time.monotonic() - started > sum(result["seconds"]["total"] for result in results)

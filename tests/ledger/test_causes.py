@@ -47,12 +47,6 @@ def test_the_type_of_an_error_decides_its_kind(error: Exception, kind: CauseKind
     assert causes.kind_of_cause(causes.describe_cause(error)) == kind
 
 
-def test_only_what_is_provably_of_the_code_is_not_tried_again() -> None:
-    assert not causes.can_succeed(causes.describe_cause(TypeError("a bug")))
-    assert not causes.can_succeed(causes.describe_cause(NonFiniteLossError("step 3")))
-    assert causes.can_succeed(causes.describe_cause(RuntimeError("who knows")))
-
-
 def test_what_was_raised_from_a_full_disk_is_of_the_storage() -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     for error in (raised_after(full, from_=full), raised_after(full)):

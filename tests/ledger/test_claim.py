@@ -78,12 +78,6 @@ def test_a_number_used_again_is_another_process() -> None:
     assert me.model_copy(update={"started": "0"}).is_dead
 
 
-def test_nobody_here_can_tell_that_a_process_elsewhere_is_dead(tmp_path: Path) -> None:
-    assert not foreign(tmp_path).owner.is_dead
-    with pytest.raises(ClaimedElsewhereError, match="on far"):
-        lease.take_lease(tmp_path, SIGNATURE)
-
-
 def test_a_beat_that_stands_still_for_a_lease_is_a_dead_ones(tmp_path: Path) -> None:
     watch = LeaseMonitor(clock=(clock := Clock()))
     assert not watch.is_dead(foreign(tmp_path, beat=3))
@@ -152,18 +146,6 @@ def test_of_many_that_take_over_at_once_one_wins(tmp_path: Path) -> None:
         process.join()
 
 
-def test_who_was_taken_over_learns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.02)
-    with lease.hold_lease(tmp_path, SIGNATURE) as mine:
-        assert mine is not None
-        mine.raise_if_lost()
-        foreign(tmp_path, generation=2)
-        processes.wait_until(lambda: mine.is_lost, 60)
-        with pytest.raises(lease.ClaimLostError, match="taken over"):
-            mine.raise_if_lost()
-    assert [path.name for path in (tmp_path / "claims").iterdir()] == [f"{SIGNATURE}.000002"]
-
-
 def test_a_claim_beats_while_it_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "BEAT_SECONDS", 0.02)
     with lease.hold_lease(tmp_path, SIGNATURE):
@@ -175,3 +157,15 @@ def test_a_claim_beats_while_it_is_held(tmp_path: Path, monkeypatch: pytest.Monk
             return later is not None and later.beat > first.beat
 
         processes.wait_until(has_beaten, 60)
+
+
+def test_who_was_taken_over_learns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.02)
+    with lease.hold_lease(tmp_path, SIGNATURE) as mine:
+        assert mine is not None
+        mine.raise_if_lost()
+        foreign(tmp_path, generation=2)
+        processes.wait_until(lambda: mine.is_lost, 60)
+        with pytest.raises(lease.ClaimLostError, match="taken over"):
+            mine.raise_if_lost()
+    assert [path.name for path in (tmp_path / "claims").iterdir()] == [f"{SIGNATURE}.000002"]

@@ -35,16 +35,6 @@ def test_a_cell_says_its_sweep_and_its_place(ledger: Ledger, finish) -> None:
     assert listed.entry.status == "stale"  # nobody recorded its code
 
 
-def test_a_damaged_provenance_is_a_line_and_hides_no_other_cell(
-    ledger: Ledger, finish, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cells = [finish(ledger, f"seed={seed}") for seed in (1, 2)]
-    ledger.store.write(f"{folder_of(cells[0].signature)}/provenance.json", b"{")
-    names = [cell.signature for cell in cells]
-    assert [cell.signature for cell in listing.list_cells(ledger, names)] == names
-    assert capsys.readouterr().err.count("provenance.json is damaged") == 1
-
-
 def test_cells_are_chosen_by_their_settings(ledger: Ledger, finish) -> None:
     words = [["seed=1"], ["seed=2", "model=cnn_small"], ["seed=3", "loss.reconstruction.weight=0"]]
     cells = [finish(ledger, *overrides) for overrides in words]

@@ -96,13 +96,6 @@ def test_a_thousand_cells_cost_a_listing_and_what_is_finished(
     assert store.total < 300
 
 
-def test_a_listing_goes_on_after_a_thousand_names(in_s3: Ledger, store: S3Server) -> None:
-    for number in range(2500):
-        store.put(f"bucket/x/ledger/ab/{number:05d}", b"1")
-    assert len(list(in_s3.store.list_files(""))) == 2500
-    assert len(in_s3.store.list_names("ab")) == 2500
-
-
 @pytest.mark.parametrize("status", [403, pytest.param(503, marks=pytest.mark.slow)])
 def test_a_store_that_refuses_is_one_line_naming_the_key(
     status: int, in_s3: Ledger, store: S3Server

@@ -21,6 +21,7 @@ from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.storage.files import hash_bytes
 
 SIGNATURE = compose.cell(["seed=3"]).signature
+WEIGHTS = f"{SIGNATURE}/weights.ckpt"
 Members = dict[str, bytes]
 
 
@@ -72,34 +73,13 @@ def add_member(file: Path, name: str, **attributes: Any) -> None:
         tar.addfile(info, io.BytesIO(b"x"))
 
 
-def cut_short(file: Path) -> None:
-    """As a copy that was interrupted."""
-    file.write_bytes(file.read_bytes()[:700])
-
-
-def alter(file: Path, name: str) -> None:
-    """One byte more."""
-    edit(file, lambda members: members.update({name: members[name] + b" "}))
-
-
-def leave_out(file: Path, name: str) -> None:
-    """A file that the manifest names is absent."""
-    edit(file, lambda members: members.pop(name))
-
-
-def compress(file: Path) -> None:
-    """What may be any size when it is read."""
-    file.write_bytes(gzip.compress(file.read_bytes()))
-
-
-NO_CONFIGS = ("a: &a [*a]", "{", "!!python/name:os.system ''", "[" * 50_000)
-NO_RESULTS = (b"[]", b"{", b'{"metrics": 3}', b"[" * 100_000)
-NO_RECORDS = (
-    ("provenance.json", b'{"code": "x"}'),
+FORGED = (
+    ("config.yaml", b"a: &a [*a]"),
+    ("config.yaml", b"!!python/name:os.system ''"),
     ("provenance.json", b'{"science": {"seed": 7}}'),
     ("metrics.jsonl", b'{"epoch": 0, "val/loss": -1}'),
     ("steps.jsonl", b'{"epoch": 0.5}'),
-    *(("result.json", content) for content in NO_RESULTS),
+    ("result.json", b"[" * 100_000),
 )
 BAD_NAMES = ("../../evil", "evals/../evil", "other/evil", "", "..", "evals/", "evals", "a\\b")
 LONG_NAMES = ("a" * 300, "evals/" + "a" * 300)
@@ -109,11 +89,11 @@ NO_FILES = [
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE)
 ]
 REFUSED = [
-    (partial(alter, name=f"{SIGNATURE}/weights.ckpt"), "is not as the manifest says"),
-    (partial(leave_out, name=f"{SIGNATURE}/metrics.jsonl"), "is absent"),
-    (partial(leave_out, name="manifest.json"), "no manifest"),
-    (cut_short, r"export\.tar: "),
-    (compress, "not a whole tar file"),
+    (partial(edit, change=lambda m: m.update({WEIGHTS: b"w "})), "is not as the manifest says"),
+    (partial(edit, change=lambda m: m.pop(WEIGHTS)), "is absent"),
+    (partial(edit, change=lambda m: m.pop("manifest.json")), "no manifest"),
+    (lambda f: f.write_bytes(f.read_bytes()[:700]), r"export\.tar: "),
+    (lambda f: f.write_bytes(gzip.compress(f.read_bytes())), "not a whole tar file"),
     (Path.unlink, "no such file"),
     (lambda file: (file.unlink(), os.mkfifo(file)), "no plain one"),
     (partial(add_member, name="weights.ckpt"), "is not as the manifest says"),
@@ -124,14 +104,7 @@ REFUSED = [
         for name in (*BAD_NAMES, *LONG_NAMES)
     ),
     (partial(forge, name="config.yaml", content=b"seed: 99\n"), "has the signature"),
-    *(
-        (partial(forge, name="config.yaml", content=text.encode()), r"config\.yaml of cell")
-        for text in NO_CONFIGS
-    ),
-    *(
-        (partial(forge, name=name, content=content), f"{name} of cell")
-        for name, content in NO_RECORDS
-    ),
+    *((partial(forge, name=name, content=content), f"{name} of cell") for name, content in FORGED),
 ]
 
 
@@ -248,25 +221,6 @@ def test_of_a_failed_cell_the_cause_travels_without_what_is_of_that_machine(
     transfer.export_cells(ledger, [SIGNATURE], tmp_path / "finished.tar")
     assert transfer.import_cells(there, tmp_path / "finished.tar") == (1, 0)
     assert there.entry(SIGNATURE).status == "done"
-
-
-def test_a_failure_beside_a_result_is_left_out(
-    export: Path, ledger: Ledger, tmp_path: Path
-) -> None:
-    forge(export, "error.txt", b"DataError: of an earlier run")
-    there = Ledger(tmp_path / "there")
-    assert transfer.import_cells(there, export) == (1, 0)
-    assert there.read_result(SIGNATURE) == ledger.read_result(SIGNATURE)
-    assert there.read(SIGNATURE, "error.txt") is None
-
-
-@pytest.mark.parametrize("cell", ["..", SIGNATURE.upper(), ""])
-def test_a_failure_of_what_is_no_cell_is_refused(cell: str, tmp_path: Path) -> None:
-    path, content = f"{cell}/error.txt", b"DataError: no"
-    manifest = json.dumps({"format": 1, "sha256": {path: hash_bytes(content)}}).encode()
-    write_members(tmp_path / "forged.tar", {"manifest.json": manifest, path: content})
-    with pytest.raises(DataError, match="leads out of its folder"):
-        transfer.import_cells(Ledger(tmp_path / "there"), tmp_path / "forged.tar")
 
 
 def test_the_first_result_stands(export: Path, finish, tmp_path: Path) -> None:

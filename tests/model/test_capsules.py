@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from laws import at_most_examples
 from torch import Tensor
 
-from capsweep.model.capsnet import InitialWeights
-from capsweep.model.capsules import ClassCapsules, PrimaryCapsules, squash
+from capsweep.model.capsnet import ClassCapsules, InitialWeights
+from capsweep.model.capsules import PrimaryCapsules, squash
 from capsweep.model.convolution import Convolution
 from capsweep.model.routing.dynamic import DynamicRouting
 

@@ -111,11 +111,11 @@ def test_weights_saved_in_either_layout_load_into_the_other() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("model.conv.kernel=29", r"^model\.conv\.kernel and model\.primary\.kernel do not fit"),
-        ("model.primary.kernel=21", r"model\.primary\.kernel do not fit into 28 pixels"),
+        ("model.conv.kernel=29", r"^model\.conv\.kernel=29 does not fit into 28 pixels"),
+        ("model.primary.kernel=21", r"^model\.primary\.kernel=21 does not fit into 20 pixels"),
         (
             "model=capsnet_sign model.primary.kernel=29",
-            r"^model\.primary\.kernel does not fit into",
+            r"^model\.primary\.kernel=29 does not fit into",
         ),
         (
             "model=matrix_capsnet model.capsules.kernel=[3]",

@@ -9,7 +9,7 @@ import yaml
 
 from capsweep.config import compose
 from capsweep.errors import UserError
-from capsweep.ledger.ledger import Ledger, folder_of, load_predictions
+from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.report import comparison
 
 LABELS = np.array([0, 1, 2, 0, 1, 2, 0, 1])
@@ -39,11 +39,6 @@ def test_scores_that_are_no_predictions_are_refused(damaged: np.ndarray) -> None
     cells = {"one": (scores(list(LABELS)), LABELS), "other": (damaged, LABELS)}
     with pytest.raises(UserError, match="one row of finite numbers for each label"):
         comparison.describe_comparison(cells)
-
-
-def test_a_cell_without_predictions_is_named(tmp_path) -> None:
-    with pytest.raises(UserError, match=r"abc: it has no predictions\.npz"):
-        load_predictions(Ledger(tmp_path), "abc")
 
 
 def write_cell(folder, *overrides: str, **result: Any) -> str:

@@ -145,13 +145,3 @@ def test_a_run_is_linked_where_its_address_is_known_and_is_one(tmp_path: Path) -
     found = written(tmp_path).values("href")
     assert "https://w.example/r1" in found
     assert not [value for value in found if value.startswith("javascript")]
-
-
-def test_a_damaged_provenance_is_told_and_the_page_is_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, points = small_sweep(tmp_path)
-    folder = finish(tmp_path, points[0], 0.1)
-    (folder / "provenance.json").write_text("[]")
-    assert "capsnet · 3" in written(tmp_path).text
-    assert "provenance.json is damaged" in capsys.readouterr().err

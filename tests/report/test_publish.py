@@ -12,7 +12,6 @@ from capsweep.errors import DataError, UserError
 from capsweep.ledger import transfer
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, publish
-from capsweep.report.publish import MEASURES, list_costs
 
 COMMAND = "make report SWEEP=ablation ROUTING=3"
 BEGIN, END = "<!-- report: begin -->", "<!-- report: end -->"
@@ -85,66 +84,6 @@ def test_the_table_can_be_printed_again_from_the_cells_that_are_kept_beside_it(
     assert failure.cause == "FileNotFoundError: x is gone"
 
 
-def test_parameters_speed_and_measures_of_couplings_stand_below_the_table(
-    ablation, train: Train
-) -> None:
-    ablation.fill(0.01, 0.02, 0.03, 0.04)
-    costs = list_costs(ablation.build(), ablation.ledger)
-    assert costs[0].splitlines()[-1] == "| capsnet | 3 | 0 | digits | – | – |"
-    for number, speed in ((3, 1000.0), (4, 3000.0), (5, 5000.0)):
-        sizes = {"parameters": 8_215_568, "images_per_second": speed}
-        ablation.finish(number, {"test/error": 0.01}, **sizes)
-    layer = dict.fromkeys(MEASURES, 0.5) | {"variety": None}
-    content = {"layers": {"classes": layer}, "examples": 10, "error": 0.02, "frozen_error": 0.25}
-    content |= {"ties": 0, "without_sum": []}
-    signature = ablation.points[3].cell.signature
-    content |= {"iterations": [{"iterations": 1, "changed": 0.1, "error": 0.02}]}
-    ablation.ledger.write_evaluation(signature, "routing.json", json.dumps(content).encode())
-    lines = list_costs(ablation.build(), ablation.ledger)[0].splitlines()
-    assert lines[2].startswith("| cnn | – | 0 | digits | – | – | – | (0) | – |")
-    assert lines[3] == (
-        "| capsnet | 3 | 0 | digits | 8,215,568 | 3,000 | classes | (1) | 50.00 % | 50.00 % | – | "
-        "50.00 % | 50.00 % | 2.00 % | 25.00 % | 10.00 % | – |"
-    )
-
-
-def test_rates_share_a_row_of_costs_until_their_couplings_are_measured(choose: Callable) -> None:
-    rates = choose("ablation", arms="cnn", overrides=["optim.optimizer.lr=0.001,0.003"])
-    rates.fill(0.01, 0.02, 0.03, 0.04, 0.05, 0.06)
-    costs = list_costs(rates.build(), rates.ledger)[0].splitlines()
-    assert [line.split(" | ")[:2] for line in costs[2:]] == [["| cnn", "–"]]
-    layer = dict.fromkeys(MEASURES, 0.5)
-    content = {"layers": {"classes": layer}, "examples": 10, "error": 0.02, "frozen_error": 0.25}
-    content |= {"ties": 0, "without_sum": []}
-    signature = rates.points[0].cell.signature
-    stored = json.dumps(content | {"iterations": []}).encode()
-    rates.ledger.write_evaluation(signature, "routing.json", stored)
-    costs = list_costs(rates.build(), rates.ledger)[0].splitlines()
-    assert ["0.001" in line for line in costs[2:]] == [True, False]
-
-
-def test_a_sentence_says_what_is_decided_and_how_large_the_rest_can_be(ablation) -> None:
-    assert publish.describe_decisions(ablation.build()) == []
-    baseline, worse, unclear = (0.010, 0.012, 0.011), (0.050, 0.0525, 0.051), (0.02, 0.00, 0.01)
-    ablation.fill(*baseline, *worse, *unclear)
-    assert publish.describe_decisions(ablation.build()) == [
-        "told apart from cnn (p < 0.05): capsnet · 3 · 0 (+4.02). Not told apart: capsnet · 3 · "
-        "0.0005; the intervals of their differences, each by itself, reach from -2.83 (capsnet · 3 "
-        "· 0.0005) to +2.63 (capsnet · 3 · 0.0005), in percentage points."
-    ]
-
-
-def test_a_row_whose_difference_no_test_can_judge_is_not_left_out_of_the_sentence(ablation) -> None:
-    ablation.fill(0.02, 0.03, 0.04, 0.01, 0.02, 0.03)
-    constant = (
-        "Not tested, since the difference is the same for all seeds: capsnet · 3 · 0 (-1.00)."
-    )
-    assert publish.describe_decisions(ablation.build()) == [constant]
-    ablation.fill(0.02, 0.03, 0.04, 0.01, 0.02, 0.03, 0.07, 0.08, 0.091)
-    decided = "told apart from cnn (p < 0.05): capsnet · 3 · 0.0005 (+5.03)."
-    assert publish.describe_decisions(ablation.build()) == [f"{decided} {constant}"]
-
-
 def test_cells_that_name_a_folder_of_the_machine_or_lack_a_file_are_not_published(
     ablation, write_page: Callable[[], Path], tmp_path: Path
 ) -> None:
@@ -194,22 +133,3 @@ def test_a_page_without_one_place_is_left_alone_and_told_of(
     with pytest.raises(UserError, match=r"ablation\.md: needs the lines <!-- report: begin -->"):
         write_page()
     assert path.read_text() == page
-
-
-def test_a_sentence_says_how_the_cells_were_trained(ablation, train: Train) -> None:
-    def describe() -> str:
-        return publish.describe_training(ablation.build())
-
-    train(0, [0.0], code={"capsweep": "0.1.0"})
-    assert describe() == (
-        "printed this, from 1 cell of 1 epoch, trained ? in 0.0 s of cells on unknown hardware, by "
-        "capsweep 0.1.0, no checkout"
-    )
-    made = {"code": {"commit": "a" * 40}, "started": "2026-11-01T10:00:00+00:00"}
-    for number, gpus in enumerate(([], ["NVIDIA H200"])):
-        hardware = {"processor": "AMD EPYC", "capability": "AVX2", "gpus": gpus}
-        train(number, [1800.0, 150.0, 0.0][: 2 + number], hardware=hardware, **made)
-    assert describe() == (
-        "printed this, from 2 cells of 2 to 3 epochs, trained 2026-11-01 in 1 h 05 min of cells on "
-        "AMD EPYC (AVX2), NVIDIA H200, by commit aaaaaaaaaaaa"
-    )

@@ -1,8 +1,8 @@
 """Batches of shards and the order of their examples: each once, from any position, however read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 import pytest
@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
 
-from capsweep.data.batches import Batch, EpochSampler, Field, OnDevice
+from capsweep.data.batches import Batch, EpochSampler
 from capsweep.errors import DataError
 from capsweep.shards.batches import PassOrder, ShardLoader, StretchImages
-from capsweep.shards.manifest import Manifest
+from capsweep.shards.manifest import Fields, Manifest
 from capsweep.shards.reader import StoredRanges
 
 Folder = tuple[Path, Manifest]
@@ -26,10 +26,9 @@ SIZES = st.integers(1, 70)
 class Numbered:
     """N examples whose label is their place."""
 
-    fields: Sequence[Field] = (Field("images", "uint8", (1, 1, 1)), Field("labels", "int64", (1,)))
-
     def __init__(self, count: int) -> None:
         self.count = count
+        self.fields: Fields = {"images": ("uint8", (1, 1, 1)), "labels": ("int64", (1,))}
 
     def __len__(self) -> int:
         return self.count
@@ -41,7 +40,7 @@ class Numbered:
 
 
 def make_loader(count: int, batch_size: int, epoch_examples: int) -> ShardLoader:
-    return ShardLoader(Numbered(count), CPU, batch_size, epoch_examples, seed=0)
+    return ShardLoader(cast(StoredRanges, Numbered(count)), CPU, batch_size, epoch_examples, seed=0)
 
 
 def run_epoch(one: ShardLoader, number: int) -> list[int]:
@@ -73,10 +72,10 @@ def test_reading_moves_no_random_numbers_of_the_network() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-def batches_of(examples: Any, workers: int = 0) -> list[Batch]:
+def batches_of(examples: StoredRanges, workers: int = 0) -> list[Batch]:
     """Those of two epochs."""
     counts = {"epoch_examples": 1500, "test_examples": 700, "workers": workers}
-    one = StretchImages(OnDevice(examples, CPU), "train", **counts).make_loader(128, seed=3)
+    one = StretchImages(examples, "train", **counts).make_loader(128, seed=3)
     assert isinstance(one.sampler, EpochSampler)
     found = []
     for number in range(2):

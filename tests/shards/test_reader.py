@@ -42,9 +42,9 @@ def test_a_range_is_the_same_over_any_bounds_of_shards(
     pixels: Folder, one: int, other: int
 ) -> None:
     start, stop = sorted((one, other))
-    read = read_range(StoredRanges(*pixels, "train", ["labels", "indices"]), start, stop)
+    read = read_range(StoredRanges(*pixels, "train"), start, stop)
     made = make_examples(start, stop)
-    assert list(read) == ["labels", "indices"]
+    assert list(read) == ["images", "labels"]
     for name, array in read.items():
         np.testing.assert_array_equal(array, made[name])
 
@@ -53,7 +53,7 @@ def test_a_range_is_the_same_over_any_bounds_of_shards(
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_no_handle_crosses_into_another_process(pixels: Folder, method: str) -> None:
-    stored = StoredRanges(*pixels, "train", ["images"])
+    stored = StoredRanges(*pixels, "train")
     expected = read_range(stored, 0, len(stored))["images"]
     context: Any = multiprocessing.get_context(method)
     mine, theirs = context.Pipe()
@@ -80,7 +80,7 @@ def test_a_bit_that_flips_after_the_hash_is_found_by_the_checksum_of_its_chunk(
     spoiled: Folder,
 ) -> None:
     folder, whole = spoiled
-    stored = StoredRanges(folder, whole, "train", ["images"])
+    stored = StoredRanges(folder, whole, "train")
     read_range(stored, 0, 1)  # hashed, and open
     shard_folders.flip_bit(folder / NAME, shard_folders.pixel_place(folder / NAME))
     with pytest.raises(DataError, match=rf"{NAME}: .*; run the same"):

@@ -4,7 +4,7 @@ see `making_importable`."""
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,8 @@ import numpy as np
 import processes
 import pytest
 
-from capsweep.data.batches import Field
 from capsweep.shards.layout import Maker, ShardJob
-from capsweep.shards.manifest import DataSetContent
+from capsweep.shards.manifest import DataSetContent, Fields
 
 Fault = Literal["kill", "wait"]
 
@@ -49,7 +48,7 @@ class Disturbed:
     def content(self) -> DataSetContent:
         return self.job.content
 
-    def list_fields(self) -> Sequence[Field]:
+    def list_fields(self) -> Fields:
         return self.job.list_fields()
 
     def build_maker(self, split: str) -> Maker:

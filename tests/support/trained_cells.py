@@ -38,18 +38,18 @@ TINY_MATRIX = (
 KILLED = """
 import os, signal, sys
 from capsweep.config.cell import Cell
-from capsweep.training.callbacks import ResumeCheckpoint
+from capsweep.training.callbacks import EpochRecorder
 from capsweep.training.run import Job, run
 cell, when, last = Cell.from_json(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-keep = ResumeCheckpoint.on_train_epoch_end
-def kept_and_killed(self, trainer, module):
+keep = EpochRecorder.keep_checkpoint
+def keep_and_kill(self, trainer):
     if when == "checkpoint":
-        keep(self, trainer, module)
+        keep(self, trainer)
     if trainer.current_epoch == last:
         os.kill(os.getpid(), signal.SIGKILL)
     if when == "row":
-        keep(self, trainer, module)
-ResumeCheckpoint.on_train_epoch_end = kept_and_killed
+        keep(self, trainer)
+EpochRecorder.keep_checkpoint = keep_and_kill
 run(Job(cell))
 """
 NOT_TESTED = np.zeros((0, 10)), np.zeros(0)  # predictions

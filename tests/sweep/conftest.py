@@ -7,7 +7,7 @@ from job_queues import DeclaredCosts, MakeQueue, RecordingListener
 
 from capsweep.config import compose
 from capsweep.ledger.ledger import Ledger
-from capsweep.sweep.limits import Limits
+from capsweep.sweep.estimates import Limits
 from capsweep.sweep.queue import JobQueue
 from capsweep.tracking.content import Labels
 from capsweep.training.run import Job

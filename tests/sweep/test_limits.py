@@ -6,7 +6,7 @@ import pytest
 from clock import Clock
 
 from capsweep.errors import UserError
-from capsweep.sweep.limits import Limits, read_limits
+from capsweep.sweep.estimates import Limits, read_limits
 
 HOUR = 3600.0
 

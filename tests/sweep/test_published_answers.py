@@ -2,27 +2,25 @@
 
 import re
 import shlex
-from itertools import dropwhile, takewhile
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from capsweep.cli import main
+from capsweep.cli import program
 from capsweep.config import package_files
 from capsweep.ledger import transfer
 from capsweep.ledger.ledger import Ledger
-from capsweep.report.publish import ARCHIVES, COMMAND
+from capsweep.report.publish import ARCHIVES, COMMAND, publish_answer
+from capsweep.report.table import build_table
+from capsweep.sweep import choices, expand, trials
 
 SWEEPS = package_files.find_folder("sweeps")
 ANSWERS = sorted(path.stem for path in SWEEPS.glob("*.md") if path.stem != "README")
 LARGEST = 2 * 2**20  # bytes of an archive
 ARGS = "ARGS"
 VERDICTS = ("holds here", "does not", "cannot be told", "not asked")
-
-
-def read_table(page: str) -> list[str]:
-    """The rows of the first table of a page."""
-    return list(takewhile(is_row, dropwhile(lambda line: not is_row(line), page.splitlines())))
 
 
 def is_row(line: str) -> bool:
@@ -42,16 +40,20 @@ def read_choices(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_a_table_is_printed_again_from_the_cells_beside_it(name: str, tmp_path: Path) -> None:
+def test_a_page_is_published_again_from_the_cells_beside_it(name: str, tmp_path: Path) -> None:
     page, archive = (SWEEPS / f"{name}.md").read_text(), SWEEPS / ARCHIVES / f"{name}.tar.xz"
     assert archive.stat().st_size < LARGEST
     ledger = Ledger(tmp_path / "ledger")
     assert transfer.import_cells(ledger, archive)[0] > 0
     for signature in ledger.list_signatures():
         assert "places." not in " ".join(ledger.read_provenance(signature)["overrides"])
-    assert main(["report", *read_choices(page), f"STORAGE={tmp_path}"]) == 0
-    (folder,) = (tmp_path / "reports").iterdir()
-    assert read_table((folder / "table.md").read_text()) == read_table(page)
+    parsed = program.parse_arguments(["report", *read_choices(page), f"STORAGE={tmp_path}"])
+    sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
+    answer = build_table(sweep, expand.set_accuracies(sweep, trials.list_points(sweep)), ledger)
+    for suffix in (".yaml", ".md"):
+        shutil.copy((SWEEPS / name).with_suffix(suffix), tmp_path)
+    there = replace(sweep, path=tmp_path / f"{name}.yaml")
+    assert publish_answer(replace(answer, sweep=there), ledger).read_text() == page
 
 
 def list_numbers(text: str) -> set[str]:

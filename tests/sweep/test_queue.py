@@ -23,8 +23,7 @@ from capsweep.config import compose
 from capsweep.ledger import causes, lease
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.sweep import queue as queues
-from capsweep.sweep.estimates import Estimates
-from capsweep.sweep.limits import Limits
+from capsweep.sweep.estimates import Estimates, Limits
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.resources import Capacity
 from capsweep.tracking.content import Labels

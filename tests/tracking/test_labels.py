@@ -1,7 +1,6 @@
 """Names of W&B runs compare at a glance, and no two cells of a sweep share one."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,8 @@ from capsweep.tracking.content import Labels
 SWEEPS = sorted(path.stem for path in package_files.find_folder("sweeps").glob("*.yaml"))
 
 
-def labels_of_sweep(sweep: str) -> dict[str, Labels]:
-    loaded = spec.load(sweep)
+def labels_of_sweep(sweep: str, **words: str) -> dict[str, Labels]:
+    loaded = choices.load_sweep(sweep, words)
     return expand.make_labels(loaded, expand.expand_sweep(loaded))
 
 
@@ -44,13 +43,9 @@ def test_what_the_command_line_changed_is_in_names_and_tags() -> None:
         assert one.name.endswith(" · epochs=1 · limit_batches=2 · seed 0")
 
 
-def test_axes_are_in_the_name(tmp_path: Path) -> None:
-    text = (package_files.find_folder("sweeps") / "ablation.yaml").read_text()
-    text = text.replace("weight: [0, 0.0005]", "weight: [0, 0.0005, 0.01]", 1)
-    file = tmp_path / "axes.yaml"
-    file.write_text(text.replace("    space:\n", "    space:\n      epochs: [1, 2]\n", 1))
-    names = {label.name for label in labels_of_sweep(str(file)).values()}
-    assert "capsnet · T=3 · recon 0.01 · epochs=1 · seed 0" in names
+def test_axes_and_weights_that_differ_are_in_the_name() -> None:
+    labels = labels_of_sweep("ablation", RECON="0.0005,0.01", EPOCHS="1,2").values()
+    assert "capsnet · T=3 · recon 0.01 · epochs=1 · seed 0" in {one.name for one in labels}
 
 
 def test_a_cell_run_by_itself_is_called_after_its_model_and_its_settings() -> None:

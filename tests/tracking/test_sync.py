@@ -72,41 +72,29 @@ def test_a_cell_is_a_run_and_only_what_is_new_goes_up_again(
 
 
 @slow
-def test_points_inside_epochs_have_a_curve_of_their_own(storage: Path, server: WandbServer) -> None:
-    signature = tracked_cells.write(storage, 0, points=True)
-    place = tracked_cells.find_folder(storage, 0)
-    tracked_cells.fail_cell(place, "RuntimeError: out of memory")
-    assert sync(storage) == 0
-    tracked_cells.write_rows(place, epochs=4, points=True)
-    tracked_cells.write_predictions(place, mistakes=2)
-    tracked_cells.finish_cell(place, epochs=4)
-    assert sync(storage) == 0
-    run = server.cloud.run(signature)
-    assert steps(run) == [*range(5, 41, 5), 41]
-    assert all(row["train/loss_step"] == 1 / row["step"] for row in run.rows[:-1])
-    # At the end of an epoch both share a row; no other has an epoch, which would be its place.
-    assert [row.get("epoch") for row in run.rows] == [None, 0, None, 1, None, 2, None, 3, 3]
-    assert "confusion_table" in run.rows[-1]
-
-
-@slow
-def test_a_cell_that_failed_and_was_retried_is_one_run_with_one_curve(
+def test_a_cell_that_failed_and_was_retried_is_one_run_with_one_curve_of_epochs_and_one_of_points(
     storage: Path, server: WandbServer
 ) -> None:
-    signature, place = tracked_cells.write(storage, 0), tracked_cells.find_folder(storage, 0)
+    signature = tracked_cells.write(storage, 0, points=True)
+    place = tracked_cells.find_folder(storage, 0)
     offline = storage / "wandb" / f"offline-run-20261120_000000-{signature}"
     offline.mkdir(parents=True)
     (offline / f"run-{signature}.wandb").write_bytes(b":W&B\x00\x00\x00")
     tracked_cells.fail_cell(place, "RuntimeError: out of memory")
     assert sync(storage) == 0
     run = server.cloud.run(signature)
-    assert (run.state, steps(run)) == ("failed", [10, 20, 30])
-    tracked_cells.write_rows(place, epochs=5)
-    tracked_cells.finish_cell(place, epochs=5)
+    assert (run.state, steps(run)) == ("failed", [*range(5, 31, 5)])
+    tracked_cells.write_rows(place, epochs=4, points=True)
+    tracked_cells.write_predictions(place, mistakes=2)
+    tracked_cells.finish_cell(place, epochs=4)
     assert sync(storage) == 0
     run = server.cloud.run(signature)
-    assert (run.state, steps(run)) == ("finished", [10, 20, 30, 40, 50])
-    assert run.summary["train/loss"] == 0.2
+    assert (run.state, steps(run)) == ("finished", [*range(5, 41, 5), 41])
+    assert run.summary["train/loss"] == 0.25
+    assert all(row["train/loss_step"] == 1 / row["step"] for row in run.rows[:-1])
+    # At the end of an epoch both share a row; no other has an epoch, which would be its place.
+    assert [row.get("epoch") for row in run.rows] == [None, 0, None, 1, None, 2, None, 3, 3]
+    assert "confusion_table" in run.rows[-1]
     assert (offline / f"run-{signature}.wandb.synced").exists()  # W&B's own command skips it
 
 

@@ -14,7 +14,6 @@ import pytest
 from offline_runs import list_epochs, read_runs
 from wandb_server import WandbServer
 
-from capsweep import cli
 from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content, tracker
@@ -136,21 +135,6 @@ def test_whatever_the_environment_says_each_cell_is_a_run_of_its_own(
     (run,) = read_runs(storage).values()
     assert (run["run_group"], run["name"]) == ("ablation", "capsnet · T=3 · seed 0")
     assert "foreign" not in str({**run, "rows": None})
-
-
-def test_off_starts_no_process_leaves_no_file_and_nothing_to_upload(
-    storage: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    started: list[object] = []
-    monkeypatch.setattr(tracker, "Child", started.append)
-    words = ["model=cnn_small", "epochs=1", "limit_batches=1", "trainer.accelerator=cpu"]
-    assert cli.main(["train", *words, f"places.storage={storage}"]) == 0
-    assert "W&B: off (WANDB_MODE=disabled)" in capsys.readouterr().out
-    assert (started, list(storage.glob("**/*wandb*"))) == ([], [])
-    monkeypatch.delenv("WANDB_MODE")
-    assert cli.main(["wandb", "sync", f"STORAGE={storage}"]) == 0
-    assert (started, server.requests) == ([], [])
 
 
 class CutError(Exception):

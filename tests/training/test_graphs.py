@@ -210,22 +210,6 @@ def test_a_cell_whose_steps_cannot_be_captured_rightly_is_trained_eagerly_with_a
     assert provenance["graphs"].startswith(f"off: {why}")
 
 
-@pytest.mark.parametrize(
-    ("overrides", "reason"),
-    [
-        (("trainer.graphs=off",), "trainer.graphs=off"),
-        ((), "no GPU"),
-    ],
-)
-def test_provenance_says_why_steps_are_not_captured(
-    overrides: tuple[str, ...], reason: str, tmp_path: Path
-) -> None:
-    cell = make_cell(tmp_path, *CAPSNET, "epochs=1", "trainer.accelerator=cpu", *overrides)
-    train(cell)
-    provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
-    assert provenance["graphs"] == f"off: {reason}"
-
-
 def test_on_a_gpu_an_optimiser_without_a_capturable_form_is_told_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

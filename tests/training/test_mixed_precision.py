@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from capsweep.config import compose
 from capsweep.data.batches import Batch
-from capsweep.model.capsules import ClassCapsules, PrimaryCapsules
+from capsweep.model.capsnet import ClassCapsules
+from capsweep.model.capsules import PrimaryCapsules
 from capsweep.model.matrix_capsnet import MatrixCapsules, MatrixPrimary
 from capsweep.training import build
 

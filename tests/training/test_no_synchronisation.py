@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from capsweep.config import compose
 from capsweep.data.batches import Batch
-from capsweep.model.routing.normalisers import NORMALISERS
+from capsweep.model.routing.dynamic import NORMALISERS
 from capsweep.model.votes import ConvolutionalVotes, Votes
 from capsweep.training import build
 from capsweep.training.module import CapsuleTask

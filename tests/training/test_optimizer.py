@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from trained_cells import read_outputs, train
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
-from capsweep.data.batches import Batch
 from capsweep.errors import ConfigError
 from capsweep.training import build
 from capsweep.training.build import decay_continuously
@@ -86,39 +85,6 @@ def test_a_run_shortens_gradients(small_cell: Callable[..., Cell], precision: st
         assert all(torch.equal(before[name], after[name]) for name in before) is is_still
 
 
-def take_steps(line: str, is_fused: bool) -> tuple[list[float], list[Tensor]]:
-    """Losses and weights of three steps on one batch, in float64: rounding is far away."""
-    config = compose.cell([*line.split(), f"trainer.fused_optimizer={is_fused}"]).config
-    torch.manual_seed(0)
-    network = build.build_network(config).double()
-    optimizer = build.build_optimizer(config)(network)
-    assert optimizer.defaults["fused"] is (True if is_fused else None)
-    images = torch.rand(4, *config["dataset"]["image_shape"], dtype=torch.float64)
-    batch, objective, losses = Batch(images, torch.arange(4)), build.build_objective(config), []
-    for _ in range(3):
-        optimizer.zero_grad()
-        total = objective(network, batch).total
-        total.backward()
-        optimizer.step()
-        losses.append(float(total.detach()))
-    return losses, [parameter.detach() for parameter in network.parameters()]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"{SMALL} model.primary.divided=true optim.optimizer.weight_decay=0.1",
-        f"{MATRIX} optim.decayed=weights optim.optimizer.weight_decay=0.1",
-    ],
-)
-def test_fused_steps_are_the_steps(line: str) -> None:
-    losses, weights = take_steps(line, is_fused=True)
-    expected_losses, expected_weights = take_steps(line, is_fused=False)
-    assert losses == pytest.approx(expected_losses, rel=1e-9)
-    for weight, expected in zip(weights, expected_weights, strict=True):
-        torch.testing.assert_close(weight, expected, atol=1e-9, rtol=1e-9)
-
-
 @pytest.mark.parametrize("is_fused", [True, False])
 @pytest.mark.parametrize(("first", "second"), [("cpu", "cuda"), ("cuda", "cpu")])
 def test_a_state_that_was_saved_in_one_layout_goes_on_in_the_other(
@@ -129,7 +95,9 @@ def test_a_state_that_was_saved_in_one_layout_goes_on_in_the_other(
     def begin(device: str) -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
         network = build.build_network(config, device)  # laid out for it, and on the processor
-        return network, build.build_optimizer(config)(network)
+        optimizer = build.build_optimizer(config)(network)
+        assert optimizer.defaults["fused"] is (True if is_fused else None)
+        return network, optimizer
 
     def step(network: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
         noise = torch.Generator().manual_seed(seed)

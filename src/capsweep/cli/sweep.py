@@ -13,7 +13,7 @@ from capsweep.config import compose, places
 from capsweep.config.words import split_words
 from capsweep.errors import ConfigError, UserError
 from capsweep.runtime import terminal
-from capsweep.sweep import choices, drive, limits, more_seeds, trials
+from capsweep.sweep import choices, drive, estimates, more_seeds, trials
 from capsweep.sweep.drive import RunOptions
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -80,7 +80,7 @@ def _read_options(parsed: argparse.Namespace, sweep: Sweep) -> RunOptions:
         raise UserError(f"RETRY={parsed.retry}: must be failed, or left out")
     return RunOptions(
         parsed.executor,
-        limits.read_limits(parsed.budget, parsed.max_hours),
+        estimates.read_limits(parsed.budget, parsed.max_hours),
         None if parsed.shard is None else drive.parse_part(parsed.shard),
         parsed.retry is not None,
     )
@@ -124,7 +124,7 @@ def _submit_to_slurm(
     if parsed.dry_run:
         print(f"# ---- {folder / name}, for sbatch --parsable\n{text}")
         return 0
-    return slurm.submit_script(cluster, name, text, folder, print)
+    return slurm.submit_script(cluster, name, text, folder)
 
 
 def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, Any]) -> int:

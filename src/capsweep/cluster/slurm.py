@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +77,11 @@ def check_directive(value: Any, key: str) -> str:
     return text
 
 
-def submit_script(
-    cluster: Mapping[str, Any], name: str, text: str, folder: Path, say: Callable[[str], None]
-) -> int:
+def submit_script(cluster: Mapping[str, Any], name: str, text: str, folder: Path) -> int:
     """Write the script into `folder` and submit it; returns the exit status."""
     if shutil.which("sbatch") is None:
         raise ConfigError("sbatch: no such program here; type this on a login node of the cluster")
-    ensure_token(cluster["token"], say)
+    ensure_token(cluster["token"])
     script = folder / name
     write_text(script, text)
     command = ["sbatch", "--parsable", str(script)]
@@ -95,14 +93,14 @@ def submit_script(
         reason = " ".join(done.stderr.split()) or done.stdout
         raise ConfigError(f"cluster={cluster['name']}: sbatch refused {script} ({reason})")
     job = number[0]
-    say(f"submitted as job {job}")
-    say(f"  tail -F {folder / script.stem}-{job}*.log")
-    say(f"  scancel --batch --signal=TERM {job}  # ends it with its checkpoints kept")
-    say("the same command, typed when it has ended, runs what is missing")
+    print(f"submitted as job {job}")
+    print(f"  tail -F {folder / script.stem}-{job}*.log")
+    print(f"  scancel --batch --signal=TERM {job}  # ends it with its checkpoints kept")
+    print("the same command, typed when it has ended, runs what is missing")
     return 0
 
 
-def ensure_token(place: str, say: Callable[[str], None]) -> None:
+def ensure_token(place: str) -> None:
     """Make the file of the token without which nobody may speak to the job's Ray, unless it is
     there; it is readable by its owner alone.
 
@@ -114,7 +112,7 @@ def ensure_token(place: str, say: Callable[[str], None]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             path.touch(0o600)
             path.write_text(secrets.token_hex(32), encoding="utf-8")
-            say(f"made a token in {path}: who can read it can use the cluster")
+            print(f"made a token in {path}: who can read it can use the cluster")
         path.chmod(0o600)
         if not path.read_text(encoding="utf-8", errors="replace").strip():
             raise ConfigError(f"cluster.token={path}: is empty; remove it, and it is made anew")

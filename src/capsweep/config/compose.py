@@ -12,7 +12,6 @@ environment is read by places alone, and by FILLED. What is typed draws nothing.
 import copy
 import importlib.metadata
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,8 +111,9 @@ def has_key(overrides: Iterable[Override], key: str) -> bool:
 
 def _compose_choices(overrides: Iterable[Override]) -> Composition:
     choices = [override for override in overrides if grammar.is_group(override.key)]
-    for override in choices:
-        _check_option(override)
+    for key, option in ((override.key, override.value) for override in choices):
+        if option not in (known := grammar.list_options(key)):
+            raise ConfigError(f"{key}={option}: no such option; have {', '.join(known)}")
     return _compose_groups(tuple(override.text for override in choices))
 
 
@@ -122,9 +122,7 @@ def read_options(overrides: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
     else by the chosen option of its group: what the names of both tell whoever knows conf/.
     Experiments and typed values are left out.
     """
-    keys = {text: text.partition("=")[0] for text in overrides}
-    chosen = (grammar.parse(text).text for text, key in keys.items() if grammar.is_group(key))
-    composed = _compose_groups(tuple(chosen))
+    composed = _compose_choices(map(grammar.parse, overrides))
     recipe = {} if composed.recipe is None else _read_recipe(composed.recipe)
     return composed.recipe, {**composed.schema, **recipe}
 
@@ -132,13 +130,6 @@ def read_options(overrides: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
 def _read_recipe(name: str) -> dict[str, Any]:
     file = package_files.find_folder("conf") / "recipe" / f"{name}.yaml"
     return flat(yaml.safe_load(file.read_bytes()))
-
-
-def _check_option(override: Override) -> None:
-    option = override.value
-    known = grammar.list_options(override.key)
-    if option not in known:
-        raise ConfigError(f"{override.key}={option}: no such option; have {', '.join(known)}")
 
 
 @lru_cache(maxsize=256)
@@ -150,23 +141,13 @@ def _compose_groups(groups: tuple[str, ...]) -> Composition:
 
 
 @cache
-def _read_composer() -> tuple[str, list[str]]:
-    """Return a hash of what composes groups, which is conf/, the code here, and the libraries; and
-    the environment variables that conf/ reads.
-    """
+def hash_composer() -> str:
+    """Return a hash of what composes groups: conf/, the code here, and the libraries."""
     conf, package = package_files.find_folder("conf"), Path(__file__).parent
     paths = [*sorted(conf.rglob("*.yaml")), *sorted(package.glob("*.py"))]
     texts = [(str(path), path.read_text(encoding="utf-8")) for path in paths]
     libraries = [importlib.metadata.version(name) for name in ("hydra-core", "omegaconf")]
-    content = json.dumps([texts, libraries])
-    return hash_bytes(content.encode()), sorted(set(re.findall(r"oc\.env:\W*(\w+)", content)))
-
-
-def hash_composer() -> str:
-    """A hash of what composes groups, and of the environment variables that conf/ reads."""
-    composer, variables = _read_composer()
-    values = [os.environ.get(name) for name in variables]
-    return hash_bytes(json.dumps([composer, values]).encode())
+    return hash_bytes(json.dumps([texts, libraries]).encode())
 
 
 def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:

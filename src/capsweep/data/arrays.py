@@ -122,10 +122,8 @@ def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
     """Return chw or hwc, as `axes` says or as the shape of images [N, ...] tells. Raises DataError
     where it does not.
     """
-    if len(shape) not in (3, 4):
+    if len(shape) not in (3, 4) or (len(shape) == 3 and axes == "hwc"):
         raise ValueError(f"train_images are {shape}")
-    if len(shape) == 3 and axes == "hwc":
-        raise DataError(f"train_images {shape} have no axis of channels; leave axes hwc out")
     if len(shape) == 3 or axes is not None:
         return axes or "chw"
     first, last = shape[1] <= MOST_CHANNELS, shape[3] <= MOST_CHANNELS
@@ -178,22 +176,17 @@ def _check_images(name: str, images: np.ndarray, shape: tuple[int, ...]) -> None
 
 def _check_labels(name: str, labels: np.ndarray, count: int) -> None:
     """Raise DataError for other arrays than `count` numbers of classes."""
-    if labels.dtype.kind not in "iubf":
-        raise DataError(f"{name} are {labels.dtype}, not numbers; number the classes from 0 on")
-    if labels.shape not in ((count,), (count, 1)):
+    if labels.dtype.kind not in "iubf" or labels.shape not in ((count,), (count, 1)):
         raise DataError(
-            f"{name} are {labels.shape} for {count} images; write one for each (of rows with a "
-            "single 1 take labels.argmax(1))"
+            f"{name} are {labels.dtype} {labels.shape} for {count} images; write a number for each "
+            "(of rows with a single 1 take labels.argmax(1))"
         )
-    is_whole = np.isfinite(labels) & (np.floor(labels) == labels)
-    if not is_whole.all():
+    numbers = labels.astype(np.float64)
+    is_class = (np.floor(numbers) == numbers) & (numbers >= 0) & (numbers < MOST_CLASSES)
+    if not is_class.all():
         raise DataError(
-            f"{name} has {labels[~is_whole][0]}, no whole number; number the classes from 0 on"
-        )
-    low, high = labels.min().item(), labels.max().item()
-    if low < 0 or high >= MOST_CLASSES:
-        raise DataError(
-            f"{name} are {low}..{high}; classes count from 0, {MOST_CLASSES:,} of them at most"
+            f"{name} has {labels[~is_class][0]}; classes are whole numbers from 0 on, below "
+            f"{MOST_CLASSES:,}"
         )
 
 

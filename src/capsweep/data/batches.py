@@ -8,13 +8,10 @@ Shape letters: B batch, N examples, C H W image.
 
 import gc
 import hashlib
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -95,43 +92,6 @@ class DeviceSplit(EvaluatedSplit):
 
 # Makes a split of examples that are on a device, by their `to`.
 Presenter = Callable[[Any, Split], EvaluatedSplit]
-
-
-@dataclass(frozen=True)
-class Field:
-    """One array of a split that is streamed: dtype and shape of a single example."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one example."""
-        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
-
-
-class ExampleRanges(Protocol):
-    """The examples of a split, in the order of the sequence. Pickles, and may cross a fork."""
-
-    @property
-    def fields(self) -> Sequence[Field]:
-        """What is read of each example."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Fill arrays [B, ...], one for each of `fields`, with the examples from `start` on."""
-        ...
-
-
-@dataclass(frozen=True)
-class OnDevice:
-    """The examples of a split that is streamed, and where batches of them shall be."""
-
-    examples: ExampleRanges
-    device: torch.device
 
 
 class EpochSampler:

@@ -1,7 +1,7 @@
 """CapsNet: convolution, primary capsules, class capsules, decoder.
 
 "Dynamic Routing Between Capsules", figures 1 and 2; every size from configuration.
-Shape letters: B batch, J classes, D class pose, C H W image.
+Shape letters: B batch, I children, J parents or classes, P child pose, D class pose, C H W image.
 """
 
 import itertools
@@ -14,15 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.model.capsules import (
-    ClassCapsules,
     NetworkOutput,
     PrimaryCapsules,
     draw_truncated_normal,
     make_head,
-    read_scores,
+    read_output,
+    without_autocast,
 )
 from capsweep.model.convolution import Convolution
-from capsweep.model.routing import CouplingRule, LayerSizes, RoutingFactory
+from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingFactory, make_routing
+from capsweep.model.votes import Votes
 
 FIRST_SD, SD = 0.05, 0.1  # the authors': of the first convolution, and of everything after it
 
@@ -99,26 +100,21 @@ class CapsNet(nn.Module):
             relu = torch.relu if images_BCHW.is_cuda else torch.relu_
             features_BCHW = relu(self.conv(images_BCHW))
         routed = self.classes(self.primary(features_BCHW), with_trace)
-        scores_BN, logits_BN = read_scores(self.head, routed)
-        return NetworkOutput(
-            scores_BN=scores_BN,
-            pose_BJD=routed.pose_BJD,
-            logits_BN=logits_BN,
-            traces={"classes": routed.trace} if with_trace else None,
-        )
+        return read_output(self.head, routed, {"classes": routed.trace} if with_trace else None)
 
     def _count_places(self, size: int) -> int:
         """Primary capsule places along one image axis."""
-        seen, kernels = size, "model.primary.kernel does"
-        if self.conv is not None:
-            seen = self.conv.count_places(size)
-            kernels = "model.conv.kernel and model.primary.kernel do"
-        places = self.primary.conv.count_places(seen)
-        if places < 1:
-            raise ValueError(
-                f"{kernels} not fit into {size} pixels; make kernels or strides smaller"
-            )
-        return places
+        for name, conv in (("conv", self.conv), ("primary", self.primary.conv)):
+            if conv is None:
+                continue
+            places = conv.count_places(size)
+            if places < 1:
+                raise ValueError(
+                    f"model.{name}.kernel={conv.kernel_size[0]} does not fit into {size} pixels; "
+                    "make kernels or strides smaller"
+                )
+            size = places
+        return size
 
 
 def count_first_shares(routing: RoutingFactory, num_parents: int) -> int:
@@ -134,6 +130,46 @@ def count_first_shares(routing: RoutingFactory, num_parents: int) -> int:
             "routing=dynamic; set model.primary.divided=false"
         )
     return num_parents + rule.none_of_the_above
+
+
+class ClassCapsules(nn.Module):
+    """One capsule per class, fully connected to its children by routed linear votes.
+
+    shared: all children of a parent have one weight (Gu and Tresp 2020), so that weight_IJDP has 1
+    in place of I. The vote weights are left to the network to draw.
+    """
+
+    def __init__(
+        self,
+        num_children: int,
+        child_pose: int,
+        num_classes: int,
+        class_pose: int,
+        routing: RoutingFactory,
+        shared: bool = False,
+    ) -> None:
+        super().__init__()
+        self.num_children = num_children
+        weights = 1 if shared else num_children
+        weight_IJDP = torch.empty(weights, num_classes, class_pose, child_pose)
+        self.weight_IJDP = nn.Parameter(weight_IJDP)
+        sizes = LayerSizes(num_children, num_classes, child_pose, class_pose, of_classes=True)
+        self.routing = make_routing(routing, sizes, Votes)
+
+    @property
+    def votes_per_image(self) -> int:
+        """How many votes one image casts: one of every child for every parent, I J."""
+        return self.num_children * self.weight_IJDP.shape[1]
+
+    def forward(self, pose_BIP: Tensor, with_trace: bool = False) -> Routed:
+        """Class poses and activations, in the weights' precision even inside autocast."""
+        with without_autocast(pose_BIP.device.type):
+            pose_BIP = pose_BIP.to(self.weight_IJDP.dtype)
+            weight_IJDP = self.weight_IJDP.expand(self.num_children, -1, -1, -1)
+            activation_BI = None
+            if getattr(self.routing, "reads_activations", False):
+                activation_BI = torch.linalg.vector_norm(pose_BIP, dim=-1)
+            return self.routing(Votes(pose_BIP, weight_IJDP, activation_BI), with_trace)
 
 
 class Decoder(nn.Module):

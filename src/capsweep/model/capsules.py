@@ -1,7 +1,7 @@
-"""Capsule layers, from feature maps to capsules and from capsules to class capsules, and what all
-capsules share: squashing, the precision they compute in, the output of a network.
+"""What networks of capsules share: squashing, the precision they compute in, primary capsules, how
+class scores are read, and the output.
 
-Shape letters: B batch, I children, J parents, P child pose, D parent pose, C H W image.
+Shape letters: B batch, I children, P child pose, J classes, D class pose, C H W image.
 """
 
 import contextlib
@@ -15,14 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.model.convolution import Convolution
-from capsweep.model.routing import (
-    LayerSizes,
-    Routed,
-    RoutingFactory,
-    make_routing,
-    name_variant,
-)
-from capsweep.model.votes import Votes
+from capsweep.model.routing import Routed, name_variant
 
 
 def squash(s: Tensor, dim: int = -1) -> Tensor:
@@ -55,6 +48,9 @@ def without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
     return torch.autocast(device, enabled=False)
 
 
+Traces = Mapping[str, list[dict[str, Tensor]] | None]  # by layer
+
+
 class NetworkOutput(NamedTuple):
     """Scores per class (capsule lengths, activations or logits), and class poses where there are
     capsules. logits_BN: what the scores are a saturating function of, where the routing knows it,
@@ -65,7 +61,7 @@ class NetworkOutput(NamedTuple):
     scores_BN: Tensor
     pose_BJD: Tensor | None = None
     logits_BN: Tensor | None = None
-    traces: Mapping[str, list[dict[str, Tensor]]] | None = None
+    traces: Traces | None = None
 
 
 @cache
@@ -114,46 +110,6 @@ class PrimaryCapsules(nn.Module):
         return squash(pose_BIP.to(dtype))
 
 
-class ClassCapsules(nn.Module):
-    """One capsule per class, fully connected to its children by routed linear votes.
-
-    shared: all children of a parent have one weight (Gu and Tresp 2020), so that weight_IJDP has 1
-    in place of I. The vote weights are left to the network to draw.
-    """
-
-    def __init__(
-        self,
-        num_children: int,
-        child_pose: int,
-        num_classes: int,
-        class_pose: int,
-        routing: RoutingFactory,
-        shared: bool = False,
-    ) -> None:
-        super().__init__()
-        self.num_children = num_children
-        weights = 1 if shared else num_children
-        weight_IJDP = torch.empty(weights, num_classes, class_pose, child_pose)
-        self.weight_IJDP = nn.Parameter(weight_IJDP)
-        sizes = LayerSizes(num_children, num_classes, child_pose, class_pose, of_classes=True)
-        self.routing = make_routing(routing, sizes, Votes)
-
-    @property
-    def votes_per_image(self) -> int:
-        """How many votes one image casts: one of every child for every parent, I J."""
-        return self.num_children * self.weight_IJDP.shape[1]
-
-    def forward(self, pose_BIP: Tensor, with_trace: bool = False) -> Routed:
-        """Class poses and activations, in the weights' precision even inside autocast."""
-        with without_autocast(pose_BIP.device.type):
-            pose_BIP = pose_BIP.to(self.weight_IJDP.dtype)
-            weight_IJDP = self.weight_IJDP.expand(self.num_children, -1, -1, -1)
-            activation_BI = None
-            if getattr(self.routing, "reads_activations", False):
-                activation_BI = torch.linalg.vector_norm(pose_BIP, dim=-1)
-            return self.routing(Votes(pose_BIP, weight_IJDP, activation_BI), with_trace)
-
-
 class LinearHead(nn.Module):
     """A logit of each class from its pose, by weights that all classes share (Tsai et al. 2020)."""
 
@@ -183,12 +139,16 @@ def make_head(head: str, class_pose: int, routing: nn.Module) -> LinearHead | No
     return None
 
 
-def read_scores(head: LinearHead | None, routed: Routed) -> tuple[Tensor, Tensor | None]:
-    """Class scores, and their logits where they are known; a head gives logits alone."""
+def read_output(
+    head: LinearHead | None,
+    routed: Routed,
+    traces: Traces | None,
+) -> NetworkOutput:
+    """Return the output of a network with routed class capsules; a head gives logits alone."""
     if head is None:
-        return routed.act_BJ, routed.logit_BJ
+        return NetworkOutput(routed.act_BJ, routed.pose_BJD, routed.logit_BJ, traces)
     logit_BJ = head(routed.pose_BJD)
-    return logit_BJ, logit_BJ
+    return NetworkOutput(logit_BJ, routed.pose_BJD, logit_BJ, traces)
 
 
 def draw_truncated_normal(weight: Tensor, sd: float) -> None:

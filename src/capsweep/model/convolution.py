@@ -208,8 +208,16 @@ class PositionGrid:
         """N."""
         return self.height * self.width
 
-    def after_convolution(self, kernel: int, stride: int) -> "PositionGrid":
-        """The positions of a kernel on this grid, without padding."""
+    def after_convolution(self, kernel: int, stride: int, key: str = "kernel") -> "PositionGrid":
+        """The positions of a kernel on this grid, without padding.
+
+        Raises ValueError naming the key of a kernel that does not fit.
+        """
+        if kernel > min(self.height, self.width):
+            raise ValueError(
+                f"{key}={kernel} does not fit into {self.height}x{self.width} positions; make it "
+                "or the strides before it smaller"
+            )
         return PositionGrid(
             height=(self.height - kernel) // stride + 1,
             width=(self.width - kernel) // stride + 1,
@@ -220,16 +228,9 @@ class PositionGrid:
 
 def list_fields(children: PositionGrid, kernel: int, stride: int) -> list[list[int]]:
     """[M][K], row by row: the child position at each kernel offset of each parent position."""
-    parents = children.after_convolution(kernel, stride)
-    return [
-        [
-            (row * stride + dy) * children.width + column * stride + dx
-            for dy in range(kernel)
-            for dx in range(kernel)
-        ]
-        for row in range(parents.height)
-        for column in range(parents.width)
-    ]
+    grid_HW = torch.arange(children.num_positions, device="cpu").view(children.height, -1)
+    windows = grid_HW.unfold(0, kernel, stride).unfold(1, kernel, stride)
+    return windows.flatten(2).flatten(0, 1).tolist()
 
 
 def make_coordinate_offsets(

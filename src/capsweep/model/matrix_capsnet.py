@@ -18,7 +18,7 @@ from capsweep.model.capsules import (
     NetworkOutput,
     draw_truncated_normal,
     make_head,
-    read_scores,
+    read_output,
     squash,
     without_autocast,
 )
@@ -158,21 +158,13 @@ class MatrixCapsNet(nn.Module):
         self.norm = nn.BatchNorm2d(features) if conv["batch_norm"] else nn.Identity()
         self.primary = MatrixPrimary(features, primary["types"], POSES[pose], primary["bias"])
         image = PositionGrid(*size)
-        grid, types = image.after_convolution(conv["kernel"], conv["stride"]), primary["types"]
-        if min(grid.height, grid.width) < 1:
-            raise ValueError(
-                f"model.conv.kernel={conv['kernel']} does not fit into an image of {size} pixels"
-            )
+        grid = image.after_convolution(conv["kernel"], conv["stride"], "model.conv.kernel")
+        types = primary["types"]
         self.capsules = nn.ModuleList()
         sizes = zip_layers("model.capsules", capsules, "types", "kernel", "stride")
         alike = POSES[pose], routing, votes is not None and votes["shared"]
         for parents, kernel, stride in sizes:
-            above = grid.after_convolution(kernel, stride)
-            if min(above.height, above.width) < 1:
-                raise ValueError(
-                    f"model.capsules.kernel={kernel} does not fit into {grid.height}x{grid.width} "
-                    "positions; make it or the strides before it smaller"
-                )
+            above = grid.after_convolution(kernel, stride, "model.capsules.kernel")
             fields = list_fields(grid, kernel, stride)
             layer = MatrixCapsules(fields, grid.num_positions, (types, parents), *alike)
             self.capsules.append(layer)
@@ -201,13 +193,7 @@ class MatrixCapsNet(nn.Module):
             children = layer.make_children(routed, children)
         routed = self.classes(children, with_trace)
         traces["classes"] = routed.trace
-        scores_BN, logits_BN = read_scores(self.head, routed)
-        return NetworkOutput(
-            scores_BN=scores_BN,
-            pose_BJD=routed.pose_BJD,
-            logits_BN=logits_BN,
-            traces=traces if with_trace else None,
-        )
+        return read_output(self.head, routed, traces if with_trace else None)
 
 
 def squash_capsules(capsules: CapsuleLayer) -> CapsuleLayer:

@@ -22,10 +22,12 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+# Triton adds arguments of its own to those of a kernel.
+jit: Any = triton.jit
 SMALLEST = tl.constexpr(2.0**-126)  # above 0 in float32: what a length is at least divided by
 
 
-@triton.jit
+@jit
 def divide(x, y):
     """Divide, rounded to the nearest number; Triton's own division of float32 may be two off."""
     if x.dtype == tl.float32:
@@ -33,7 +35,7 @@ def divide(x, y):
     return x / y
 
 
-@triton.jit
+@jit
 def get_length(s_RD):
     """Return the lengths of rows, [R, 1], rounded to the nearest number."""
     squared_R1 = tl.sum(s_RD * s_RD, axis=1, keep_dims=True)
@@ -42,13 +44,13 @@ def get_length(s_RD):
     return tl.sqrt(squared_R1)
 
 
-@triton.jit
+@jit
 def get_direction(s_RD):
     """Divide rows by their lengths; a row of length 0 stays 0."""
     return divide(s_RD, tl.maximum(get_length(s_RD), SMALLEST))
 
 
-@triton.jit
+@jit
 def squash_rows(s_RD):
     """Return what `capsules.squash` makes of rows, and its lengths [R, 1]."""
     length_R1 = get_length(s_RD)
@@ -57,7 +59,7 @@ def squash_rows(s_RD):
     return s_RD * factor_R1, length_R1 * factor_R1
 
 
-@triton.jit
+@jit
 def differentiate_rows(s_RD, by_v_RD):
     """Return what `capsules.squash_gradient` makes of rows, and the gradient by their squash."""
     length_R1 = get_length(s_RD)
@@ -67,7 +69,7 @@ def differentiate_rows(s_RD, by_v_RD):
     return by_v_RD * divide(length_R1, shrunk_R1) + s_RD * (slope_R1 * along_R1)
 
 
-@triton.jit
+@jit
 def locate_rows(num_rows, D: tl.constexpr, TILE_R: tl.constexpr, TILE_D: tl.constexpr):
     """Return a program's rows [R, 1] and numbers [1, D], which are inside, and their places."""
     row_R1 = (tl.program_id(0) * TILE_R + tl.arange(0, TILE_R))[:, None]
@@ -76,7 +78,7 @@ def locate_rows(num_rows, D: tl.constexpr, TILE_R: tl.constexpr, TILE_D: tl.cons
     return row_R1, number_1D, inside_RD, row_R1.to(tl.int64) * D + number_1D
 
 
-@triton.jit
+@jit
 def add_parts(
     part_XRD,
     place_RD,
@@ -97,7 +99,7 @@ def add_parts(
     return tl.sum(total_XRD, axis=0)
 
 
-@triton.jit
+@jit
 def squash_sums_kernel(
     part_XBJD,
     bias_JD,
@@ -131,7 +133,7 @@ def squash_sums_kernel(
     tl.store(after_BJD + place_RD, v_RD, mask=inside_RD)
 
 
-@triton.jit
+@jit
 def differentiate_sums_kernel(
     part_XBJD,
     before_BJD,
@@ -167,7 +169,7 @@ def differentiate_sums_kernel(
     tl.store(by_sums_BJD + place_RD, by_sums_RD, mask=inside_RD)
 
 
-@triton.jit
+@jit
 def squash_channels_kernel(
     channel_BCHW,
     pose_BIP,
@@ -207,10 +209,6 @@ def squash_channels_kernel(
         tl.store(pose_BIP + row_RP, v_RP, mask=inside_RP)
 
 
-# Triton adds arguments of its own to those of a kernel.
-SQUASH_SUMS: Any = squash_sums_kernel
-DIFFERENTIATE_SUMS: Any = differentiate_sums_kernel
-SQUASH_CHANNELS: Any = squash_channels_kernel
 FUSED = {"enable_fp_fusion": True}  # explicit, since the default depends on the version
 ROWS = 128  # numbers of a program's rows: many programs, since these tensors are small
 MOST_PARTS = 16  # that a program reads at once
@@ -230,7 +228,7 @@ def squash_sums(
     read = part_XBJD, bias_JD, part_XBJD if before_BJD is None else before_BJD
     counts, fixed = (images * parents, parts, parents), {"WITH_BEFORE": before_BJD is not None}
     with torch.cuda.device_of(part_XBJD):
-        SQUASH_SUMS[grid](*read, *results, *counts, **tiles, **fixed, **FUSED)
+        squash_sums_kernel[grid](*read, *results, *counts, **tiles, **fixed, **FUSED)
 
 
 def differentiate_sums(
@@ -248,7 +246,7 @@ def differentiate_sums(
     fixed = {"WITH_BEFORE": before_BJD is not None, "WITH_LENGTH": by_length_BJ is not None}
     counts = sums_BJD[..., 0].numel(), parts
     with torch.cuda.device_of(sums_BJD):
-        DIFFERENTIATE_SUMS[grid](*read, *rest, *counts, **tiles, **fixed, **FUSED)
+        differentiate_sums_kernel[grid](*read, *rest, *counts, **tiles, **fixed, **FUSED)
 
 
 def _cut_rows(rows: int, numbers: int, parts: int) -> tuple[tuple[int], dict[str, int]]:
@@ -303,6 +301,6 @@ def _launch(
     tensors = channel_BCHW, pose_BIP, by_pose_BIP, by_channel_BCHW
     counts = rows, channels // pose, height, width, *channel_BCHW.stride()
     with torch.cuda.device_of(channel_BCHW):
-        SQUASH_CHANNELS[-(-rows // many),](
+        squash_channels_kernel[-(-rows // many),](
             *tensors, *counts, P=pose, TILE_R=many, TILE_P=tile, **way, **FUSED
         )

@@ -27,20 +27,18 @@ from capsweep.data.batches import (
     BatchLoader,
     EpochSampler,
     EvaluatedSplit,
-    ExampleRanges,
-    OnDevice,
     Split,
     generator_of,
     to_unit,
 )
 from capsweep.errors import ConfigError, DataError
-from capsweep.shards.reader import make_room, read_range
+from capsweep.shards.reader import StoredRanges, make_room, read_range
 
 AT_ONCE = 1000  # examples that are hashed at once
 BLOCK = 2500  # examples that stay neighbours until their group is shuffled; five chunks
 BUFFER = 10_000  # examples of a group
 
-Fields: TypeAlias = dict[str, Tensor]
+Arrays: TypeAlias = dict[str, Tensor]
 
 
 class ExampleGroup(NamedTuple):
@@ -115,18 +113,18 @@ class PassOrder:
         return self._blocks[1:]
 
 
-class GroupDataset(Dataset[Fields | DataError]):
+class GroupDataset(Dataset[Arrays | DataError]):
     """Groups of a split, read and shuffled by the process that asks for them, or by a worker.
 
     A request is a group, and which of its shuffled examples are wanted.
     What is wrong with a file is returned: a DataLoader wraps what is raised in a traceback.
     """
 
-    def __init__(self, examples: ExampleRanges) -> None:
+    def __init__(self, examples: StoredRanges) -> None:
         self.examples = examples
         self._room: dict[str, np.ndarray] = {}  # used again: new memory costs a fifth of reading
 
-    def __getitem__(self, request: tuple[ExampleGroup, slice]) -> Fields | DataError:
+    def __getitem__(self, request: tuple[ExampleGroup, slice]) -> Arrays | DataError:
         group, wanted = request
         count, filled = len(group), 0
         if not self._room or len(self._room["labels"]) < count:
@@ -154,7 +152,7 @@ class ShardLoader(BatchLoader):
 
     def __init__(
         self,
-        examples: ExampleRanges,
+        examples: StoredRanges,
         device: torch.device,
         batch_size: int,
         epoch_examples: int,
@@ -165,7 +163,7 @@ class ShardLoader(BatchLoader):
         self.order = PassOrder(len(examples), seed)
         self.device, self.sampler = device, EpochSampler()
         self._requests: list[tuple[ExampleGroup, slice]] = []  # what the DataLoader brings next
-        self._loader: DataLoader[Fields | DataError] = DataLoader(
+        self._loader: DataLoader[Arrays | DataError] = DataLoader(
             GroupDataset(examples),
             sampler=self._requests,
             batch_size=None,
@@ -181,7 +179,7 @@ class ShardLoader(BatchLoader):
     def __iter__(self) -> Iterator[Batch]:
         # Lightning may set the epoch after it has made the iterator.
         self._requests[:] = self.order.groups_from(self.sampler.epoch * self.count, self.count)
-        pieces: list[Fields] = []  # of the next batch
+        pieces: list[Arrays] = []  # of the next batch
         missing = self.batch_size
         for fields in self._loader:
             if isinstance(fields, DataError):
@@ -199,7 +197,7 @@ class ShardLoader(BatchLoader):
             yield to_batch(_join_pieces(pieces))
 
 
-def _join_pieces(pieces: Sequence[Fields]) -> Fields:
+def _join_pieces(pieces: Sequence[Arrays]) -> Arrays:
     """Return the end of one group and the beginning of the next as one; a single piece as it is."""
     first, *others = pieces
     if not others:
@@ -224,21 +222,20 @@ class StretchImages(EvaluatedSplit):
 
     def __init__(
         self,
-        placed: OnDevice,
+        examples: StoredRanges,
         split: Split,
         *,
         epoch_examples: int,
         test_examples: int,
         workers: int,
     ) -> None:
-        examples = placed.examples
         if split == "test" and test_examples > len(examples):
             raise ConfigError(
                 f"dataset.batches.test_examples must be at most the {len(examples)} test examples "
                 f"of the data set, got {test_examples}"
             )
         counts = {"train": epoch_examples, "test": test_examples, "validation": len(examples)}
-        self.examples, self.device, self.workers = examples, placed.device, workers
+        self.examples, self.device, self.workers = examples, examples.device, workers
         self.count = counts[split]
 
     def __len__(self) -> int:

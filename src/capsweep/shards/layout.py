@@ -13,7 +13,7 @@ of an image, C H W image.
 import io
 import json
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -23,11 +23,20 @@ import h5py
 import numpy as np
 from torch import Tensor
 
-from capsweep.data.batches import Field, Split
+from capsweep.data.batches import Split
 from capsweep.data.images import Splits, trained_and_validated
 from capsweep.data.pairs import PairSource
 from capsweep.errors import ConfigError, DataError
-from capsweep.shards.manifest import INDEX, MOST, DataSetContent, Manifest, Shard, ShardPart
+from capsweep.shards.manifest import (
+    INDEX,
+    MOST,
+    DataSetContent,
+    Fields,
+    Manifest,
+    Shard,
+    ShardPart,
+    count_bytes,
+)
 from capsweep.storage.files import hash_bytes, write_atomically
 
 MULTIMNIST = "multimnist"  # the job
@@ -53,7 +62,7 @@ class ShardJob(Protocol):
         """What the examples are."""
         ...
 
-    def list_fields(self) -> Sequence[Field]:
+    def list_fields(self) -> Fields:
         """Return what is stored of each example."""
         ...
 
@@ -74,7 +83,7 @@ def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...
     shards = -(-count // USUAL) if shards is None else shards
     if not 1 <= shards <= count:
         raise ConfigError(f"SHARDS={shards}: must be 1 to {count:,}, the {first} examples")
-    room = LARGEST // sum(field.nbytes for field in job.list_fields())
+    room = LARGEST // count_bytes(job.list_fields())
     if (usual := -(-count // shards)) > room:
         raise ConfigError(
             f"SHARDS={shards}: must be {-(-count // room)} or more, since a shard is made in memory"
@@ -113,15 +122,15 @@ def write_shard(folder: Path, job: ShardJob, part: ShardPart, make: Maker) -> Sh
     with h5py.File(buffer, "w") as file:
         file.attrs.update(describe_shard(job.content, part.split, part.first))
         stored = {
-            field.name: file.create_dataset(
-                field.name,
-                (part.examples, *field.shape),
-                field.dtype,
-                chunks=(min(BLOCK, part.examples), *field.shape),
+            name: file.create_dataset(
+                name,
+                (part.examples, *shape),
+                dtype,
+                chunks=(min(BLOCK, part.examples), *shape),
                 fletcher32=True,
                 track_times=False,  # the same examples are the same bytes
             )
-            for field in job.list_fields()
+            for name, (dtype, shape) in job.list_fields().items()
         }
         for start in range(0, part.examples, AT_ONCE):
             stop = min(start + AT_ONCE, part.examples)

@@ -31,7 +31,7 @@ from capsweep.shards.layout import (
     open_shard,
     write_shard,
 )
-from capsweep.shards.manifest import INDEX, STATE, Manifest, Shard, ShardPart
+from capsweep.shards.manifest import INDEX, STATE, Manifest, Shard, ShardPart, count_bytes
 from capsweep.storage import stores
 from capsweep.storage.checked import parse_json
 from capsweep.storage.files import hash_file, read_plain_file, write_json
@@ -87,7 +87,7 @@ class MakingPlan:
     @property
     def missing_bytes(self) -> int:
         """About as many bytes are to be written; the last chunk of a shard is stored in full."""
-        one = sum(field.nbytes for field in self.job.list_fields())
+        one = count_bytes(self.job.list_fields())
         chunks = [(part.examples, min(BLOCK, part.examples)) for part in self.missing]
         return sum(-(-examples // chunk) * chunk * one for examples, chunk in chunks)
 
@@ -100,7 +100,7 @@ class MakingPlan:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """All that must be equal in two commands that fill one folder, by dotted key."""
-        content, names = self.job.content, [field.name for field in self.job.list_fields()]
+        content, names = self.job.content, self.job.list_fields()
         shards = {split: sum(p.split == split for p in self.parts) for split in content.splits}
         values = {**asdict(content), "fields": ", ".join(names), "shards": shards}
         return json.loads(json.dumps(flat(values)))  # as it is read again
@@ -187,8 +187,7 @@ def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
 
 def build_manifest(job: ShardJob, shards: Sequence[Shard]) -> Manifest:
     """Return the manifest of these shards."""
-    fields = {field.name: (field.dtype, field.shape) for field in job.list_fields()}
-    return Manifest(job.content, "pixels", fields, tuple(shards))
+    return Manifest(job.content, "pixels", job.list_fields(), tuple(shards))
 
 
 def run_plan(

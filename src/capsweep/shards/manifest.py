@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeAdapter
@@ -32,6 +32,7 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Dtype = Annotated[str, StringConstraints(pattern=r"^(u?int(8|16|32|64)|float(32|64))$")]
 Size = Annotated[int, Field(ge=0, le=MOST)]  # a number of bytes, or a place in a split
 Count = Annotated[int, Field(ge=1, le=MOST)]
+Fields: TypeAlias = Mapping[Name, tuple[Dtype, tuple[Count, ...]]]  # dtype and shape of an example
 
 
 def _check_finite(settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -98,14 +99,14 @@ class Shard(ShardPart):
 class Manifest:
     """A data set on a disk.
 
-    store: always "pixels". fields: dtype and shape of one example, by name.
+    store: always "pixels". fields: what is stored of each example, by name.
     """
 
     __pydantic_config__ = STRICT
 
     content: DataSetContent
     store: Literal["pixels"]
-    fields: Annotated[Mapping[Name, tuple[Dtype, tuple[Count, ...]]], Field(min_length=1)]
+    fields: Annotated[Fields, Field(min_length=1)]
     shards: tuple[Shard, ...] = ()
 
     def shards_of(self, split: str) -> tuple[Shard, ...]:
@@ -125,6 +126,11 @@ class StoredManifest(Manifest):
 
 
 STORED = TypeAdapter(StoredManifest)
+
+
+def count_bytes(fields: Fields) -> int:
+    """Return how many bytes an example has."""
+    return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in fields.values())
 
 
 def hash_declared(declared: Mapping[str, object]) -> str:
@@ -165,8 +171,7 @@ def read_manifest(folder: Path) -> Manifest:
 def _check_shards(manifest: Manifest) -> None:
     """Raise ValueError unless every example is in one shard, in order, and can be in its bytes."""
     following = dict.fromkeys(manifest.content.splits, 0)
-    fields = manifest.fields.values()
-    one = sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in fields)
+    one = count_bytes(manifest.fields)
     for shard in manifest.shards:
         if shard.first != following.get(shard.split):
             raise ValueError(f"{shard.name} begins at {shard.first} of {shard.split}")

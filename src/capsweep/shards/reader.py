@@ -7,6 +7,7 @@ import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -15,13 +16,13 @@ import h5py
 import numpy as np
 import torch
 
-from capsweep.data.batches import ExampleRanges, Field, OnDevice, Split
+from capsweep.data.batches import Split
 from capsweep.data.images import Reader, Splits
 from capsweep.data.pairs import VERSION, PairSource
 from capsweep.errors import DataError
 from capsweep.shards import manifest
 from capsweep.shards.layout import MULTIMNIST, make_pair_source
-from capsweep.shards.manifest import INDEX, DataSetContent, Manifest, Shard
+from capsweep.shards.manifest import INDEX, DataSetContent, Fields, Manifest, Shard
 from capsweep.shards.verify import ShardVerifier, check_sizes, naming_damage
 from capsweep.storage import official_files
 from capsweep.storage.files import hash_bytes
@@ -77,7 +78,7 @@ class ShardReader:
             source = None
             if digits is not None and split in whole.content.splits:
                 source = make_pair_source(digits, split, whole.content.settings)
-            splits[split] = StoredRanges(place, whole, split, source=source)
+            splits[split] = StoredRanges(place, whole, split, source)
         composed = {} if digits is None else digits.digests
         return Splits(**splits, parts={f"digits.{name}": sha for name, sha in composed.items()})
 
@@ -104,12 +105,15 @@ class ShardReader:
         """Return the folder that has the declared data set."""
         places = official_files.resolve_folders(folder, self.folders)
         others: list[str] = []
-        for place in official_files.find_current(places, INDEX, self._is_declared):
-            whole = manifest.read_manifest(place)
+        for place in places:
+            if not official_files.has_file(place, INDEX, self._is_declared):
+                continue
+            local = official_files.local_folder(place)
+            whole = manifest.read_manifest(local)
             if whole.content.fingerprint == self.fingerprint:
-                self._check_origin(place, whole.content)
-                return place, whole
-            others.append(f"{place / INDEX} by {' '.join(declare_data_set(whole.content))}")
+                self._check_origin(local, whole.content)
+                return local, whole
+            others.append(f"{local / INDEX} by {' '.join(declare_data_set(whole.content))}")
         if others:
             raise DataError(
                 f"dataset.shards.fingerprint is {self.fingerprint}, which no folder has. Declared "
@@ -139,25 +143,21 @@ class ShardReader:
 class StoredRanges:
     """Ranges of the examples of a split, read from HDF5 shards.
 
-    names: the fields that are read. source: composes the digits alone, where they are wanted. A
-    shard is verified on its first use. Files are opened by the process that reads: none is
-    inherited over a fork or a pickle. Raises DataError naming file and cure.
+    source: composes the digits alone, where they are wanted. A shard is verified on its first use.
+    Files are opened by the process that reads: none is inherited over a fork or a pickle. Raises
+    DataError naming file and cure.
     """
 
+    device = torch.device("cpu")  # of batches
+
     def __init__(
-        self,
-        folder: Path,
-        manifest: Manifest,
-        split: str,
-        names: Sequence[str] = IMAGES,
-        source: PairSource | None = None,
+        self, folder: Path, manifest: Manifest, split: str, source: PairSource | None = None
     ) -> None:
-        if absent := sorted(set(names) - set(manifest.fields)):
+        if absent := sorted(set(IMAGES) - set(manifest.fields)):
             raise DataError(f"{folder}: its shards have no {', '.join(absent)}")
-        self.fields = [Field(name, *manifest.fields[name]) for name in names]
+        self.fields = {name: manifest.fields[name] for name in IMAGES}
         if source is not None:
-            _, images = manifest.fields["images"]
-            self.fields.append(Field(DIGITS, "uint8", (2, *images)))
+            self.fields[DIGITS] = "uint8", (2, *manifest.fields["images"][1])
         self.source, self.count = source, manifest.content.splits.get(split, 0)
         self.shards = manifest.shards_of(split)
         self.verifier = ShardVerifier(folder, manifest)
@@ -171,9 +171,11 @@ class StoredRanges:
     def __len__(self) -> int:
         return self.count
 
-    def to(self, device: torch.device) -> OnDevice:
+    def to(self, device: torch.device) -> "StoredRanges":
         """Return the same ranges, whose batches are to be on a device."""
-        return OnDevice(self, device)
+        moved = copy(self)
+        moved.device, moved._open = device, OrderedDict()
+        return moved
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": OrderedDict()}
@@ -213,12 +215,12 @@ class StoredRanges:
         return self._open[key]
 
 
-def make_room(fields: Sequence[Field], count: int) -> dict[str, np.ndarray]:
+def make_room(fields: Fields, count: int) -> dict[str, np.ndarray]:
     """Allocate arrays for so many examples."""
-    return {field.name: np.empty((count, *field.shape), field.dtype) for field in fields}
+    return {name: np.empty((count, *shape), dtype) for name, (dtype, shape) in fields.items()}
 
 
-def read_range(examples: ExampleRanges, start: int, stop: int) -> dict[str, np.ndarray]:
+def read_range(examples: StoredRanges, start: int, stop: int) -> dict[str, np.ndarray]:
     """Return the examples start .. stop - 1, by field. Raises DataError, IndexError beyond the
     split.
     """

@@ -83,29 +83,22 @@ def find_file(places: Sequence[str], names: Sequence[str]) -> Path | None:
     Raises DataError and StoreError.
     """
     for place, name in itertools.product(places, names):
-        if fetch_file(place, name) if is_url(place) else _has_file(Path(place), name):
+        if has_file(place, name):
             return local_folder(place) / name
     return None
 
 
-def find_current(places: Sequence[str], name: str, is_current: IsCurrent) -> Iterator[Path]:
-    """The folders that have a file which may change at its place: fetched again unless what was
-    fetched before is the current one.
-    """
-    for place in places:
-        is_there = (
-            fetch_file(place, name, is_current) if is_url(place) else _has_file(Path(place), name)
-        )
-        if is_there:
-            yield local_folder(place)
+def has_file(place: str, name: str, is_current: IsCurrent = lambda path: True) -> bool:
+    """Whether a place has a file, which is then in its local folder. Raises as `fetch_file`."""
+    return fetch_file(place, name, is_current) if is_url(place) else _is_there(Path(place), name)
 
 
 def _has_current(place: str, name: str, is_current: IsCurrent) -> bool:
     folder = local_folder(place)
-    return _has_file(folder, name) and is_current(folder / name)
+    return _is_there(folder, name) and is_current(folder / name)
 
 
-def _has_file(folder: Path, name: str) -> bool:
+def _is_there(folder: Path, name: str) -> bool:
     """Whether a plain file is there. In the cache nothing else may have its name."""
     if read_origin(folder) is None:
         return (folder / name).is_file()
@@ -169,8 +162,8 @@ def _open_bucket(place: str, process: int) -> Bucket:
 
 def read_content(path: Path) -> bytes:
     """All bytes of a file that may be official. Raises DataError when it cannot be read."""
-    with _name_unreadable():
-        return path.read_bytes()
+    with _name_unreadable(), open_plain_file(path) as file:
+        return file.read()
 
 
 def open_content(path: Path) -> IO[bytes]:

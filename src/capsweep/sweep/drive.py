@@ -18,9 +18,8 @@ from capsweep.runtime.terminal import count_of
 from capsweep.storage import stores
 from capsweep.storage.stores import is_url
 from capsweep.sweep import expand, more_seeds, plan
-from capsweep.sweep.estimates import Estimates, calibrate_cells, read_estimates
+from capsweep.sweep.estimates import Estimates, Limits, calibrate_cells, read_estimates
 from capsweep.sweep.expand import Point
-from capsweep.sweep.limits import Limits
 from capsweep.sweep.plan import Plan, PlannedCell
 from capsweep.sweep.progress import SweepProgress, estimate_works
 from capsweep.sweep.queue import Executor, JobQueue, execute_locally

@@ -75,11 +75,11 @@ def expand_sweep(sweep: Sweep) -> list[Point]:
     where = sweep.path.name
     if sweep.search is not None:
         raise ConfigError(f"{where}: a search has no grid; it is run with make sweep")
-    check_count(sweep, sum(map(_count_places, sweep.arms)))
+    _check_count(sweep)
     points = [point for arm in sweep.arms for point in _compose_arm(sweep, arm)]
-    configs = [point.cell.config for point in select_places(points)]
+    configs = [point.cell.config for point in points[:: len(sweep.seeds)]]
     validation.check_metric(f"{where}: table.metric", sweep.metric, configs)
-    _check_keys(sweep, points)
+    _check_keys(sweep)
     _check_places("EXCLUDE", sweep, sweep.excluded, points)
     if not sweep.words:
         _check_places("exclude", sweep, sweep.exclude, points)
@@ -91,23 +91,24 @@ def expand_sweep(sweep: Sweep) -> list[Point]:
     return kept
 
 
-def select_places(points: Sequence[Point]) -> list[Point]:
-    """Return the first point of each place: its others differ from it in the seed alone."""
-    places: dict[str, Point] = {}
-    for point in points:
-        places.setdefault(point.title, point)
-    return list(places.values())
+def _check_count(sweep: Sweep) -> None:
+    """Raise ConfigError where the places of a grid are more cells than anybody means."""
+    steps = (_list_steps(arm) for arm in sweep.arms)
+    places = sum(math.prod(len(step[0].values) for step in each) for each in steps)
+    if places * len(sweep.seeds) > MOST_CELLS:
+        raise ConfigError(
+            f"{sweep.path.name}: {places:,} places and {len(sweep.seeds):,} seeds are more than "
+            f"{MOST_CELLS:,} cells; give axes fewer values, or ask a search"
+        )
 
 
-def _check_keys(sweep: Sweep, points: Sequence[Point]) -> None:
+def _check_keys(sweep: Sweep) -> None:
     """Raise ConfigError where the table or published numbers speak of a key that no run has."""
+    known = {*grammar.list_groups(), *grammar.list_known_keys(), "arm", "value", "members"}
     published = {key for numbers in sweep.published.values for key in numbers}
-    published -= {"value", "members"}  # members: of an ensemble
     for section, keys in {"table": {*sweep.rows, *sweep.columns}, "published": published}.items():
-        for key in sorted(keys):
-            is_known = any(p.coordinate(key) is not None for p in select_places(points))
-            if not is_known and not grammar.is_group(key) and key not in grammar.list_known_keys():
-                raise ConfigError(f"{sweep.path.name}: {section}: {key} is no key of any cell")
+        for key in sorted(keys - known):
+            raise ConfigError(f"{sweep.path.name}: {section}: {key} is no key of any cell")
 
 
 def _check_places(
@@ -140,15 +141,6 @@ def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
                 f"{sweep.path.name}: table: {point.title} and another setting fall into one field; "
                 "add the key in which they differ to table.rows or table.columns"
             )
-
-
-def check_count(sweep: Sweep, places: int) -> None:
-    """Raise ConfigError where so many places of a grid are more cells than anybody means."""
-    if places * len(sweep.seeds) > MOST_CELLS:
-        raise ConfigError(
-            f"{sweep.path.name}: {places:,} places and {len(sweep.seeds):,} seeds are more than "
-            f"{MOST_CELLS:,} cells; give axes fewer values, or ask a search"
-        )
 
 
 def _compose_arm(sweep: Sweep, arm: Arm) -> Iterator[Point]:
@@ -195,10 +187,6 @@ def _list_steps(arm: Arm) -> list[list[Override]]:
     for axis in arm.axes:
         steps.setdefault(first.get(axis.key, axis.key), []).append(axis)
     return list(steps.values())
-
-
-def _count_places(arm: Arm) -> int:
-    return math.prod(len(step[0].values) for step in _list_steps(arm))
 
 
 def _iterate_places(arm: Arm) -> Iterator[Place]:

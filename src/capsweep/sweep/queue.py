@@ -18,8 +18,7 @@ from capsweep.ledger import causes, lease
 from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.lease import LeaseMonitor
 from capsweep.ledger.ledger import Ledger
-from capsweep.sweep.estimates import Estimates
-from capsweep.sweep.limits import Limits
+from capsweep.sweep.estimates import Estimates, Limits
 from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.resources import Capacity, GpuSharing
 from capsweep.training import Row, RunHooks, StopFlag

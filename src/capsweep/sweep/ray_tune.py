@@ -231,8 +231,11 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
             self.end_job(trial.trial_id, Outcome(stopped=True))
 
     def on_trial_error(self, *_: Any, trial: Any, **info: Any) -> None:
-        cause = describe_error(_read_error(trial), _name_node(trial.last_result or {}))
-        self.end_job(trial.trial_id, Outcome(cause=cause))
+        last, text = trial.last_result or {}, ""
+        with suppress(OSError):  # its get_error() reads what is synchronised later
+            text = Path(trial.error_file or "").read_text(encoding="utf-8", errors="replace")
+        place = f" on {last['hostname']} ({last['node_ip']})" if "node_ip" in last else ""
+        self.end_job(trial.trial_id, Outcome(cause=describe_error(text, place)))
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
@@ -252,19 +255,6 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
 
     def save(self, checkpoint_path: str) -> None:
         return
-
-
-def _read_error(trial: Any) -> str:
-    """Return what Ray says of a trial; its get_error() reads what is synchronised later."""
-    try:
-        return Path(trial.error_file or "").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def _name_node(result: Mapping[str, Any]) -> str:
-    """Return the node of a trial, by what it reported last; nothing where it has not reported."""
-    return f" on {result['hostname']} ({result['node_ip']})" if "node_ip" in result else ""
 
 
 def describe_error(text: str, place: str = "") -> str:

@@ -22,9 +22,8 @@ from capsweep.runtime.terminal import count_of
 from capsweep.statistics import metric_format
 from capsweep.sweep import drive, expand, plan
 from capsweep.sweep.drive import RunOptions, SweepEnd
-from capsweep.sweep.estimates import Estimates
+from capsweep.sweep.estimates import Estimates, Limits
 from capsweep.sweep.expand import Point
-from capsweep.sweep.limits import Limits
 from capsweep.sweep.progress import CellWork, SweepProgress
 from capsweep.sweep.queue import Executor, JobQueue
 from capsweep.sweep.resources import AUTO, Capacity

@@ -189,7 +189,13 @@ def check_search(sweep: Sweep) -> list[Point]:
     if len(sweep.seeds) != 1:
         raise ConfigError(f"{sweep.path.name}: seeds: a search takes one seed, got {sweep.seeds}")
     metric = search_of(sweep).metric
-    points = [point for arm in sweep.arms for point in _compose_edges(sweep, arm)]
+    points: list[Point] = []
+    for arm in sweep.arms:
+        try:
+            edges = _list_edges(arm)
+            points += [expand.make_point(arm, place, sweep.seeds[0]) for place in edges]
+        except ConfigError as error:
+            raise ConfigError(f"{sweep.path.name}: arm {arm.name}: {error}") from error
     for point in points:
         where = f"{sweep.path.name}: {point.title}: search.metric"
         # Held out of training: a data set that is validated on test images chooses nothing.
@@ -200,14 +206,6 @@ def check_search(sweep: Sweep) -> list[Point]:
         validation.check_metric(where, metric, [point.cell.config])
     expand.check_distinct_fields(with_rows(sweep), points)
     return points
-
-
-def _compose_edges(sweep: Sweep, arm: Arm) -> list[Point]:
-    try:
-        edges = _list_edges(arm)
-        return [expand.make_point(arm, place, sweep.seeds[0]) for place in edges]
-    except ConfigError as error:
-        raise ConfigError(f"{sweep.path.name}: arm {arm.name}: {error}") from error
 
 
 def _list_edges(arm: Arm) -> Iterator[Place]:

@@ -1,8 +1,8 @@
-"""Lightning callbacks of a cell: rows and checkpoints of epochs, points inside them, the end at an
-accuracy; and the checks of a checkpoint that a run continues from.
+"""The Lightning callback of a cell: rows and checkpoints of epochs, points inside them, the end at
+an accuracy; and the checks of a checkpoint that a run continues from.
 
-Those of the end of an epoch are Lightning `Checkpoint`s because these, alone among callbacks, are
-called after the module has collected the epoch's metrics.
+It is a Lightning `Checkpoint` because these, alone among callbacks, are called at the end of an
+epoch after the module has collected its metrics.
 """
 
 import errno
@@ -35,10 +35,12 @@ RecordRow = Callable[[str, Row], None]  # with the name of its file
 
 
 class EpochRecorder(Checkpoint):
-    """One row per epoch, and points inside it.
+    """Records a row per epoch and points inside it, and keeps the newest full state for a run that
+    is cut short, in resume.ckpt, at most every `interval` seconds.
 
-    They travel in the checkpoint, with the provenance of what trained them, so a resumed run
-    continues the same files without doubles.
+    Rows travel in the checkpoint, with the provenance of what trained them, so a resumed run
+    continues the same files without doubles. When a hook or SIGTERM ends the run early, the state
+    of that epoch is kept and LeftEarlyError is raised; after the last one a cell is rather tested.
 
     every_n_steps: between two points of an epoch; the last is at its end. See `choose_interval`.
 
@@ -51,7 +53,7 @@ class EpochRecorder(Checkpoint):
 
     digests: of the data; a checkpoint whose epochs were trained on others is refused by DataError.
 
-    earlier_seconds: how long the epochs of earlier runs took. ends_early: a hook asked for that.
+    earlier_seconds: how long the epochs of earlier runs took.
     """
 
     def __init__(
@@ -69,8 +71,8 @@ class EpochRecorder(Checkpoint):
         self.rows: list[Row] = []
         self.points: list[Row] = []
         self.earlier_seconds = 0.0
-        self.ends_early = False
-        self.started = 0.0
+        self.interval = task.config["trainer"]["checkpoint_interval"]
+        self.started, self.kept = 0.0, time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
         provenance = self.directory.read_provenance()
@@ -93,6 +95,13 @@ class EpochRecorder(Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # An earlier run may have got there already, and was cut short before its test.
         trainer.should_stop |= bool(self.rows) and is_reached(self.accuracy, self.rows[-1])
+        self.on_test_start(trainer, pl_module)
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # After Lightning has put its own handler there, which would end the cell in mid-epoch, or
+        # in its test, when the last checkpoint may be old.
+        if self.hooks.stop_flag is not None:
+            self.hooks.stop_flag.install_handler()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.started = time.monotonic()
@@ -128,8 +137,27 @@ class EpochRecorder(Checkpoint):
         }
         self.rows.append(row)
         self.record_row(METRICS, row)
-        self.ends_early = self.hooks.on_epoch(row) is True
         trainer.should_stop |= is_reached(self.accuracy, row)
+        is_asked, done = self.hooks.on_epoch(row) is True, trainer.current_epoch + 1
+        leaves = (is_asked or self.hooks.is_stopping) and done < (trainer.max_epochs or 0)
+        if leaves or time.monotonic() - self.kept >= self.interval:
+            self.keep_checkpoint(trainer)
+        if leaves:
+            raise LeftEarlyError(f"it left after {count_of(done, 'epoch')}; its checkpoint is kept")
+
+    def keep_checkpoint(self, trainer: Trainer) -> None:
+        """Renew resume.ckpt, whole or not at all."""
+        path = self.directory.resume_checkpoint
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            trainer.save_checkpoint(temporary)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)  # a full disk needs the room
+        self.directory.store_checkpoint()
+        self.kept = time.monotonic()
 
 
 def choose_interval(every_n_steps: int | str, batches: int, steps: int) -> int:
@@ -139,47 +167,6 @@ def choose_interval(every_n_steps: int | str, batches: int, steps: int) -> int:
     if isinstance(every_n_steps, int):
         return every_n_steps
     return math.ceil(max(min(AUTO_STEPS, batches / POINTS_OF_EPOCH), steps / MOST_POINTS))
-
-
-class ResumeCheckpoint(Checkpoint):
-    """Keeps the newest full state for a run that is cut short, in resume.ckpt, at most every
-    `interval` seconds.
-
-    When a hook or SIGTERM ends the run early, the state of that epoch is kept and LeftEarlyError is
-    raised. After the last epoch a cell is rather tested.
-    """
-
-    def __init__(self, directory: CellDirectory, interval: float, recorder: EpochRecorder) -> None:
-        self.interval, self.recorder = interval, recorder
-        self.directory, self.path = directory, directory.resume_checkpoint
-        self.last = time.monotonic()
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # After Lightning has put its own handler there, which would end the cell in mid-epoch, or
-        # in its test, when the last checkpoint may be old.
-        if self.recorder.hooks.stop_flag is not None:
-            self.recorder.hooks.stop_flag.install_handler()
-
-    on_test_start = on_train_start
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        done = trainer.current_epoch + 1
-        ends_early = self.recorder.ends_early or self.recorder.hooks.is_stopping
-        leaves = ends_early and done < (trainer.max_epochs or 0)
-        if not leaves and time.monotonic() - self.last < self.interval:
-            return
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        try:
-            trainer.save_checkpoint(temporary)
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            temporary.replace(self.path)
-        finally:
-            temporary.unlink(missing_ok=True)  # a full disk needs the room
-        self.directory.store_checkpoint()
-        self.last = time.monotonic()
-        if leaves:
-            raise LeftEarlyError(f"it left after {count_of(done, 'epoch')}; its checkpoint is kept")
 
 
 def check_resumable(

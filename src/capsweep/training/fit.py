@@ -32,7 +32,7 @@ from capsweep.model.convolution import describe_methods
 from capsweep.model.routing import Routed, describe_routing
 from capsweep.statistics import examples
 from capsweep.training import RunHooks, build, callbacks, devices, provenance
-from capsweep.training.callbacks import EpochRecorder, RecordRow, ResumeCheckpoint
+from capsweep.training.callbacks import EpochRecorder, RecordRow
 from capsweep.training.module import CapsuleTask, fit_and_test, make_task
 from capsweep.training.run import Job
 
@@ -59,10 +59,8 @@ def train_and_test(
     task = make_task(cell)
     splits = build.load_splits(cell.config, str(here.data), device)
     recorder = EpochRecorder(task, directory, hooks, record_row, splits.digests)
-    keeper = ResumeCheckpoint(directory, cell.config["trainer"]["checkpoint_interval"], recorder)
-    first = FirstActivations()
-    resume = keeper.path if keeper.path.exists() else None
-    fit_and_test(task, splits, [recorder, keeper, first], resume)
+    first, resume = FirstActivations(), directory.resume_checkpoint
+    fit_and_test(task, splits, [recorder, first], resume if resume.exists() else None)
     _record_methods(directory, task)
     callbacks.check_reached(recorder.accuracy, recorder.rows)
     # What an unbroken run would have taken: epochs count for the cost of a cell whoever ran them.

@@ -26,8 +26,8 @@ from capsweep.model.routing import (
     sda,
     variational_bayes,
 )
+from capsweep.model.routing.dynamic import NORMALISERS
 from capsweep.model.routing.em import EMProcedure
-from capsweep.model.routing.normalisers import NORMALISERS
 
 VARIANTS = {
     "dynamic": dynamic.IMPLS,

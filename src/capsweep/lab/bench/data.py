@@ -8,7 +8,7 @@ Shape letters: N examples, C H W image.
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import torch
 
-from capsweep.data.batches import Field, TrainLoader
+from capsweep.data.batches import TrainLoader
 from capsweep.data.images import LabelledImages, Splits
 from capsweep.data.pairs import ComposedPairs, PairSource
 from capsweep.lab import bench
@@ -25,7 +25,8 @@ from capsweep.lab.bench import BenchReport, Measured, time_call
 from capsweep.lab.bench.comparison import time_in_turns
 from capsweep.shards.batches import ShardLoader
 from capsweep.shards.layout import MULTIMNIST, Maker, compose_pairs, make_pair_source, write_shard
-from capsweep.shards.manifest import DataSetContent, Manifest, Origin, ShardPart
+from capsweep.shards.making import build_manifest
+from capsweep.shards.manifest import DataSetContent, Fields, Origin, ShardPart
 from capsweep.shards.reader import StoredRanges
 from capsweep.storage.scratch import own_prefix
 from capsweep.training.devices import using_threads
@@ -93,10 +94,10 @@ class NoisePairs:
     content: DataSetContent
     source: PairSource
 
-    def list_fields(self) -> Sequence[Field]:
+    def list_fields(self) -> Fields:
         """Return those of MultiMNIST."""
         arrays = compose_pairs(self.source, torch.arange(1))
-        return [Field(name, str(array.dtype), array.shape[1:]) for name, array in arrays.items()]
+        return {name: (str(array.dtype), array.shape[1:]) for name, array in arrays.items()}
 
     def build_maker(self, split: str) -> Maker:
         """Return what composes ranges of the sequence."""
@@ -121,8 +122,7 @@ def measure_shards(budget: float = 60.0, examples: int = SHARD_EXAMPLES) -> Benc
         with patch.dict(os.environ, cache):
             make, part = job.build_maker("train"), ShardPart("train-00000.h5", "train", 0, examples)
             shard = write_shard(folder, job, part, make)
-            fields = {field.name: (field.dtype, field.shape) for field in job.list_fields()}
-            manifest = Manifest(job.content, "pixels", fields, (shard,))
+            manifest = build_manifest(job, [shard])
             stored = StoredRanges(folder, manifest, "train")
             again = replace(part, name="again.h5")
             written = partial(time_call, lambda: write_shard(folder, job, again, make))

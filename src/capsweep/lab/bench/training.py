@@ -17,7 +17,7 @@ from capsweep.lab import bench
 from capsweep.lab.bench.comparison import CandidateError, Results, check_parity
 from capsweep.lab.bench.routing import Route, replace_routing, route_by_bmm, route_by_textbook
 from capsweep.model.convolution import lay_out_weights
-from capsweep.model.routing.normalisers import NORMALISERS
+from capsweep.model.routing.dynamic import NORMALISERS
 from capsweep.training import devices
 from capsweep.training.graphs import CHECKED
 from capsweep.training.module import make_task

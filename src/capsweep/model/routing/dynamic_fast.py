@@ -29,6 +29,8 @@ from capsweep.model.capsules import squash, squash_gradient
 from capsweep.model.routing import Routed, softmax_over_parents
 from capsweep.model.votes import NUMBERS_AT_ONCE, Votes
 
+Term = tuple[Tensor, Tensor]  # of the votes' gradient: weight_ij vector_j of every image
+
 
 class Iteration(NamedTuple):
     """What the backward pass needs of one: V, the sum of the poses before it; its couplings, in the
@@ -38,13 +40,6 @@ class Iteration(NamedTuple):
     pose_sum: Tensor | None
     coupling: Tensor
     sums: Tensor
-
-
-class RankOneTerm(NamedTuple):
-    """A part of the votes' gradient: weight_ij vector_j of every image."""
-
-    weight: Tensor
-    vector: Tensor
 
 
 class LinearVotes:
@@ -92,7 +87,7 @@ class LinearVotes:
             by_logit_JIB[:, part] = by_logit_JiB
         return by_logit_JIB
 
-    def differentiate_inputs(self, terms: Sequence[RankOneTerm]) -> tuple[Tensor, Tensor]:
+    def differentiate_inputs(self, terms: Sequence[Term]) -> tuple[Tensor, Tensor]:
         """The gradients by poses and weights, where that by the votes is the sum of the terms; it
         is formed for a few children at a time.
         """
@@ -131,13 +126,13 @@ class LinearVotes:
         torch.mul(weight_JiB[:, :, None], pose_iPB, out=weighted_JiPB)
         sums_JDB.baddbmm_(weight_JDE, weighted_JiPB.flatten(1, 2))
 
-    def _sum_terms(self, part: slice, terms: Sequence[RankOneTerm]) -> Tensor:
+    def _sum_terms(self, part: slice, terms: Sequence[Term]) -> Tensor:
         """[i, J, D, B]."""
-        weights = [term.weight[:, part].transpose(0, 1)[:, :, None] for term in terms]
-        by_votes_iJDB = self._borrow_buffer(len(weights[0]), *terms[0].vector.shape)
-        torch.mul(weights[0], terms[0].vector, out=by_votes_iJDB)
-        for weight_iJ1B, term in zip(weights[1:], terms[1:], strict=True):
-            by_votes_iJDB.addcmul_(weight_iJ1B, term.vector)
+        weights = [weight[:, part].transpose(0, 1)[:, :, None] for weight, _ in terms]
+        by_votes_iJDB = self._borrow_buffer(len(weights[0]), *terms[0][1].shape)
+        torch.mul(weights[0], terms[0][1], out=by_votes_iJDB)
+        for weight_iJ1B, (_, vector) in zip(weights[1:], terms[1:], strict=True):
+            by_votes_iJDB.addcmul_(weight_iJ1B, vector)
         return by_votes_iJDB
 
 
@@ -221,17 +216,17 @@ def _differentiate_routing(ctx: Any, by_v: Tensor) -> tuple[Tensor | None, ...]:
     iterations = [Iteration(*flat[start : start + 3]) for start in range(0, len(flat), 3)]
     linear, with_prior = LinearVotes(pose_BIP, weight_IJDP), ctx.needs_input_grad[2]
     by_prior, by_bias = torch.zeros_like(iterations[0].coupling), by_v.new_zeros(ctx.bias_shape)
-    by_pose_sum, terms = torch.zeros_like(by_v), list[RankOneTerm]()
+    by_pose_sum, terms = torch.zeros_like(by_v), list[Term]()
     for pose_sum, coupling, sums in reversed(iterations):
         by_sums = squash_gradient(sums, by_v, dim=1)
         by_bias += by_sums.sum_to_size(by_bias.shape)
-        terms.append(RankOneTerm(coupling, by_sums))
+        terms.append((coupling, by_sums))
         if with_prior or (ctx.is_full and pose_sum is not None):
             by_logit = linear.differentiate_couplings(coupling, by_sums, by_pose_sum)
             if with_prior:
                 by_prior += by_logit.sum_to_size(by_prior.shape)
             if ctx.is_full and pose_sum is not None:
-                terms.append(RankOneTerm(by_logit, pose_sum))
+                terms.append((by_logit, pose_sum))
         if not ctx.is_full:
             break
         by_v = by_pose_sum

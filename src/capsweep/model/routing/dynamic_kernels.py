@@ -19,13 +19,12 @@ first; X parts of a sum. In upper case, beside those sizes, tiles and switches f
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 # Only Triton's compiler can iterate over its loops, and knows which of its functions give tuples.
 
-import triton
 import triton.language as tl
 
-from capsweep.model.squash_kernels import divide
+from capsweep.model.squash_kernels import divide, jit
 
 
-@triton.jit
+@jit
 def locate_parents(J: tl.constexpr, D: tl.constexpr, TILE_J: tl.constexpr, TILE_D: tl.constexpr):
     """Return the parents of a tile [J], which of their numbers exist, and the places of these."""
     parent_J, number_D = tl.arange(0, TILE_J), tl.arange(0, TILE_D)
@@ -33,7 +32,7 @@ def locate_parents(J: tl.constexpr, D: tl.constexpr, TILE_J: tl.constexpr, TILE_
     return parent_J, inside_JD, parent_J[:, None] * D + number_D[None, :]
 
 
-@triton.jit
+@jit
 def lay_out_kernel(
     weight_IJDP,
     coupling_IJ,
@@ -63,7 +62,7 @@ def lay_out_kernel(
     tl.store(shared_IPJD + place_PJD, shared_PJD, mask=inside_PJD)
 
 
-@triton.jit
+@jit
 def iterate_kernel(
     pose_BIP,
     weight_IPJD,
@@ -135,7 +134,7 @@ def iterate_kernel(
     tl.store(part_XBJD + part * num_images * (J * D) + place_BJD, total, mask=inside_BJD)
 
 
-@triton.jit
+@jit
 def differentiate_kernel(
     pose_BIP,
     weight_IPJD,

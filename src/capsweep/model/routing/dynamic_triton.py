@@ -18,6 +18,7 @@ after the first; X parts of a sum.
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -30,10 +31,7 @@ from capsweep.model.routing.dynamic_kernels import (
 from capsweep.model.squash_kernels import FUSED, differentiate_sums, power_of_two, squash_sums
 from capsweep.model.votes import Votes
 
-# Triton adds arguments of its own to those of a kernel.
-LAY_OUT: Any = lay_out_kernel
-ITERATE: Any = iterate_kernel
-DIFFERENTIATE: Any = differentiate_kernel
+cdiv: Any = triton.cdiv  # whose type has a kernel's constants too
 # Measured on an H200 for the network of the paper, where a program is one warp. 16 images at once
 # do not fit into its registers, and yet they are faster: weights are read a quarter as often.
 PROGRAMS = 1024
@@ -163,7 +161,7 @@ class Kernels:
         self.tile, self.size = tiles[0] * tiles[1], pose_BIP.element_size()
         columns = max(1, MOST_WEIGHT_BYTES // self.size // self.tile)
         self.columns = min(columns, power_of_two(self.pose))
-        self.column_tiles = _count_parts(self.pose, self.columns)
+        self.column_tiles = cdiv(self.pose, self.columns)
         self.fixed = {"P": self.pose, "J": self.parents, "D": self.numbers}
         self.fixed |= {"TILE_J": tiles[0], "TILE_D": tiles[1], **FUSED}
 
@@ -180,7 +178,7 @@ class Kernels:
         tensors = weight_IJDP.contiguous(), coupling_IJ, self.weight_IPJD, shared_IPJD
         grid = self.num_children, self.column_tiles
         with torch.cuda.device_of(self.pose_BIP):
-            LAY_OUT[grid](*tensors, TILE_P=self.columns, **self.fixed)
+            lay_out_kernel[grid](*tensors, TILE_P=self.columns, **self.fixed)
         sum_BE = self.pose_BIP.flatten(1) @ shared_IPJD.flatten(2).flatten(0, 1)
         return sum_BE.unflatten(1, shared_IPJD.shape[2:])
 
@@ -196,30 +194,30 @@ class Kernels:
         """Return parts [X, B, J, D] of the sums of an iteration, and write its coefficients."""
         per_warp = TILE_BYTES // self.size
         images = min(max(1, per_warp // self.tile), power_of_two(self.num_images))
-        image_tiles = _count_parts(self.num_images, images)
+        image_tiles = cdiv(self.num_images, images)
         parts = min(max(1, PROGRAMS // max(1, image_tiles)), self.num_children)
-        children = _count_parts(self.num_children, parts)
-        parts = _count_parts(self.num_children, children)
+        children = cdiv(self.num_children, parts)
+        parts = cdiv(self.num_children, children)
         part_XBJD = parent_BJD.new_empty(parts, *parent_BJD.shape)
         fixed = {"WITH_NONE": WITH_NONE, "BACKWARD": BACKWARD, "TILE_B": images}
         fixed["UNROLLED"] = min(LONGEST_UNROLLED, self.pose)
         tensors = prior_IJ, coupling_BIJ, parent_BJD, coefficient_BIJ, part_XBJD
         warps = _choose_warps(self.tile, per_warp, REGISTERS)
-        self._launch(ITERATE, (image_tiles, parts), tensors, children, **fixed, **warps)
+        self._launch(iterate_kernel, (image_tiles, parts), tensors, children, **fixed, **warps)
         return part_XBJD
 
     def differentiate_inputs(self, *terms: Tensor, **switches: bool) -> tuple[Tensor, Tensor]:
         """Return the gradients by poses and weights; that by the votes stays in registers."""
         parts = max(1, PROGRAMS // (self.num_children * self.column_tiles))
-        parts = min(parts, max(1, _count_parts(self.num_images, SHORTEST_PART)))
+        parts = min(parts, max(1, cdiv(self.num_images, SHORTEST_PART)))
         by_pose_BIP = torch.empty_like(self.pose_BIP)
         shape_IJDP = self.num_children, self.parents, self.numbers, self.pose
         by_weight_XIJDP = self.weight_IPJD.new_empty(parts, *shape_IJDP)
         self._launch(
-            DIFFERENTIATE,
+            differentiate_kernel,
             (self.num_children, parts, self.column_tiles),
             (*terms, by_pose_BIP, by_weight_XIJDP),
-            _count_parts(self.num_images, parts),
+            cdiv(self.num_images, parts),
             T=len(terms[1]),
             TILE_P=self.columns,
             **_choose_warps(self.columns * self.tile, WEIGHT_BYTES // self.size, COLUMN_REGISTERS),
@@ -238,11 +236,6 @@ class Kernels:
         counts = self.num_images, self.num_children, in_a_part
         with torch.cuda.device_of(self.pose_BIP):
             kernel[grid](self.pose_BIP, self.weight_IPJD, *tensors, *counts, **self.fixed, **fixed)
-
-
-def _count_parts(total: int, largest: int) -> int:
-    """Return into how many shares of at most `largest` a total falls."""
-    return -(-total // largest)
 
 
 def _choose_warps(tile: int, per_warp: int, registers: int) -> dict[str, int]:

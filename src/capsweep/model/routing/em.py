@@ -26,7 +26,8 @@ iterations.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -95,7 +96,8 @@ def reference(
     formed, trace = form_votes(votes), list[dict[str, Tensor]]()
     activation_BML = formed.local_activation()
     first_1MLJ = formed.votes.divide_children(formed.zero_BMJL.mT[:1], procedure.r0)
-    rule = ActivationRule(procedure, beta_u_J, beta_a_J, first_1MLJ, activation_BML)
+    usual_BMJ, present_BM1 = first_1MLJ.sum(dim=2), activation_BML.sum(dim=2)[..., None]
+    activate = partial(_activate_parents, procedure, beta_u_J, beta_a_J, usual_BMJ, present_BM1)
     assigned_BMJL, iteration = first_1MLJ.mT.expand_as(formed.zero_BMJL), 0
     if given_BMLJ is not None:
         assigned_BMJL, iteration = given_BMLJ.mT, num_iters - 1
@@ -104,62 +106,45 @@ def reference(
         mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
         share_BMJL = weight_BMJL / mass_BMJ[..., None]
         mean_BMJD, variance_BMJD = formed.fit_gaussians(share_BMJL, procedure.floor)
-        act = rule.activate_parents(mass_BMJ, variance_BMJD, iteration)
-        step = {"coupling": assigned_BMJL.mT, "pose": mean_BMJD, "activation": act.value}
+        act_BMJ, log_act_BMJ, logit_BMJ = activate(mass_BMJ, variance_BMJD, iteration)
+        step = {"coupling": assigned_BMJL.mT, "pose": mean_BMJD, "activation": act_BMJ}
         if with_trace:
             squared_BMJL = formed.compute_distances(mean_BMJD, torch.ones_like(mean_BMJD))
             step |= {"squared_distance": squared_BMJL.mT, "child_activation": activation_BML}
         trace.append(step)
         iteration += 1
         if iteration == num_iters:
-            return make_routed(trace, with_trace, act_BMJ=act.value, logit_BMJ=act.logit)
+            return make_routed(trace, with_trace, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ)
         scaled_BMJL = formed.compute_distances(mean_BMJD, variance_BMJD)  # E-step
-        fit_BMJL = compute_log_fit(scaled_BMJL, variance_BMJD, act.log)
+        fit_BMJL = compute_log_fit(scaled_BMJL, variance_BMJD, log_act_BMJ)
         assigned_BMJL = formed.divide_children(fit_BMJL, procedure.norm)
 
 
-class Activations(NamedTuple):
-    """Of the parents, [B, M, J]: the activation, its logarithm, and the logit that it is of."""
+def _activate_parents(
+    procedure: EMProcedure,
+    beta_u_J: Tensor,
+    beta_a_J: Tensor,
+    usual_BMJ: Tensor,
+    present_BM1: Tensor,
+    mass_BMJ: Tensor,
+    variance_BMJD: Tensor,
+    iteration: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return activations, their logarithms and the logits that they are of, [B, M, J].
 
-    value: Tensor
-    log: Tensor
-    logit: Tensor
-
-
-class ActivationRule:
-    """What turns Gaussians into activations, by the betas of every type of parent.
-
-    first_1MLJ: the first assignment, of equal shares. activation_BML: of the children.
+    usual_BMJ: what a parent gets of present children that divide themselves equally.
+    present_BM1: how many children are present.
     """
-
-    def __init__(
-        self,
-        procedure: EMProcedure,
-        beta_u_J: Tensor,
-        beta_a_J: Tensor,
-        first_1MLJ: Tensor,
-        activation_BML: Tensor,
-    ) -> None:
-        self.procedure, self.beta_u_J, self.beta_a_J = procedure, beta_u_J, beta_a_J
-        self.usual_BMJ, self.present_BM = first_1MLJ.sum(dim=2), activation_BML.sum(dim=2)
-
-    def activate_parents(
-        self, mass_BMJ: Tensor, variance_BMJD: Tensor, iteration: int
-    ) -> Activations:
-        """Return the activations of an iteration."""
-        if self.procedure.activation == "mixing":
-            # Nobody present: all types are equally likely.
-            all_BM1 = self.present_BM[..., None] + SMALLEST_MASS * mass_BMJ.shape[2]
-            log_BMJ = (mass_BMJ / all_BM1).log()
-            return Activations(log_BMJ.exp(), log_BMJ, log_BMJ)
-        is_ratio = self.procedure.mass_norm == "ratio"
-        heavy_BMJ = mass_BMJ / self.usual_BMJ if is_ratio else mass_BMJ
-        volume_BMJ = 0.5 * variance_BMJD.log().sum(dim=3)
-        described_BMJ = variance_BMJD.shape[3] * self.beta_u_J + volume_BMJ
-        temperature = self.procedure.inverse_temperature
-        temperature *= 1 - self.procedure.rate ** (iteration + 1)
-        logit_BMJ = temperature * (self.beta_a_J - heavy_BMJ * described_BMJ)
-        return Activations(logit_BMJ.sigmoid(), F.logsigmoid(logit_BMJ), logit_BMJ)
+    if procedure.activation == "mixing":
+        # Nobody present: all types are equally likely.
+        log_BMJ = (mass_BMJ / (present_BM1 + SMALLEST_MASS * mass_BMJ.shape[2])).log()
+        return log_BMJ.exp(), log_BMJ, log_BMJ
+    heavy_BMJ = mass_BMJ / usual_BMJ if procedure.mass_norm == "ratio" else mass_BMJ
+    volume_BMJ = 0.5 * variance_BMJD.log().sum(dim=3)
+    described_BMJ = variance_BMJD.shape[3] * beta_u_J + volume_BMJ
+    temperature = procedure.inverse_temperature * (1 - procedure.rate ** (iteration + 1))
+    logit_BMJ = temperature * (beta_a_J - heavy_BMJ * described_BMJ)
+    return logit_BMJ.sigmoid(), F.logsigmoid(logit_BMJ), logit_BMJ
 
 
 fast = by_products(reference, VoteMoments)

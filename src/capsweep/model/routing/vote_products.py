@@ -39,17 +39,6 @@ from capsweep.model.routing import Routed, join_routed, softmax_over_parents
 from capsweep.model.votes import LocalVotes, split_images
 
 
-def divide_children(
-    votes: LocalVotes, logit_BMJL: Tensor, norm: str = "all", none_of_the_above: bool = False
-) -> Tensor:
-    """Return `votes.divide_children` [B, M, J, L]; without moving the children to and fro where a
-    softmax at each position is all.
-    """
-    if logit_BMJL.shape[1] == 1 or norm == "types":
-        return softmax_over_parents(logit_BMJL, none_of_the_above, dim=2)
-    return votes.divide_children(logit_BMJL.mT, norm, none_of_the_above).mT
-
-
 class FormedVotes:
     """The votes of a layer, formed, and what a reference reads of them, as it is defined.
 
@@ -87,8 +76,12 @@ class FormedVotes:
     def divide_children(
         self, logit_BMJL: Tensor, norm: str = "all", none_of_the_above: bool = False
     ) -> Tensor:
-        """Return the shares [B, M, J, L] of the children, as `coupling_softmax`."""
-        return divide_children(self.votes, logit_BMJL, norm, none_of_the_above)
+        """Return the shares [B, M, J, L] of the children, as `coupling_softmax`; without moving the
+        children to and fro where a softmax at each position is all.
+        """
+        if logit_BMJL.shape[1] == 1 or norm == "types":
+            return softmax_over_parents(logit_BMJL, none_of_the_above, dim=2)
+        return self.votes.divide_children(logit_BMJL.mT, norm, none_of_the_above).mT
 
 
 def _make_zeros(sample_BMJL: Tensor) -> Tensor:

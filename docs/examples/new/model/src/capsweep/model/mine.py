@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from capsweep.model.capsnet import InitialWeights
-from capsweep.model.capsules import ClassCapsules, NetworkOutput, PrimaryCapsules
+from capsweep.model.capsnet import ClassCapsules, InitialWeights
+from capsweep.model.capsules import NetworkOutput, PrimaryCapsules
 from capsweep.model.convolution import Convolution
 from capsweep.model.routing import RoutingFactory
 

@@ -9,7 +9,7 @@ import yaml
 
 from capsweep import cli
 from capsweep.ledger.ledger import folder_of
-from capsweep.sweep import choices, expand, spec, trials
+from capsweep.sweep import choices, expand, spec
 
 SEARCH = """\
 question: Which rate?
@@ -147,7 +147,7 @@ def test_a_search_writes_what_a_sweep_writes(
     assert "error: rates is a search: " in capsys.readouterr().err
     assert cli.main(words) == 0
     assert "rates: no cell is finished; " in capsys.readouterr().out
-    for number, point in enumerate(trials.check_search(choices.load_sweep(str(file)))):
+    for number, point in enumerate(expand.check_search(choices.load_sweep(str(file)))):
         path = storage / "ledger" / folder_of(point.cell.signature)
         path.mkdir(parents=True)
         made = {"overrides": list(point.cell.overrides), "started": "2026-01-01T00:00:00+00:00"}

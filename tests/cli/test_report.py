@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import reported_cells
+import yaml
 
 from capsweep import cli
 from capsweep.sweep import choices, expand, spec, trials

@@ -1,6 +1,6 @@
 """MultiMNIST: pairs of digits, as `capsweep.data.pairs` composes them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,8 +12,6 @@ from capsweep.data.images import LabelledImages, Splits, trained_and_validated
 from capsweep.data.pairs import VERSION
 from capsweep.shards.layout import MULTIMNIST, Maker, compose_pairs, make_pair_source
 from capsweep.shards.manifest import DataSetContent, Fields, Origin, hash_declared
-
-OVERRIDES: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import reported_cells
 import yaml
 
 from capsweep import cli
-from capsweep.sweep import choices, expand, spec, trials
+from capsweep.sweep import choices, expand, spec
 
 SEARCH = """\
 question: Which rate?
@@ -143,7 +143,7 @@ def test_a_search_writes_what_a_sweep_writes(
     assert "error: rates is a search: " in capsys.readouterr().err
     assert cli.main(words) == 0
     assert "rates: no cell is finished; " in capsys.readouterr().out
-    for number, point in enumerate(trials.check_search(choices.load_sweep(str(file)))):
+    for number, point in enumerate(expand.check_search(choices.load_sweep(str(file)))):
         made = {**reported_cells.PROVENANCE, "overrides": list(point.cell.overrides)}
         metrics = {"val/error": number / 10}
         reported_cells.finish(storage / "ledger", point, 0.0, provenance=made, metrics=metrics)

@@ -54,13 +54,13 @@ def test_every_digit_is_the_affine_transformation_of_its_parameters(
     digits: LabelledImages,
 ) -> None:
     made, few = transform(), digits.select(torch.arange(60))
-    given = made.transform_range(few.images_NCHW.numpy(), 0, 60)
+    matrix_NVU, shift_NV = made.draw_transformations(few.images_NCHW.numpy())
     found = made.read("", few)
     assert torch.equal(found.labels_N, few.labels_N)
     assert found.images_NCHW.shape == (60, 1, CANVAS, CANVAS)
     assert found.images_NCHW.dtype == torch.uint8
     for image_CHW, moved_CHW, matrix_VU, shift_V in zip(
-        few.images_NCHW, found.images_NCHW, given["matrix"], given["shift"], strict=True
+        few.images_NCHW, found.images_NCHW, matrix_NVU, shift_NV, strict=True
     ):
         expected_HW = by_scipy(image_CHW[0].numpy(), matrix_VU, shift_V, CANVAS)
         # Places are rounded to 1/256 of a pixel, over which intensity changes by at most 1.
@@ -68,10 +68,10 @@ def test_every_digit_is_the_affine_transformation_of_its_parameters(
 
 
 def test_no_ink_is_cut_off_wherever_a_digit_is_put(squares: LabelledImages) -> None:
-    made = transform().transform_range(squares.images_NCHW.numpy(), 0, len(squares))
+    matrix_NVU, shift_NV = transform().draw_transformations(squares.images_NCHW.numpy())
     reach = 9.5 + 1  # pixels from the middle of a square to that of its corner, and one of blur
     corners_VK = reach * np.array([[-1, -1, 1, 1], [-1, 1, -1, 1]])
-    place_NVK = made["matrix"] @ corners_VK + made["shift"][:, :, None]
+    place_NVK = matrix_NVU @ corners_VK + shift_NV[:, :, None]
     beyond = (CANVAS + 1) / 2  # the first place from the canvas's middle that does not show
     assert beyond - 0.1 < np.abs(place_NVK).max() <= beyond
 

@@ -237,8 +237,3 @@ def cast(votes_BIJD: Tensor, activation_BI: Tensor | None = None) -> Votes:
     if activation_BI is None:
         activation_BI = votes_BIJD.new_ones(batch, children)
     return Votes(votes_BIJD.flatten(2), selecting_JDP.repeat(children, 1, 1, 1), activation_BI)
-
-
-def draw_rotation(size: int, seed: int) -> Tensor:
-    """An orthogonal matrix."""
-    return torch.linalg.qr(normal(seed)(size, size)).Q

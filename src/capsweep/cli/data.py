@@ -14,7 +14,6 @@ import data_prep
 from capsweep.cluster import driver
 from capsweep.config import compose, places
 from capsweep.config.overrides import render
-from capsweep.data.images import TestedElsewhere
 from capsweep.errors import ConfigError, UserError
 from capsweep.runtime import terminal
 from capsweep.runtime.terminal import count_of
@@ -39,10 +38,8 @@ def prepare_job(name: str, overrides: Sequence[str], pairs: int | None) -> Shard
         text = f"DATASET={name}: no job makes it; data_prep has {', '.join(names)}"
         raise UserError(f"{text}; official files are read as they are, below DATA_DIR")
     module = import_module(f"data_prep.{name}")
-    config = compose.cell([f"dataset={name}", *module.OVERRIDES, *overrides]).config
-    reader = build.build_reader(config)
-    reader = reader.reader if isinstance(reader, TestedElsewhere) else reader
-    digits = reader.read(str(places.resolve(config["places"]).data))
+    config = compose.cell([f"dataset={name}", *overrides]).config
+    digits = build.build_reader(config).read(str(places.resolve(config["places"]).data))
     return module.prepare_job(config["dataset"], digits, pairs)
 
 

@@ -74,7 +74,7 @@ RUN = (
     _switch("--detach", "submit to the cluster's job server and return; see attach, status, stop"),
     _switch("--here", "drive the cluster that this node is of"),
 )
-JOB_NAME = _option("name", "a file of data_prep: multimnist (default), affnist_like", nargs="?")
+JOB_NAME = _option("name", "a file of data_prep (default: multimnist)", nargs="?")
 MAKE = (JOB_NAME, OVERRIDES, DRY_RUN)
 SYNC = (
     _option("--jobs", "so many cells at once (default 4)", type=whole_number(1), default=4),

@@ -29,7 +29,6 @@ from capsweep.storage.official_files import (
 )
 from capsweep.storage.stores import join
 
-VERSION = 1  # to be raised when the same digits and settings give other images
 DRAWS = 8  # places of the random sequence that belong to one image
 FRACTION = 8  # bits after the binary point of a pixel's place
 AT_ONCE = 16  # images, so that their numbers stay in the cache
@@ -38,8 +37,7 @@ AFFNIST_PUBLISHER = "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/
 
 
 class AffineTest:
-    """Test images made of the test digits, each transformed as a function of its place. Example k
-    is digit k modulo their number; tested on is each of them once.
+    """Test images made of the test digits, each transformed as a function of its place.
 
     rotation: up to so many degrees both ways; shear: up to so much both ways; scale: [low, high],
     of rows and of columns; then the digit is put anywhere on the canvas where all its ink fits, at
@@ -58,38 +56,22 @@ class AffineTest:
 
         Raises ConfigError when one of them has no room there.
         """
-        made = self.transform_range(test.images_NCHW.numpy(), 0, len(test))
-        return LabelledImages(torch.from_numpy(made["images"]), test.labels_N)
-
-    def transform_range(
-        self, digits_NCHW: np.ndarray, start: int, stop: int
-    ) -> dict[str, np.ndarray]:
-        """Examples start .. stop - 1 of the endless sequence of these digits, transformed.
-
-        Returns images [N, C, canvas, canvas] and what they are: the indices of their digits [N],
-        each matrix [N, V, U], and each shift [N, V] from the canvas's middle to that of the digit's
-        image. Raises ConfigError when one of them has no room.
-        """
-        source_N = np.arange(start, stop) % len(digits_NCHW)
-        images_NCHW = digits_NCHW[source_N]
-        uniform_ND = self._draw_uniform(stop - start, start)
-        matrix_NVU = self._make_matrices(uniform_ND[:, :4])
-        shift_NV = self._make_shifts(images_NCHW, matrix_NVU, uniform_ND[:, 4:6])
+        images_NCHW = test.images_NCHW.numpy()
+        matrix_NVU, shift_NV = self.draw_transformations(images_NCHW)
         moved = [
             _move_images(images_NCHW[part], matrix_NVU[part], shift_NV[part], self.canvas)
-            for part in (slice(n, n + AT_ONCE) for n in range(0, len(source_N), AT_ONCE))
+            for part in (slice(n, n + AT_ONCE) for n in range(0, len(test), AT_ONCE))
         ]
-        return {
-            "images": np.concatenate(moved),
-            "indices": source_N.astype(np.uint32),
-            "matrix": matrix_NVU,
-            "shift": shift_NV,
-        }
+        return LabelledImages(torch.from_numpy(np.concatenate(moved)), test.labels_N)
 
-    def _draw_uniform(self, count: int, start: int = 0) -> np.ndarray:
-        """Numbers in [0, 1), [N, D], of examples start .. start + count - 1."""
-        place_ND = torch.arange(start * DRAWS, (start + count) * DRAWS).view(count, DRAWS)
-        return draw_integers(2**22, self.key, place_ND).numpy() / 2**22
+    def draw_transformations(self, images_NCHW: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The matrix of each image [N, V, U], and its shift [N, V] from the canvas's middle to that
+        of the image. Raises ConfigError when one of them has no room.
+        """
+        place_ND = torch.arange(len(images_NCHW) * DRAWS).view(-1, DRAWS)
+        uniform_ND = draw_integers(2**22, self.key, place_ND).numpy() / 2**22
+        matrix_NVU = self._make_matrices(uniform_ND[:, :4])
+        return matrix_NVU, self._make_shifts(images_NCHW, matrix_NVU, uniform_ND[:, 4:6])
 
     def _make_matrices(self, uniform_N4: np.ndarray) -> np.ndarray:
         """[N, V, U]: scaled, then sheared, then rotated about the middle of the image."""
@@ -184,8 +166,7 @@ class AffnistTest:
     """affNIST (Tieleman 2013): MNIST's test digits under affine transformations, from `test.mat` or
     `test_batches/1.mat ...`; Sabour et al. 2017 train on MNIST placed on the same 40x40 canvas.
 
-    `image` is [1600, N], a digit a column, read rows first (pixel 40 y + x), as public programs do;
-    `tests/data/test_matlab_files.py` proves the order where the file is.
+    `image` is [1600, N], a digit a column, read rows first (pixel 40 y + x), as public programs do.
 
     sha256: the fingerprint; `test` of test.mat, `test_batches` of the numbered files one after the
     other (`cat {1..32}.mat | sha256sum`), or the text `unknown`. folders: where to look below the

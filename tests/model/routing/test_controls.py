@@ -19,7 +19,6 @@ from capsweep.model.routing.dynamic import DynamicRouting
 
 SIZE = 4, 5, 3, 4, 2
 SIZES = LayerSizes(5, 3, 4, 2)
-with_and_without_bias = pytest.mark.parametrize("bias", [True, False])
 
 
 def weigh(image: Image, bias_JD: Tensor, weight_LJ: Tensor) -> RoutedImage:
@@ -44,18 +43,6 @@ def test_parents_couplings_and_gradients_are_those_of_the_equations(
         return weigh(image, bias_JD, weight_LJ if prior_LJ is None else prior_LJ.exp())
 
     oracles.assert_layer_follows(layer, oracle, votes)
-
-
-@with_and_without_bias
-def test_equal_couplings_are_dynamic_routing_of_one_iteration_and_static_at_first(
-    bias: bool,
-) -> None:
-    votes = oracles.draw_votes(SIZE)
-    expected = DynamicRouting(1, bias, "reference", sizes=SIZES).double()(votes)
-    for make in (UniformRouting, StaticRouting):
-        routed = make(bias, "fast", sizes=SIZES).double()(votes)
-        assert_same(routed.pose_BJD, expected.pose_BJD)
-        assert_same(routed.coupling_BIJ.expand(4, 5, 3), expected.coupling_BIJ.expand(4, 5, 3))
 
 
 def make_random(draw: str = "anew", seed: int = 0) -> RandomRouting:

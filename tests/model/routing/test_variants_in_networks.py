@@ -18,9 +18,8 @@ from capsweep.data.batches import to_unit
 from capsweep.data.digits import DigitsReader
 from capsweep.errors import ConfigError
 from capsweep.lab.evaluation.attack import find_logits
-from capsweep.model.capsnet import CapsNet, ClassCapsules
+from capsweep.model.capsnet import CapsNet
 from capsweep.model.capsules import LinearHead
-from capsweep.model.matrix_capsnet import MatrixCapsNet
 from capsweep.training import build
 from capsweep.training.size import network_size
 
@@ -145,19 +144,6 @@ def test_a_routing_that_a_network_cannot_take_is_refused_in_one_line_with_the_cu
 def test_logits_of_a_linear_head_are_refused_where_a_loss_takes_lengths() -> None:
     with pytest.raises(ConfigError, match=r"^model\.head=linear .* set loss=cross_entropy$"):
         compose.cell(["model=capsnet_tiny", "model.head=linear"])
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_shared_votes_are_one_matrix_of_each_parent_in_every_layer(shared: bool) -> None:
-    network = make_network("model=capsnet_tiny", f"model.votes.shared={shared}")
-    assert isinstance(network.classes, ClassCapsules)
-    children = network.classes.num_children
-    assert network.classes.weight_IJDP.shape == (1 if shared else children, 10, 16, 8)
-    assert network.classes.votes_per_image == children * 10
-    network = make_network("model=matrix_capsnet_tiny", f"model.votes.shared={shared}")
-    assert isinstance(network, MatrixCapsNet)
-    for layer in (*network.capsules, network.classes):
-        assert (layer.weight_KIJSS.shape[:2] == (1, 1)) == shared
 
 
 @every_network

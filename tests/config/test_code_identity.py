@@ -107,7 +107,3 @@ def test_a_cell_is_left_alone_by_what_it_does_not_reach(
     before = package("", "", "", *cell.split())
     assert package(*of_another, *cell.split()) == before
     assert package(*own, *cell.split()) != before
-
-
-def test_what_is_said_to_decide_no_numbers_is_there() -> None:
-    assert set(code_identity._read_modules()) >= code_identity.CHOSEN

@@ -46,17 +46,6 @@ def test_a_value_is_computed_once_and_a_damaged_file_counts_as_absent(
     assert [compute_once("counts", "a", compute) for _ in range(2)] == [2, 2]
 
 
-def test_a_file_under_the_name_of_another_key_counts_as_absent(
-    compute: Callable[[], int], computed: Path
-) -> None:
-    compute_once("counts", "a", compute)
-    (first,) = (computed / "counts").iterdir()
-    compute_once("counts", "b", compute)
-    (second,) = {*(computed / "counts").iterdir()} - {first}
-    second.write_bytes(first.read_bytes())
-    assert [compute_once("counts", key, compute) for key in "ab"] == [0, 2]
-
-
 def test_without_a_place_values_are_computed_each_time(
     compute: Callable[[], int], tmp_path: Path
 ) -> None:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
@@ -95,12 +94,6 @@ def test_values_are_counted_before_they_are_made(text: str) -> None:
     """Of some there are too many for any machine."""
     with pytest.raises(ConfigError, match="gives no value, or more than 10,000"):
         overrides.parse(text)
-
-
-def test_a_range_gives_the_numbers_that_hydra_gives() -> None:
-    for text in ("range(0,1,0.25)", "range(3,0,-1)", "range(5)", "range(0.5,3)", "range(3,1,-0.5)"):
-        expected = [*OverridesParser.create().parse_override(f"a={text}").sweep_iterator()]
-        assert list(overrides.parse(f"a={text}").values) == expected
 
 
 @pytest.mark.parametrize("text", ["a=1,range(1,3)", "a=x,glob(y)", "a=range(1,3),2"])

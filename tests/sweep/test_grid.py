@@ -169,18 +169,11 @@ def test_the_main_question_and_routing_3_of_it() -> None:
         "cnn", "capsnet 1 0", "capsnet 1 0.0005", "capsnet 3 0", "capsnet 3 0.0005",
     ]  # fmt: skip
     assert list_places(pinned) == ["cnn", "capsnet 3 0", "capsnet 3 0.0005"]
+    assert [point.cell.config["seed"] for point in points] == [0, 1, 2] * 5
     signatures, pinned_ones = ({p.cell.signature for p in some} for some in (points, pinned))
     assert (len(signatures), len(pinned_ones)) == (15, 9)
     assert pinned_ones < signatures
     assert {point.cell.config["routing"]["num_iters"] for point in pinned[3:]} == {3}
-
-
-def test_seeds_are_innermost_and_the_same_for_every_place() -> None:
-    points = expand_named("ablation", SEEDS="7,0,5")
-    assert [point.cell.config["seed"] for point in points] == [7, 0, 5] * 5
-    for start in range(0, 15, 3):
-        assert len({point.title for point in points[start : start + 3]}) == 1
-    assert points[5].name == f"{points[5].title} · seed 5"
 
 
 def test_a_place_is_the_cell_its_command_line_runs() -> None:

@@ -71,7 +71,7 @@ def test_the_plan_knows_parameters_without_memory_for_them(
 
 def test_a_network_that_cannot_be_built_names_the_place_and_the_key(tmp_path: Path) -> None:
     cell = compose.cell(["model.conv.kernel=28"])
-    with pytest.raises(ConfigError, match=r"too big: model\.conv\.kernel .* do not fit"):
+    with pytest.raises(ConfigError, match=r"too big: model\.\w+\.kernel.* not fit "):
         plan.make_plan([Point("too big", "too big", 0, cell)], Ledger(tmp_path))
 
 
@@ -172,12 +172,6 @@ def test_cells_of_a_cluster_are_estimated_by_its_hardware_and_not_the_drivers(
     assert len(lines) == 1, "what has an estimate needs no calibration"
 
 
-def test_seeds_that_follow_each_other_are_a_range_in_the_table(points: list[Point]) -> None:
-    cells = [plan.PlannedCell((replace(points[0], seed=s),), Size(1, 1), MISSING) for s in range(9)]
-    table = plan.make_table(plan.Plan(tuple(cells)), Estimates(None))
-    assert [*table.columns[1].cells] == ["0-8"]
-
-
 def _planned(cell: Cell, entry: Entry) -> plan.PlannedCell:
     point = Point("arm", "title", 0, cell)
     return plan.PlannedCell((point,), Size(1, 1), entry)
@@ -194,9 +188,3 @@ def test_the_parts_of_an_array_are_the_whole_each_cell_once_and_even(tmp_path: P
     finished = [replace(c, entry=replace(c.entry, status="done", result={})) for c in cells[:5]]
     again = drive.select_part([*finished, *cells[5:]], (2, 3))
     assert [c.cell.signature for c in again] == [c.cell.signature for c in parts[1]]
-
-
-@pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0"])
-def test_a_part_that_cannot_be_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=f"SHARD={text}: must be i/n"):
-        drive.parse_part(text)

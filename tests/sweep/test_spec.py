@@ -78,17 +78,12 @@ REFUSED = [
     ),
     ("  capsnet:", '  "":', r"arms: '' is no name of an arm; write one line of printable text"),
     ("  capsnet:", '  "a\\nb":', r"arms: 'a\\nb' is no name of an arm"),
-    ("  capsnet:", '  "\\e[31m":', r"arms: '\\x1b\[31m' is no name of an arm"),
     ("  capsnet:", "  1:", r"arms\.1: Input should be a valid string, got 1"),
-    ("  capsnet:", "  null:", r"arms\.None: Input should be a valid string"),
     (AXIS, "      - routing.num_iters\n", r"arms\.capsnet\.space"),
     ("rows: [arm]", "rows: arm", "table.*rows"),
     (AXIS, AXIS * 2, r"routing\.num_iters is given twice in the section at line 10"),
     ("baseline:", "base_line:", r"base_line: no such key; did you mean baseline\?"),
     ("seeds:", "kind: survey\nseeds:", r"kind: survey: have ablation, search"),
-    ("seeds:", "kind: [ablation]\nseeds:", r"kind: \['ablation'\]: have ablation, search"),
-    ("seeds:", "kind: {a: b}\nseeds:", r"kind: \{'a': 'b'\}: have ablation, search"),
-    ("seeds:", "exclude: [{7: 1}]\nseeds:", r"exclude\.0: Input should be a valid string"),
     ("rows:", "row:", r"table\.row: no such key; did you mean rows\?"),
     ("question: Does it help?\n", "", r"question is missing"),
     ("baseline: cnn", "baseline: cn", r"baseline: cn is not an arm"),
@@ -99,16 +94,11 @@ REFUSED = [
     ("[experiment=digits]", '["epochs=1,2"]', r"one run takes one value of epochs"),
     ("routing.num_iters: [1, 3]", "seed: [1, 3]", r"arms\.capsnet: seed is not an axis"),
     ("value: 0.5", "error: 0.5", r"published\.values: .* needs a `value` such as"),
-    ("values:", "of: capsnet, values:", r"published\.of: Input should be a valid dict"),
     (TEXT, "", r"Input should be a dictionary or an instance"),
     ("Does it help?", "!!python/name:os.system", r"a tag \(!\) or an alias"),
-    ("Does it help?", "3", r"question: Input should be a valid string, got 3"),
     ("value: 0.5", "value: 2.5", r"2\.5 is no test/error: .* from 0 to 1; 2\.5 % is 0\.025"),
-    ("value: 0.5", "value: -0.1", r"-0\.1 is no test/error"),
     ("value: 0.5", "value: 1e999", r"inf is no test/error"),
     ("[1, 3]", "[1, 010]", r"line 10: 010: some programs read this as text, others as a value"),
-    ("seeds: [0, 1]", "seeds: [1_000]", r"line 3: 1_000: some programs"),
-    ("seeds: [0, 1]", "seeds: [1:30]", r"line 3: 1:30: some programs"),
     (FIXED, f"{FIXED}\n    matched: yes", r"line 9: yes: some programs"),
 ]
 
@@ -142,15 +132,6 @@ def test_a_file_draws_nothing_from_the_environment(
 def test_seeds_are_distinct_whole_numbers(seeds: str, load: Load) -> None:
     with pytest.raises(ConfigError, match=r"^small\.yaml: seeds must be distinct whole numbers"):
         load("seeds: [0, 1]", f"seeds: {seeds}")
-
-
-def test_published_losses_may_be_above_one_and_not_below_zero(load: Load) -> None:
-    of_errors = "metric: test/error\npublished: {source: a paper, values: [{arm: cnn, value: 0.5"
-    of_losses = of_errors.replace("error", "loss")
-    sweep = load(of_errors, of_losses.replace("0.5", "1.5"))
-    assert sweep.published.values[0]["value"] == 1.5
-    with pytest.raises(ConfigError, match=r"-0\.5 is no test/loss: a finite number from 0 to inf"):
-        load(of_errors, of_losses.replace("0.5", "-0.5"))
 
 
 def test_a_value_of_an_axis_is_what_the_command_line_reads(load: Load) -> None:

@@ -50,15 +50,14 @@ def test_a_cell_is_measured_on_composed_images_in_all_that_pairs_have(
     assert metrics["test/at_least_one"] == pytest.approx(np.mean(common_M > 0), abs=1e-12)
 
 
-@pytest.mark.parametrize("dataset", ["smallnorb_azimuth", "smallnorb_elevation"])
 def test_validation_error_is_that_of_familiar_and_test_error_that_of_novel_images(
-    dataset: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     data = official_files.write_viewpoints(tmp_path / "data", 12, 40)
     here = [f"places.storage={tmp_path / 'outputs'}", f"places.data={tmp_path / 'data'}"]
     fixed = ["batch_size=6", "epochs=3", "logger=csv", "trainer.accelerator=cpu"]
     cell = compose.cell(
-        ["model=cnn_small", *data, *here, *fixed, f"dataset={dataset}", "stop_accuracy=0.0"]
+        ["model=cnn_small", *data, *here, *fixed, "dataset=smallnorb_azimuth", "stop_accuracy=0.0"]
     )
     result = train(cell)
     assert result["epochs"] == 1  # the familiar error is low enough

@@ -38,25 +38,16 @@ class FakeMemory:
         self.peak = self.reserved
 
 
-@pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> FakeMemory:
-    """Of a GPU that is not there."""
-    return FakeMemory(monkeypatch)
-
-
-def test_a_cell_is_recorded_with_what_others_cannot_have(memory: FakeMemory) -> None:
+def test_a_cell_is_counted_with_what_others_cannot_have_and_a_measured_one_with_all_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = FakeMemory(monkeypatch)
     assert devices.read_memory_peak()["gpu"] == 300 * MIB
-
-
-def test_what_an_earlier_cell_of_the_process_has_freed_does_not_count(memory: FakeMemory) -> None:
-    devices.start_memory_peak()
-    assert devices.read_memory_peak()["gpu"] == 200 * MIB
-
-
-def test_a_measured_process_is_counted_with_all_that_it_takes_of_a_gpu(memory: FakeMemory) -> None:
     assert devices.read_taken_memory() == 450 * MIB
     memory.empty_cache()
     assert devices.read_taken_memory() == 450 * MIB, "at its peak it had more"
+    devices.start_memory_peak()
+    assert devices.read_memory_peak()["gpu"] == 200 * MIB, "what an earlier cell freed is not its"
 
 
 @pytest.mark.gpu

@@ -277,16 +277,15 @@ def describe_unknown_key(key: str, schema: Mapping[str, Any]) -> str:
     """
     if key in list_known_keys():
         return f"{key}: no such key here; another file of conf/{key.partition('.')[0]} has it"
-    own = [*schema, *list_groups()]
-    names: dict[str, list[str]] = {}
-    for known in dict.fromkeys((*own, *sorted(list_known_keys()))):
-        last = known.rpartition(".")[2]
-        if "._" not in known and last not in FIXED_NAMES:
-            for name in {known, last}:
-                names.setdefault(name, []).append(known)
-    last = key.rpartition(".")[2]
-    nearest = [last] if last in names else difflib.get_close_matches(key, names, 1, cutoff=0.7)
-    keys = [known for name in nearest for known in names[name]]
+    own, last = [*schema, *list_groups()], key.rpartition(".")[2]
+    lasts = {  # of each key that may be set its last part
+        known: known.rpartition(".")[2]
+        for known in dict.fromkeys((*own, *sorted(list_known_keys())))
+        if "._" not in known and known.rpartition(".")[2] not in FIXED_NAMES
+    }
+    near = difflib.get_close_matches(key, {*lasts, *lasts.values()}, 1, cutoff=0.7)
+    nearest = last if last in lasts.values() else "".join(near)
+    keys = [known for known in lasts if nearest in (known, lasts[known])]
     keys = [known for known in keys if known in own] or keys
     hint = f"did you mean {' or '.join(keys[:MOST_HINTS])}?" if keys else HELP_HINT
     return f"{key}: no such key; {hint}"

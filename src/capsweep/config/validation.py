@@ -54,6 +54,10 @@ def _are_counts(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(map(_is_count, value))
 
 
+def _matches(pattern: str) -> Callable[[Any], bool]:
+    return lambda value: re.fullmatch(pattern, str(value)) is not None
+
+
 # What a value is that keeps a rule, or one of the rules between which `or` stands.
 TESTS: Mapping[str, Callable[[Any], bool]] = {
     "null": lambda value: value is None,
@@ -70,20 +74,18 @@ TESTS: Mapping[str, Callable[[Any], bool]] = {
     ),
     "a text": lambda value: isinstance(value, str) and value != "",
     "a file's path": bool,
-}
-PATTERNS = {  # of rules for text
-    r"a name of at most 128 characters, none of / \ # ? % :": r"[^/\\#?%:]{1,128}",
-    "a sha256, 64 hexadecimal digits": "[0-9a-f]{64}",
+    r"a name of at most 128 characters, none of / \ # ? % :": _matches(r"[^/\\#?%:]{1,128}"),
+    "a sha256, 64 hexadecimal digits": _matches("[0-9a-f]{64}"),
     "auto, HOST:PORT such as 127.0.0.1:6379, or of jobs http://HOST:PORT": (
-        r"auto|https?://.*|[^/@]+:\d+"
+        _matches(r"auto|https?://.*|[^/@]+:\d+")
     ),
 }
 
 
 def keeps_rule(value: Any, rule: str) -> bool:
     """Return whether a value keeps a rule of conf/bounds.yaml."""
-    if rule in PATTERNS:
-        return re.fullmatch(PATTERNS[rule], str(value)) is not None
+    if rule in TESTS:
+        return TESTS[rule](value)
     if rule.startswith("one of "):
         return value in rule.removeprefix("one of ").split(", ")
     if rule.startswith("two numbers "):
@@ -93,8 +95,6 @@ def keeps_rule(value: Any, rule: str) -> bool:
         return is_pair and (not order or value[0] <= value[1])
     if " or " in rule:
         return any(keeps_rule(value, each) for each in rule.split(" or "))
-    if rule in TESTS:
-        return TESTS[rule](value)
     return _is_number(value) and _is_within(value, rule)
 
 

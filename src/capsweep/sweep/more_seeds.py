@@ -42,7 +42,7 @@ class Added:
         known = {(hash_place(point), point.title, point.seed) for point in points}
         firsts = {(hash_place(point), point.title): point for point in reversed(points)}
         new = [
-            replace(point, seed=seed, cell=point.compose_with("seed", seed))
+            replace(point, seed=seed, cell=point.cell.with_seed(seed))
             for (place, title), point in firsts.items()
             for seed in self.seeds.get(place, ())
             if (place, title, seed) not in known

@@ -30,7 +30,6 @@ from capsweep.sweep.resources import AUTO, Capacity
 from capsweep.sweep.spec import Sweep
 from capsweep.sweep.trials import (
     Trial,
-    check_search,
     count_left,
     describe_search,
     read_trials,
@@ -65,7 +64,6 @@ class TrialQueue(JobQueue):
         self.names: dict[str, str] = {}
         self._numbers: dict[str, int] = {}  # Optuna's, of trials that have not ended
         self.repeated = 0  # draws of a setting that was known
-        self._rows: dict[str, dict[str, Any]] = {}  # of their last epochs
         self._distributions = _list_distributions(sweep)
         self.study = self._make_study(trials)
 
@@ -115,7 +113,7 @@ class TrialQueue(JobQueue):
     def set_capacity(self, capacity: Capacity) -> None:
         """Note what the executor has. Raises ConfigError as a JobQueue."""
         if self.capacity == Capacity():
-            capacity.check_fits([self._make_job(check_search(self.sweep)[0])])
+            capacity.check_fits([self._make_job(expand.check_search(self.sweep)[0])])
         super().set_capacity(capacity)
 
     def next_job(self) -> Job | None:
@@ -128,22 +126,15 @@ class TrialQueue(JobQueue):
             job = super().next_job()
         return job
 
-    def on_epoch(self, job: Job, row: dict[str, Any]) -> None:
-        """Note that a trial finished an epoch."""
-        self._rows[job.cell.signature] = row
-        super().on_epoch(job, row)
-
     def _draw_trial(self) -> None:
         trial = self.study.ask(self._distributions)
         point = self._make_point(trial.params)
         signature = point.cell.signature
         state, value = self._judge_entry(self.ledger.entry(signature))
-        if signature in self._numbers:
+        is_running_here = signature in self._numbers
+        if is_running_here or state != TrialState.RUNNING:
             self.repeated += 1
-            self.study.tell(trial, state=TrialState.FAIL)  # the same setting, running now
-        elif state != TrialState.RUNNING:
-            self.repeated += 1
-            self.study.tell(trial, value, state)
+            self.study.tell(trial, value, TrialState.FAIL if is_running_here else state)
         else:
             self._numbers[signature] = trial.number
             self.names[signature] = point.title
@@ -155,8 +146,8 @@ class TrialQueue(JobQueue):
             value, state = outcome.result["metrics"][self.search.metric], TrialState.COMPLETE
         elif outcome.stopped:
             state = TrialState.PRUNED
-            if (row := self._rows.get(signature)) is not None:  # it ran here
-                content = json.dumps({"epochs": row["epoch"] + 1, "metrics": row})
+            if (last := self._attempts[signature].last) is not None:  # it ran here
+                content = json.dumps({"epochs": last + 1})
                 self.ledger.store.write(f"{folder_of(signature)}/stopped.json", content.encode())
         self.study.tell(self._numbers.pop(signature), value, state)
         super()._settle(signature, outcome)
@@ -206,7 +197,7 @@ def _list_distributions(sweep: Sweep) -> dict[str, BaseDistribution]:
 
 def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     """Try what is left of the trials. Raises UserError naming key or file before any starts."""
-    points, search = check_search(sweep), search_of(sweep)
+    points, search = expand.check_search(sweep), search_of(sweep)
     config = points[0].cell.config
     node = places.resolve(config["places"])
     ledger = Ledger(node.ledger)

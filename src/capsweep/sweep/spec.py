@@ -6,7 +6,8 @@ none is missing.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -319,14 +320,10 @@ def check_seeds(where: str, seeds: Any) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def _find_repeated(values: Sequence[Any]) -> Any:
-    """The first value that stood there before; None when each stands once."""
-    known: set[str] = set()
-    for value in values:
-        if repr(value) in known:
-            return value
-        known.add(repr(value))
-    return None
+def _find_repeated(values: Iterable[Any]) -> str | None:
+    """Return the first value that stands there twice; None when each stands once."""
+    counts = Counter(map(repr, values))
+    return next((text.strip("'") for text, count in counts.items() if count > 1), None)
 
 
 def _check_published(value: Mapping[str, Any], arms: Sequence[str], metric: str) -> None:

@@ -32,16 +32,13 @@ CODE = ("numerics", "commit", "dirty")
 
 @dataclass(frozen=True)
 class Labels:
-    """How a run is found again: W&B's group, job type, name, notes and tags; report: the command
-    that prints the table which it was trained for.
-    """
+    """How a run is found again: W&B's group, job type, name, notes and tags."""
 
     group: str = "train"
     job_type: str = "train"
     name: str = ""
     notes: str = ""
     tags: tuple[str, ...] = ()
-    report: str = ""
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "Labels":

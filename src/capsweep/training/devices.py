@@ -101,11 +101,6 @@ def read_memory_peak() -> dict[str, int | None]:
     return {"process": _read_status("VmHWM"), "gpu": gpu}
 
 
-def read_resident() -> int | None:
-    """Return the bytes that are resident in this process now."""
-    return _read_status("VmRSS")
-
-
 def read_taken_memory() -> int:
     """Return the bytes of the GPU that this process takes at its peak, which has it alone: what is
     reserved, and what CUDA and libraries have beside that, such as contexts, kernels and graphs.

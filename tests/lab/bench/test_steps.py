@@ -1,7 +1,7 @@
-"""Training steps as `bench step` measures them. Nothing here is a test of speed."""
+"""Training steps as `bench step` and `bench parity` measure them. No test of speed."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 import torch
@@ -9,42 +9,31 @@ from torch import nn
 
 from capsweep.config import compose, package_files
 from capsweep.lab import bench
-from capsweep.lab.bench import step
-from capsweep.lab.bench.comparison import CandidateError
+from capsweep.lab.bench import BenchReport, step, training
+from capsweep.lab.bench.comparison import compare
 from capsweep.lab.bench.routing import route_by_bmm
-from capsweep.lab.bench.step import CORE_BARS, GPU_BARS, NETWORKS, StepGroup
-from capsweep.lab.bench.training import StepCandidate, StepTraining, check_step
+from capsweep.lab.bench.training import REFERENCE, StepTraining, Way
 from capsweep.model.large_kernels import SMALLEST_KERNEL
-from capsweep.model.routing import Routed
+from capsweep.model.routing import Routed, dynamic
 from capsweep.training import build
 from capsweep.training.graphs import CHECKED, StepGraphs
 from capsweep.training.module import CapsuleTask
 
 TINY = ("model=capsnet_tiny", "dataset=digits")
-EAGER = StepCandidate("fast", overrides=TINY)
-
-
-def fail(*_: object, **options: object) -> Routed:
-    raise RuntimeError("no kernel")
+EAGER = "trainer.graphs=off"
 
 
 def route_once(votes: object, _: int, *rest: object, **options: object) -> Routed:
     return route_by_bmm(votes, 1, *rest, **options)
 
 
-@pytest.fixture
-def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Steps are captured on a processor too, where that just calls; the replays of each capture."""
+def test_a_captured_candidate_gives_the_results_of_an_eager_one_and_is_then_replayed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     replays: list[int] = []
 
     def capture(run: Callable[[], None]) -> Callable[[], None]:
-        replays.append(0)
-
-        def replay() -> None:
-            replays[-1] += 1
-            run()
-
-        return replay
+        return lambda: (replays.append(1), run())[1]  # a processor just calls
 
     def make_graphs(task: CapsuleTask, optimizer: torch.optim.Optimizer) -> StepGraphs:
         graphs = ordinary(task, optimizer)
@@ -53,58 +42,33 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     ordinary = CapsuleTask.make_graphs
     monkeypatch.setattr(CapsuleTask, "make_graphs", make_graphs)
-    return replays
+    eager, captured = (StepTraining(Way(TINY, words), 3) for words in ((EAGER,), ()))
+    expected, results = (each.compute_results() for each in (eager, captured))
+    assert results.keys() == expected.keys()
+    assert all((results[name] == expected[name]).all() for name in expected)
+    for _ in range(1 + CHECKED + 1):  # the first is eager
+        captured()
+    assert len(replays) == CHECKED + 1
+    assert eager.graphs.reason == EAGER
 
 
-def test_a_captured_candidate_gives_the_results_of_an_eager_one_and_is_then_replayed(
-    captures: list[int],
-) -> None:
-    eager, captured = (StepTraining(replace(EAGER, captured=each), 1) for each in (False, True))
-    for images in (3, 2):
-        expected, results = (each.try_out(images) for each in (eager, captured))
-        assert results.keys() == expected.keys()
-        assert all((results[name] == expected[name]).all() for name in expected)
-    captured()
-    assert captures == [CHECKED, CHECKED + 1]
-    assert eager.graphs.reason == "trainer.graphs=off"
-
-
-def test_a_candidate_whose_steps_are_not_captured_is_refused() -> None:
-    with pytest.raises(CandidateError, match="its steps are not captured: no GPU"):
-        StepTraining(replace(EAGER, captured=True), 1).try_out(2)
-
-
-@pytest.mark.parametrize("gpu", [False, True])  # where all are tried at the same time
-def test_candidates_without_faults_are_measured_at_every_size_and_the_others_are_named(
-    gpu: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bench, "is_gpu", lambda: gpu)
-    monkeypatch.setattr(step, "REPEATS", 2)
-    candidates = {
-        "fast": EAGER,
-        "no kernel": StepCandidate("reference", route=fail, overrides=TINY),
-        "wrong": StepCandidate("reference", route=route_once, overrides=TINY),
-    }
-    rows, faults = step.measure_group(StepGroup("tiny", candidates, (2, 4)), budget=0)
-    assert [(row["candidate"], row["B"]) for row in rows] == [("fast", 2), ("fast", 4)]
-    assert all(row["images/s"] > 0 and 1e2 < row["peak MB"] < 1e4 for row in rows)
-    assert faults["tiny, no kernel, B = 2"] == "RuntimeError: no kernel"
-    assert "differs by" in faults["tiny, wrong, B = 4"]
-    assert len(faults) == 4
-    with pytest.raises(CandidateError, match="differs by"):
-        check_step(candidates["wrong"], 2)
-
-
-def test_a_network_that_is_compared_in_float64_is_named_where_it_differs(
+def test_a_candidate_whose_steps_are_not_captured_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ways = step.list_ways("model=cnn_tiny", "dataset=digits")
-    group = StepGroup("cnn_tiny", ways, (2,), is_exact=True)
-    assert step.measure_group(group, budget=0)[1] == {}
-    monkeypatch.setattr("capsweep.lab.bench.training.FLOAT64_TOLERANCE", -1.0)
-    rows, faults = step.measure_group(group, budget=0)
-    assert [row["candidate"] for row in rows] == [step.BEFORE, step.DIRECT]
-    assert list(faults) == ["cnn_tiny, transformed, B = 2"]
+    monkeypatch.setattr(bench, "is_gpu", lambda: True)
+    monkeypatch.setattr(bench, "get_device", lambda: torch.device("cpu"))
+    with pytest.raises(RuntimeError, match="its steps are not captured: no GPU"):
+        StepTraining(Way(TINY), 2)()
+    StepTraining(Way(TINY, (EAGER,)), 2)()
+
+
+def test_a_baseline_that_routes_otherwise_is_not_timed() -> None:
+    ways = {"fast": Way(TINY), "wrong": Way(TINY, REFERENCE, route_once, keeps_memory=False)}
+    report = BenchReport()
+    compare(report, "tiny", 2, step.list_candidates(ways, 2), budget=0)
+    assert [row["candidate"] for row in report.rows] == ["fast"]
+    (fault,) = report.measured
+    assert fault.what.startswith("tiny, wrong, B = 2: ValueError: ")
 
 
 @pytest.mark.parametrize("gpu", [False, True])
@@ -112,53 +76,91 @@ def test_every_bar_is_of_a_candidate_that_is_measured(
     gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "is_gpu", lambda: gpu)
-    groups = step.list_gpu_groups(128) if gpu else step.list_groups(128, NETWORKS)
-    measured = {(group.network, name) for group in groups for name in group.candidates}
-    bars = GPU_BARS if gpu else CORE_BARS
-    assert {bar[:2] for bar in bars} <= measured
-    assert {bar.value for bar in step.judge_steps([], bars)} == {None}
+    measured = {(case, name) for case, _, ways, _ in step.list_groups(False) for name in ways}
+    assert {bar[:2] for bar in (step.GPU_BARS if gpu else step.CORE_BARS)} <= measured
 
 
 def test_bars_are_judged_at_the_smallest_size_and_memory_by_the_largest_network() -> None:
-    row = {"network": "capsnet", "candidate": "transformed", "B": 128, "peak MB": 140.0}
+    row = {"case": step.STEP, "candidate": step.NOW, "B": 128, "peak MB": 140.0}
     row |= {"over textbook": 5.0, "over before": 1.9}
-    before = {"network": "capsnet", "candidate": "before", "peak MB": 100.0}
-    rows = [before, row, row | {"B": 512, "over textbook": 9.0}]
-    bars = {bar.what: bar for bar in step.judge_steps(rows, CORE_BARS)}
-    over = bars["step of capsnet, transformed: over textbook"]
-    assert (over.value, over.verdict) == (5.0, "kept")
-    assert bars["step of capsnet, transformed: over before"].verdict == "missed"
-    (memory,) = step.judge_memory(rows)
-    assert (memory.value, memory.verdict) == (1.4, "missed")
+    before = {"case": step.STEP, "candidate": step.BEFORE, "peak MB": 100.0}
+    report = BenchReport(rows=[before, row, row | {"B": 512, "over textbook": 9.0}])
+    report.judge(step.CORE_BARS)
+    step.judge_memory(report)
+    bars = {bar.what: (bar.value, bar.verdict) for bar in report.measured}
+    assert bars["step of capsnet, transformed: over textbook"] == (5.0, "kept")
+    assert bars["step of capsnet, transformed: over before"] == (1.9, "MISSED")
+    assert bars["EM routing, T = 2, now: images/s"] == (None, "")
+    assert bars["peak memory, over before: the largest, step of capsnet"] == (1.4, "MISSED")
 
 
 def test_networks_with_large_convolutions_are_measured() -> None:
     models = [path.stem for path in (package_files.find_folder("conf") / "model").glob("*.yaml")]
-    assert {name for name in models if has_large_kernel(name)} == {"capsnet", *NETWORKS}
+    measured = {name for names in step.NETWORKS.values() for name in names}
+    assert {name for name in models if has_large_kernel(name)} == {"capsnet", *measured}
 
 
 def has_large_kernel(model: str) -> bool:
     """Behind the first layer, whose few channels are convolved directly."""
-    dataset = NETWORKS.get(model, "smallnorb" if model.startswith("matrix") else "digits")
-    matrix = ["routing=em"] if model.startswith("matrix") else []
-    config = compose.cell([f"model={model}", f"dataset={dataset}", *matrix]).config
-    channels = config["dataset"]["image_shape"][0]
+    datasets = {name: dataset for dataset, names in step.NETWORKS.items() for name in names}
+    matrix = ["routing=em", "dataset=smallnorb"] if model.startswith("matrix") else []
+    words = matrix or [f"dataset={datasets.get(model, 'digits')}"]
+    config = compose.cell([f"model={model}", *words]).config
     with torch.device("meta"):
         modules = list(build.build_network(config).modules())
     return any(
         isinstance(module, nn.Conv2d)
         and module.kernel_size[0] >= SMALLEST_KERNEL
-        and module.in_channels > channels
+        and module.in_channels > config["dataset"]["image_shape"][0]
         for module in modules
     )
 
 
-def test_the_slowest_variant_is_told_and_one_that_fails_is_left_out(
+def measure_parity(monkeypatch: pytest.MonkeyPatch, impls: Iterable[str]) -> BenchReport:
+    """Of the tiny network by some implementations, in float64 and float32."""
+    ways = {impl: Way(TINY, (f"routing.impl={impl}",)) for impl in impls}
+    monkeypatch.setattr(training, "list_compared", lambda p: ways if p != "bf16-mixed" else {})
+    return training.measure_parity(is_quick=True)
+
+
+def test_a_wrong_implementation_is_missed_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def route_wrongly(*arguments: Any, **options: Any) -> Routed:
+        routed = fast(*arguments, **options)
+        return routed._replace(pose_BJD=routed.pose_BJD * (1 + 1e-4))
+
+    fast = dynamic.fast
+    assert {bar.verdict for bar in measure_parity(monkeypatch, ["fast"]).measured} == {"kept"}
+    monkeypatch.setitem(dynamic.IMPLS, "fast", route_wrongly)
+    report = measure_parity(monkeypatch, ["fast"])
+    gradients = report.measured[1]
+    assert gradients.what == "error of gradients in float64, the worst: fast, float64"
+    assert gradients.verdict == "MISSED"
+    assert gradients.value is not None
+    assert 1e-5 < gradients.value < 1e-2
+    assert report.rows[0]["largest"].startswith("decoder")
+
+
+def test_an_implementation_that_cannot_run_is_named_and_the_others_are_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    variants = {"dynamic": EAGER, "em": StepCandidate("reference", route=fail, overrides=TINY)}
-    monkeypatch.setattr(step, "list_variants", lambda: variants)
-    (slowest,), rows, lost = step.measure_variants(0.0, None)
-    assert slowest.what.endswith("the slowest, dynamic")
-    assert [(row["routing"], row["over dynamic"]) for row in rows] == [("dynamic", 1.0)]
-    assert list(lost) == ["em"]
+    def refuse(*_: Any, **options: Any) -> Routed:
+        raise RuntimeError("out of shared memory")
+
+    monkeypatch.setitem(dynamic.IMPLS, "triton", refuse)
+    report = measure_parity(monkeypatch, ["triton", "fast"])
+    assert [row["case"] for row in report.rows] == ["fast", "fast"]
+    assert report.measured[0].what == "triton, float64: RuntimeError: out of shared memory"
+    assert report.measured[0].verdict == "MISSED"
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_every_routing_is_compared_by_the_implementation_of_its_file(
+    gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "is_gpu", lambda: gpu)
+    files = (package_files.find_folder("conf") / "routing").glob("*.yaml")
+    variants = [f"capsnet_tiny, {path.stem}" for path in files]
+    for precision in ("float64", "float32"):
+        compared = training.list_compared(precision)
+        assert {*variants, "matrix_capsnet", "cnn_small", "capsnet by fast"} <= compared.keys()
+    assert ("capsnet by triton" in training.list_compared("bf16-mixed")) == gpu

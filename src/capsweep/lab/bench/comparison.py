@@ -1,5 +1,5 @@
-"""What makes numbers of candidates honest: they compute the same, they are timed in turns, and each
-has a process of its own where memory matters.
+"""What makes numbers of candidates honest: each has a process of its own, they compute the same
+there, and they are timed in turns.
 
 The error of a tensor is its largest difference from the reference, in units of the reference's
 largest number. Candidates are timed A B A B, so that whatever else the machine does slows them all.
@@ -10,75 +10,109 @@ all that it ever did: candidates that shared one could not be told apart.
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import ExitStack
+from dataclasses import dataclass
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from capsweep.lab import bench
+from capsweep.lab.bench import BenchReport
 from capsweep.training import devices
+from capsweep.training.graphs import CHECKED
 
-Results = Mapping[str, Tensor]
+Results = Mapping[str, Any]  # tensors, or arrays that came from another process
 Seconds = dict[str, list[float]]
-Answer = TypeVar("Answer")
-BASELINES = ("textbook", "bmm", "before", "direct")  # what tables compare with
-LONGEST = 120  # characters of what an exception says
+BASELINES = ("textbook", "bmm", "fast", "before", "direct", "dynamic")  # what tables compare with
 PAUSE = 0.03  # seconds; threads of OpenMP wait busily for 10 ms after they have computed
+GPU_REPEATS = 10  # calls timed as one, since the clock errs
 
 
-class CandidateError(RuntimeError):
-    """What is wrong with a candidate; the message alone says it."""
+@dataclass(frozen=True)
+class Candidate:
+    """Describes what is measured in a process of its own, to which all of this is sent.
+
+    Attributes:
+        prepare: returns there what is timed when it is called, and whose `compute_results` must
+            give what the reference gives.
+        expected: returns the results of the reference, here.
+        tolerance: the error that its results may have.
+        keeps_memory: whether its process keeps freed memory, as that of a cell on a processor.
+    """
+
+    prepare: Callable[[], Any]
+    expected: Callable[[], Results]
+    tolerance: float
+    keeps_memory: bool = False
 
 
-def describe_error(error: Exception) -> str:
-    """Return what an exception says, in one line."""
-    text = " ".join(str(error).split())[:LONGEST]
-    return text if isinstance(error, CandidateError) else f"{type(error).__name__}: {text}"
+def compare(
+    report: BenchReport,
+    case: str,
+    images: int,
+    candidates: Mapping[str, Candidate],
+    budget: float,
+    threads: int = bench.THREADS,
+) -> None:
+    """Add a row for each candidate that computes what its reference does, and why others do not.
+
+    case, images: of the rows; images of one call. budget: the least seconds of the rounds. threads:
+    of each process. In the rows, `peak MB` is the largest memory, resident in the process or
+    reserved on a GPU, and `extra MB` by how much it grew in calls after the first ones.
+    """
+    errors: dict[str, float] = {}
+    with ExitStack() as stack, devices.using_threads(bench.THREADS):
+        spawn = multiprocessing.get_context("spawn")
+        pools = {n: stack.enter_context(ProcessPoolExecutor(1, spawn)) for n in candidates}
+        answers = {n: pools[n].submit(_begin, each, threads) for n, each in candidates.items()}
+        for name, each in candidates.items():
+            with report.catching(f"{case}, {name}, B = {images}"):
+                error = check_parity(each.expected(), answers[name].result(), each.tolerance)
+                pools[name].submit(_warm_up).result()
+                errors[name] = error
+        calls = {name: lambda pool=pools[name]: pool.submit(_time).result() for name in errors}
+        seconds = time_in_turns(calls, budget)
+        memory = {name: pools[name].submit(_read_memory).result() for name in errors}
+    for name, error in errors.items():
+        typical, (peak, extra) = median(seconds[name]), memory[name]
+        row = {"case": case, "B": images, "candidate": name}
+        row |= {"ms": typical * 1e3, "images/s": images / typical}
+        row |= {f"over {b}": median_ratio(seconds, b, name) for b in BASELINES if b in seconds}
+        row |= {"peak MB": peak / 1e6, "extra MB": extra / 1e6, "error": error}
+        report.rows.append(row)
 
 
-def find_faults(attempts: Mapping[str, Callable[[], object]]) -> dict[str, str]:
-    """Try each candidate; return the causes of those that raise."""
-    faults = {}
-    for name, attempt in attempts.items():
-        try:
-            attempt()
-        except Exception as error:  # whatever it is, the other candidates are tried
-            faults[name] = describe_error(error)
-    return faults
+def check_parity(expected: Results, results: Results, tolerance: float) -> float:
+    """Return the largest error of results. Raises ValueError where it is above a tolerance."""
+    name, error = find_largest_error(expected, results)
+    if error > tolerance:
+        raise ValueError(f"{name} differs by {error:.1e}, at most {tolerance:.0e} is allowed")
+    return error
 
 
-def check_parity(expected: Results, results: Results, tolerance: float) -> None:
-    """Raise CandidateError unless results are those of the reference, within a tolerance."""
-    if expected.keys() != results.keys():
-        raise CandidateError(f"gives {sorted(results)}, not {sorted(expected)}")
-    errors = {name: relative_error(tensor, results[name]) for name, tensor in expected.items()}
-    faults = [
-        f"{name} differs by {error:.1e}, at most {tolerance:.0e} is allowed"
-        for name, error in errors.items()
-        if not error <= tolerance
-    ]
-    if faults:
-        raise CandidateError("; ".join(faults))
+def find_largest_error(expected: Results, results: Results) -> tuple[str, float]:
+    """Return the tensor with the largest error, and the error; infinite where it is no number.
+
+    Raises KeyError for a tensor that is missing, and ValueError for one of another shape.
+    """
+    errors = {name: _find_error(tensor, results[name]) for name, tensor in expected.items()}
+    largest = max(errors, key=lambda name: errors[name])
+    return largest, errors[largest]
 
 
-def relative_error(expected: Tensor, actual: Tensor) -> float:
-    """Return the error of a tensor: infinite for another shape; NaN stays NaN, and is no parity."""
-    if expected.shape != actual.shape:
-        return math.inf
-    expected, actual = expected.detach().double(), actual.detach().double()
-    largest = expected.abs().max().item()
-    difference = (expected - actual).abs().max().item()
-    return difference / largest if largest > 0 else difference
+def _find_error(expected: Any, actual: Any) -> float:
+    wanted, given = (torch.as_tensor(each).detach().double().cpu() for each in (expected, actual))
+    if wanted.shape != given.shape:
+        raise ValueError(f"has the shape {list(given.shape)}, not {list(wanted.shape)}")
+    difference = (wanted - given).abs().nan_to_num(math.inf).max().item()
+    return difference / (wanted.abs().max().item() or 1.0)
 
 
 def time_in_turns(
-    candidates: Mapping[str, Callable[[], float]], budget: float = 4.0, least: int = 5
+    candidates: Mapping[str, Callable[[], float]], budget: float, least: int = 5
 ) -> Seconds:
     """Return the seconds that each candidate says, one call of each in every round.
 
@@ -96,112 +130,45 @@ def time_in_turns(
     return seconds
 
 
-def median_ratio(seconds: Seconds, slow: str, fast: str) -> float | None:
+def median_ratio(seconds: Seconds, slow: str, fast: str) -> float:
     """Return how many times longer `slow` takes: the median over rounds, in each of which both ran
-    at almost the same moment. None where one of them was not timed.
+    at almost the same moment.
     """
-    if not {slow, fast} <= seconds.keys():
-        return None
     return median(a / b for a, b in zip(seconds[slow], seconds[fast], strict=True))
 
 
-def make_row(seconds: Seconds, name: str, images: int) -> dict[str, Any]:
-    """Return the columns of a candidate in a table of timings, but for its memory."""
-    typical = median(seconds[name])
-    ratios = {f"over {b}": median_ratio(seconds, b, name) for b in BASELINES if b in seconds}
-    return {"candidate": name, "ms": typical * 1e3, "images/s": images / typical, **ratios}
+_prepared: list[Any] = []  # in a candidate's process: what is timed, and the memory before
 
 
-class Worker:
-    """A call in a process of its own, made there by `prepare(*arguments)`; the process computes
-    only while it is asked.
-
-    Attributes:
-        peak: the largest number of bytes so far, resident in the process, or reserved on a GPU.
-    """
-
-    def __init__(self, prepare: Callable[..., Any], *arguments: Any) -> None:
-        self.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-        self.prepared = self.pool.submit(_prepare, prepare, arguments)
-        self.peak = 0
-
-    def __call__(self, repeats: int = 1) -> float:
-        """Return the seconds of one call, the mean of so many, as the process measures them."""
-        seconds, self.peak = self.ask(partial(_time_call, repeats))
-        return seconds
-
-    def ask(self, question: Callable[[Any], Answer]) -> Answer:
-        """Return what `question`, a function of a module, answers there when given the call.
-
-        Raises CandidateError with the cause where it fails there.
-        """
-        return self.start(question)()
-
-    def start(self, question: Callable[[Any], Answer]) -> Callable[[], Answer]:
-        """Ask, and return what waits for the answer."""
-
-        def wait() -> Any:
-            try:
-                self.prepared.result()
-                return asked.result()
-            except Exception as error:  # a worker raises whatever its candidate does
-                raise _explain(error) from error
-
-        try:
-            asked = self.pool.submit(_answer, question)
-        except BrokenProcessPool as error:
-            raise _explain(error) from error
-        return wait
+def _begin(candidate: Candidate, threads: int) -> Results:
+    """Return the results, as arrays."""
+    torch.set_num_threads(threads)
+    if candidate.keeps_memory and not bench.is_gpu():
+        devices.keep_freed_memory()
+    _prepared.append(candidate.prepare())
+    results = _prepared[0].compute_results()
+    return {name: tensor.detach().double().cpu().numpy() for name, tensor in results.items()}
 
 
-@contextmanager
-def start_workers(prepared: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Worker]]:
-    """Start a process for each candidate, `prepare` and its arguments; they end here, always."""
-    with ExitStack() as stack:
-        workers = {name: Worker(*each) for name, each in prepared.items()}
-        for worker in workers.values():
-            stack.enter_context(worker.pool)
-        yield workers
-
-
-def measure_extra_memory(prepare: Callable[..., Any], *arguments: Any) -> int:
-    """Return by how many bytes a fresh process grows at the peak of a call.
-
-    `prepare` returns the call for these arguments. On a GPU what is allocated there counts.
-    """
-    with start_workers({"call": (prepare, *arguments)}) as workers:
-        return workers["call"].ask(_measure_growth)
-
-
-def _explain(error: Exception) -> CandidateError:
-    is_lost = isinstance(error, BrokenProcessPool)
-    return CandidateError("its process ended, see above" if is_lost else describe_error(error))
-
-
-_calls: list[Any] = []  # that of this process, where it is a worker's
-
-
-def _prepare(prepare: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    torch.set_num_threads(bench.THREADS)
-    _calls.append(prepare(*arguments))
-
-
-def _answer(question: Callable[[Any], Answer]) -> Answer:
-    return question(_calls[0])
-
-
-def _time_call(repeats: int, call: Callable[[], object]) -> tuple[float, int]:
-    time.sleep(PAUSE)
-    seconds = bench.time_call(lambda: [call() for _ in range(repeats)]) / repeats
-    return seconds, devices.read_memory_peak()["gpu" if bench.is_gpu() else "process"] or 0
-
-
-def _measure_growth(call: Callable[[], object]) -> int:
+def _warm_up() -> None:
+    """Make all that is made once, captured steps, too; peaks of memory begin then."""
+    for _ in range(1 + CHECKED):
+        _prepared[0]()
     devices.start_memory_peak()
-    if bench.is_gpu():  # what is reserved grows by blocks, which would hide how much was needed
-        before = torch.cuda.memory_allocated()
-        bench.time_call(call)
-        return torch.cuda.max_memory_allocated() - before
-    before = devices.read_resident() or 0
-    bench.time_call(call)
-    return max(0, (devices.read_memory_peak()["process"] or 0) - before)
+    _prepared.append(_read_peak())
+
+
+def _time() -> float:
+    """Return the seconds of one call."""
+    time.sleep(PAUSE)
+    repeats = GPU_REPEATS if bench.is_gpu() else 1
+    return bench.time_call(lambda: [_prepared[0]() for _ in range(repeats)]) / repeats
+
+
+def _read_memory() -> tuple[int, int]:
+    """Return the peak of all timed calls in bytes, and by how much they grew to it."""
+    return _read_peak(), _read_peak() - _prepared[1]
+
+
+def _read_peak() -> int:
+    return devices.read_memory_peak()["gpu" if bench.is_gpu() else "process"] or 0

@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import commands
 import numpy as np
 import torch
-import warm_processes
 from torch import Tensor
 
 from capsweep.config import compose, places
@@ -63,7 +63,7 @@ def train(cell: Cell, hooks: RunHooks | None = None, **options: Any) -> dict[str
 
 def kill_at(cell: Cell, when: str, epoch: int) -> None:
     """Run a cell in a process that ends itself at an epoch, see `KILLED`."""
-    process = warm_processes.run(["-c", KILLED, cell.to_json(), when, str(epoch)])
+    process = commands.run(["-c", KILLED, cell.to_json(), when, str(epoch)])
     assert process.returncode == -signal.SIGKILL
 
 

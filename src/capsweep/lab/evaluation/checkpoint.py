@@ -91,11 +91,9 @@ class TrainedCell:
 
     def check_places(self, places: Sequence[int]) -> None:
         """Raise UserError naming `--examples` unless all are places of the test set."""
-        if max(places) >= len(self.test):
-            raise UserError(
-                f"--examples: {self.name} has the test images 0..{len(self.test) - 1}, got "
-                f"{max(places)}"
-            )
+        last, place = len(self.test) - 1, max(places)
+        if place > last:
+            raise UserError(f"--examples: {self.name} has the test images 0..{last}, got {place}")
 
     def verify(self, examples: int | None = None) -> Retest:
         """Test the network again, once and for all that is asked of it.

@@ -118,11 +118,9 @@ class Children:
     def _combine(self, value_BE: Tensor, how: str) -> Tensor:
         """Return the sum, or the largest, over what one distribution is divided among [B, G]."""
         distribution_E, count = self.distributions
-        zeros_BG, index_BE = (
-            value_BE.new_zeros(len(value_BE), count),
-            distribution_E.expand_as(value_BE),
-        )
-        return zeros_BG.scatter_reduce(1, index_BE, value_BE, how, include_self=False)
+        empty_BG = value_BE.new_zeros(len(value_BE), count)
+        index_BE = distribution_E.expand_as(value_BE)
+        return empty_BG.scatter_reduce(1, index_BE, value_BE, how, include_self=False)
 
 
 def find_children(layer: Any, shape: Sequence[int]) -> Children:

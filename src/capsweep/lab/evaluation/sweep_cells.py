@@ -28,9 +28,8 @@ from capsweep.sweep.expand import Point
 
 Value = TypeVar("Value")
 Content: TypeAlias = dict[str, Any]  # of a file in the evals/ of a cell
-EvaluateNetwork: TypeAlias = Callable[[TrainedCell], Iterable[tuple[str, Content]]]  # files
-
-
+# Gives names and contents of files.
+EvaluateNetwork: TypeAlias = Callable[[TrainedCell], Iterable[tuple[str, Content]]]
 Evaluated: TypeAlias = list[tuple[CellGroup, list[Value]]]
 Line: TypeAlias = tuple[CellGroup, Sequence[str]]  # of a table, without the coordinates
 

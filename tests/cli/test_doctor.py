@@ -61,8 +61,8 @@ def test_a_wrong_setting_is_a_fault_with_its_cure_beside_the_other_findings(
 
 
 def test_a_second_lightning_is_a_fault_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    version = doctor._version_of
-    monkeypatch.setattr(doctor, "_version_of", lambda n: "2.6" if n == "lightning" else version(n))
+    version = doctor.find_version
+    monkeypatch.setattr(doctor, "find_version", lambda n: "2.6" if n == "lightning" else version(n))
     (cure,) = cures_of(doctor.check_packages())
     assert "pip uninstall lightning" in cure
 
@@ -70,8 +70,8 @@ def test_a_second_lightning_is_a_fault_with_its_cure(monkeypatch: pytest.MonkeyP
 def test_without_torch_the_doctor_says_that_it_is_absent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    version = doctor._version_of
-    monkeypatch.setattr(doctor, "_version_of", lambda n: None if n == "torch" else version(n))
+    version = doctor.find_version
+    monkeypatch.setattr(doctor, "find_version", lambda n: None if n == "torch" else version(n))
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setenv("STORAGE", str(tmp_path))
     assert cli.main(["doctor"]) == 1

@@ -69,6 +69,7 @@ def test_a_sweep_that_cannot_run_here_is_refused_before_it_starts(
         ("plan STORAGE=a${seed}", "places.storage may not contain ${"),
         (f"plan STORAGE={LONG}", "no folder has such a name"),
         ("plan LEDGER=/dev/null", "places.ledger=/dev/null: /dev/null is no folder"),
+        ("sweep EXECUTOR=array", "EXECUTOR=array and SHARD=i/n belong together"),
         ("train hydra/launcher=basic", "Hydra's own settings are fixed"),
         ("train -m seed=1,2", "use capsweep sweep"),
         ("train --resolve", "add that"),

@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
+import reported_cells
 import yaml
 
 from capsweep import cli
-from capsweep.ledger.ledger import folder_of
-from capsweep.sweep import choices, expand, spec, trials
+from capsweep.sweep import choices, expand, spec
 
 SEARCH = """\
 question: Which rate?
@@ -27,12 +27,8 @@ def finished(storage: Path) -> Path:
     sweep = choices.load_sweep("ablation", {"ROUTING": "3"})
     points = expand.expand_sweep(sweep)
     for number, point in enumerate(points):
-        path = storage / "ledger" / folder_of(point.cell.signature)
-        path.mkdir(parents=True)
-        metrics = {"test/error": number / 100, "test/loss": number / 10}
-        (path / "config.yaml").write_text(yaml.safe_dump(dict(point.cell.science)))
-        (path / "result.json").write_text(json.dumps({"metrics": metrics}))
-    last = storage / "ledger" / folder_of(points[-1].cell.signature)
+        last = reported_cells.finish(storage / "ledger", point, number / 100)
+        (last / "config.yaml").write_text(yaml.safe_dump(dict(point.cell.science)))
     (last / "result.json").unlink()
     (last / "error.txt").write_text("OutOfMemoryError: 3 GiB too much\n")
     return storage
@@ -147,12 +143,10 @@ def test_a_search_writes_what_a_sweep_writes(
     assert "error: rates is a search: " in capsys.readouterr().err
     assert cli.main(words) == 0
     assert "rates: no cell is finished; " in capsys.readouterr().out
-    for number, point in enumerate(trials.check_search(choices.load_sweep(str(file)))):
-        path = storage / "ledger" / folder_of(point.cell.signature)
-        path.mkdir(parents=True)
-        made = {"overrides": list(point.cell.overrides), "started": "2026-01-01T00:00:00+00:00"}
-        (path / "provenance.json").write_text(json.dumps(made))
-        (path / "result.json").write_text(json.dumps({"metrics": {"val/error": number / 10}}))
+    for number, point in enumerate(expand.check_search(choices.load_sweep(str(file)))):
+        made = {**reported_cells.PROVENANCE, "overrides": list(point.cell.overrides)}
+        metrics = {"val/error": number / 10}
+        reported_cells.finish(storage / "ledger", point, 0.0, provenance=made, metrics=metrics)
     assert cli.main([*words, "--json"]) == 0
     fields = json.loads(capsys.readouterr().out)["fields"]
     names = ("arm", "optim.optimizer.lr", "mean", "best")

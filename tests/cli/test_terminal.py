@@ -1,7 +1,6 @@
 """What people see: a terminal gets what fits, a log gets everything, and no escape codes."""
 
 import fcntl
-import importlib
 import io
 import os
 import pty
@@ -13,7 +12,6 @@ import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -135,16 +133,3 @@ def test_a_report_is_in_files_before_it_is_on_the_screen(
     monkeypatch.setattr(terminal, "print_table", interrupt)
     assert cli.main(["report", "ablation", f"STORAGE={begun}"]) == program.INTERRUPTED
     assert (begun / "reports" / "ablation" / "index.html").exists()
-
-
-def test_a_sweep_says_what_it_does_before_it_imports(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(name: str) -> ModuleType:
-        if name.startswith("capsweep.cli."):
-            raise KeyboardInterrupt
-        return importlib.import_module(name)
-
-    monkeypatch.setattr(program, "importlib", SimpleNamespace(import_module=interrupt))
-    assert cli.main(["sweep", "ablation"]) == program.INTERRUPTED
-    assert capsys.readouterr().out == "ablation: composing its cells ...\n"

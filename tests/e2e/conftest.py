@@ -1,12 +1,11 @@
 """Small sweeps and the real command."""
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import commands
 import pytest
-import warm_processes
 
 SMALL = """\
 question: Does the small sweep work?
@@ -41,12 +40,6 @@ def capsweep(clean_environment: dict[str, str]) -> Capsweep:
     """Runs `capsweep ARGUMENTS` in a process of its own."""
 
     def run_command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        whole = {**clean_environment, **environment}
-        words = ["-m", "capsweep", *arguments]
-        if arguments[0] != "sweep" or "local" in arguments:
-            return warm_processes.run(words, env=whole)
-        return subprocess.run(
-            [sys.executable, *words], env=whole, capture_output=True, text=True, timeout=240
-        )
+        return commands.run(["-m", "capsweep", *arguments], {**clean_environment, **environment})
 
     return run_command

@@ -54,14 +54,3 @@ def test_every_cell_is_a_wandb_run_found_by_its_signature_and_ablation_keys(
     weights = sorted(config["loss.reconstruction.weight"] for config in capsnets)
     assert weights == [0.0, 0.0, 0.0005, 0.0005]
     assert {config["routing.num_iters"] for config in capsnets} == {3}
-
-
-def test_the_same_command_runs_nothing_and_prints_the_same_table(
-    capsweep: Capsweep, swept: subprocess.CompletedProcess[str], small_sweep: Path, storage: Path
-) -> None:
-    report = storage / "reports" / "small-ROUTING=3" / "table.md"
-    before = report.read_text()
-    again = capsweep("sweep", str(small_sweep), "ROUTING=3", f"STORAGE={storage}")
-    assert again.returncode == 0
-    assert "nothing to run: every cell is finished" in again.stdout
-    assert report.read_text() == before

@@ -107,19 +107,6 @@ def test_a_budget_starts_only_what_ends_in_time_and_says_so(
 
 
 @pytest.mark.slow
-def test_the_jobs_of_an_array_share_the_work(
-    small_sweep: Path, storage: Path, capsys: Capture
-) -> None:
-    for part in ("1/3", "2/3"):
-        assert call_sweep(small_sweep, storage, "EXECUTOR=array", f"SHARD={part}") == 0
-    assert 0 < len(read_times(storage)) < 10
-    assert call_sweep(small_sweep, storage, "EXECUTOR=array", "SHARD=3/3") == 0
-    assert len(read_times(storage)) == 10
-    assert call_sweep(small_sweep, storage, "EXECUTOR=array") == 2
-    assert "EXECUTOR=array and SHARD=i/n belong together" in capsys.readouterr().err
-
-
-@pytest.mark.slow
 def test_a_result_of_other_code_is_renewed_when_asked_and_stands_until_then(
     small_sweep: Path, storage: Path, capsys: Capture
 ) -> None:

@@ -18,7 +18,6 @@ import commands
 import numpy as np
 import processes
 import pytest
-import warm_processes
 from commands import Process
 
 SWEEP = """\
@@ -70,7 +69,7 @@ class Disturbed:
     def run(self, *more: str, status: int = 0) -> str:
         """What the sweep prints, on the local executor, until it ends with this status."""
         words = ["-m", "capsweep", *self.list_words("EXECUTOR=local", *more)]
-        ended = warm_processes.run(words, env=self.environment)
+        ended = commands.run(words, env=self.environment)
         output = ended.stdout + ended.stderr
         assert ended.returncode == status, output
         return output

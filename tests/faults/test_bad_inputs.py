@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from json_paths import list_paths
 
 from capsweep import cli
 from capsweep.config import compose
@@ -62,16 +63,9 @@ def damage_bytes(chance: Random, content: bytes) -> bytes:
     )
 
 
-def list_paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where every value of nested mappings and lists stands, the whole first."""
-    items = value.items() if isinstance(value, dict) else ()
-    items = enumerate(value) if isinstance(value, list) else items
-    return [path, *(inner for name, item in items for inner in list_paths(item, (*path, name)))]
-
-
 def replace_value(chance: Random, sweep: Any) -> tuple[Any, ...]:
     """Exchange one value for one of another type; where that stands."""
-    *above, last = path = chance.choice(list_paths(sweep)[1:])
+    *above, last = path = chance.choice(list(list_paths(sweep)))
     for name in above:
         sweep = sweep[name]
     sweep[last] = chance.choice([new for new in WRONG if type(new) is not type(sweep[last])])

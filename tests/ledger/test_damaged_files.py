@@ -145,7 +145,7 @@ def readers(whole: Path) -> Readers:
             listing.list_cells(ledger, ledger.list_signatures())
         ),
         "costs": lambda ledger: read_estimates(ledger, planned.entries),
-        "garbage": upkeep.find_garbage,
+        "garbage": lambda ledger: list(upkeep.find_garbage(ledger)),
         "ls": lambda ledger: listing.list_cells(ledger, ledger.list_signatures()),
         "verify": lambda ledger: [[*upkeep.find_faults(ledger, cell)] for cell in entries],
         "sync": list_unsynced,

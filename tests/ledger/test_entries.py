@@ -67,13 +67,13 @@ def test_garbage_is_what_nothing_depends_on(ledger: Ledger, finish) -> None:
     done, running = finish(ledger, "seed=1"), compose.cell(["seed=2"])
     for cell in (done, running):
         ledger.store.write(f"{folder_of(cell.signature)}/resume.ckpt", b"12345")
-    found = find_garbage(ledger)
+    found = list(find_garbage(ledger))
     # In an object store it may be that of a rerun, whose old result stands beside it.
     spent = [] if ledger.disk is None else [f"{folder_of(done.signature)}/resume.ckpt"]
     assert [item.name for item in found] == spent
     storage = ledger.store.root.removesuffix("/ledger")
     for flags, left in ((["--dry-run"], found), ([], [])):
         assert cli.main(["ledger", "gc", f"STORAGE={storage}", *flags]) == 0
-        assert find_garbage(ledger) == left
+        assert list(find_garbage(ledger)) == left
     assert ledger.store.read(f"{folder_of(running.signature)}/resume.ckpt") == b"12345"
     assert ledger.read_result(done.signature) is not None

@@ -108,7 +108,7 @@ def test_a_claim_of_another_machine_goes_when_no_beat_came_for_long(tmp_path: Pa
     path.write_text(
         '{"owner": {"host": "far", "machine": "m", "pid": 1, "started": "1"}, "beat": 3}'
     )
-    assert upkeep.find_garbage(Ledger(tmp_path)) == []
+    assert list(upkeep.find_garbage(Ledger(tmp_path))) == []
     old = time.time() - lease.SETTLED_SECONDS - 60
     os.utime(path, (old, old))
     (item,) = upkeep.find_garbage(Ledger(tmp_path))

@@ -15,7 +15,7 @@ from trained_cells import find_folder, train
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
-from capsweep.lab.evaluation.checkpoint import CellLoader, verify_predictions
+from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.ledger.ledger import Ledger
 from capsweep.model import convolution, large_kernels
 from capsweep.model.convolution import (
@@ -152,12 +152,12 @@ def test_on_a_gpu_a_cell_says_its_layout_and_is_tested_on_a_processor_too(
     here = places.resolve(cell.config["places"])
     for device in ("cuda", "cpu"):
         loader = CellLoader(Ledger(here.ledger), here.data, torch.device(device))
-        trained, predictions = loader.load_tested(cell.signature)
+        trained = loader.load(cell.signature)
         strides = trained.network.primary.conv.weight.stride()
         is_last = layout == "last" or device == "cpu"
         assert (strides[1] == 1) is is_last
         if device == "cuda" or precision == "32":
-            verify_predictions(trained, predictions)
+            trained.verify()
 
 
 @pytest.mark.parametrize("is_channels_last", [True, False])

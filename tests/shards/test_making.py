@@ -84,13 +84,19 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1000])
 
 
+def append_byte(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"x")  # which HDF5 does not look at
+
+
 def declare_any_size(path: Path) -> None:
     with h5py.File(path, "w") as file:
         for name in ("images", "labels"):
             file.create_dataset(name, (2**40, 2**10), "uint8", chunks=(1, 1))
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, flip_pixel, truncate, declare_any_size])
+@pytest.mark.parametrize(
+    "damage", [Path.unlink, flip_pixel, truncate, append_byte, declare_any_size]
+)
 def test_a_shard_that_is_not_whole_is_made_again(
     make: Make, folder: Path, damage: Callable[[Path], None], capsys: Capture
 ) -> None:

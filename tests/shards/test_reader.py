@@ -180,7 +180,7 @@ def test_index_first_then_shards_on_their_first_use(
     count = len(splits.train)
     assert np.array_equal(read_images(splits.train, count), read_images(here.train, count))
     assert store.count("GET", ".h5") == len(uploaded.shards_of("train"))
-    store.forget()
+    store.asked.clear()
     read_images(make_reader(uploaded).read(url).train, count)
     assert store.total == 0
 

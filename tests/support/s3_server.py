@@ -18,7 +18,6 @@ from xml.sax.saxutils import escape
 import http_servers
 
 DATE = "Sun, 01 Nov 2026 00:00:00 GMT"
-READING = ("GET", "HEAD")
 PAGE = 1000  # names in one answer of a listing
 ERRORS = {403: "AccessDenied", 404: "NoSuchKey", 503: "SlowDown"}
 
@@ -40,7 +39,6 @@ class S3Server:
         self.asked: Counter[tuple[str, str]] = Counter()
         self.disturb: Disturbance | None = None
         self.refuses: int | None = None  # a status that answers everything
-        self.readers: set[str] = set()  # access keys with which nothing can be written
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.lock = threading.Lock()
         self.port = 0
@@ -59,10 +57,6 @@ class S3Server:
     def total(self) -> int:
         """All requests until now."""
         return sum(self.asked.values())
-
-    def forget(self) -> None:
-        """Count from here on."""
-        self.asked.clear()
 
     def put(self, name: str, content: bytes) -> None:
         """An object, as somebody uploaded it before."""
@@ -89,20 +83,13 @@ class _Handler(http_servers.Handler):
         body = self.read_body()
         if "aws-chunked" in self.headers.get("Content-Encoding", ""):
             body = http_servers.read_chunks(io.BytesIO(body))
-        status = self._find_refusal()
-        if status is None:
+        status = self.store.refuses or (0 if self.headers.get("Authorization") else 403)
+        if not status:
             getattr(self, f"_answer_{kind.lower()}")(name, query, body)
         else:
             self._send_error(status)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer_request
-
-    def _find_refusal(self) -> int | None:
-        authorization = self.headers.get("Authorization", "")
-        reads = any(f"Credential={key}/" in authorization for key in self.store.readers)
-        if not authorization or (reads and self.command not in READING):
-            return self.store.refuses or 403
-        return self.store.refuses
 
     def _answer_get(self, name: str, *others: object) -> None:
         """An object or a part of it."""

@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import commands
 import numpy as np
 import torch
-import warm_processes
 from torch import Tensor
 
 from capsweep.config import compose, places
@@ -18,7 +18,7 @@ from capsweep.data.batches import DeviceSplit
 from capsweep.data.images import prepare_splits
 from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
 from capsweep.lab.evaluation.traces import RoutedCell, find_routed
-from capsweep.ledger.ledger import Ledger, folder_of, load_predictions
+from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.training import RunHooks, build
 from capsweep.training.run import Job, run
 
@@ -52,6 +52,7 @@ def keep_and_kill(self, trainer):
 EpochRecorder.keep_checkpoint = keep_and_kill
 run(Job(cell))
 """
+NOT_TESTED = np.zeros((0, 10)), np.zeros(0)  # predictions
 Outputs = tuple[dict[str, Tensor], dict[str, np.ndarray]]
 
 
@@ -62,7 +63,7 @@ def train(cell: Cell, hooks: RunHooks | None = None, **options: Any) -> dict[str
 
 def kill_at(cell: Cell, when: str, epoch: int) -> None:
     """Run a cell in a process that ends itself at an epoch, see `KILLED`."""
-    process = warm_processes.run(["-c", KILLED, cell.to_json(), when, str(epoch)])
+    process = commands.run(["-c", KILLED, cell.to_json(), when, str(epoch)])
     assert process.returncode == -signal.SIGKILL
 
 
@@ -108,10 +109,9 @@ def forget_digests(result: Path, metrics: Mapping[str, float] | None = None) -> 
     result.write_text(json.dumps(plain))
 
 
-def trained(cell: Cell) -> tuple[TrainedCell, tuple[np.ndarray, np.ndarray]]:
-    """Run it and load it again: the network, and the scores and labels that the test stored."""
-    loader = finish(cell)
-    return loader.load(cell.signature), load_predictions(loader.ledger, cell.signature)
+def trained(cell: Cell) -> TrainedCell:
+    """Run it and load it again."""
+    return finish(cell).load(cell.signature)
 
 
 @cache
@@ -131,4 +131,6 @@ def make_routed(
     config = compose.cell(overrides).config
     torch.manual_seed(0)
     network = build.build_network(config).eval().requires_grad_(False)
-    return find_routed(TrainedCell("cell", config, network, load_digits()), examples, iterations)
+    return find_routed(
+        TrainedCell("cell", config, network, load_digits(), NOT_TESTED), examples, iterations
+    )

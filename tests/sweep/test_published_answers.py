@@ -14,7 +14,7 @@ from capsweep.ledger import transfer
 from capsweep.ledger.ledger import Ledger
 from capsweep.report.publish import ARCHIVES, COMMAND, publish_answer
 from capsweep.report.table import build_table
-from capsweep.sweep import choices, expand, trials
+from capsweep.sweep import choices, expand
 
 SWEEPS = package_files.find_folder("sweeps")
 ANSWERS = sorted(path.stem for path in SWEEPS.glob("*.md") if path.stem != "README")
@@ -49,7 +49,7 @@ def test_a_page_is_published_again_from_the_cells_beside_it(name: str, tmp_path:
         assert "places." not in " ".join(ledger.read_provenance(signature)["overrides"])
     parsed = program.parse_arguments(["report", *read_choices(page), f"STORAGE={tmp_path}"])
     sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
-    answer = build_table(sweep, expand.set_accuracies(sweep, trials.list_points(sweep)), ledger)
+    answer = build_table(sweep, expand.set_accuracies(sweep, expand.list_points(sweep)), ledger)
     for suffix in (".yaml", ".md"):
         shutil.copy((SWEEPS / name).with_suffix(suffix), tmp_path)
     there = replace(sweep, path=tmp_path / f"{name}.yaml")

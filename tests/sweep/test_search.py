@@ -94,7 +94,7 @@ def test_every_value_is_checked_before_a_trial_starts(
 ) -> None:
     text = write_space(space).replace("experiment=digits", base)
     with pytest.raises(ConfigError, match=message):
-        trials.check_search(write_search(tmp_path, text))
+        expand.check_search(write_search(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_a_plan_names_candidates_arms_trials_left_and_what_they_take(
     tmp_path: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep = write_search(tmp_path, SEARCH[: SEARCH.index("arms")] + TWO_ARMS)
-    first = trials.check_search(sweep)[0]
+    first = expand.check_search(sweep)[0]
     timed = {"seconds": {"fit": 30, "total": 36}, "steps": 10, "shape": first.cell.shape}
     science = {"metrics": {"val/error": 0.5}, "parameters": 1, "epochs": 1, **timed}
     write_cell(ledger, Job(first.cell, labels_of(first.cell)), **{"result.json": science})

@@ -14,7 +14,7 @@ from trained_cells import find_folder, read_outputs, train
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.errors import DataError, UserError
-from capsweep.lab.evaluation.checkpoint import CellLoader, verify_predictions
+from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.ledger.ledger import Ledger
 from capsweep.shards import manifest
 from capsweep.shards.manifest import Manifest, Origin, hash_declared
@@ -79,8 +79,7 @@ def test_a_finished_cell_is_asked_again_without_its_training_shards(
     here = places.resolve(cell.config["places"])
     loader = CellLoader(Ledger(here.ledger), here.data, torch.device("cpu"))
     asked = loader.load(cell.signature)
-    stored = read_outputs(cell)[1]
-    clean = verify_predictions(asked, (stored["scores"], stored["labels"]))
+    clean = asked.verify()
     assert clean.wrong / clean.examples == pytest.approx(result["metrics"]["test/error"])
     assert asked.test.evaluation_batch(slice(3, 5)).targets_BLCHW.shape == (2, 2, 1, 36, 36)
 

@@ -51,7 +51,7 @@ def test_the_full_capsnet_on_mnist_has_the_papers_numbers() -> None:
 
 
 def test_sizes_that_do_not_fit_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"model\.conv\.kernel and model\.primary\.kernel"):
+    with pytest.raises(ConfigError, match=r"model\.primary\.kernel=9 does not fit"):
         layers_of("model=capsnet", "model.conv.kernel=25")
 
 

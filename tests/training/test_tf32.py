@@ -13,7 +13,7 @@ from capsweep import cli
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError
-from capsweep.lab.evaluation.checkpoint import CellLoader, verify_predictions
+from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.ledger.ledger import Ledger
 from capsweep.model.routing.vote_products import VoteMoments, VoteProducts, apply_to_votes
 from capsweep.training import devices
@@ -99,12 +99,12 @@ def test_its_evaluation_elsewhere_is_in_float32_and_says_so(
     capsys.readouterr()
     here = places.resolve(rounded.config["places"])
     loader = CellLoader(Ledger(here.ledger), here.data, torch.device("cpu"))
-    (first, stored), (second, _) = (loader.load_tested(c.signature) for c in (rounded, exact))
+    first, second = (loader.load(c.signature) for c in (rounded, exact))
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
         f"{rounded.signature}: trained with precision=tf32, evaluated in float32 on cpu"
     )
-    assert verify_predictions(first, stored).ties == 0
+    assert first.verify().ties == 0
     for cell, is_rounded in ((first, True), (second, False), (first, True)):  # in turns
         cell.predict_scores(1)
         assert read_flags() == (is_rounded,) * 2
@@ -188,4 +188,4 @@ def test_on_a_gpu_such_a_cell_trains_and_says_again_what_it_said(
     assert provenance["implementations"]["tf32"]
     here = places.resolve(cell.config["places"])
     loader = CellLoader(Ledger(here.ledger), here.data, torch.device("cuda"))
-    assert verify_predictions(*loader.load_tested(cell.signature)).ties <= 1
+    assert loader.load(cell.signature).verify().ties <= 1

@@ -1,7 +1,6 @@
 """`capsweep doctor`: versions and places, and what to do about each fault."""
 
 import argparse
-import importlib.metadata
 import os
 import platform
 import shutil
@@ -15,6 +14,7 @@ from capsweep.config.words import BY_NAME
 from capsweep.errors import ConfigError, UserError
 from capsweep.storage.stores import open_store, prove_writable
 from capsweep.tracking import mode as wandb_mode
+from capsweep.training.provenance import find_version
 
 PACKAGES = {  # what to do where one is absent
     **dict.fromkeys(("torch", "torchvision", "pytorch-lightning"), "run make setup"),
@@ -47,20 +47,13 @@ def run_doctor(parsed: argparse.Namespace) -> int:
     return int(any(finding.cure and finding.fatal for finding in findings))
 
 
-def _version_of(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def check_packages() -> Iterator[Finding]:
     """Check Python, and the packages that training needs."""
     yield Finding("python", platform.python_version())
     for name, cure in PACKAGES.items():
-        version = _version_of(name)
+        version = find_version(name)
         yield Finding(name, version or "is absent", None if version else cure, name != "ray")
-    if other := _version_of("lightning"):
+    if other := find_version("lightning"):
         cure = "pip uninstall lightning: Ray's integration prefers it, and two do not mix"
         yield Finding("lightning", f"the package lightning {other} is installed too", cure)
 
@@ -98,7 +91,7 @@ def check_places(parsed: argparse.Namespace) -> Iterator[Finding]:
 
 def check_devices() -> Iterator[Finding]:
     """Check GPUs, and one that torch does not see."""
-    if _version_of("torch") is None:
+    if find_version("torch") is None:
         return
     import torch
 
@@ -111,7 +104,7 @@ def check_devices() -> Iterator[Finding]:
 
 def check_wandb() -> Iterator[Finding]:
     """Find whether runs of W&B would be online."""
-    if _version_of("wandb"):
+    if find_version("wandb"):
         try:
             yield Finding("wandb", wandb_mode.decide_mode(compose.cell([]).config)[1])
         except ConfigError as error:

@@ -220,7 +220,7 @@ def run_release(parsed: argparse.Namespace) -> None:
 def run_gc(parsed: argparse.Namespace) -> None:
     """Remove leftovers, or say what they are."""
     ledger = open_ledger(parsed)
-    items = upkeep.find_garbage(ledger, places.folder_of(find_storage(parsed)))
+    items = list(upkeep.find_garbage(ledger, places.folder_of(find_storage(parsed))))
     for item in items:
         print(f"{item.name}: {item.why} ({item.size:,} bytes)")
         if not parsed.dry_run:

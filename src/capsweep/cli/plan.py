@@ -20,7 +20,7 @@ NOTE = "FLOPs and votes per image. FLOPs: of matrix products and convolutions of
 def run_plan(parsed: argparse.Namespace) -> None:
     """Print the plan as a table, or for programs."""
     sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
-    points = expand.set_accuracies(sweep, trials.list_points(sweep))
+    points = expand.set_accuracies(sweep, expand.list_points(sweep))
     node_places = places.resolve(points[0].cell.config["places"])
     ledger = Ledger(node_places.ledger)
     planned = plan.make_plan(points, ledger)

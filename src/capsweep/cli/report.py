@@ -43,7 +43,7 @@ def run_report(parsed: argparse.Namespace) -> int:
     if sweep.search is not None and parsed.publish:
         cure = "its table supports no claim; leave out --publish"
         raise UserError(f"{sweep.name} is a search: {cure}")
-    points = trials.list_points(sweep)
+    points = expand.list_points(sweep)
     places.prepare(places.resolve(points[0].cell.config["places"]))
     report = _make_report(sweep, points)
     is_written = _write_and_print(report, console, parsed.json)

@@ -13,7 +13,7 @@ from capsweep.config import compose, places
 from capsweep.config.words import split_words
 from capsweep.errors import ConfigError, UserError
 from capsweep.runtime import terminal
-from capsweep.sweep import choices, drive, estimates, more_seeds, trials
+from capsweep.sweep import choices, drive, estimates, expand, more_seeds
 from capsweep.sweep.drive import RunOptions
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -62,7 +62,7 @@ def _load(parsed: argparse.Namespace) -> tuple[Sweep, list[Point], Mapping[str, 
     The points of a search are those that it is checked by.
     """
     sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides, parsed.here)
-    points = trials.list_points(sweep)
+    points = expand.list_points(sweep)
     return sweep, points, points[0].cell.config
 
 

@@ -39,14 +39,9 @@ def check_targets(config: Mapping[str, Any]) -> None:
     nothing.
     """
     for key, target in find_targets(config):
-        check_target(key, target)
-
-
-def check_target(key: str, target: object) -> None:
-    """As `check_targets`, of one."""
-    if not (isinstance(target, str) and target.startswith(TARGETS)):
-        allowed = ", ".join(TARGETS)
-        raise ConfigError(f"{key}: {target!r} may not be called; have {allowed}")
+        if not (isinstance(target, str) and target.startswith(TARGETS)):
+            allowed = ", ".join(TARGETS)
+            raise ConfigError(f"{key}: {target!r} may not be called; have {allowed}")
 
 
 def find_targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -166,8 +166,7 @@ class AffnistTest:
     """affNIST (Tieleman 2013): MNIST's test digits under affine transformations, from `test.mat` or
     `test_batches/1.mat ...`; Sabour et al. 2017 train on MNIST placed on the same 40x40 canvas.
 
-    `image` is [1600, N], a digit a column, read rows first (pixel 40 y + x), as public programs do;
-    `tests/data/test_matlab_files.py` proves the order where the file is.
+    `image` is [1600, N], a digit a column, read rows first (pixel 40 y + x), as public programs do.
 
     sha256: the fingerprint; `test` of test.mat, `test_batches` of the numbered files one after the
     other (`cat {1..32}.mat | sha256sum`), or the text `unknown`. folders: where to look below the

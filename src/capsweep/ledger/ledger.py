@@ -189,10 +189,8 @@ class Ledger:
         """Return the science configuration that a cell was started with. Raises DamageError, also
         for the configuration of another cell. result: as in `read`.
         """
-        if (content := self.read(signature, CONFIG, result)) is None:
-            return None
-        where = f"{self.locate_files(signature, result)}/{CONFIG}"
-        return stored_files.read_science(content, where, signature)
+        content, where = self._read_located(signature, CONFIG, result)
+        return None if content is None else stored_files.read_science(content, where, signature)
 
     def read_provenance(
         self, signature: str, result: Mapping[str, Any] | None = None
@@ -200,11 +198,15 @@ class Ledger:
         """Return where a cell's numbers come from; empty when nothing was written. Raises
         DamageError.
         """
-        content = self.read(signature, "provenance.json", result)
-        if content is None:
-            return {}
-        where = f"{self.locate_files(signature, result)}/provenance.json"
-        return stored_files.read_provenance(content, where, signature)
+        content, where = self._read_located(signature, "provenance.json", result)
+        return {} if content is None else stored_files.read_provenance(content, where, signature)
+
+    def _read_located(
+        self, signature: str, name: str, result: Mapping[str, Any] | None
+    ) -> tuple[bytes | None, str]:
+        """Return a file of a cell, as `read` does, and its path."""
+        content = self.read(signature, name, result)
+        return content, f"{self.locate_files(signature, result)}/{name}"
 
     def read_rows(self, signature: str, name: str = METRICS) -> list[dict[str, Any]]:
         """Return the rows of metrics.jsonl, one per epoch in order, or of steps.jsonl, one per
@@ -215,8 +217,8 @@ class Ledger:
         """
         key = "step" if name == POINTS else "epoch"
         result = self.read_result(signature) or {}
-        where = f"{self.locate_files(signature, result)}/{name}"
-        rows = stored_files.read_rows(self.read(signature, name, result) or b"", where, ROWS[name])
+        content, where = self._read_located(signature, name, result)
+        rows = stored_files.read_rows(content or b"", where, ROWS[name])
         by_place = {row[key]: row for row in rows}
         last, epochs = max((row["epoch"] for row in rows), default=-1), result.get("epochs")
         if epochs is not None and last > epochs - (name == METRICS):

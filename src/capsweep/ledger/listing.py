@@ -194,7 +194,6 @@ def find_signature(ledger: Ledger, prefix: str) -> str:
         return names[0]
     if not names:
         raise UserError(f"{prefix!r}: no cell of {ledger.store.root}; see `capsweep ledger ls`")
-    lines = [f"  {cell.signature}  {cell}" for cell in list_cells(ledger, names[:CANDIDATES])]
-    more = ["  ..."] if len(names) > CANDIDATES else []
+    lines = [f"\n  {cell.signature}  {cell}" for cell in list_cells(ledger, names[:CANDIDATES])]
     text = f"{prefix}: {count_of(len(names), 'cell')} begin so; type more letters of one"
-    raise UserError("\n".join([text, *lines, *more]))
+    raise UserError(text + "".join(lines))

@@ -4,14 +4,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from capsweep.config import places
 from capsweep.errors import DamageError
 from capsweep.ledger import lease, stored_files, transfer
-from capsweep.ledger.ledger import EVALUATIONS, Ledger, folder_of, is_damaged
+from capsweep.ledger.ledger import EVALUATIONS, Ledger, is_damaged
 from capsweep.ledger.stored_files import CONFIG, DIGESTS, POINTS, PREDICTIONS, REMOVE, RESULT
 from capsweep.storage import scratch
 from capsweep.storage.files import remove_path, user_cache_folder
@@ -23,9 +23,13 @@ TEMPORARY = r"capsweep-(bench|code|error|wandb)-"  # in the folder of temporary 
 
 @dataclass(frozen=True)
 class Garbage:
-    """A file or folder that can go, by its name in the ledger, or its path elsewhere.
+    """A file or folder that can go.
 
-    why: nobody needs it; size: in bytes; remove: removes it.
+    Attributes:
+        name: its name in the ledger; elsewhere its path.
+        why: why nobody needs it.
+        size: in bytes.
+        remove: removes it.
     """
 
     name: str
@@ -34,72 +38,55 @@ class Garbage:
     remove: Callable[[], object] = field(compare=False, repr=False)
 
 
-def find_garbage(ledger: Ledger, storage: Path | None = None) -> list[Garbage]:
-    """Return all garbage of a ledger; nothing a result, a failure's cause or a resume depends on,
-    and nothing that a living process uses.
+def find_garbage(ledger: Ledger, storage: Path | None = None) -> Iterator[Garbage]:
+    """Yield all garbage of a ledger; nothing a result, a failure's cause or a resume depends on,
+    and nothing that a living process uses. In an object store, a result and the checkpoint of its
+    rerun stand side by side: nothing there is garbage.
 
     storage: the folder around it, whose scratch, and what was left in this machine's temporary
     folder, is looked at too.
     """
-    garbage = list(_find_spent_checkpoints(ledger))
-    if ledger.disk is not None:
-        garbage += _find_temporaries(ledger.disk)
-        garbage += _find_dead_claims(ledger.disk)
-        for name in (f"superseded/{name}" for name in ledger.store.list_names("superseded")):
-            size = sum(size for _, size in ledger.store.list_files(name))
-            remove = partial(ledger.store.remove, name)
-            garbage.append(Garbage(name, "result that a later run replaced", size, remove))
-    return garbage if storage is None else [*garbage, *_find_scratch(storage)]
+    if (root := ledger.disk) is not None:
+        for path in root.glob("??/*/resume.ckpt"):
+            if path.with_name(RESULT).exists():
+                yield from _measure(path, "checkpoint of a finished cell", root)
+        for path in root.rglob(".*.tmp"):
+            if _is_settled(path):
+                yield from _measure(path, "half a write", root)
+        for claim in lease.read_claims(root).values():
+            path = lease.claim_path(root, claim.signature, claim.generation)
+            if claim.owner.is_dead or (_is_settled(path) and not claim.owner.is_alive):
+                for item in _measure(path, f"claim of {claim.owner}, which is gone", root):
+                    yield replace(item, remove=partial(lease.drop_claim, root, claim))
+        for path in root.glob("superseded/*"):
+            yield from _measure(path, "result that a later run replaced", root)
+    if storage is not None:
+        for path in _find_scratch(storage):
+            kind = "traceback" if path.is_file() else "scratch folder"
+            yield from _measure(path, f"{kind} of a process that is gone")
 
 
-def _find_spent_checkpoints(ledger: Ledger) -> Iterator[Garbage]:
-    if ledger.disk is None:  # a result and the checkpoint of its rerun stand side by side there
-        return
-    for signature in ledger.list_signatures():
-        files = dict(ledger.store.list_files(folder_of(signature)))
-        spent = f"{folder_of(signature)}/resume.ckpt"
-        if spent in files and f"{folder_of(signature)}/{RESULT}" in files:
-            remove = partial(ledger.store.remove, spent)
-            yield Garbage(spent, "checkpoint of a finished cell", files[spent], remove)
-
-
-def _find_temporaries(root: Path) -> Iterator[Garbage]:
-    for path in root.rglob(".*.tmp"):
-        with suppress(FileNotFoundError):  # it has its name by now
-            status = path.stat()
-            if time.time() - status.st_mtime > lease.SETTLED_SECONDS:
-                name, remove = str(path.relative_to(root)), partial(remove_path, path)
-                yield Garbage(name, "half a write", status.st_size, remove)
-
-
-def _find_dead_claims(root: Path) -> Iterator[Garbage]:
-    """Yield claims of processes that are gone, and of other machines where no beat came for an
-    hour.
-    """
-    for claim in lease.read_claims(root).values():
-        path = lease.claim_path(root, claim.signature, claim.generation)
-        with suppress(FileNotFoundError):  # released a moment ago
-            status = path.lstat()
-            is_silent = time.time() - status.st_mtime > lease.SETTLED_SECONDS
-            if claim.owner.is_dead or (is_silent and not claim.owner.is_alive):
-                why = f"claim of {claim.owner}, which is gone"
-                remove = partial(lease.drop_claim, root, claim)
-                yield Garbage(f"claims/{path.name}", why, status.st_size, remove)
-
-
-def _find_scratch(storage: Path) -> Iterator[Garbage]:
-    folders = [(Path(tempfile.gettempdir()), TEMPORARY)]
+def _find_scratch(storage: Path) -> Iterator[Path]:
+    yield from scratch.find_left(Path(tempfile.gettempdir()), TEMPORARY)
     for root in dict.fromkeys((storage, user_cache_folder() / places.OUTPUTS)):
-        folders += [(root / name, kinds) for name, kinds in SCRATCH.items()]
-    for folder, kinds in folders:
-        for path in scratch.find_left(folder, kinds):
-            with suppress(FileNotFoundError):
-                files = [path, *path.rglob("*")]
-                size = sum(each.lstat().st_size for each in files if each.is_file())
-                why = "traceback" if path.is_file() else "scratch folder"
-                yield Garbage(
-                    str(path), f"{why} of a process that is gone", size, partial(remove_path, path)
-                )
+        for name, kinds in SCRATCH.items():
+            yield from scratch.find_left(root / name, kinds)
+
+
+def _is_settled(path: Path) -> bool:
+    """Return whether nobody touched a path for an hour; false where it is gone."""
+    with suppress(FileNotFoundError):
+        return time.time() - path.lstat().st_mtime > lease.SETTLED_SECONDS
+    return False
+
+
+def _measure(path: Path, why: str, root: Path | None = None) -> Iterator[Garbage]:
+    """Yield a path as garbage, named from `root` on; nothing where it is gone by now."""
+    with suppress(FileNotFoundError):
+        files = [path, *path.rglob("*")]
+        size = sum(each.lstat().st_size for each in files if each.is_file())
+        name = str(path.relative_to(root) if root else path)
+        yield Garbage(name, why, size, partial(remove_path, path))
 
 
 def find_faults(ledger: Ledger, cell: str) -> Iterator[str]:

@@ -68,8 +68,8 @@ class Convolution(nn.Conv2d):
             return self._convolve_directly(input, weight)
         self.methods.add(f"transformed, tiles of {tiling.outputs}x{tiling.outputs}")
         assert self.bias is not None
-        before = self._padding_of(input.shape[2])[0], self._padding_of(input.shape[3])[0]
-        arguments = input, weight, self.bias, tiling, before, self._count_all_places(input)
+        left, _, above, _ = self._list_padding(input)
+        arguments = input, weight, self.bias, tiling, (above, left), self._count_all_places(input)
         return convolve(*arguments)
 
     def _choose_tiling(self, input: Tensor) -> Tiling | None:
@@ -103,7 +103,8 @@ class Convolution(nn.Conv2d):
         if torch.is_autocast_enabled(input.device.type):
             input = input.to(torch.get_autocast_dtype(input.device.type))
         kernel, stride = self.kernel_size[0], self.stride[0]
-        windows = self._pad(input).unfold(2, kernel, stride).unfold(3, kernel, stride)
+        padded = F.pad(input, self._list_padding(input))
+        windows = padded.unfold(2, kernel, stride).unfold(3, kernel, stride)
         seen_BHWE = windows.permute(0, 2, 3, 1, 4, 5).flatten(3)
         weight_OE = weight.flatten(1)
         if self.bias is not None:
@@ -120,22 +121,19 @@ class Convolution(nn.Conv2d):
         return self.count_places(input.shape[2]), self.count_places(input.shape[3])
 
     def _convolve_directly(self, input: Tensor, weight: Tensor) -> Tensor:
-        (above, below), (left, right) = (self._padding_of(size) for size in input.shape[2:])
+        left, right, above, below = padding = self._list_padding(input)
         if (above, left) == (below, right):
             return torch.conv2d(input, weight, self.bias, self.stride, (above, left))
-        return torch.conv2d(self._pad(input), weight, self.bias, self.stride)
+        return torch.conv2d(F.pad(input, padding), weight, self.bias, self.stride)
 
-    def _pad(self, input: Tensor) -> Tensor:
-        (above, below), (left, right) = (self._padding_of(size) for size in input.shape[2:])
-        return F.pad(input, (left, right, above, below))
-
-    def _padding_of(self, size: int) -> tuple[int, int]:
-        """Zeros before and after."""
-        if not self.same:
-            return 0, 0
-        kernel, stride = self.kernel_size[0], self.stride[0]
-        missing = max((self.count_places(size) - 1) * stride + kernel - size, 0)
-        return missing // 2, missing - missing // 2
+    def _list_padding(self, input: Tensor) -> list[int]:
+        """Return the zeros left, right, above and below."""
+        padding: list[int] = []
+        for size in (input.shape[3], input.shape[2]):
+            seen = (self.count_places(size) - 1) * self.stride[0] + self.kernel_size[0]
+            missing = max(seen - size, 0) if self.same else 0
+            padding += [missing // 2, missing - missing // 2]
+        return padding
 
 
 def set_method(network: nn.Module, method: str) -> None:

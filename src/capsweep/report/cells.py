@@ -22,7 +22,6 @@ from capsweep.sweep.expand import Point
 
 NAMED = 3  # cells of a digest
 READ_BY = ("reader", "test", "shards")  # sections of a data set that decide what is read
-SHARDS_DIFFER = "; shards made with another SHARDS or ARGS are other files, and cannot be compared"
 
 
 @dataclass(frozen=True)
@@ -113,11 +112,10 @@ def _refuse_mixture(split: str, by_digest: Mapping[str, Sequence[TableCell]]) ->
         for digest, cells in by_digest.items()
     ]
     dataset = next(iter(by_digest.values()))[0].point.cell.science["dataset"]
-    layout = SHARDS_DIFFER if "shards" in dataset else ""
     return UserError(
         f"dataset={dataset['name']}: the {split} data were not the same in all cells: sha256 "
-        f"{', '.join(texts)}{layout}; restore the data that are meant, remove the cells that used "
-        "others (capsweep ledger rm) and run them again"
+        f"{', '.join(texts)}; restore the data that are meant, remove the cells that used others "
+        "(capsweep ledger rm) and run them again"
     )
 
 

@@ -116,11 +116,8 @@ def draw_curves(label: str, curves: Sequence[Curve]) -> "Figure":
     handles = [_draw_line(axes, curve) for curve in curves]
     axes.set_xlabel("epoch")
     axes.set_ylabel(label)
-    epochs = {epoch for curve in curves for epoch in curve.epochs}
-    if len(epochs) == 1:  # a locator wants two ticks, and would put them between epochs
-        axes.set_xticks(sorted(epochs))
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    # With more ticks than one for a single epoch, they would stand between epochs.
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     _set_scale(axes, "y", [value for curve in curves for value in curve.mean])
     _add_legend(figure, handles, [curve.name for curve in curves])
     return figure

@@ -35,7 +35,6 @@ SPECIAL = str.maketrans(
         '"': r"\char34{}",
     }
 )
-RULE = "│ "  # between ours and published numbers
 DASH = re.compile("-(?=-)")  # LaTeX makes a dash of two hyphens
 MINUS = re.compile(r"(?<![\w.)-])-(?=\.?\d)")  # before a number; a hyphen is between words
 

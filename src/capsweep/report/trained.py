@@ -238,8 +238,8 @@ def _list_contradictions(
         if key not in ("arm", "value") and (changed.get(key) or not is_same):
             form = WORDS.get(key, f"{key} {{}}")
             differs[key] = (WHOLE[key] if is_same else form).format(theirs)
-    unsaid = [key for key in sweep.typed_keys if key not in (*number, *SHOWN)]
-    unsaid = [key for key in unsaid if key.partition(".")[0] not in differs]
+    said = {*number, *SHOWN}
+    unsaid = [k for k in sweep.typed_keys if k not in said and k.partition(".")[0] not in differs]
     in_file = [p for p in _compose_file(str(sweep.path)) if p.arm == point.arm] if unsaid else []
     same = [p for p in in_file if p.coordinate("model") == point.coordinate("model")]
     for key in unsaid:

@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -23,7 +23,6 @@ from capsweep.config.cell import flat
 from capsweep.errors import DataError, UserError
 from capsweep.shards import manifest
 from capsweep.shards.layout import (
-    BLOCK,
     DAMAGE_ERRORS,
     ShardJob,
     divide_into_parts,
@@ -86,10 +85,8 @@ class MakingPlan:
 
     @property
     def missing_bytes(self) -> int:
-        """About as many bytes are to be written; the last chunk of a shard is stored in full."""
-        one = count_bytes(self.job.list_fields())
-        chunks = [(part.examples, min(BLOCK, part.examples)) for part in self.missing]
-        return sum(-(-examples // chunk) * chunk * one for examples, chunk in chunks)
+        """About as many bytes are to be written."""
+        return sum(part.examples for part in self.missing) * count_bytes(self.job.list_fields())
 
     @property
     def free(self) -> int:
@@ -167,13 +164,15 @@ def make_shard(job: ShardJob, folder: Path, part: ShardPart) -> ShardOutcome:
 
 
 def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
-    """Return the shard that is there already, if what it says of itself and HDF5's checksums prove
-    it.
+    """Return the shard that is there already, if what it says of itself, HDF5's checksums, and its
+    hash in an earlier `index.json` prove it.
     """
     path = folder / part.name
     if path.is_symlink() or not path.is_file():
         return None
     shard = Shard(**asdict(part), bytes=path.stat().st_size, sha256=hash_file(path))
+    if _list_known(job, folder).get(part.name, shard) != shard:
+        return None
     try:
         with open_shard(path) as file:
             if any(find_disagreements(file, build_manifest(job, []), shard)):
@@ -183,6 +182,16 @@ def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
     except DAMAGE_ERRORS:
         return None
     return shard
+
+
+def _list_known(job: ShardJob, folder: Path) -> dict[str, Shard]:
+    """Return the shards of an `index.json` of this data set, by name."""
+    try:
+        stored = manifest.read_manifest(folder)
+    except DataError:  # none yet, or altered: it is written anew at the end
+        return {}
+    is_same = replace(stored, shards=()) == build_manifest(job, [])
+    return {shard.name: shard for shard in stored.shards if is_same}
 
 
 def build_manifest(job: ShardJob, shards: Sequence[Shard]) -> Manifest:

@@ -258,21 +258,20 @@ def _read_reconstruction(text: str) -> Override:
 
 def _keep_arms(sweep: Sweep, text: str) -> Sweep:
     names = {word.strip() for word in text.split(",")}
-    for name in sorted(names):
-        _check_arm(sweep, f"ARMS={text}", name)
-    arms = tuple(arm for arm in sweep.arms if arm.name in {*names, sweep.baseline})
-    return replace(sweep, arms=arms)
+    _check_arms(sweep, f"ARMS={text}", names)
+    kept = tuple(arm for arm in sweep.arms if arm.name in {*names, sweep.baseline})
+    return replace(sweep, arms=kept)
 
 
-def _check_arm(sweep: Sweep, where: str, name: str) -> None:
+def _check_arms(sweep: Sweep, where: str, names: set[str]) -> None:
     known = [arm.name for arm in sweep.arms]
-    if name not in known:
+    for name in sorted(names - {*known}):
         raise ConfigError(f"{where}: {name!r} is no arm; have {', '.join(known)}")
 
 
 def _set_baseline(sweep: Sweep, name: str) -> Sweep:
     """Return the sweep with differences to another arm; the file's baseline stays in the table."""
-    _check_arm(sweep, f"BASELINE={name}", name)
+    _check_arms(sweep, f"BASELINE={name}", {name})
     if any(arm.matched for arm in sweep.arms) and name != sweep.baseline:
         raise ConfigError(
             f"BASELINE={name}: arms of {sweep.path.name} stop where {sweep.baseline} is as good"

@@ -12,8 +12,7 @@ bound one command, several looks of MORE_SEEDS included; each job of an array ha
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -24,34 +23,12 @@ from capsweep.errors import DamageError, UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.ledger.records import Measurement
-from capsweep.runtime.terminal import count_of
 from capsweep.storage.stores import join
 from capsweep.training import provenance
 from capsweep.training.size import calibrate
 
 UNKNOWN = "unknown hardware"
 UNITS = {"s": 1, "m": 60, "h": 3600, "": 3600}
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Seconds of a cell, from start to result.
-
-    cells: finished ones that it is the median of; 0: it comes from a calibration.
-    """
-
-    seconds: float
-    cells: int
-
-    def __str__(self) -> str:
-        return f"{self.seconds:,.{int(self.seconds < 10)}f}"
-
-
-def describe_origin(estimates: Iterable[Estimate]) -> str:
-    """Return `36 finished cells and 1 calibration`, of estimates of several shapes."""
-    cells = [each.cells for each in estimates]
-    counts = {"finished cell": sum(cells), "calibration": cells.count(0)}
-    return " and ".join(count_of(count, noun) for noun, count in counts.items() if count)
 
 
 class Estimates:
@@ -66,7 +43,7 @@ class Estimates:
         # Seconds of a training step, and of all else of a cell, by shape and hardware.
         self._paces: dict[str, dict[str, list[tuple[float, float]]]] = {}
         self._measured: dict[str, Measurement] = {}
-        self._estimates: dict[tuple[Any, ...], Estimate | None] = {}
+        self._estimates: dict[tuple[Any, ...], float | None] = {}
 
     def add(self, result: Mapping[str, Any]) -> None:
         """Add a finished cell; one that does not say its shape is skipped, not guessed."""
@@ -88,12 +65,7 @@ class Estimates:
             self._estimates.clear()
 
     def seconds(self, cell: Cell) -> float | None:
-        """Return the estimate of a cell in seconds; None when its shape is unknown."""
-        known = self.estimate(cell)
-        return None if known is None else known.seconds
-
-    def estimate(self, cell: Cell) -> Estimate | None:
-        """Return the estimate of a whole run of a cell; None when its shape is unknown."""
+        """Return the seconds of a whole run of a cell; None when its shape is unknown."""
         config, dataset = cell.config, cell.config["dataset"]
         examples = dataset["examples"]
         length = examples["train"], examples["test"], dataset["validation"]
@@ -102,15 +74,13 @@ class Estimates:
             self._estimates[key] = self._estimate(cell)
         return self._estimates[key]
 
-    def _estimate(self, cell: Cell) -> Estimate | None:
+    def _estimate(self, cell: Cell) -> float | None:
         if known := self._paces.get(cell.shape):
             paces = known.get(self._hardware) or [pace for some in known.values() for pace in some]
             per_step, rest = map(median, zip(*paces, strict=True))
-            steps = count_steps(cell, cell.config["dataset"]["examples"]["train"])
-            return Estimate(per_step * steps + rest, len(paces))
-        if measured := self._measured.get(cell.shape):
-            return Estimate(_apply_calibration(cell, measured), 0)
-        return None
+            return per_step * count_steps(cell, cell.config["dataset"]["examples"]["train"]) + rest
+        measured = self._measured.get(cell.shape)
+        return None if measured is None else _apply_calibration(cell, measured)
 
 
 def _apply_calibration(cell: Cell, measured: Measurement) -> float:

@@ -140,9 +140,9 @@ def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
 
 def _compose_arm(sweep: Sweep, arm: Arm) -> Iterator[Point]:
     """Yield the points of an arm: each place is composed once, and gives the cells of all seeds."""
-    waits = is_waiting(arm)
+    waits = sweep.search is None and is_waiting(arm)
     try:
-        for place in _list_places(sweep, arm):
+        for place in _list_places(sweep, arm) if sweep.search is None else _list_edges(arm):
             first = make_point(arm, place, sweep.seeds[0], waits)
             yield first
             for seed in sweep.seeds[1:]:
@@ -274,3 +274,50 @@ def _list_settings(sweep: Sweep, config: Mapping[str, Any]) -> list[tuple[str, A
     axes = {key for arm in sweep.arms for key in arm.keys}
     pairs = [(key, get(config, key)) for key in sweep.typed_keys if key not in axes]
     return [(key, value) for key, value in pairs if isinstance(value, bool | int | float | str)]
+
+
+def with_rows(sweep: Sweep) -> Sweep:
+    """Return a search whose table has a row for each place: arm and axes are its coordinates."""
+    axes = dict.fromkeys(key for arm in sweep.arms for key in arm.keys)
+    return replace(sweep, rows=("arm", *axes))
+
+
+def list_points(sweep: Sweep) -> list[Point]:
+    """Return the points of a sweep; of a search those that it is checked by.
+
+    Raises ConfigError naming the key.
+    """
+    return expand_sweep(sweep) if sweep.search is None else check_search(sweep)
+
+
+def check_search(sweep: Sweep) -> list[Point]:
+    """Return the places of a search in which every value of every arm stands once, and intervals at
+    both ends: each can be run, and measures the metric.
+
+    Raises ConfigError naming the key.
+    """
+    if len(sweep.seeds) != 1:
+        raise ConfigError(f"{sweep.path.name}: seeds: a search takes one seed, got {sweep.seeds}")
+    points = [point for arm in sweep.arms for point in _compose_arm(sweep, arm)]
+    for point in points:
+        where = f"{sweep.path.name}: {point.title}: search.metric"
+        # Held out of training: a data set that is validated on test images chooses nothing.
+        if not get(point.cell.config, "dataset.validation"):
+            raise ConfigError(
+                f"{where}: {sweep.metric} needs validation examples; set dataset.validation"
+            )
+        validation.check_metric(where, sweep.metric, [point.cell.config])
+    check_distinct_fields(with_rows(sweep), points)
+    return points
+
+
+def _list_edges(arm: Arm) -> Iterator[Place]:
+    """Yield the first place, then each other value of a list, and upper ends of intervals."""
+    first = {choice.key: choice for choice in arm.first_place}
+    yield tuple(first.values())
+    for axis in arm.axes:
+        for choice in axis.split()[1:]:
+            yield tuple((first | {axis.key: choice}).values())
+    for one in arm.intervals:
+        high = Override(one.key, (int(one.high) if one.integer else one.high,))
+        yield tuple((first | {one.key: high}).values())

@@ -5,8 +5,9 @@ a person and as JSON for programs.
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from rich import box
 from rich.table import Table as RichTable
@@ -17,7 +18,7 @@ from capsweep.errors import ConfigError
 from capsweep.ledger import ledger as ledgers
 from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.runtime.terminal import count_of
-from capsweep.sweep.estimates import Estimate, Estimates, describe_origin
+from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.expand import Point
 from capsweep.sweep.resources import count_slots
 from capsweep.sweep.spec import Sweep
@@ -162,13 +163,13 @@ def make_table(plan: Plan, costs: Estimates) -> RichTable:
             else f"same as {each.points[0].title}"
             for each, point in cells
         )
-        estimate = costs.estimate(cell.cell)
+        seconds = costs.seconds(cell.cell)
         table.add_row(
             title,
             _format_seeds([point.seed for _, point in cells]),
             f"{cell.size.parameters:,}",
             f"{cell.size.flops / 1e6:,.1f}",
-            "?" if estimate is None else str(estimate),
+            "?" if seconds is None else f"{seconds:,.{int(seconds < 10)}f}",
             ", ".join(f"{count} {state}" for state, count in states.items()),
         )
     return table
@@ -197,12 +198,10 @@ def as_json(sweep: Sweep, plan: Plan, costs: Estimates) -> str:
             "cause": planned.entry.cause,
             "due": plan.trials is None and planned.is_due(),
             **asdict(planned.size),
-            "estimated_seconds": estimate and estimate.seconds,
-            "estimated_from": estimate and describe_origin([estimate]),
+            "estimated_seconds": costs.seconds(planned.cell),
             "command": planned.cell.command,
         }
         for planned in plan.cells
-        for estimate in [costs.estimate(planned.cell)]
     ]
     seconds = [costs.seconds(planned.cell) for planned in plan.due]
     known = [each for each in seconds if each is not None]
@@ -221,9 +220,9 @@ def as_json(sweep: Sweep, plan: Plan, costs: Estimates) -> str:
 
 def describe_costs(plan: Plan, costs: Estimates) -> list[str]:
     """Return a line on the time that the due cells will take here; none where no cell is due."""
-    estimates = [(planned.cell, costs.estimate(planned.cell)) for planned in plan.due]
-    known = [(cell, estimate) for cell, estimate in estimates if estimate is not None]
-    times = [_describe_time(known)] if known else []
+    estimates = [costs.seconds(planned.cell) for planned in plan.due]
+    known = [seconds for seconds in estimates if seconds is not None]
+    times = [_describe_time(plan.due[0].cell.config, known)] if known else []
     if unknown := len(estimates) - len(known):
         cells = count_of(unknown, "cell")
         times.append(
@@ -232,13 +231,11 @@ def describe_costs(plan: Plan, costs: Estimates) -> list[str]:
     return [f"time: {'; '.join(times)}"] if times else []
 
 
-def _describe_time(known: Sequence[tuple[Cell, Estimate]]) -> str:
-    """Return how long cells take on the slots of this machine, and what the estimates come from."""
-    count, kind, share = count_slots(known[0][0].config)
-    seconds = [estimate.seconds for _, estimate in known]
+def _describe_time(config: Mapping[str, Any], seconds: Sequence[float]) -> str:
+    """Return how long cells take on the slots of this machine."""
+    count, kind, share = count_slots(config)
     longest = max(max(seconds), sum(seconds) / count)
     size, unit = (1, "s") if longest < 120 else (60, "min") if longest < 7200 else (3600, "h")
     hours = f"{sum(seconds) * share / 3600:.2f} {kind}-hours"
-    origin = describe_origin({cell.shape: estimate for cell, estimate in known}.values())
     time = f"about {longest / size:.{int(unit == 'h')}f} {unit}"
-    return f"{time} on {count_of(count, f'{kind} slot')} here, {hours}, from {origin}"
+    return f"{time} on {count_of(count, f'{kind} slot')} here, {hours}"

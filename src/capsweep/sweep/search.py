@@ -30,7 +30,6 @@ from capsweep.sweep.resources import AUTO, Capacity
 from capsweep.sweep.spec import Sweep
 from capsweep.sweep.trials import (
     Trial,
-    check_search,
     count_left,
     describe_search,
     read_trials,
@@ -114,7 +113,7 @@ class TrialQueue(JobQueue):
     def set_capacity(self, capacity: Capacity) -> None:
         """Note what the executor has. Raises ConfigError as a JobQueue."""
         if self.capacity == Capacity():
-            capacity.check_fits([self._make_job(check_search(self.sweep)[0])])
+            capacity.check_fits([self._make_job(expand.check_search(self.sweep)[0])])
         super().set_capacity(capacity)
 
     def next_job(self) -> Job | None:
@@ -198,7 +197,7 @@ def _list_distributions(sweep: Sweep) -> dict[str, BaseDistribution]:
 
 def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     """Try what is left of the trials. Raises UserError naming key or file before any starts."""
-    points, search = check_search(sweep), search_of(sweep)
+    points, search = expand.check_search(sweep), search_of(sweep)
     config = points[0].cell.config
     node = places.resolve(config["places"])
     ledger = Ledger(node.ledger)

@@ -16,8 +16,6 @@ from functools import partial
 from typing import Any
 
 from capsweep.config import overrides as grammar
-from capsweep.config import validation
-from capsweep.config.cell import get
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.ledger import stored_files
@@ -124,15 +122,9 @@ def tabulate_trials(sweep: Sweep, trials: Sequence[Trial]) -> tuple[Sweep, list[
     failed = [trial for trial in trials if trial.entry.status == "failed"]
     notes = [_describe_best(search_of(sweep), ranked)] if ranked else []
     tabled = replace(
-        with_rows(sweep), notes=(*sweep.notes, *notes, _describe_choice(sweep, trials))
+        expand.with_rows(sweep), notes=(*sweep.notes, *notes, _describe_choice(sweep, trials))
     )
     return tabled, [trial.point for trial in (*ranked, *failed)]
-
-
-def with_rows(sweep: Sweep) -> Sweep:
-    """Return a search whose table has a row for each place: arm and axes are its coordinates."""
-    axes = dict.fromkeys(key for arm in sweep.arms for key in arm.keys)
-    return replace(sweep, rows=("arm", *axes))
 
 
 def _describe_best(search: Search, ranked: Sequence[Trial]) -> str:
@@ -170,51 +162,3 @@ def describe_search(sweep: Sweep, trials: Sequence[Trial]) -> str:
     left, arms = count_left(sweep, trials), ", ".join(arm.name for arm in sweep.arms)
     drawn = f"; {left} to be drawn ({search.sampler}) from {arms}" if left else ""
     return f"{sweep.name}: {sweep.question}\n{count_of(search.trials, 'trial')}, {seen}{drawn}"
-
-
-def list_points(sweep: Sweep) -> list[Point]:
-    """Return the points of a sweep; of a search those that it is checked by.
-
-    Raises ConfigError naming the key.
-    """
-    return expand.expand_sweep(sweep) if sweep.search is None else check_search(sweep)
-
-
-def check_search(sweep: Sweep) -> list[Point]:
-    """Return the places of a search in which every value of every arm stands once, and intervals at
-    both ends: each can be run, and measures the metric.
-
-    Raises ConfigError naming the key.
-    """
-    if len(sweep.seeds) != 1:
-        raise ConfigError(f"{sweep.path.name}: seeds: a search takes one seed, got {sweep.seeds}")
-    metric = search_of(sweep).metric
-    points: list[Point] = []
-    for arm in sweep.arms:
-        try:
-            edges = _list_edges(arm)
-            points += [expand.make_point(arm, place, sweep.seeds[0]) for place in edges]
-        except ConfigError as error:
-            raise ConfigError(f"{sweep.path.name}: arm {arm.name}: {error}") from error
-    for point in points:
-        where = f"{sweep.path.name}: {point.title}: search.metric"
-        # Held out of training: a data set that is validated on test images chooses nothing.
-        if not get(point.cell.config, "dataset.validation"):
-            raise ConfigError(
-                f"{where}: {metric} needs validation examples; set dataset.validation"
-            )
-        validation.check_metric(where, metric, [point.cell.config])
-    expand.check_distinct_fields(with_rows(sweep), points)
-    return points
-
-
-def _list_edges(arm: Arm) -> Iterator[Place]:
-    """Yield the first place, then each other value of a list, and upper ends of intervals."""
-    first = {choice.key: choice for choice in arm.first_place}
-    yield tuple(first.values())
-    for axis in arm.axes:
-        for choice in axis.split()[1:]:
-            yield tuple((first | {axis.key: choice}).values())
-    for one in arm.intervals:
-        high = Override(one.key, (int(one.high) if one.integer else one.high,))
-        yield tuple((first | {one.key: high}).values())

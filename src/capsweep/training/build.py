@@ -71,17 +71,19 @@ def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_targets(config: Mapping[str, Any]) -> None:
-    """`check_target` of all there are; nothing is imported before each begins as it may."""
-    code_identity.check_targets(config)
-    for key, target in code_identity.find_targets(with_current_targets(config)):
-        check_target(key, target)
-
-
-def check_target(key: str, target: str) -> None:
-    """Raise ConfigError unless a `_target_` may be called; a path below an allowed prefix may still
-    lead out of it: capsweep.data.cifar10.tarfile.open.
+    """Raise ConfigError unless every `_target_` may be called; nothing is imported before each
+    begins as it may.
     """
-    code_identity.check_target(key, target)
+    current = with_current_targets(config)
+    code_identity.check_targets(current)
+    for key, target in code_identity.find_targets(current):
+        _check_home(key, target)
+
+
+def _check_home(key: str, target: str) -> None:
+    """Raise ConfigError for a path below an allowed prefix that leads out of it:
+    capsweep.data.cifar10.tarfile.open.
+    """
     try:
         function = resolve_name(target)
     except Exception as error:  # importing a module somebody names can raise anything

@@ -229,7 +229,6 @@ def fit_and_test(
         limit_test_batches=limit,
         num_sanity_val_steps=0,
         logger=False,
-        enable_checkpointing=True,
         enable_progress_bar=False,
         enable_model_summary=False,
     )

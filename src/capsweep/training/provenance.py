@@ -62,10 +62,11 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
 @cache
 def list_versions() -> dict[str, str | None]:
     """Versions of the interpreter and of what computes the numbers."""
-    return {"python": platform.python_version(), **{n: _find_version(n) for n in PACKAGES.split()}}
+    return {"python": platform.python_version(), **{n: find_version(n) for n in PACKAGES.split()}}
 
 
-def _find_version(package: str) -> str | None:
+def find_version(package: str) -> str | None:
+    """Return the version of a package; None where it is not installed."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
     return None

@@ -2,10 +2,8 @@
 what an attack may change of plain and of standardised images.
 """
 
-import weakref
 from argparse import Namespace
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
 from torch import Tensor, nn
+from trained_cells import NOT_TESTED
 
 from capsweep.data.batches import Batch, EvaluatedSplit
 from capsweep.data.image_batches import CroppedImages, ShiftedImages
@@ -144,30 +143,7 @@ def examples() -> LabelledImages:
 
 
 def threaten(test: EvaluatedSplit) -> ThreatModel:
-    return make_threat_model(TrainedCell("cell", {}, nn.Identity(), test), ALL)
-
-
-def test_one_batch_is_attacked_at_a_time(
-    examples: LabelledImages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network, most = Linear(), 0
-    alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
-
-    def make(cell: TrainedCell, part: slice) -> ThreatModel:
-        nonlocal most
-        model = make_model(network)
-        alive.add(model.images_BCHW)
-        most = max(most, len(alive))
-        return model
-
-    retest = SimpleNamespace(examples=3 * attack.BATCH, wrong=0, ties=0)
-    monkeypatch.setattr(attack, "verify_predictions", lambda *_: retest)
-    monkeypatch.setattr(attack, "make_threat_model", make)
-    config, test = {"seed": 0, "precision": "32"}, ShiftedImages(examples, "test", 1)
-    cell = TrainedCell("cell", config, network, test)
-    options = {"method": ["pgd"], "eps": [0.1], "steps": 10, "restarts": 3, "examples": None}
-    ((_, content),) = attack.attack_cell(cell, None, Namespace(**options, targeted=False))
-    assert (content["attacks"][0]["tries"], most) == (3 * COUNT, 1)
+    return make_threat_model(TrainedCell("cell", {}, nn.Identity(), test, NOT_TESTED), ALL)
 
 
 def crop_images(examples: LabelledImages, standardise: bool) -> CroppedImages:

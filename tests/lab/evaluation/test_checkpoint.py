@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import yaml
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.errors import UserError
-from capsweep.lab.evaluation.checkpoint import CellLoader, verify_predictions
+from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.training.run import Job, run
 
@@ -52,16 +53,17 @@ def folder(cell: Cell) -> Path:
 
 def test_a_cell_says_again_what_it_said(cell: Cell, loader: CellLoader) -> None:
     before = torch.get_rng_state()
-    trained, stored = loader.load_tested(cell.signature)
+    trained = loader.load(cell.signature)
+    stored = trained.stored
     assert torch.equal(torch.get_rng_state(), before)
     assert loader.load(cell.signature, cell.config).test is trained.test  # it is read once
     scores_MN, labels_M = trained.predict_scores(len(stored[1]))
     np.testing.assert_allclose(scores_MN, stored[0], atol=1e-6)
     assert np.array_equal(labels_M, stored[1])
-    retest, result = verify_predictions(trained, stored), loader.ledger.read_result(cell.signature)
+    retest, result = trained.verify(), loader.ledger.read_result(cell.signature)
     assert (retest.examples, retest.ties) == (360, 0)
     assert retest.wrong / 360 == pytest.approx(result["metrics"]["test/error"], abs=1e-12)
-    first = verify_predictions(trained, stored, 7)
+    first = trained.verify(7)
     assert first.examples == 7
     assert first.wrong == (stored[0].argmax(axis=1) != stored[1])[:7].sum()
     assert not trained.network.training
@@ -72,8 +74,8 @@ def test_a_cell_says_again_what_it_said(cell: Cell, loader: CellLoader) -> None:
 def test_cells_of_other_kinds_say_what_they_said(
     small_cell: Callable[..., Cell], override: str
 ) -> None:
-    trained, stored = trained_cells.trained(small_cell("epochs=1", "limit_batches=1", override))
-    assert verify_predictions(trained, stored).ties == 0
+    trained = trained_cells.trained(small_cell("epochs=1", "limit_batches=1", override))
+    assert trained.verify().ties == 0
 
 
 def remove(folder: Path, name: str) -> None:
@@ -123,23 +125,6 @@ def test_what_cannot_be_asked_names_the_cell_and_the_cure(
         loader.load(cell.signature)
 
 
-def test_a_cell_says_the_same_of_fewer_images_at_once_where_memory_is_short(
-    cell: Cell, loader: CellLoader, capsys: pytest.CaptureFixture[str]
-) -> None:
-    loaded, stored = loader.load_tested(cell.signature)
-
-    def fail_above_10(network: torch.nn.Module, images: tuple[torch.Tensor]) -> None:
-        if len(images[0]) > 10:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    loaded.network.register_forward_pre_hook(fail_above_10)
-    assert verify_predictions(loaded, stored).examples == 360
-    scores_MN, _ = loaded.predict_scores(360)
-    np.testing.assert_allclose(scores_MN, stored[0], atol=1e-5)
-    assert loaded.parts.examples <= 10
-    assert "from now on 5 are" in capsys.readouterr().err
-
-
 def test_a_network_is_not_asked_of_other_data_than_it_was_trained_on(
     cell: Cell, loader: CellLoader, folder: Path
 ) -> None:
@@ -156,18 +141,18 @@ def test_a_network_is_not_asked_of_other_data_than_it_was_trained_on(
 def test_other_predictions_than_stored_are_refused_and_ties_are_counted(
     cell: Cell, loader: CellLoader
 ) -> None:
-    trained, (stored_MN, labels_M) = loader.load_tested(cell.signature)
-    said_M = stored_MN.argmax(axis=1)
-    right = int(np.flatnonzero(said_M == labels_M)[0])
+    trained = loader.load(cell.signature)
+    stored_MN, labels_M = trained.stored
+    right = int(np.flatnonzero(stored_MN.argmax(axis=1) == labels_M)[0])
     other = (labels_M[right] + 1) % 10
     tied_MN = stored_MN.copy()
     tied_MN[right, other] = np.nextafter(stored_MN[right].max(), np.float32(9))
-    assert verify_predictions(trained, (tied_MN, labels_M)).ties == 1
+    assert replace(trained, stored=(tied_MN, labels_M)).verify().ties == 1
     tied_MN[right, other] = 2
     with pytest.raises(UserError, match="classifies 1 of 360 test examples otherwise"):
-        verify_predictions(trained, (tied_MN, labels_M))
+        replace(trained, stored=(tied_MN, labels_M)).verify()
     with pytest.raises(UserError, match="has other labels"):
-        verify_predictions(trained, (stored_MN, (labels_M + 1) % 10))
+        replace(trained, stored=(stored_MN, (labels_M + 1) % 10)).verify()
 
 
 def test_what_a_gpus_kernels_trained_is_routed_without_them_elsewhere_and_says_so(

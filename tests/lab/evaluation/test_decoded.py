@@ -4,6 +4,7 @@ digits.
 
 from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,20 +34,20 @@ def test_a_prediction_that_is_shown_stands_at_the_place_of_its_label() -> None:
 def test_examples_are_those_of_the_test_and_say_what_they_said(
     small_cell: MakeCell,
 ) -> None:
-    network, stored = trained(small_cell(*SHORT))
-    places = [359, 4, 4, 17]
-    arrays, pose_KJD = decoded.ask_network(network, stored, places)
+    network = trained(small_cell(*SHORT))
+    places, stored = [359, 4, 4, 17], network.stored
+    arrays, pose_KJD = decoded.ask_network(network, places)
     assert arrays["labels"][:, 0].tolist() == stored[1][places].tolist()
     np.testing.assert_allclose(pose_KJD.norm(dim=2).numpy(), stored[0][places], atol=1e-5)
     with pytest.raises(NotApplicableError, match="has 1 label; segmentation needs"):
-        decoded.draw_columns(network, stored, OPTIONS, 2)
+        decoded.draw_columns(network, OPTIONS, 2)
     with pytest.raises(NotApplicableError, match="no such examples; ask for --correct"):
-        decoded.draw_columns(network, stored, Namespace(correct=0, failures=0), 1)
+        decoded.draw_columns(network, Namespace(correct=0, failures=0), 1)
     altered_MN, label = stored[0].copy(), stored[1][17]
     is_right = arrays["predictions"][3, 0] == label
     altered_MN[17, (label + 1) % 10 if is_right else label] = 9
     with pytest.raises(UserError, match=f"{network.name}: .* 1 of 4 test examples otherwise"):
-        decoded.ask_network(network, (altered_MN, stored[1]), places)
+        decoded.ask_network(replace(network, stored=(altered_MN, stored[1])), places)
 
 
 def draw_labels(network: TrainedCell, places_K: np.ndarray) -> np.ndarray:
@@ -65,8 +66,9 @@ def test_columns_are_what_training_drew_of_labels_and_then_of_predictions(
     small_cell: MakeCell, overrides: tuple[str, ...], classes: int
 ) -> None:
     """Three correct examples, then two failures from labels and from predictions."""
-    network, stored = trained(small_cell("epochs=1", *overrides))
-    arrays, text = decoded.draw_columns(network, stored, OPTIONS, classes)
+    network = trained(small_cell("epochs=1", *overrides))
+    stored = network.stored
+    arrays, text = decoded.draw_columns(network, OPTIONS, classes)
     places_K, labels_KL, drawn_KLCHW = (arrays[k] for k in ("places", "labels", "reconstructions"))
     labels_ML, of_labels = stored[1].reshape(len(stored[1]), -1), [0, 1, 2, 3, 5]
     said_ML = np.argsort(-stored[0], axis=1)[:, :classes]
@@ -83,7 +85,7 @@ def test_columns_are_what_training_drew_of_labels_and_then_of_predictions(
     assert f"the first 3 of {right_M.sum()} examples that are classified correctly" in text
     if classes == 2:
         with pytest.raises(NotApplicableError, match="has 2 labels; ask for segmentation"):
-            decoded.draw_columns(network, stored, OPTIONS, 1)
+            decoded.draw_columns(network, OPTIONS, 1)
 
 
 def test_disjoint_digits_keep_their_colours_and_common_pixels_are_yellow() -> None:

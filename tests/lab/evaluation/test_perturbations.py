@@ -43,13 +43,13 @@ def test_of_each_class_the_first_correct_example_is_taken_else_the_first() -> No
 def test_examples_of_a_cell_are_drawn_from_the_capsule_of_their_own_class(
     small_cell: Callable[..., Cell],
 ) -> None:
-    network, stored = trained(small_cell("epochs=1", "limit_batches=1"))
+    network = trained(small_cell("epochs=1", "limit_batches=1"))
+    stored = network.stored
     label = int(stored[1][7])
-    (page,) = perturbations.measure(network, stored, [(label, 7)])
+    (page,) = perturbations.measure(network, [(label, 7)])
     assert (page["place"], page["label"]) == (7, label)
     assert page["prediction"] == stored[0][7].argmax()
     assert page["length"] == pytest.approx(float(stored[0][7, label]), abs=1e-5)
-    _, pose_KJD = decoded.ask_network(network, stored, [7])
+    _, pose_KJD = decoded.ask_network(network, [7])
     plain = decoded.draw_from_class(decoded.find_decoder(network), pose_KJD, np.array([label]))
     np.testing.assert_allclose(page["reconstructions"][3, 5], plain[0].numpy(), atol=1e-6)
-    assert "digit" not in page

@@ -8,13 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from trained_cells import load_digits, make_routed
 
 from capsweep.lab.evaluation.couplings import measure_layers
 from capsweep.lab.evaluation.routing import (
     ITERATIONS,
-    FrozenRouting,
     average_couplings,
     find_answers,
     freeze_couplings,
@@ -62,28 +61,11 @@ def test_frozen_couplings_change_nothing_where_no_image_changes_them(
 )
 def test_frozen_couplings_are_the_mean_of_those_of_images(overrides: tuple[str, ...]) -> None:
     routed = make_network(*overrides)
-    (layer,) = routed.layers.values()
     images_BCHW = load_digits().evaluation_batch(slice(0, 12)).images_BCHW
     traces = routed.cell(images_BCHW, with_trace=True).traces
     mean_MLJ = traces["classes"][-1]["coupling"].mean(dim=0)
     found = average_couplings(routed, load_digits())
     torch.testing.assert_close(found["classes"], mean_MLJ)
-    kept: list[tuple[Tensor, Tensor]] = []
-    routing = layer.routing
-
-    class Recorded(FrozenRouting):
-        def forward(self, votes, with_trace=False):
-            routed = super().forward(votes, with_trace)
-            by_hand = routing.form_parents(votes, mean_MLJ.expand(12, -1, -1, -1))
-            kept.append((routed.pose_BJD, by_hand.pose_BJD))
-            return routed
-
-    with freeze_couplings(routed, found):
-        layer.routing = Recorded(layer.routing.routing, layer.routing.coupling_MLJ)
-        routed.cell(images_BCHW)
-    ((pose_BJD, by_hand_BJD),) = kept
-    torch.testing.assert_close(pose_BJD, by_hand_BJD)
-    assert layer.routing is routing
 
 
 def test_one_image_is_its_own_mean() -> None:
@@ -96,15 +78,14 @@ def test_one_image_is_its_own_mean() -> None:
         np.testing.assert_allclose(frozen, before, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("trained", [2, 3])
-def test_the_iterations_of_training_change_nothing(trained: int) -> None:
-    routed = make_network(*SMALL, f"routing.num_iters={trained}", examples=60)
+def test_the_iterations_of_training_change_nothing() -> None:
+    routed = make_network(*SMALL, "routing.num_iters=2", examples=60)
     found = {each["iterations"]: each for each in vary_iterations(routed) or ()}
     assert list(found) == list(ITERATIONS)
-    assert found[trained]["changed"] == 0
-    assert found[trained]["error"] == measure_error(routed.predict_scores())
+    assert found[2]["changed"] == 0
+    assert found[2]["error"] == measure_error(routed.predict_scores())
     (layer,) = routed.layers.values()
-    assert layer.routing.num_iters == trained
+    assert layer.routing.num_iters == 2
     scores_MN, labels = routed.predict_scores()
     layer.routing.num_iters = 10
     others_MN, _ = routed.predict_scores()

@@ -25,9 +25,8 @@ from capsweep.data.batches import generator_of
 from capsweep.data.image_batches import CroppedImages, ShiftedImages, compute_moments
 from capsweep.errors import UserError
 from capsweep.lab.evaluation import sweep_cells
-from capsweep.lab.evaluation.checkpoint import TrainedCell, split_range, verify_predictions
+from capsweep.lab.evaluation.checkpoint import TrainedCell, split_range
 from capsweep.lab.evaluation.sweep_cells import Content, SweepCells
-from capsweep.ledger.ledger import Predictions
 from capsweep.model.capsules import NetworkOutput
 from capsweep.runtime.terminal import count_of
 
@@ -122,9 +121,7 @@ class AttackCount(NamedTuple):
 
 def publish_attacks(cells: SweepCells, parsed: Namespace) -> None:
     """Attack every cell; files in each one's evals/, and a table with a row for each method."""
-    evaluated = cells.evaluate_networks(
-        parsed.device, lambda cell, stored: attack_cell(cell, stored, parsed)
-    )
+    evaluated = cells.evaluate_networks(parsed.device, lambda cell: attack_cell(cell, parsed))
     rate, aim = ("success_rate", "targeted") if parsed.targeted else ("accuracy", "untargeted")
     lines, every = [], []
     for group, of_cells in evaluated:
@@ -163,16 +160,14 @@ def _describe_attacks(contents: Sequence[Content]) -> list[str]:
     return notes
 
 
-def attack_cell(
-    cell: TrainedCell, stored: Predictions, options: Namespace
-) -> Iterator[tuple[str, Content]]:
+def attack_cell(cell: TrainedCell, options: Namespace) -> Iterator[tuple[str, Content]]:
     """Yield name and content of a file in `evals/` for each method: counts of its attacks, and the
     accuracy that is left, or the rate of success of targeted ones.
 
     Raises UserError naming the cell, also where its network, of unchanged images, does not say what
     its test stored.
     """
-    retest = verify_predictions(cell, stored, options.examples)
+    retest = cell.verify(options.examples)
     bounds = make_threat_model(cell, slice(0, 1)).bounds
     for method in options.method:
         attacks = [make_attack(method, eps, options, cell.config["seed"]) for eps in options.eps]

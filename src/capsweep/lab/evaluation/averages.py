@@ -15,7 +15,7 @@ from capsweep.data.image_batches import CroppedImages
 from capsweep.data.images import EVALUATION_BATCH
 from capsweep.errors import UserError
 from capsweep.lab.evaluation import sweep_cells
-from capsweep.lab.evaluation.checkpoint import TrainedCell, split_range, verify_predictions
+from capsweep.lab.evaluation.checkpoint import TrainedCell, split_range
 from capsweep.lab.evaluation.sweep_cells import SweepCells
 from capsweep.ledger.ledger import Predictions, load_predictions
 from capsweep.ledger.records import Record
@@ -87,7 +87,7 @@ def publish_multicrop(cells: SweepCells, parsed: Namespace) -> None:
     """Test every cell on 13 crops of each image; a file in each one's evals/, and a table."""
     lines = []
     for group, of_cells in cells.evaluate_networks(
-        parsed.device, lambda *tested: [(CROPS_FILE, measure_crops(*tested))], (CROPS_FILE, Record)
+        parsed.device, lambda cell: [(CROPS_FILE, measure_crops(cell))], (CROPS_FILE, Record)
     ):
         contents = [content for (content,) in of_cells]
         errors = [[c[f"{key}_error"] for c in contents] for key in ("single", "multicrop")]
@@ -98,7 +98,7 @@ def publish_multicrop(cells: SweepCells, parsed: Namespace) -> None:
     )
 
 
-def measure_crops(cell: TrainedCell, stored: Predictions) -> dict[str, Any]:
+def measure_crops(cell: TrainedCell) -> dict[str, Any]:
     """Return the errors of the crop in the middle and of all crops together, as plain data for
     `evals/`.
 
@@ -109,14 +109,14 @@ def measure_crops(cell: TrainedCell, stored: Predictions) -> dict[str, Any]:
         raise UserError(
             f"{cell.name}: its data set has no dataset.batches.crop: its images are shown whole"
         )
-    retest = verify_predictions(cell, stored)
+    retest = cell.verify()
     means, crops = [], 0
     with torch.no_grad():
         for part in split_range(retest.examples, EVALUATION_BATCH):
             scores = [cell.predict_batch(crop).double() for crop in test.iterate_crops(part)]
             means.append(torch.stack(scores).mean(dim=0))
             crops = len(scores)
-    wrong_M = find_wrong(torch.cat(means).numpy(), stored[1][: retest.examples])
+    wrong_M = find_wrong(torch.cat(means).numpy(), cell.stored[1])
     return {
         "crops": crops,
         "examples": retest.examples,

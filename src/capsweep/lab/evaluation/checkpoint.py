@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,18 +33,31 @@ OF_TRAINING = ("places.", "resources.", "trainer.devices=")
 AMBIGUOUS = 1e-3  # of the highest score: the next lower one may win on another device
 
 
+class Retest(NamedTuple):
+    """How many of the first `examples` test examples are classified wrongly.
+
+    ties: those whose correctness is not as stored, while their two highest stored scores differ by
+    less than AMBIGUOUS.
+    """
+
+    examples: int
+    wrong: int
+    ties: int
+
+
 @dataclass(frozen=True)
 class TrainedCell:
     """name: the cell's signature. config: its science, and where things are on this node.
 
     network: in evaluation mode, its weights frozen. test: the examples as in training. train: those
-    it was trained on, None where nobody read them.
+    it was trained on, None where nobody read them. stored: the predictions of its test.
     """
 
     name: str
     config: Mapping[str, Any]
     network: nn.Module
     test: EvaluatedSplit
+    stored: Predictions
     train: EvaluatedSplit | None = None
 
     def __call__(self, images_BCHW: Tensor, **options: bool) -> NetworkOutput:
@@ -78,11 +91,44 @@ class TrainedCell:
 
     def check_places(self, places: Sequence[int]) -> None:
         """Raise UserError naming `--examples` unless all are places of the test set."""
-        if max(places) >= len(self.test):
+        last, place = len(self.test) - 1, max(places)
+        if place > last:
+            raise UserError(f"--examples: {self.name} has the test images 0..{last}, got {place}")
+
+    def verify(self, examples: int | None = None) -> Retest:
+        """Test the network again, once and for all that is asked of it.
+
+        examples: the first so many; None: all that it was tested on. Raises UserError naming the
+        cell when it classifies otherwise than stored. Devices round differently, so ties may
+        differ.
+        """
+        tested = len(self.stored[1])
+        count = tested if examples is None else min(examples, tested)
+        scores_MN, labels = self.predict_scores(count)
+        ties = self.count_ties((scores_MN, labels), slice(0, count))
+        return Retest(count, int(find_wrong(scores_MN, labels).sum()), ties)
+
+    def count_ties(self, predictions: Predictions, places: Any) -> int:
+        """Return how many examples of these places in the test are right in one alone of these and
+        the stored predictions, all of which must be near ties.
+
+        Raises UserError naming the cell when any other example is.
+        """
+        (scores_MN, labels), (stored_MN, stored_labels) = predictions, self.stored
+        stored_MN = stored_MN[places]
+        cure = f"code or data have changed: {_reproduce(self.name)}"
+        if not np.array_equal(labels, stored_labels[places]):
+            raise UserError(f"{self.name}: its predictions.npz has other labels; {cure}")
+        differs_M = find_wrong(scores_MN, labels) != find_wrong(stored_MN, labels)
+        ranked_MN = np.sort(stored_MN, axis=1)
+        shown = labels.reshape(len(labels), -1).shape[1]
+        gap_M = ranked_MN[:, -shown] - ranked_MN[:, -shown - 1]
+        if (differs_M & (gap_M > AMBIGUOUS * np.abs(ranked_MN[:, -1]))).any():
             raise UserError(
-                f"--examples: {self.name} has the test images 0..{len(self.test) - 1}, got "
-                f"{max(places)}"
+                f"{self.name}: its network classifies {differs_M.sum()} of {len(labels)} test "
+                f"examples otherwise than its predictions.npz says; {cure}"
             )
+        return int(differs_M.sum())
 
 
 @dataclass
@@ -116,13 +162,8 @@ class CellLoader:
                     f"{name}: its {split} data had sha256 {digest}, and what is read now has "
                     f"{read}; set DATA_DIR to the data that it was trained on"
                 )
-        return TrainedCell(name, config, network, splits["test"], splits["train"])
-
-    def load_tested(
-        self, name: str, logistics: Mapping[str, Any] | None = None
-    ) -> tuple[TrainedCell, Predictions]:
-        """The same, with the predictions that its test stored."""
-        return self.load(name, logistics), load_predictions(self.ledger, name)
+        stored = load_predictions(self.ledger, name)
+        return TrainedCell(name, config, network, splits["test"], stored, splits["train"])
 
     def _compose_again(self, name: str) -> Mapping[str, Any]:
         """Where the files of its data set are is no science: its overrides say it, as of today."""
@@ -162,54 +203,6 @@ class CellLoader:
             self._splits = None  # before the next is read: there may be room for one
             self._splits = key, build.load_splits(config, str(self.data), self.device)
         return self._splits[1]
-
-
-@dataclass(frozen=True)
-class Retest:
-    """How many of the first `examples` test examples are classified wrongly.
-
-    ties: those whose correctness is not as stored, while their two highest stored scores differ by
-    less than AMBIGUOUS.
-    """
-
-    examples: int
-    wrong: int
-    ties: int
-
-
-def verify_predictions(
-    cell: TrainedCell, predictions: Predictions, examples: int | None = None
-) -> Retest:
-    """Test a network again, once and for all that is asked of it.
-
-    examples: the first so many; None: all that it was tested on. Raises UserError naming the cell
-    when it classifies otherwise than stored. Devices round differently, so ties may differ.
-    """
-    count = len(predictions[1]) if examples is None else min(examples, len(predictions[1]))
-    scores_MN, labels = cell.predict_scores(count)
-    ties = count_ties(cell, (scores_MN, labels), (predictions[0][:count], predictions[1][:count]))
-    return Retest(count, int(find_wrong(scores_MN, labels).sum()), ties)
-
-
-def count_ties(cell: TrainedCell, predictions: Predictions, stored: Predictions) -> int:
-    """How many examples are right in one of two predictions alone, all of which must be near ties.
-
-    Raises UserError naming the cell when any other example is.
-    """
-    (scores_MN, labels), stored_MN = predictions, stored[0]
-    cure = f"code or data have changed: {_reproduce(cell.name)}"
-    if not np.array_equal(labels, stored[1]):
-        raise UserError(f"{cell.name}: its predictions.npz has other labels; {cure}")
-    differs_M = find_wrong(scores_MN, labels) != find_wrong(stored_MN, labels)
-    ranked_MN = np.sort(stored_MN, axis=1)
-    shown = labels.reshape(len(labels), -1).shape[1]
-    gap_M = ranked_MN[:, -shown] - ranked_MN[:, -shown - 1]
-    if (differs_M & (gap_M > AMBIGUOUS * np.abs(ranked_MN[:, -1]))).any():
-        raise UserError(
-            f"{cell.name}: its network classifies {differs_M.sum()} of {len(labels)} test examples "
-            f"otherwise than its predictions.npz says; {cure}"
-        )
-    return int(differs_M.sum())
 
 
 @contextmanager

@@ -41,37 +41,28 @@ ROUNDING = 1e-6  # of a coupling: what float32 does not tell apart
 
 @dataclass(frozen=True)
 class Children:
-    """Who divides what in a layer. rule: None where couplings have no sum; then those among the
-    types at each position are divided by theirs. fields: which children stand below which parents;
-    None where all parents stand at one position. shape: M, L, J.
+    """Who divides what in a layer. fields: which children stand below which parents; None where all
+    parents stand at one position. shape: M, L, J. has_sum: of couplings without one, those among
+    the types at each position are divided by theirs.
     """
 
-    rule: CouplingRule | None
+    rule: CouplingRule
     fields: ReceptiveFields | None
     shape: Sequence[int]
-
-    @property
-    def norm(self) -> str:
-        """Return over what the shares of a distribution are."""
-        return "types" if self.fields is None or self.rule is None else self.rule.norm
-
-    @property
-    def has_none_of_the_above(self) -> bool:
-        """Return whether there is a share that no parent gets."""
-        return self.rule is not None and self.rule.none_of_the_above
+    has_sum: bool = True
 
     @cached_property
     def distributions(self) -> tuple[Tensor, int]:
         """The distribution of each link [E], and how many there are; some may have no link."""
         positions, below, types = self.shape
         child_ML, count = torch.arange(positions * below).view(positions, below), positions * below
-        if self.fields is None or self.norm == "types":
+        if self.fields is None or self.rule.norm == "types":
             return child_ML.repeat_interleave(types), count
         child_MK1 = self.fields.child_MK.cpu()[..., None]
         child_types = below // child_MK1.shape[1]
         child_ML = (child_MK1 * child_types + torch.arange(child_types)).flatten(1)
         count = self.fields.num_child_positions * child_types
-        if self.norm == "all":
+        if self.rule.norm == "all":
             return child_ML.repeat_interleave(types), count
         return (child_ML[..., None] * types + torch.arange(types)).flatten(), count * types
 
@@ -80,7 +71,7 @@ class Children:
         """Among how many each distribution is divided [G]; 0 for children without a parent."""
         distribution_E, count = self.distributions
         counted_G = distribution_E.bincount(minlength=count)
-        return (counted_G + self.has_none_of_the_above * (counted_G > 0)).numpy()
+        return (counted_G + self.rule.none_of_the_above * (counted_G > 0)).numpy()
 
     @cached_property
     def has_choice(self) -> np.ndarray:
@@ -101,7 +92,7 @@ class Children:
         total_BG = self._combine(coupling_BE, "sum")
         ordered_BG = self._combine(torch.xlogy(coupling_BE, coupling_BE), "sum")
         largest_BG = self._combine(coupling_BE, "amax")
-        if self.has_none_of_the_above:
+        if self.rule.none_of_the_above:
             none_BG = (1 - total_BG).clamp(min=0)
             total_BG = total_BG + none_BG
             ordered_BG = ordered_BG + torch.xlogy(none_BG, none_BG)
@@ -122,16 +113,14 @@ class Children:
         return coupling_BE == self._combine(coupling_BE, "amax")[:, self.distributions[0]]
 
     def _divide(self, coupling_BMLJ: Tensor) -> Tensor:
-        return divide_by_sum(coupling_BMLJ.cpu()) if self.rule is None else coupling_BMLJ.cpu()
+        return coupling_BMLJ.cpu() if self.has_sum else divide_by_sum(coupling_BMLJ.cpu())
 
     def _combine(self, value_BE: Tensor, how: str) -> Tensor:
         """Return the sum, or the largest, over what one distribution is divided among [B, G]."""
         distribution_E, count = self.distributions
-        zeros_BG, index_BE = (
-            value_BE.new_zeros(len(value_BE), count),
-            distribution_E.expand_as(value_BE),
-        )
-        return zeros_BG.scatter_reduce(1, index_BE, value_BE, how, include_self=False)
+        empty_BG = value_BE.new_zeros(len(value_BE), count)
+        index_BE = distribution_E.expand_as(value_BE)
+        return empty_BG.scatter_reduce(1, index_BE, value_BE, how, include_self=False)
 
 
 def find_children(layer: Any, shape: Sequence[int]) -> Children:
@@ -139,7 +128,7 @@ def find_children(layer: Any, shape: Sequence[int]) -> Children:
     rule, fields = getattr(layer.routing, "coupling_rule", None), None
     if isinstance(layer, MatrixCapsules) and len(layer.child_MK) > 1:
         fields = ReceptiveFields(layer.child_MK, layer.num_child_positions)
-    return Children(rule, fields, shape)
+    return Children(rule or CouplingRule("types"), fields, shape, has_sum=rule is not None)
 
 
 class LinkSpread:
@@ -181,7 +170,7 @@ class LayerMeasures:
         self.links = LinkSpread(shape)
         self.largest_J = torch.tensor(-torch.inf)  # of all activations, of each parent
         self.trees: set[bytes] = set()
-        self.entropies, self.polarisations, self.count = 0.0, 0.0, 0
+        self.sums, self.count = np.zeros(2), 0  # of entropies, as shares, and polarisations
 
     def add_images(self, coupling_BMLJ: Tensor, act_BJ: Tensor) -> None:
         """Add some more, with the activations of all M J parents."""
@@ -190,16 +179,15 @@ class LayerMeasures:
         bits = np.packbits(self.children.mark_largest(coupling_BMLJ).numpy(), axis=1)
         self.trees |= {row.tobytes() for row in bits}
         entropy_BG, polarisation_BG = self.children.measure(coupling_BMLJ)
-        self.entropies += float((entropy_BG / np.log(self.children.choices)).sum())
-        self.polarisations += float(polarisation_BG.sum())
+        self.sums += (entropy_BG / np.log(self.children.choices)).sum(), polarisation_BG.sum()
         self.count += entropy_BG.size
 
     def summarise(self) -> dict[str, float | None]:
         """Return the measures by name; None for those that the layer does not have."""
         is_dead_J = (self.largest_J < DEAD).double()
+        means = (self.sums / self.count).tolist() if self.count else (None, None)
         return {
-            "entropy": self.entropies / self.count if self.count else None,
-            "polarisation": self.polarisations / self.count if self.count else None,
+            **dict(zip(("entropy", "polarisation"), means, strict=True)),
             "variety": self.links.variety,
             "dead": float(is_dead_J.mean()) if self.has_activations else None,
             "trees": len(self.trees) / self.links.count,

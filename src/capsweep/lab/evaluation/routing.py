@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from capsweep.data.batches import EvaluatedSplit
 from capsweep.errors import NotApplicableError
 from capsweep.lab.evaluation import sweep_cells
-from capsweep.lab.evaluation.checkpoint import TrainedCell, naming, verify_predictions
+from capsweep.lab.evaluation.checkpoint import TrainedCell, naming
 from capsweep.lab.evaluation.couplings import LinkSpread, measure_layers
 from capsweep.lab.evaluation.sweep_cells import Content, SweepCells
 from capsweep.lab.evaluation.traces import RoutedCell, find_routed
@@ -50,9 +50,9 @@ def publish_routing(cells: SweepCells, parsed: Namespace) -> None:
     """
     reasons: dict[str, str] = {}
 
-    def evaluate(cell: TrainedCell, stored: Predictions) -> list[tuple[str, Content]]:
+    def evaluate(cell: TrainedCell) -> list[tuple[str, Content]]:
         try:
-            return [(ROUTING, measure_routing(cell, stored, parsed.examples))]
+            return [(ROUTING, measure_routing(cell, parsed.examples))]
         except NotApplicableError as error:
             reasons[cell.name] = str(error)
             return []
@@ -83,7 +83,7 @@ def print_cell(parsed: Namespace) -> None:
     """Print the measures of one cell as JSON, which its evals/ keep."""
     loader, signature = sweep_cells.open_cell(parsed)
     with naming(signature):
-        content = measure_routing(*loader.load_tested(signature), parsed.examples)
+        content = measure_routing(loader.load(signature), parsed.examples)
     print(sweep_cells.write_content(loader, signature, ROUTING, content), file=sys.stderr)
     print(json.dumps({"cell": signature, **content}, indent=1))
 
@@ -103,20 +103,20 @@ class FrozenRouting(nn.Module):
         return self.routing.form_parents(votes, coupling_MLJ.expand(len(pose_BMLP), -1, -1, -1))
 
 
-def measure_routing(cell: TrainedCell, stored: Predictions, examples: int) -> dict[str, Any]:
+def measure_routing(cell: TrainedCell, examples: int) -> dict[str, Any]:
     """Return all measures of a cell on its first test images, as plain data for `evals/`.
 
     Raises NotApplicableError for a network that does not route, and a routing without traces or
     couplings; UserError naming the cell where its network does not give the stored predictions.
     """
     routed = find_routed(cell, examples, None)
-    retest = verify_predictions(cell, stored, routed.examples)
+    retest = cell.verify(routed.examples)
     layers = measure_layers(routed)
     return {
         "examples": routed.examples,
         "ties": retest.ties,
         "layers": {name: layer.summarise() for name, layer in layers.items()},
-        "without_sum": [name for name, layer in layers.items() if layer.children.rule is None],
+        "without_sum": [name for name, layer in layers.items() if not layer.children.has_sum],
         "error": measure_error(routed.predict_scores()),
         "frozen_error": measure_frozen(routed),
         "trained_iterations": cell.config["routing"].get("num_iters"),

@@ -11,10 +11,11 @@ from capsweep.config.overrides import expand_word
 from capsweep.config.places import Places
 from capsweep.config.words import BY_NAME
 from capsweep.errors import UserError
-from capsweep.lab.evaluation.checkpoint import CellLoader, find_device
-from capsweep.ledger import records, stored_files, transfer
+from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell, find_device
+from capsweep.ledger import stored_files, transfer
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.ledger.listing import find_signature
+from capsweep.ledger.records import Record
 from capsweep.report import grid
 from capsweep.report.grid import describe_row, format_value
 from capsweep.report.publish import format_percent
@@ -27,10 +28,8 @@ from capsweep.sweep.expand import Point
 
 Value = TypeVar("Value")
 Content: TypeAlias = dict[str, Any]  # of a file in the evals/ of a cell
-# Takes a trained cell and its stored predictions; gives names and contents of files.
-EvaluateNetwork: TypeAlias = Callable[..., Iterable[tuple[str, Content]]]
-
-
+# Gives names and contents of files.
+EvaluateNetwork: TypeAlias = Callable[[TrainedCell], Iterable[tuple[str, Content]]]
 Evaluated: TypeAlias = list[tuple[CellGroup, list[Value]]]
 Line: TypeAlias = tuple[CellGroup, Sequence[str]]  # of a table, without the coordinates
 
@@ -51,21 +50,15 @@ class SweepCells:
         """Return every field with the values of its finished cells; equal cells are evaluated once.
         Raises UserError where none is finished.
         """
+        sweep, groups = self.table.sweep, self.table.groups
         cells = [cell for cell in self.table.cells if cell.is_finished]
         if not cells:
-            name = self.table.sweep.name
-            raise UserError(f"no cell of {name} is finished; run the sweep first")
+            raise UserError(f"no cell of {sweep.name} is finished; run the sweep first")
         values = {cell.signature: evaluate(cell.point) for cell in cells}
-        return [
-            (group, [values[cell.signature] for cell in group.finished.values()])
-            for group in self.table.groups
-        ]
+        return [(g, [values[cell.signature] for cell in g.finished.values()]) for g in groups]
 
     def evaluate_networks(
-        self,
-        device: str,
-        evaluate: EvaluateNetwork,
-        kept: tuple[str, type[records.Record]] | None = None,
+        self, device: str, evaluate: EvaluateNetwork, kept: tuple[str, type[Record]] | None = None
     ) -> Evaluated[list[Content]]:
         """Return the same for what is computed from a network; each content becomes a file in the
         evals/ of its cell. kept: name and kind of the file that is read instead where a cell has no
@@ -75,25 +68,22 @@ class SweepCells:
 
         def evaluate_point(point: Point) -> list[Content]:
             name, contents = point.cell.signature, []
-            if kept and (stored := self._read_without_weights(name, *kept)):
+            if kept and (content := self._read_without_weights(name, *kept)):
                 print(f"{point.name}: no weights; {kept[0]} is taken as it was stored", flush=True)
-                return [stored]
-            for file, content in evaluate(*loader.load_tested(name, point.cell.config)):
+                return [content]
+            for file, content in evaluate(loader.load(name, point.cell.config)):
                 print(f"{point.name}: {write_content(loader, name, file, content)}", flush=True)
                 contents.append(content)
             return contents
 
         return self.evaluate_points(evaluate_point)
 
-    def _read_without_weights(
-        self, name: str, file: str, kind: type[records.Record]
-    ) -> Content | None:
+    def _read_without_weights(self, name: str, file: str, kind: type[Record]) -> Content | None:
         """Return a stored evaluation of a cell that has no weights to make it anew."""
-        if transfer.WEIGHTS in self.ledger.list_files(name):
-            return None
-        content = self.ledger.read(name, f"{EVALUATIONS}/{file}")
+        has_weights = transfer.WEIGHTS in self.ledger.list_files(name)
+        stored = None if has_weights else self.ledger.read(name, f"{EVALUATIONS}/{file}")
         cure = "import the cell with its weights, and evaluate it again"
-        return None if content is None else stored_files.parse_json(content, file, cure, kind)
+        return None if stored is None else stored_files.parse_json(stored, file, cure, kind)
 
     def publish_table(
         self,

@@ -57,9 +57,10 @@ class RoutedCell:
             for _, traces in self.cell.parts.evaluate(
                 batch, lambda part: trace_images(self.cell, part.images_BCHW)
             ):
-                if None in traces.values():
-                    raise NotApplicableError("its routing keeps no trace")
-                yield from traces.items()
+                for name, trace in traces.items():
+                    if trace is None:
+                        raise NotApplicableError("its routing keeps no trace")
+                    yield name, trace
 
     def trace_couplings(
         self, split: EvaluatedSplit | None = None
@@ -86,7 +87,7 @@ class RoutedCell:
         return f"{text} as in training" if is_usual else f"{text} (trained with {trained})"
 
 
-def trace_images(cell: TrainedCell, images_BCHW: Tensor) -> Mapping[str, Trace]:
+def trace_images(cell: TrainedCell, images_BCHW: Tensor) -> Mapping[str, Trace | None]:
     """Return traces by layer; none where the network traces nothing."""
     if "with_trace" not in inspect.signature(cell.network.forward).parameters:
         return {}

@@ -78,56 +78,49 @@ def reference(
         fit = _add_priors(kappa, psi, mass_BMJ, plain_BMJD, mass_BMJ1 * variance_BMJD)
         trace.append({"coupling": coupling_BMJL.mT, "pose": fit.mean})
         if len(trace) == num_iters or given_BMLJ is not None:
-            logit_BMJ = shift_J - scale_J * fit.log_pi.exp() * _measure_entropy(fit)
+            logit_BMJ = shift_J - scale_J * fit.log_pi.exp() * fit.entropy
             return make_routed(trace, with_trace, act_BMJ=logit_BMJ.sigmoid(), logit_BMJ=logit_BMJ)
         distance_BMJL = formed.compute_distances(fit.mean, fit.psi)
-        coupling_BMJL = formed.divide_children(_compute_log_fit(fit, distance_BMJL))
+        logit_BMJL = fit.prior[..., None] - fit.nu[..., None] * distance_BMJL / 2
+        coupling_BMJL = formed.divide_children(logit_BMJL)
 
 
 class Posterior(NamedTuple):
-    """Of an assignment: kappa, nu, ln pi and ln |L| [B, M, J], m and psi [B, M, J, D]."""
+    """Of an assignment, by parent.
 
-    kappa: Tensor
-    nu: Tensor
+    Attributes:
+        mean: m [B, M, J, D].
+        psi: [B, M, J, D].
+        nu: [B, M, J].
+        log_pi: ln pi [B, M, J].
+        prior: what the softmax is of, without the distances of the votes [B, M, J].
+        entropy: H / D [B, M, J].
+    """
+
     mean: Tensor
     psi: Tensor
+    nu: Tensor
     log_pi: Tensor
-    log_precision: Tensor
+    prior: Tensor
+    entropy: Tensor
 
 
 def _add_priors(
-    kappa: float,
-    psi: float,
-    mass_BMJ: Tensor,
-    plain_BMJD: Tensor,
-    spread_BMJD: Tensor,
+    kappa: float, psi: float, mass_BMJ: Tensor, plain_BMJD: Tensor, spread_BMJD: Tensor
 ) -> Posterior:
     """Return the posterior, of what the votes alone say: R_j, mu_j, and the weighted sum of squared
     differences.
     """
-    kappa_BMJ, nu_BMJ = kappa + mass_BMJ, plain_BMJD.shape[3] + 1 + mass_BMJ
+    numbers, alpha_BMJ = plain_BMJD.shape[3], 1 + mass_BMJ
+    kappa_BMJ, nu_BMJ = kappa + mass_BMJ, numbers + 1 + mass_BMJ
     pulled_BMJD = (kappa * mass_BMJ / kappa_BMJ)[..., None] * plain_BMJD.square()
     psi_BMJD = psi + spread_BMJD + pulled_BMJD
-    alpha_BMJ = 1 + mass_BMJ
-    return Posterior(
-        kappa=kappa_BMJ,
-        nu=nu_BMJ,
-        mean=(mass_BMJ / kappa_BMJ)[..., None] * plain_BMJD,
-        psi=psi_BMJD,
-        log_pi=alpha_BMJ.digamma() - alpha_BMJ.sum(dim=2, keepdim=True).digamma(),
-        log_precision=_expect_log_precision(nu_BMJ, psi_BMJD),
-    )
-
-
-def _compute_log_fit(fit: Posterior, distance_BMJL: Tensor) -> Tensor:
-    """Return what the softmax is of [B, M, J, L]; distance: sum_d (V_ijd - m_jd)^2 / psi_jd."""
-    prior_BMJ = fit.log_pi + (fit.log_precision - fit.mean.shape[3] / fit.kappa) / 2
-    return prior_BMJ[..., None] - fit.nu[..., None] * distance_BMJL / 2
-
-
-def _measure_entropy(fit: Posterior) -> Tensor:
-    """Return H_j / D [B, M, J]."""
-    return (math.log(2 * math.pi * math.e) - fit.log_precision / fit.mean.shape[3]) / 2
+    mean_BMJD = (mass_BMJ / kappa_BMJ)[..., None] * plain_BMJD
+    log_pi_BMJ = alpha_BMJ.digamma() - alpha_BMJ.sum(dim=2, keepdim=True).digamma()
+    log_precision_BMJ = _expect_log_precision(nu_BMJ, psi_BMJD)
+    prior_BMJ = log_pi_BMJ + (log_precision_BMJ - numbers / kappa_BMJ) / 2
+    entropy_BMJ = (math.log(2 * math.pi * math.e) - log_precision_BMJ / numbers) / 2
+    return Posterior(mean_BMJD, psi_BMJD, nu_BMJ, log_pi_BMJ, prior_BMJ, entropy_BMJ)
 
 
 def _expect_log_precision(nu_BMJ: Tensor, psi_BMJD: Tensor) -> Tensor:

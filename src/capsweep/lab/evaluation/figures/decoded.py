@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.errors import NotApplicableError
-from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell, count_ties
+from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
 from capsweep.lab.evaluation.figures import Drawing
-from capsweep.ledger.ledger import Predictions
 from capsweep.report import charts
 from capsweep.report.charts import Grid
 from capsweep.runtime.terminal import count_of
@@ -28,7 +27,7 @@ def draw_reconstructions(loader: CellLoader, name: str, options: Namespace) -> I
     """Yield one figure: correct examples, drawn from the label's capsule; then failures, each drawn
     from its label's capsule and from the predicted one.
     """
-    arrays, examples = draw_columns(*loader.load_tested(name), options, classes=1)
+    arrays, examples = draw_columns(loader.load(name), options, classes=1)
     arrays |= {key: array[:, 0] for key, array in arrays.items() if key in OF_EACH_CLASS}
     classes = zip(arrays["labels"], arrays["predictions"], arrays["drawn_from"], strict=True)
     above = [f"({label}, {said}, {drawn})" for label, said, drawn in classes]
@@ -38,16 +37,14 @@ def draw_reconstructions(loader: CellLoader, name: str, options: Namespace) -> I
         f"{charts.SCALED}"
     )
     below_KHW3 = charts.to_rgb(arrays["reconstructions"])
-    title = f"cell {name}: reconstructions"
-    picture = _draw_rows(arrays["images"], below_KHW3, above, title, caption)
-    yield Drawing(f"reconstructions{_name_choice(options)}", arrays, picture, caption)
+    yield _make_drawing(("reconstructions", name), options, arrays, below_KHW3, above, caption)
 
 
 def draw_segmentation(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """Yield one figure of overlapping digits, drawn one by one: correct examples, drawn from their
     labels; then failures, each drawn from its labels and from the predictions.
     """
-    arrays, examples = draw_columns(*loader.load_tested(name), options, classes=2)
+    arrays, examples = draw_columns(loader.load(name), options, classes=2)
     above = []
     for drawn, labels in zip(arrays["drawn_from"], arrays["labels"], strict=True):
         predicted = "P:" if (drawn != labels).any() else ""
@@ -59,9 +56,7 @@ def draw_segmentation(loader: CellLoader, name: str, options: Namespace) -> Iter
         "the predictions (P)"
     )
     below_KHW3 = overlay_digits(arrays["reconstructions"])
-    title = f"cell {name}: segmentation"
-    picture = _draw_rows(arrays["images"], below_KHW3, above, title, caption)
-    yield Drawing(f"segmentation{_name_choice(options)}", arrays, picture, caption)
+    yield _make_drawing(("segmentation", name), options, arrays, below_KHW3, above, caption)
 
 
 def overlay_digits(drawn_KLCHW: np.ndarray) -> np.ndarray:
@@ -71,20 +66,27 @@ def overlay_digits(drawn_KLCHW: np.ndarray) -> np.ndarray:
     return np.stack([red_KHW, green_KHW, np.zeros_like(red_KHW)], axis=-1)
 
 
-def _draw_rows(
-    images_KCHW: np.ndarray, below_KHW3: np.ndarray, above: Sequence[str], title: str, caption: str
-) -> bytes:
-    """Return a PNG: inputs, and what was drawn of them below. above: a text for each column."""
-    tiles = np.stack([charts.to_rgb(charts.scale_images(images_KCHW)), below_KHW3])
-    return charts.draw_grid(Grid(tiles, ("input", "output"), above, title, caption))
+def _make_drawing(
+    names: tuple[str, str],
+    options: Namespace,
+    arrays: dict[str, np.ndarray],
+    below_KHW3: np.ndarray,
+    above: Sequence[str],
+    caption: str,
+) -> Drawing:
+    """Return a drawing: inputs above, and what was drawn of them below.
 
-
-def _name_choice(options: Namespace) -> str:
-    return f"-correct{options.correct}-failures{options.failures}"
+    names: of the figure and of the cell. above: a text for each column.
+    """
+    figure, cell = names
+    tiles = np.stack([charts.to_rgb(charts.scale_images(arrays["images"])), below_KHW3])
+    grid = Grid(tiles, ("input", "output"), above, f"cell {cell}: {figure}", caption)
+    stem = f"{figure}-correct{options.correct}-failures{options.failures}"
+    return Drawing(stem, arrays, charts.draw_grid(grid), caption)
 
 
 def draw_columns(
-    cell: TrainedCell, stored: Predictions, options: Namespace, classes: int
+    cell: TrainedCell, options: Namespace, classes: int
 ) -> tuple[dict[str, np.ndarray], str]:
     """Draw the first `options.correct` examples that are classified correctly from the labels'
     capsules; then the first failures, each from its labels and from the predictions.
@@ -94,17 +96,18 @@ def draw_columns(
     network without a decoder, where an image shows more or fewer classes, and where there are no
     such examples.
     """
-    decoder, shown = find_decoder(cell), stored[1].reshape(len(stored[1]), -1).shape[1]
+    decoder, labels = find_decoder(cell), cell.stored[1]
+    shown = labels.reshape(len(labels), -1).shape[1]
     if shown != classes:
         cure = "ask for segmentation" if classes == 1 else "segmentation needs dataset=multimnist"
         raise NotApplicableError(f"each of its images has {count_of(shown, 'label')}; {cure}")
-    wrong_M = find_wrong(*stored)
+    wrong_M = find_wrong(*cell.stored)
     right, wrong = np.flatnonzero(~wrong_M), np.flatnonzero(wrong_M)
     correct, failures = right[: options.correct], wrong[: options.failures]
     places = [*correct.tolist(), *failures.repeat(2).tolist()]
     if not places:
         raise NotApplicableError("its test has no such examples; ask for --correct or --failures")
-    arrays, pose_KJD = ask_network(cell, stored, places)
+    arrays, pose_KJD = ask_network(cell, places)
     from_KL = arrays["labels"].copy()
     from_KL[len(correct) + 1 :: 2] = arrays["predictions"][len(correct) + 1 :: 2]
     drawn = draw_from_class(decoder, pose_KJD.repeat_interleave(shown, dim=0), from_KL.reshape(-1))
@@ -127,9 +130,7 @@ def find_decoder(cell: TrainedCell) -> nn.Module:
     return decoder
 
 
-def ask_network(
-    cell: TrainedCell, stored: Predictions, places: Sequence[int]
-) -> tuple[dict[str, np.ndarray], Tensor]:
+def ask_network(cell: TrainedCell, places: Sequence[int]) -> tuple[dict[str, np.ndarray], Tensor]:
     """Return test examples, of which each may stand several times, what the network says of them,
     and its class poses [K, J, D].
 
@@ -147,7 +148,7 @@ def ask_network(
     if output.pose_BJD is None:
         raise NotApplicableError("its network has no class capsules")
     scores_KN = output.scores_BN.float().cpu().numpy()
-    count_ties(cell, (scores_KN, labels), (stored[0][places], stored[1][places]))
+    cell.count_ties((scores_KN, labels), places)
     labels_KL = labels.reshape(len(places), -1)
     arrays = {
         "places": np.array(places),

@@ -29,9 +29,6 @@ common to all parents of a child, which is most of them where variances are smal
 changes is its assignment R: the change of iteration t is the mean of |R_ij(t + 1) - R_ij(t)|. The
 last iteration changes nothing.
 
-What follows for the answers is beside it, of a routing with iterations: the weights as trained,
-routed with 1, 2, 3, 5 and 10 iterations, the share of images whose class changes and the error.
-
 Shape letters: B images, G distributions, M parent positions, L children below one, J parent types,
 T iterations.
 """
@@ -47,10 +44,9 @@ from torch import Tensor
 
 from capsweep.errors import NotApplicableError
 from capsweep.lab.evaluation import TRACED_EXAMPLES, figures
-from capsweep.lab.evaluation.checkpoint import CellLoader, verify_predictions
+from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.lab.evaluation.couplings import Children, find_children
-from capsweep.lab.evaluation.figures import BAND, LEVELS, BandedCurve, Drawing, Panel
-from capsweep.lab.evaluation.routing import vary_iterations
+from capsweep.lab.evaluation.figures import BAND, LEVELS, Drawing, Panel
 from capsweep.lab.evaluation.traces import RoutedCell, Trace, find_routed
 
 LOGITS, ASSIGNMENTS = "logits", "assignments"
@@ -62,10 +58,6 @@ WHAT_CHANGES = {
 }
 SHARES = ".shares"  # ends the name of a layer in the file
 TINY = 1e-300
-ANSWERS = (
-    "right: the same weights routed with other numbers of iterations: the share of these images "
-    "whose class is another than with that of training, and the error"
-)
 
 
 def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
@@ -79,11 +71,10 @@ def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterato
     nats, shares, texts = [], [], []
     for layer, (children, nats_BGT) in measure_entropies(routed).items():
         arrays |= summarise_entropies(layer, children, nats_BGT)
-        nats.append(
-            figures.make_curve(f"{layer}.nats", arrays, layer, float(arrays[f"{layer}.control"]))
-        )
+        control = float(arrays[f"{layer}.control"])
+        nats.append(figures.make_curve(f"{layer}.nats", arrays, layer, control))
         shares.append(figures.make_curve(f"{layer}.share", arrays, layer, 1.0))
-        rule = "their sum over types" if children.rule is None else children.rule.norm
+        rule = children.rule.norm if children.has_sum else "their sum over types"
         few, many = arrays[f"{layer}.parents"]
         texts.append(
             f"{layer}: {few:.0f} to {many:.0f} shares by place, divided by {rule}, "
@@ -95,13 +86,9 @@ def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterato
         f"mean over children, present or not, and images, band: {BAND} of them; "
         f"{routed.describe_images()}"
     )
-    panels = [
-        Panel("entropy of couplings, nats", nats),
-        Panel("entropy / that of equal couplings", shares),
-    ]
-    picture = figures.draw_panels(
-        panels, f"cell {name}: how evenly children divide themselves", caption
-    )
+    relative = Panel("entropy / that of equal couplings", shares)
+    panels, title = [Panel("entropy of couplings, nats", nats), relative], "how children divide"
+    picture = figures.draw_panels(panels, f"cell {name}: {title} themselves", caption)
     yield Drawing(_name_files("couplings", options), arrays, picture, caption)
 
 
@@ -140,13 +127,10 @@ def summarise_entropies(
 
 def draw_routing_change(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """Yield one figure: a curve for each routing layer, in a linear and in a log scale; its share
-    of all change so far, in a log scale alone; classes and errors by number of iterations.
-
-    In the file `answers.*` are NaN where scores were not finite.
+    of all change so far, in a log scale alone.
     """
     routed = _load_routed(loader, name, options)
     quantity, changes = measure_changes(routed)
-    answers = vary_iterations(routed)
     caption = (
         f"change of iteration t, averaged over all pairs of a child and a parent: "
         f"{WHAT_CHANGES[quantity]}\nmean over images, band: {BAND} of them; "
@@ -162,15 +146,6 @@ def draw_routing_change(loader: CellLoader, name: str, options: Namespace) -> It
     panels = [Panel(size, lines), Panel(size, lines, "log")]
     if shares:
         panels.append(Panel("share of all change so far", shares, "log"))
-    if answers:
-        caption += f"\n{ANSWERS}"
-        iterations = np.array([answer["iterations"] for answer in answers])
-        by_key = {k: np.array([a[k] for a in answers], dtype=float) for k in ("changed", "error")}
-        arrays |= {f"answers.{k}": share for k, share in by_key.items()}
-        arrays["answers.iterations"] = iterations
-        labels = {"changed": "class changes", "error": "error"}
-        points = [BandedCurve(labels[k], iterations, v, v, v) for k, v in by_key.items()]
-        panels.append(Panel("share of images", points, along="routing iterations at test"))
     picture = figures.draw_panels(panels, f"cell {name}: change by routing iteration", caption)
     yield Drawing(_name_files("routing-change", options), arrays, picture, caption)
 
@@ -226,9 +201,8 @@ def _mean_sizes(changes: Sequence[Tensor]) -> Tensor:
 
 def _load_routed(loader: CellLoader, name: str, options: Namespace) -> RoutedCell:
     """Return a verified cell of the ledger, to be traced as the options of a figure say."""
-    cell, predictions = loader.load_tested(name)
-    routed = find_routed(cell, options.examples, options.iterations)
-    verify_predictions(cell, predictions, routed.examples)
+    routed = find_routed(loader.load(name), options.examples, options.iterations)
+    routed.cell.verify(routed.examples)
     return routed
 
 

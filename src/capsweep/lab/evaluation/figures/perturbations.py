@@ -23,13 +23,13 @@ SIDE = 84  # pixels: there are many pictures
 
 def draw_perturbations(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """Yield a page for each class that the test shows, or of each asked example."""
-    cell, stored = loader.load_tested(name)
+    cell = loader.load(name)
     if options.examples is None:
-        pairs = find_first(stored)
+        pairs = find_first(cell.stored)
     else:
         cell.check_places(options.examples)
-        pairs = [(int(c), place) for place in options.examples for c in stored[1][place].flat]
-    for page in measure(cell, stored, pairs):
+        pairs = [(int(c), place) for place in options.examples for c in cell.stored[1][place].flat]
+    for page in measure(cell, pairs):
         example = "" if options.examples is None else f"-example{page['place']}"
         caption = _describe_page(page)
         picture = _draw_page(page, f"cell {name}: perturbations of class {page['label']}", caption)
@@ -48,22 +48,19 @@ def find_first(stored: Predictions) -> list[tuple[int, int]]:
     return pairs
 
 
-def measure(
-    cell: TrainedCell, stored: Predictions, pairs: Sequence[tuple[int, int]]
-) -> Iterator[dict[str, Any]]:
+def measure(cell: TrainedCell, pairs: Sequence[tuple[int, int]]) -> Iterator[dict[str, Any]]:
     """Yield for each (class, place) what is drawn with each dimension of the pose of that class'
     capsule tweaked by itself.
 
     By name: `tweaks`; the `place`; `label`: the class; `prediction`: what the network says in its
-    place; `length` of the capsule, untouched; `image` [C, H, W]; `digit`: what the decoder shall
-    draw, where that is not the image; `reconstructions` [D, T, C, H, W] in 0..1. Raises
-    NotApplicableError for a network without a decoder.
+    place; `length` of the capsule, untouched; `image` [C, H, W]; `reconstructions` [D, T, C, H, W]
+    in 0..1. Raises NotApplicableError for a network without a decoder.
     """
     decoder = decoded.find_decoder(cell)
-    arrays, pose_KJD = decoded.ask_network(cell, stored, [place for _, place in pairs])
+    arrays, pose_KJD = decoded.ask_network(cell, [place for _, place in pairs])
     for k, (label, place) in enumerate(pairs):
         shown = arrays["labels"][k].tolist().index(label)
-        page = {
+        yield {
             "tweaks": TWEAKS,
             "place": place,
             "label": label,
@@ -72,9 +69,6 @@ def measure(
             "image": arrays["images"][k],
             "reconstructions": draw_tweaked(decoder, pose_KJD[k], label).cpu().numpy(),
         }
-        if "digits" in arrays:
-            page["digit"] = arrays["digits"][k, shown]
-        yield page
 
 
 def draw_tweaked(decoder: nn.Module, pose_JD: Tensor, label: int) -> Tensor:
@@ -96,8 +90,6 @@ def _draw_page(page: Mapping[str, Any], title: str, caption: str) -> bytes:
     drawn_DTHW3 = np.stack([charts.to_rgb(row) for row in page["reconstructions"]])
     left_D1HW3 = np.full_like(drawn_DTHW3[:, :1], np.nan)
     left_D1HW3[0] = charts.to_rgb(charts.scale_images(page["image"][None]))
-    if "digit" in page:
-        left_D1HW3[1] = charts.to_rgb(page["digit"][None])
     grid = Grid(
         tiles_RKHW3=np.concatenate([left_D1HW3, drawn_DTHW3], axis=1),
         beside=[f"dimension {d}" for d in range(len(drawn_DTHW3))],
@@ -113,10 +105,9 @@ def _describe_page(page: Mapping[str, Any]) -> str:
     """Return the caption: every choice."""
     is_right = page["prediction"] == page["label"]
     said = "correctly" if is_right else f"wrongly, as {page['prediction']}"
-    digit = "below the input: the digit of that class alone; " if "digit" in page else ""
     return (
         f"test example {page['place']}, classified {said}; drawn from the capsule of its class "
         f"{page['label']} alone, of length {page['length']:.3g}; each row adds to one dimension of "
         "that capsule's pose, from -0.25 to 0.25 by 0.05; its length changes with it; column 0 is "
-        f"the plain reconstruction; {digit}{charts.SCALED}"
+        f"the plain reconstruction; {charts.SCALED}"
     )

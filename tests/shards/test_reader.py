@@ -149,17 +149,17 @@ PLACE = "bucket/pairs"
 
 
 @pytest.fixture
-def uploaded(pixels: tuple[Path, Manifest], store: S3Server) -> Manifest:
+def uploaded(pixels: Folder, store: S3Server) -> Manifest:
     """A folder of shards in the store."""
     store.upload(pixels[0], PLACE)
     return pixels[1]
 
 
-def make_reader(whole: Manifest, *folders: str) -> ShardReader:
+def make_reader(whole: Manifest) -> ShardReader:
     """Of the data set of a manifest."""
     digits = cast(Reader, None)  # never asked: all that is wanted is stored
     origin = whole.content.origin.sha256
-    return ShardReader(whole.content.fingerprint, folders or (".",), digits, origin, targets=False)
+    return ShardReader(whole.content.fingerprint, (".",), digits, origin, targets=False)
 
 
 def read_images(examples: Any, count: int) -> np.ndarray:
@@ -168,7 +168,7 @@ def read_images(examples: Any, count: int) -> np.ndarray:
 
 
 def test_index_first_then_shards_on_their_first_use(
-    pixels: tuple[Path, Manifest], uploaded: Manifest, store: S3Server
+    pixels: Folder, uploaded: Manifest, store: S3Server
 ) -> None:
     url = store.url(PLACE)
     make_reader(uploaded).check(url)
@@ -177,11 +177,10 @@ def test_index_first_then_shards_on_their_first_use(
     here = make_reader(uploaded).read(str(pixels[0]))
     assert np.array_equal(read_images(splits.train, 10), read_images(here.train, 10))
     assert store.count("GET", ".h5") == 1
-    count = len(splits.train)
-    assert np.array_equal(read_images(splits.train, count), read_images(here.train, count))
+    assert np.array_equal(read_images(splits.train, COUNT), read_images(here.train, COUNT))
     assert store.count("GET", ".h5") == len(uploaded.shards_of("train"))
     store.asked.clear()
-    read_images(make_reader(uploaded).read(url).train, count)
+    read_images(make_reader(uploaded).read(url).train, COUNT)
     assert store.total == 0
 
 

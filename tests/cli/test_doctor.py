@@ -28,7 +28,10 @@ def test_a_good_environment_has_no_fatal_finding(
 
 
 FAULTS = {
-    ("STORAGE", "/proc/capsweep"): "places: places.storage: /proc/capsweep .*; see above",
+    (
+        "STORAGE",
+        "/proc/capsweep",
+    ): "places: places.storage: /proc/capsweep .*; set STORAGE=.* to a writable folder",
     ("WANDB_BASE_URL", "foo"): "wandb: W&B's settings: WANDB_BASE_URL: .*, or set logger=csv",
 }
 

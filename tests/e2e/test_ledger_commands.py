@@ -48,7 +48,7 @@ def test_cells_are_listed_shown_and_compared_as_text_and_json(swept: Path, capsy
     assert {row["arm"] for row in rows} == {"cnn", "capsnet"}
     assert read("ls", "--status", "failed") == ""
     text = read("show", first[:5])
-    for part in ("science", "routing", "metrics.test/error", "versions.torch", "Wilson"):
+    for part in ("science", "routing", "metrics.test/error", "versions.torch"):
         assert part in text
     cell = json.loads(read("show", first[:5], "--json"))
     assert (cell["signature"], cell["status"]) == (first, "done")

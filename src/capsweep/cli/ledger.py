@@ -94,12 +94,6 @@ def run_show(parsed: argparse.Namespace) -> None:
             print(f"  {key}: {value}")
     if failure:
         print(f"\nfailure\n{failure}")
-    if "predictions.npz" in ledger.list_files(signature):
-        from capsweep.report import comparison
-
-        predictions = stored_files.read_if_sound(partial(load_predictions, ledger, signature))
-        if predictions is not None:
-            print(f"\n{comparison.describe_error(*predictions)}")
 
 
 def run_why(parsed: argparse.Namespace) -> None:

@@ -43,7 +43,7 @@ LARGEST = 2**26  # bytes to which a packed archive may unpack: nobody else bound
 WEIGHTS = "weights.ckpt"
 FAILED = {CONFIG, FAILURE, "provenance.json"}  # of a failed cell: all that travels
 RESULTS = {*FAILED, RESULT, METRICS}  # of a cell: what tables need
-OPTIONAL = {WEIGHTS, "predictions.npz", POINTS, "metrics.csv"}  # files that an export may leave out
+OPTIONAL = {WEIGHTS, "predictions.npz", POINTS, "metrics.csv"}  # may be left out of an export
 FOLDER = re.compile(rb"(?<![\w./:<~-])/(?:[\w.-]+/)+([\w.-]*)")  # of a machine, in a text
 # Of a file in a cell's folder: shorter than a file system allows, which has a longer one meanwhile.
 NAME = rf"({EVALUATIONS}/)?(?!{EVALUATIONS}$)[A-Za-z0-9][A-Za-z0-9_.-]{{0,199}}"
@@ -89,12 +89,12 @@ def export_cells(
 
 def _list_names(ledger: Ledger, signature: str) -> list[str]:
     """Names of the files of a cell that travel: plain, and those of its evaluations."""
-    paths = (path.split("/") for path, _ in ledger.store.list_files(folder_of(signature)))
-    names = dict.fromkeys("/".join(parts[-1 - (parts[-2] == EVALUATIONS) :]) for parts in paths)
-    if RESULT not in names:
+    names, failed = ledger.list_files(signature), ledger.read_result(signature) is None
+    if failed:
         return [name for name in names if name in FAILED]
-    visible = (n for n in names if not n.removeprefix(f"{EVALUATIONS}/").startswith("."))
-    return [name for name in visible if name != FAILURE]
+    visible = {name for name in names if not name.startswith(".")} - {EVALUATIONS, FAILURE}
+    evaluations = (name for name in ledger.list_evaluations(signature) if name[0] != ".")
+    return [*sorted(visible | {RESULT}), *(f"{EVALUATIONS}/{name}" for name in evaluations)]
 
 
 def _read_content(ledger: Ledger, path: str) -> bytes:

@@ -23,6 +23,7 @@ from capsweep.ledger.ledger import (
     EVALUATIONS,
     METRICS,
     POINTS,
+    STOPPED,
     Entry,
     Ledger,
     folder_of,
@@ -131,7 +132,10 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
     for signature in ends:
         if (entry := entries[signature]).status == "running":
             raise UserError(f"{signature} is being run by {entry.owner}; import when it has ended")
-    attempt, written, contents = secrets.token_hex(8), set[str](), dict[str, bytes]()
+    for signature, name in ends.items():
+        if name == RESULT:
+            _remove_unfinished(ledger, signature)
+    attempt, contents = secrets.token_hex(8), dict[str, bytes]()
     for path, content in read_members(file):
         signature, _, name = path.partition("/")
         if name == ends.get(signature):
@@ -140,24 +144,20 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
             is_apart = ledger.disk is None and results[signature] is not None
             folder = folder_of(signature) + (f"/{attempt}" if is_apart else "")
             ledger.store.write(f"{folder}/{name}", content)
-            written.add(f"{folder}/{name}")
     for signature, name in ends.items():
         content, result = contents[signature], results[signature]
-        if result is not None:
-            if ledger.disk is None:  # the attempt says where its files are
-                content = json.dumps(result | {"attempt": attempt}, indent=2).encode()
-            _remove_unfinished(ledger, signature, written)
+        if result is not None and ledger.disk is None:  # the attempt says where its files are
+            content = json.dumps(result | {"attempt": attempt}, indent=2).encode()
         ledger.store.write(f"{folder_of(signature)}/{name}", content)
     return len(ends), len(results) - len(ends)
 
 
-def _remove_unfinished(ledger: Ledger, signature: str, written: set[str]) -> None:
-    """Remove all but the files `written`; in an object store, other attempts stay."""
-    folder = folder_of(signature)
-    unfinished = {f"{folder}/{name}" for name in (FAILURE, "stopped.json", "resume.ckpt")}
-    for path, _ in list(ledger.store.list_files(folder)):
-        if path not in written and (ledger.disk is not None or path in unfinished):
-            ledger.store.remove(path)
+def _remove_unfinished(ledger: Ledger, signature: str) -> None:
+    """Remove what an unfinished run left of a cell; in an object store, other attempts stay."""
+    names = (FAILURE, STOPPED, "resume.ckpt")
+    parts = [""] if ledger.disk is not None else [f"/{name}" for name in names]
+    for part in parts:
+        ledger.store.remove(f"{folder_of(signature)}{part}")
 
 
 def verify_export(file: Path) -> Results:

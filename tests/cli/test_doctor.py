@@ -33,7 +33,7 @@ def test_a_good_environment_has_no_fatal_finding(
             "STORAGE",
             "/proc/capsweep",
             "FAIL places: places.storage: /proc/capsweep ",
-            "; see above",
+            "; set STORAGE=... (or places.storage=...) to a writable folder",
         ),
         (
             "WANDB_BASE_URL",

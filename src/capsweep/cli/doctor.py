@@ -77,7 +77,8 @@ def check_places(parsed: argparse.Namespace) -> Iterator[Finding]:
         places.prepare(node_places)
         prove_writable(open_store(node_places.ledger))
     except UserError as error:
-        yield Finding("places", str(error), "see above")
+        fault, _, cure = str(error).rpartition("; ")
+        yield Finding("places", fault, cure)
         return
     free = shutil.disk_usage(node_places.storage).free
     cure = "less than 5 GiB: set STORAGE=... to another disk" if free < 5 * 2**30 else None

@@ -74,8 +74,8 @@ RUN = (
     _switch("--detach", "submit to the cluster's job server and return; see attach, status, stop"),
     _switch("--here", "drive the cluster that this node is of"),
 )
-JOB_NAME = _option("name", "a file of data_prep (default: multimnist)", nargs="?")
-MAKE = (JOB_NAME, OVERRIDES, DRY_RUN)
+DATASET = _option("name", "a file of data_prep (default: multimnist)", nargs="?")
+MAKE = (DATASET, OVERRIDES, DRY_RUN)
 SYNC = (
     _option("--jobs", "so many cells at once (default 4)", type=whole_number(1), default=4),
     _option("--timeout", "seconds for a cell (120)", type=whole_number(1), default=120),
@@ -123,10 +123,7 @@ LEDGER = {
     "import": ("merge a file that export wrote, verified", [FILE]),
 }
 DATA = {
-    "make": (
-        "write the shards of a data set, or what is missing of them",
-        [JOB_NAME, OVERRIDES, DRY_RUN],
-    ),
+    "make": ("write the shards of a data set, or what is missing of them", MAKE),
     "verify": ("say what a data set holds, and name every missing or altered file", [FOLDER]),
 }
 WANDB = {

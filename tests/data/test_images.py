@@ -1,4 +1,4 @@
-"""Labelled images and their splits: embedded digits, examples held out, other test images."""
+"""Labelled images and splits: embedded digits, examples held out, and those that are named."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +12,17 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from capsweep.config import compose
-from capsweep.data import images  # pytest would take its TestedElsewhere for a test
 from capsweep.data.batches import DeviceSplit
 from capsweep.data.digits import DigitsReader, draw_on_canvas
 from capsweep.data.image_batches import ShiftedImages
-from capsweep.data.images import LabelledImages, Splits, hold_out, label_images, prepare_splits
+from capsweep.data.images import (
+    LabelledImages,
+    Reader,
+    Splits,
+    hold_out,
+    label_images,
+    prepare_splits,
+)
 from capsweep.errors import ConfigError, DataError
 
 Noise = Callable[..., LabelledImages]
@@ -160,7 +166,7 @@ def test_a_count_that_leaves_nothing_to_train_on_is_refused(count: int) -> None:
 
 
 @dataclass
-class Memory(images.Reader):
+class Memory(Reader):
     """A data set in memory."""
 
     splits: Splits
@@ -169,33 +175,11 @@ class Memory(images.Reader):
         return self.splits
 
 
-class Reversed:
-    """The data set's own test images, the last first; absent from one folder."""
-
-    def read(self, folder: str, test: LabelledImages) -> LabelledImages:
-        if folder == "without":
-            raise DataError("the other test images are not there")
-        return test.select(torch.arange(len(test)).flip(0))
-
-
 @pytest.fixture
 def named(noise: Noise) -> Memory:
     """Six examples to train on, four to test on and two to validate on, each of other labels."""
-    train, test, validation = noise(6), noise(4), noise(2)
-    test = LabelledImages(test.images_NCHW, test.labels_N + 10)
-    validation = LabelledImages(validation.images_NCHW, validation.labels_N + 20)
-    return Memory(Splits(train, test, validation))
-
-
-def test_test_images_may_be_made_of_those_of_the_data_set(named: Memory) -> None:
-    reader = images.TestedElsewhere(named, Reversed())
-    splits = reader.read("here")
-    assert splits.train is named.splits.train
-    assert splits.validation is named.splits.validation
-    assert splits.test.labels_N.tolist() == [13, 12, 11, 10]
-    reader.check("here")
-    with pytest.raises(DataError, match="not there"):
-        reader.check("without")
+    validation = noise(2, labels=[20, 21])
+    return Memory(Splits(noise(6), noise(4, labels=[10, 11, 12, 13]), validation))
 
 
 def split_images(reader: Memory, held_out: int, **declared: int) -> dict[str, list[int]]:

@@ -15,12 +15,7 @@ from capsweep.data.pairs import ComposedPairs
 Noise = Callable[..., LabelledImages]
 
 
-def train_loader(
-    examples: LabelledImages,
-    batch_size: int,
-    shift: int,
-    seed: int,
-) -> TrainLoader:
+def train_loader(examples: LabelledImages, batch_size: int, shift: int, seed: int) -> TrainLoader:
     """Of shifted images."""
     return TrainLoader(ShiftedImages(examples, "train", shift), batch_size, seed)
 
@@ -32,10 +27,11 @@ def epoch(loader: TrainLoader, number: int) -> list[Batch]:
 
 
 def equal(one: list[Batch], other: list[Batch]) -> bool:
-    """Bitwise equality of all batches."""
+    """Bitwise equality of all batches: images, labels and targets, or None."""
     return len(one) == len(other) and all(
-        torch.equal(a.images_BCHW, b.images_BCHW) and torch.equal(a.labels, b.labels)
-        for a, b in zip(one, other, strict=True)
+        (a is None and b is None) or torch.equal(a, b)
+        for ours, theirs in zip(one, other, strict=True)
+        for a, b in zip(ours[:3], theirs[:3], strict=True)
     )
 
 
@@ -81,13 +77,7 @@ def test_batches_made_at_once_are_those_made_one_by_one(noise: Noise, made_at_on
         loader = TrainLoader(presented, 4, seed=1)
         one_by_one = epoch(loader, 1)
         loader.made_at_once = made_at_once
-        made = epoch(loader, 1)
-        assert equal(made, one_by_one)
-        for batch, expected in zip(made, one_by_one, strict=True):
-            if expected.targets_BLCHW is None:
-                assert batch.targets_BLCHW is None
-            else:
-                assert torch.equal(batch.targets_BLCHW, expected.targets_BLCHW)
+        assert equal(epoch(loader, 1), one_by_one)
 
 
 @given(count=st.integers(1, 60), batch_size=st.integers(1, 20))

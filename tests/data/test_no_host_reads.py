@@ -1,6 +1,6 @@
 """No batch makes the host wait for the device: nothing is read from it, nothing is copied to it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -38,33 +38,26 @@ def moved(thing: Any) -> Any:
     return thing
 
 
-@pytest.fixture
-def presented() -> Callable[[str, str], DeviceSplit]:
-    def make(dataset: str, split: str) -> DeviceSplit:
-        config = compose.cell([f"dataset={dataset}"]).config
-        images_NCHW = torch.zeros(COUNT, *DATASETS[dataset], dtype=torch.uint8)
-        examples = LabelledImages(images_NCHW, torch.arange(COUNT) % 5)
-        return moved(build.build_presenter(config)(examples, split))
-
-    return make
+def present(dataset: str, split: str) -> DeviceSplit:
+    """Images of zeros as a data set presents them, on the device."""
+    config = compose.cell([f"dataset={dataset}"]).config
+    images_NCHW = torch.zeros(COUNT, *DATASETS[dataset], dtype=torch.uint8)
+    examples = LabelledImages(images_NCHW, torch.arange(COUNT) % 5)
+    return moved(build.build_presenter(config)(examples, split))
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_a_batch_stays_on_the_device(
-    presented: Callable[[str, str], DeviceSplit], dataset: str
-) -> None:
-    make_batch = presented(dataset, "train").prepare_epoch(0, 3)
+def test_a_batch_stays_on_the_device(dataset: str) -> None:
+    make_batch = present(dataset, "train").prepare_epoch(0, 3)
     index_B = torch.arange(8, device=DEVICE)
-    evaluated = [presented(dataset, split) for split in ("validation", "test")]
+    evaluated = [present(dataset, split) for split in ("validation", "test")]
     with OnlyOnDevice():
         batches = [make_batch(index_B), *(part.evaluation_batch(slice(0, 8)) for part in evaluated)]
     assert [len(batch.images_BCHW) for batch in batches] == [8, 8, 8]
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_a_whole_epoch_reads_nothing(
-    presented: Callable[[str, str], DeviceSplit], dataset: str
-) -> None:
-    loader = TrainLoader(presented(dataset, "train"), batch_size=4, seed=0)
+def test_a_whole_epoch_reads_nothing(dataset: str) -> None:
+    loader = TrainLoader(present(dataset, "train"), batch_size=4, seed=0)
     assert loader.made_at_once > 1  # as on every device but the CPU
     assert [len(batch.images_BCHW) for batch in loader] == [4] * (COUNT // 4) + [COUNT % 4]

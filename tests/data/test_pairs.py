@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from laws import at_most_examples
 from torch import Tensor
 
+from capsweep.data.batches import Split
 from capsweep.data.images import LabelledImages
 from capsweep.data.pairs import Pairs, PairSource
 from capsweep.errors import ConfigError
@@ -18,25 +19,14 @@ SIDE = 6
 Digits = Callable[..., LabelledImages]
 
 
-@pytest.fixture(scope="module")
-def digits() -> Digits:
+@pytest.fixture(scope="session")
+def digits(noise: Callable[..., LabelledImages]) -> Digits:
     """Noise of SIDE x SIDE pixels, with the labels given."""
-
-    def make(labels: list[int], channels: int = 1) -> LabelledImages:
-        generator = torch.Generator().manual_seed(len(labels))
-        shape = (len(labels), channels, SIDE, SIDE)
-        images_NCHW = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-        return LabelledImages(images_NCHW, torch.tensor(labels))
-
-    return make
+    return lambda labels, channels=1: noise(len(labels), channels, SIDE, SIDE, labels)
 
 
 def source(
-    examples: LabelledImages,
-    split: str = "train",
-    seed: int = 0,
-    margin: int = 2,
-    shift: int = 2,
+    examples: LabelledImages, split: Split = "train", seed: int = 0, margin: int = 2, shift: int = 2
 ) -> PairSource:
     return PairSource(examples, split, seed, margin, shift)
 

@@ -226,19 +226,9 @@ def test_trials_are_rows_of_their_arms_the_best_first_and_live_lines_name_them_a
     assert [point.title for point in points] == [queue.names[p.cell.signature] for p in points]
     assert [row.coordinates[0] for row in answer.rows] == [point.arm for point in points]
     text = render.render_markdown(answer)
-    assert f"\n{points[0].title} has the best val/error, 10.00 %.\n" in text
     assert "| 0/1 seed; failed: " in text
     assert "4 of 4 trials seen, 2 complete, 1 ended early and are not shown, 1 failed" in text
     assert " to capsnet" not in text  # a search compares with nothing
-
-
-def test_a_tie_for_the_best_is_said(tmp_path: Path, ledger: Ledger) -> None:
-    queue = open_queue(sweep := write_search(tmp_path), ledger)
-    for value in (0.2, 0.0, 0.0):
-        finish_cell(ledger, start_job(queue), value)
-    text = render.render_markdown(tabulate(sweep, ledger))
-    assert "2 of 3 complete trials share the best val/error, 0.00 %: it does not choose" in text
-    assert "has the best" not in text
 
 
 def test_a_result_of_code_that_did_not_measure_the_metric_is_a_trial_without_a_value(

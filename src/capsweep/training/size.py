@@ -242,6 +242,6 @@ def _time_evaluation(task: "CapsuleTask", loader: "BatchLoader") -> float:
         begun = time.perf_counter()
         with torch.no_grad():
             task.test_step(batch, 0)
-        task.test_metrics.compute("test")  # waits for the device
+        task.metrics["test"].compute("test")  # waits for the device
         seconds = time.perf_counter() - begun
     return seconds / len(batch.labels)

@@ -138,3 +138,9 @@ def test_every_routing_is_compared_by_the_implementation_of_its_file(
         compared = training.list_compared(precision)
         assert {*variants, "matrix_capsnet", "cnn_small", "capsnet by fast"} <= compared.keys()
     assert ("capsnet by triton" in training.list_compared("bf16-mixed")) == gpu
+
+
+@pytest.mark.slow
+def test_all_networks_are_what_the_reference_computes() -> None:
+    report = training.measure_parity(is_quick=False)
+    assert {bar.verdict for bar in report.measured} == {"kept"}

@@ -51,13 +51,6 @@ def test_a_wrong_setting_is_a_fault_with_its_cure_beside_the_other_findings(
     assert re.fullmatch(f"FAIL {line}", fault)
 
 
-def test_a_second_lightning_is_a_fault_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    version = doctor.find_version
-    monkeypatch.setattr(doctor, "find_version", lambda n: "2.6" if n == "lightning" else version(n))
-    (cure,) = cures_of(doctor.check_packages())
-    assert "pip uninstall lightning" in cure
-
-
 def test_without_torch_the_doctor_says_that_it_is_absent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

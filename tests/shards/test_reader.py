@@ -193,7 +193,7 @@ def test_a_shard_that_is_absent_or_of_another_size_is_told_before_anything_runs(
         DataError, match=rf"^places\.data: .*{shard.name}: no bytes.*copy the whole"
     ):
         make_reader(uploaded).check(store.url(PLACE))
-    store.put(f"{PLACE}/{shard.name}", content[:-1])
+    store.objects[f"{PLACE}/{shard.name}"] = content[:-1]
     with pytest.raises(DataError, match=rf"{shard.name}: {len(content) - 1} bytes"):
         make_reader(uploaded).check(store.url(PLACE))
 
@@ -201,7 +201,7 @@ def test_a_shard_that_is_absent_or_of_another_size_is_told_before_anything_runs(
 def test_folders_below_that_of_the_shards_are_not_listed(
     uploaded: Manifest, store: S3Server
 ) -> None:
-    store.put(f"{PLACE}/runs/other.h5", b"of many")
+    store.objects[f"{PLACE}/runs/other.h5"] = b"of many"
     names = {INDEX, *(shard.name for shard in uploaded.shards)}
     assert official_files.list_sizes(store.url(PLACE)).keys() == names
 

@@ -72,7 +72,7 @@ def capture_by(
 def make_no_graphs(task: CapsuleTask, optimizer: torch.optim.Optimizer) -> StepGraphs:
     """Let a cell train by ordinary steps."""
     step = TrainingStep(task.network, task.objective, optimizer, task.make_optimizer, None, "32")
-    return StepGraphs(step, task.train_metrics, "a test")
+    return StepGraphs(step, task.metrics["train"], "a test")
 
 
 @pytest.mark.parametrize("overrides", CELLS.values(), ids=CELLS)

@@ -38,9 +38,7 @@ def test_the_cell_directory_holds_what_the_design_promises(
     ran: tuple[Cell, dict, Path],
 ) -> None:
     cell, result, path = ran
-    names = (
-        "config.yaml evals metrics.csv metrics.jsonl predictions.npz provenance.json result.json"
-    )
+    names = "config.yaml evals metrics.jsonl predictions.npz provenance.json result.json"
     assert sorted(file.name for file in path.iterdir()) == [
         *names.split(),
         "steps.jsonl",
@@ -238,7 +236,7 @@ def test_a_metric_that_is_no_number_is_named_with_its_epoch() -> None:
     task = CapsuleTask(torch.nn.Identity(), None, None, compose.cell([]).config)
     scores_BN, labels_B = torch.zeros(3, 2), torch.zeros(3, dtype=torch.long)
     losses = Losses(torch.tensor(float("nan")), None, scores_BN)
-    task.val_metrics.update(losses, Batch(torch.zeros(3, 1, 2, 2), labels_B))
+    task.metrics["val"].update(losses, Batch(torch.zeros(3, 1, 2, 2), labels_B))
     with pytest.raises(NonFiniteLossError, match=r"^val/loss was nan in epoch 0; ") as caught:
         task.on_validation_epoch_end()
     assert causes.kind_of_cause(causes.describe_cause(caught.value)) == causes.CauseKind.NOT_FINITE

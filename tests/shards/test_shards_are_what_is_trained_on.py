@@ -11,8 +11,7 @@ from shard_folders import Make
 
 from capsweep import cli
 from capsweep.config import compose
-from capsweep.data.batches import Batch, Split
-from capsweep.data.images import trained_and_validated
+from capsweep.data.batches import Batch, to_unit
 from capsweep.training import build
 
 HELD_OUT = 37
@@ -28,36 +27,25 @@ def stored(folder: Path, split: str, field: str) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def as_bytes(images: torch.Tensor) -> np.ndarray:
-    """The bytes that float images 0..1 were; a value that was none is an error."""
-    scaled = images * 255
-    rounded = scaled.round()
-    assert torch.equal(rounded.to(torch.uint8).float().div_(255), images)
-    return rounded.to(torch.uint8).numpy()
-
-
 def assert_equal(batch: Batch, folder: Path, split: str, part: slice) -> None:
     """Images and labels, byte for byte."""
-    assert np.array_equal(as_bytes(batch.images_BCHW), stored(folder, split, "images")[part])
-    assert np.array_equal(np.asarray(batch.labels), stored(folder, split, "labels")[part])
+    images_NCHW = to_unit(torch.from_numpy(stored(folder, split, "images")[part]))
+    assert torch.equal(batch.images_BCHW, images_NCHW)
+    assert np.array_equal(batch.labels.numpy(), stored(folder, split, "labels")[part])
 
 
 def test_every_epoch_and_all_that_is_evaluated(make: Make, folder: Path) -> None:
     pairs = 3
     assert make(f"PAIRS={pairs}", *OVERRIDES[1:]) == 0
-    config = compose.cell(["dataset=multimnist", *OVERRIDES, "dataset.batches.test_examples=900"])
-    presenter = build.build_presenter(config.config)
-    splits = build.build_reader(config.config).read("")
-    train, held_out = trained_and_validated(splits, HELD_OUT)
-    given: dict[Split, object] = {"train": train, "validation": held_out, "test": splits.test}
-    presented = {split: presenter(examples, split) for split, examples in given.items()}
+    composed = ["dataset=multimnist", *OVERRIDES, "dataset.batches.test_examples=900"]
+    splits = build.load_splits(compose.cell(composed).config, "", torch.device("cpu"))
+    train, all_of_it = splits["train"], slice(None)
     for epoch in range(pairs):
-        batch = presented["train"].prepare_epoch(seed=11, epoch=epoch)(torch.arange(len(train)))
+        batch = train.prepare_epoch(seed=11, epoch=epoch)(torch.arange(len(train)))
         assert_equal(batch, folder, "train", slice(epoch * len(train), (epoch + 1) * len(train)))
-    assert_equal(
-        presented["validation"].evaluation_batch(slice(None)), folder, "validation", slice(None)
-    )
-    assert_equal(presented["test"].evaluation_batch(slice(None)), folder, "test", slice(900))
+    validated, tested = (splits[k].evaluation_batch(all_of_it) for k in ("validation", "test"))
+    assert_equal(validated, folder, "validation", all_of_it)
+    assert_equal(tested, folder, "test", slice(900))
     assert len(stored(folder, "validation", "images")) == HELD_OUT
 
 

@@ -26,7 +26,7 @@ class RecordingListener:
         self.ends: dict[str, Outcome] = {}
         self.messages: list[str] = []
 
-    def on_start(self, signature: str) -> None:
+    def on_start(self, signature: str, epochs: int) -> None:
         self.starts.append(signature)
 
     def on_epoch(self, signature: str, row: dict[str, Any]) -> None:

@@ -131,7 +131,7 @@ REFUSED: list[tuple[dict[str, str], list[str], str]] = [
     ({"ROUTING": "em", "ARMS": "cnn"}, [], r"^ROUTING=em: no arm of ablation\.yaml routes"),
     ({"ROUTING": "3", "ARMS": "cnn"}, [], r"^ROUTING: no arm of .* has the axis routing\.num"),
     ({"ROUTING": "3"}, [f"{ITERATIONS}=2"], r"^ROUTING and routing\.num_iters are one choice"),
-    ({"ROUTING": "3"}, ["routing=em"], "^ROUTING and routing=em are one choice; keep one"),
+    ({"ROUTING": "3"}, ["routing=em"], "^ROUTING and routing are one choice; keep one"),
     ({"ROUTING": "uniform"}, [f"{ITERATIONS}=2"], r"num_iters: no routing of this arm has this"),
     ({"RECON": "on"}, [f"{WEIGHT}=0"], r"^RECON and loss\.reconstruction\.weight are one choice"),
     ({"EPOCHS": "3"}, ["epochs=2"], "^EPOCHS and epochs are one choice; keep one"),

@@ -24,7 +24,7 @@ from capsweep.sweep import drive, expand, plan
 from capsweep.sweep.drive import RunOptions, SweepEnd
 from capsweep.sweep.estimates import Estimates, Limits
 from capsweep.sweep.expand import Point
-from capsweep.sweep.progress import CellWork, SweepProgress
+from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.queue import Executor, JobQueue
 from capsweep.sweep.resources import AUTO, Capacity
 from capsweep.sweep.spec import Sweep
@@ -208,8 +208,7 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     mode, reason = modes.decide_mode(config)
     trials = read_trials(sweep, ledger)
     rest = count_left(sweep, trials)
-    usual = CellWork(config["epochs"])
-    progress = SweepProgress(console, {}, rest, search.metric, {}, ledger, usual)
+    progress = SweepProgress(console, {}, rest, search.metric, {}, ledger)
     queue = TrialQueue(sweep, trials, ledger, progress, mode, options.limits)
     queue.names = progress.names
     console.out(f"{describe_search(sweep, trials)}\n{reason}")

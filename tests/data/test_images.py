@@ -1,8 +1,11 @@
-"""Labelled images and splits: embedded digits, examples held out, and those that are named."""
+"""Labelled images and splits: embedded digits, numbers whose class is their sign, balanced and to
+the bit x and -x, examples held out, and those that are named.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
+from torch import Tensor
 
 from capsweep.config import compose
 from capsweep.data.batches import DeviceSplit
@@ -20,22 +24,23 @@ from capsweep.data.images import (
     Reader,
     Splits,
     hold_out,
-    label_images,
     prepare_splits,
 )
 from capsweep.errors import ConfigError, DataError
+from capsweep.training import build
 
 Noise = Callable[..., LabelledImages]
+ReaderOf = Callable[..., Reader]
+Refuses = Callable[[Reader, Path, str], None]
 
 LABELS = st.lists(st.integers(0, 5), min_size=2, max_size=120)
 SEEDS = st.integers(0, 2**32)
-DIGITS = compose.cell(["dataset=digits"]).config["dataset"]["reader"]["sha256"]
 
 
 @pytest.fixture(scope="module")
-def digits() -> Splits:
+def digits(reader_of: ReaderOf) -> Splits:
     """As the configuration declares them."""
-    return DigitsReader(DIGITS).read("")
+    return reader_of("dataset=digits").read("")
 
 
 def hash_images(images_NCHW: torch.Tensor) -> list[bytes]:
@@ -95,20 +100,47 @@ def test_other_digits_than_the_declared_ones_are_refused() -> None:
         DigitsReader("0" * 64).check("")
 
 
-@pytest.mark.parametrize(
-    ("images", "labels"),
-    [
-        (np.zeros((2, 1, 4, 4)), [0, 1]),  # of no bytes
-        (np.zeros((3, 1, 4, 4), np.uint8), [0, 1]),
-        (np.zeros((2, 1, 4, 4), np.uint8), [0, 5]),
-        (np.zeros((2, 1, 4, 4), np.uint8), [0.5, 1]),
-    ],
-)
-def test_arrays_that_are_no_examples_of_five_classes_are_refused(
-    images: np.ndarray, labels: list[float]
+@pytest.fixture(scope="module")
+def numbers(reader_of: ReaderOf) -> Splits:
+    return reader_of("dataset=sign").read("")
+
+
+def list_bytes(examples: LabelledImages) -> Tensor:
+    return examples.images_NCHW.flatten().long()
+
+
+def test_every_number_is_in_one_split(numbers: Splits) -> None:
+    assert (len(numbers.train), len(numbers.test)) == (192, 64)
+    bytes_N = torch.cat([list_bytes(numbers.train), list_bytes(numbers.test)])
+    assert torch.equal(bytes_N.sort().values, torch.arange(256))
+    assert numbers.validation is None
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_split_of_numbers_is_symmetric_and_balanced(numbers: Splits, split: str) -> None:
+    examples = getattr(numbers, split)
+    bytes_N = list_bytes(examples)
+    assert torch.equal(255 - bytes_N.flip(0), bytes_N)
+    assert torch.equal(examples.labels_N, (bytes_N >= 128).long())
+    assert 2 * int(examples.labels_N.sum()) == len(examples)
+
+
+def test_other_numbers_than_the_declared_ones_are_refused(
+    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
 ) -> None:
-    with pytest.raises(ValueError, match="labels"):
-        label_images(images, np.array(labels), 5)
+    reader = reader_of("dataset=sign", f"dataset.reader.sha256={'0' * 64}")
+    refuses(reader, tmp_path, r"sha256 [0-9a-f]{64}, dataset\.reader\.sha256 declares 0{64}")
+
+
+def test_a_tested_number_and_its_negative_differ_in_their_sign_bit_alone() -> None:
+    config = compose.cell(["experiment=sign"]).config
+    test = build.load_splits(config, "", torch.device("cpu"))["test"]
+    batch = test.evaluation_batch(slice(0, 64))
+    x_B = batch.images_BCHW.flatten()
+    assert torch.equal(x_B.flip(0), -x_B)
+    assert -1 <= x_B.min() < x_B.max() <= 1
+    assert x_B.all()
+    assert torch.equal(batch.labels, (x_B > 0).long())
 
 
 def number_images(labels: list[int]) -> LabelledImages:

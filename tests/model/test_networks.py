@@ -209,7 +209,6 @@ def test_positions_of_matrix_capsules_are_those_of_the_paper() -> None:
         for layer, count in zip(network.capsules, (14 * 14, 6 * 6), strict=True)
     ]
     assert parents == [{0: 27, 1: 64, 2: 80, 4: 25}, {1: 4, 2: 8, 3: 8, 4: 4, 6: 8, 9: 4}]
-    assert [layer.children_without_parent for layer in network.capsules] == [27 * 8, 0]
 
 
 def test_sizes_of_layers_do_not_depend_on_the_order_of_keys() -> None:

@@ -38,9 +38,7 @@ def test_the_cell_directory_holds_what_the_design_promises(
     ran: tuple[Cell, dict, Path],
 ) -> None:
     cell, result, path = ran
-    names = (
-        "config.yaml evals metrics.csv metrics.jsonl predictions.npz provenance.json result.json"
-    )
+    names = "config.yaml evals metrics.jsonl predictions.npz provenance.json result.json"
     assert sorted(file.name for file in path.iterdir()) == [
         *names.split(),
         "steps.jsonl",

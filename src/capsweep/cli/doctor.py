@@ -53,9 +53,6 @@ def check_packages() -> Iterator[Finding]:
     for name, cure in PACKAGES.items():
         version = find_version(name)
         yield Finding(name, version or "is absent", None if version else cure, name != "ray")
-    if other := find_version("lightning"):
-        cure = "pip uninstall lightning: Ray's integration prefers it, and two do not mix"
-        yield Finding("lightning", f"the package lightning {other} is installed too", cure)
 
 
 def check_ray() -> Iterator[Finding]:

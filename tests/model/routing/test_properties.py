@@ -187,6 +187,8 @@ def test_parents_follow_from_the_couplings_of_the_last_iteration(
     assert_same(formed.act_BJ, routed.act_BJ)
     if routed.logit_BJ is not None:
         assert_same(formed.logit_BJ, routed.logit_BJ)
+    drawn_BIJ = normal(seed)(size.batch, size.children, size.parents).sigmoid()
+    assert torch.equal(form_parents(votes, drawn_BIJ[:, None]).coupling_BIJ, drawn_BIJ)
 
 
 @every_impl

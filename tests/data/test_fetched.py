@@ -95,13 +95,13 @@ def test_what_is_not_the_declared_file_is_refused_and_does_not_stay(
 ) -> None:
     name = f"{BUCKET}/mnist/{IMAGES}"
     whole = store.objects[name]
-    store.put(name, whole[:-1] + b"!")
+    store.objects[name] = whole[:-1] + b"!"
     message = rf"{IMAGES}: truncated or altered .* is removed; the same command fetches it"
     for _ in range(2):
         with pytest.raises(DataError, match=message):
             mnist.check(store.url(BUCKET))
     assert IMAGES not in files_in_cache()
-    store.put(name, whole)
+    store.objects[name] = whole
     mnist.check(store.url(BUCKET))
 
 

@@ -97,40 +97,23 @@ def test_axes_are_coupled_on_the_command_line(expand_file: Expand) -> None:
 
 GRID = "{routing.num_iters: [1, 3], loss.reconstruction.weight: [0, 0.0005]}"
 ZIP = "{zip: {epochs: [1, 2], batch_size: [64, 32]}}"
+TWICE = "epochs,batch_size;batch_size,optim.optimizer.lr"
 AXES = ["epochs=1,2", "batch_size=8,16", "optim.optimizer.lr=0.1,0.2"]
 REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     (ZIP, "", {"overrides": ["batch_size=8,16,32"]}, r"^small\.yaml: arm caps: zip: coupled axes"),
     ("{}", "", {"ZIP": "epochs,seed"}, "ZIP=epochs,seed: no arm of "),
-    (
-        "{}",
-        "",
-        {"overrides": AXES, "ZIP": "epochs,batch_size;batch_size,optim.optimizer.lr"},
-        "batch_size is coupled twice",
-    ),
-    (
-        GRID,
-        "exclude: [routing.num_iters=7]\n",
-        {},
-        r"^exclude='routing\.num_iters=7': .* no such",
-    ),
-    (GRID, "exclude: {arm: caps}\n", {}, r"exclude: Input should be a valid list"),
+    ("{}", "", {"overrides": AXES, "ZIP": TWICE}, "batch_size is coupled twice"),
+    (GRID, "exclude: [epochs=7]\n", {}, r"^exclude='epochs=7': .* no such"),
     (GRID, "", {"EXCLUDE": "arm=caps"}, "no place of arm caps is left; name the arm"),
     (GRID, "", {"EXCLUDE": ";"}, "EXCLUDE is empty"),
-    (
-        GRID,
-        "",
-        {"EXCLUDE": "epochs=9", "ROUTING": "1"},
-        "epochs=9': .* has no such place",
-    ),
+    (GRID, "", {"EXCLUDE": "epochs=9", "ROUTING": "1"}, "epochs=9': .* has no such place"),
     (GRID, "", {"RECON": "maybe"}, "RECON=maybe: 'maybe' is neither on, off nor a weight"),
     ("{epochs: [1, 2]}", "", {"RECON": "on"}, r"RECON: no arm of small\.yaml has the axis"),
     (GRID, "", {"ARMS": "cats"}, "ARMS=cats: 'cats' is no arm; have cnn, caps"),
-    (GRID, "", {"overrides": ["epochs=range(3,1)"]}, r"epochs=range\(3,1\): gives no value"),
     ('{dataset: "glob(x*)"}', "", {}, r"dataset=glob\(x\*\): matches no option"),
     ('{optim.optimizer.lr: "interval(0.0001, 0.01)"}', "", {}, "or set kind: search"),
     ("{routing.num_iter: [1]}", "", {}, r"arm caps: routing\.num_iter: no such key; did you mean"),
     ("{routing.num_iters: [1, 0]}", "", {}, r"arm caps: routing\.num_iters must be .*, got 0"),
-    ("{routing.num_iters: [many]}", "", {}, r"arm caps: routing\.num_iters must be an integer, "),
 ]
 
 
@@ -152,15 +135,9 @@ def test_excluded_places_are_left_out(expand_file: Expand) -> None:
     assert list_places(points, "caps") == ["caps 3 0.0005"]
 
 
-@pytest.mark.parametrize(
-    ("recon", "weights"),
-    [("off", ["0.0"]), ("off,on", ["0.0", "0.0005"]), ("0.1", ["0.1"])],
-)
-def test_recon_sets_the_reconstruction_weight(
-    recon: str, weights: list[str], expand_file: Expand
-) -> None:
-    points = expand_file(make_arm("{loss.reconstruction.weight: [0, 7]}"), RECON=recon)
-    assert list_places(points, "caps") == [f"caps {weight}" for weight in weights]
+def test_recon_sets_the_reconstruction_weight(expand_file: Expand) -> None:
+    points = expand_file(make_arm("{loss.reconstruction.weight: [0, 7]}"), RECON="off,on,0.1")
+    assert list_places(points, "caps") == ["caps 0.0", "caps 0.0005", "caps 0.1"]
 
 
 def test_the_main_question_and_routing_3_of_it() -> None:

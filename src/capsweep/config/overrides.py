@@ -272,20 +272,18 @@ def list_known_keys() -> frozenset[str]:
 
 
 def describe_unknown_key(key: str, schema: Mapping[str, Any]) -> str:
-    """What is said of a key that the schema does not have, with those of the same last part, of the
-    schema before those of other files, else with the nearest.
+    """What is said of a key that the schema does not have, with those of the same last part, or of
+    the nearest; those of the schema before those of other files.
     """
     if key in list_known_keys():
         return f"{key}: no such key here; another file of conf/{key.partition('.')[0]} has it"
-    own, last = [*schema, *list_groups()], key.rpartition(".")[2]
     lasts = {  # of each key that may be set its last part
         known: known.rpartition(".")[2]
-        for known in dict.fromkeys((*own, *sorted(list_known_keys())))
+        for known in (*schema, *list_groups(), *sorted(list_known_keys()))
         if "._" not in known and known.rpartition(".")[2] not in FIXED_NAMES
     }
-    near = difflib.get_close_matches(key, {*lasts, *lasts.values()}, 1, cutoff=0.7)
-    nearest = last if last in lasts.values() else "".join(near)
-    keys = [known for known in lasts if nearest in (known, lasts[known])]
-    keys = [known for known in keys if known in own] or keys
+    names = sorted({*lasts.values()})
+    near = difflib.get_close_matches(key.rpartition(".")[2], names, 1, cutoff=0.7)
+    keys = [known for known in lasts if lasts[known] in near]
     hint = f"did you mean {' or '.join(keys[:MOST_HINTS])}?" if keys else HELP_HINT
     return f"{key}: no such key; {hint}"

@@ -234,8 +234,7 @@ def _check_file(kind: Any, content: Any) -> Any:
     try:
         return TypeAdapter(kind).validate_python(content)
     except ValidationError as error:
-        faults = error.errors(include_url=False)
-        fault = next((each for each in faults if each["type"] == UNKNOWN_KEY), faults[0])
+        fault = min(error.errors(), key=lambda each: each["type"] != UNKNOWN_KEY)
         key = ".".join(map(str, fault["loc"]))
         if fault["type"] == "missing":
             raise ConfigError(f"{key} is missing") from error
@@ -329,14 +328,10 @@ def _find_repeated(values: Iterable[Any]) -> str | None:
 def _check_published(value: Mapping[str, Any], arms: Sequence[str], metric: str) -> None:
     """Raise ConfigError naming the key where a published number, or what it is of, cannot be."""
     measure, number = measure_of(metric), value.get("value")
-    if not isinstance(number, float):
-        raise ConfigError(f"published.values: {value} needs a `value` such as 0.0025")
-    if not (math.isfinite(number) and measure.low <= number <= measure.high):
-        percent = "; 2.5 % is 0.025" if measure.high == 1 else ""
-        raise ConfigError(
-            f"published.values: {number} is no {metric}: a finite number from {measure.low} to "
-            f"{measure.high}{percent}"
-        )
+    within = isinstance(number, float) and measure.low <= number <= measure.high
+    if not (within and math.isfinite(number)):
+        bounds = f"from {measure.low} to {measure.high}; 2.5 % is 0.025"
+        raise ConfigError(f"published.values: {value}: `value` must be a finite {metric} {bounds}")
     for key, name in value.items():
         known = arms if key == "arm" else [name]
         known = grammar.list_options(key) if grammar.is_group(key) else known

@@ -13,11 +13,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
-from torch import Tensor
 
 from capsweep.config import compose
 from capsweep.data.batches import DeviceSplit
-from capsweep.data.digits import DigitsReader, draw_on_canvas
+from capsweep.data.digits import draw_on_canvas
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import (
     LabelledImages,
@@ -94,42 +93,36 @@ def test_digits_look_like_those_of_mnist_and_keep_their_labels(digits: Splits) -
         assert [label_of[key] for key in hash_images(images_NCHW)] == examples.labels_N.tolist()
 
 
-def test_other_digits_than_the_declared_ones_are_refused() -> None:
-    message = r"load_digits has sha256 .*digits\.yaml declares 0+;.*make"
-    with pytest.raises(DataError, match=message):
-        DigitsReader("0" * 64).check("")
-
-
 @pytest.fixture(scope="module")
 def numbers(reader_of: ReaderOf) -> Splits:
     return reader_of("dataset=sign").read("")
 
 
-def list_bytes(examples: LabelledImages) -> Tensor:
-    return examples.images_NCHW.flatten().long()
-
-
-def test_every_number_is_in_one_split(numbers: Splits) -> None:
-    assert (len(numbers.train), len(numbers.test)) == (192, 64)
-    bytes_N = torch.cat([list_bytes(numbers.train), list_bytes(numbers.test)])
-    assert torch.equal(bytes_N.sort().values, torch.arange(256))
-    assert numbers.validation is None
-
-
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_a_split_of_numbers_is_symmetric_and_balanced(numbers: Splits, split: str) -> None:
-    examples = getattr(numbers, split)
-    bytes_N = list_bytes(examples)
-    assert torch.equal(255 - bytes_N.flip(0), bytes_N)
-    assert torch.equal(examples.labels_N, (bytes_N >= 128).long())
-    assert 2 * int(examples.labels_N.sum()) == len(examples)
-
-
-def test_other_numbers_than_the_declared_ones_are_refused(
-    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
+def test_every_number_is_in_one_of_two_splits_that_are_symmetric_and_balanced(
+    numbers: Splits,
 ) -> None:
-    reader = reader_of("dataset=sign", f"dataset.reader.sha256={'0' * 64}")
-    refuses(reader, tmp_path, r"sha256 [0-9a-f]{64}, dataset\.reader\.sha256 declares 0{64}")
+    assert (len(numbers.train), len(numbers.test), numbers.validation) == (192, 64, None)
+    bytes_N = torch.cat([part.images_NCHW.flatten() for part in (numbers.train, numbers.test)])
+    assert torch.equal(bytes_N.long().sort().values, torch.arange(256))
+    for part in (numbers.train, numbers.test):
+        bytes_N = part.images_NCHW.flatten().long()
+        assert torch.equal(255 - bytes_N.flip(0), bytes_N)
+        assert torch.equal(part.labels_N, (bytes_N >= 128).long())
+        assert 2 * int(part.labels_N.sum()) == len(part)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        ("digits", r"load_digits has sha256 .*digits\.yaml declares 0+;.*make"),
+        ("sign", r"sha256 [0-9a-f]{64}, dataset\.reader\.sha256 declares 0{64}"),
+    ],
+)
+def test_other_images_than_the_declared_ones_are_refused(
+    dataset: str, message: str, tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
+) -> None:
+    reader = reader_of(f"dataset={dataset}", f"dataset.reader.sha256={'0' * 64}")
+    refuses(reader, tmp_path, message)
 
 
 def test_a_tested_number_and_its_negative_differ_in_their_sign_bit_alone() -> None:

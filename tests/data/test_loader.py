@@ -22,11 +22,6 @@ from capsweep.training import build
 Noise = Callable[..., LabelledImages]
 
 
-def train_loader(examples: LabelledImages, batch_size: int, shift: int, seed: int) -> TrainLoader:
-    """Of shifted images."""
-    return TrainLoader(ShiftedImages(examples, "train", shift), batch_size, seed)
-
-
 def epoch(loader: TrainLoader, number: int) -> list[Batch]:
     """All batches of an epoch."""
     loader.sampler.set_epoch(number)
@@ -49,7 +44,7 @@ def labels(batches: list[Batch]) -> list[int]:
 
 def test_an_epoch_has_every_example_once_with_its_own_image(noise: Noise) -> None:
     examples = noise(23)
-    loader = train_loader(examples, batch_size=5, shift=0, seed=1)
+    loader = TrainLoader(ShiftedImages(examples, "train", 0), batch_size=5, seed=1)
     batches = epoch(loader, 0)
     assert len(loader) == len(batches)
     assert [len(batch.labels) for batch in batches] == [5, 5, 5, 5, 3]
@@ -61,7 +56,7 @@ def test_an_epoch_has_every_example_once_with_its_own_image(noise: Noise) -> Non
 
 def test_an_epoch_is_a_function_of_seed_and_epoch(noise: Noise) -> None:
     def fresh(seed: int) -> TrainLoader:
-        return train_loader(noise(24), 8, 2, seed)
+        return TrainLoader(ShiftedImages(noise(24), "train", 2), 8, seed)
 
     used = fresh(1)
     for number in range(3):

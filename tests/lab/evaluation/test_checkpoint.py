@@ -78,10 +78,6 @@ def test_cells_of_other_kinds_say_what_they_said(
     assert trained.verify().ties == 0
 
 
-def remove(folder: Path, name: str) -> None:
-    (folder / name).unlink()
-
-
 def flip_weights(folder: Path) -> None:
     content = bytearray((folder / "weights.ckpt").read_bytes())
     content[len(content) // 2] ^= 1
@@ -113,10 +109,10 @@ def change_data(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (lambda f: remove(f, "result.json"), "it is not finished; run the cell first"),
-        (lambda f: remove(f, "config.yaml"), r"it has no config\.yaml; .* run it again"),
-        (lambda f: remove(f, "weights.ckpt"), r"it has no weights\.ckpt; import an export"),
-        (lambda f: remove(f, "provenance.json"), r"its provenance\.json is absent"),
+        (lambda f: (f / "result.json").unlink(), "it is not finished; run the cell first"),
+        (lambda f: (f / "config.yaml").unlink(), r"it has no config\.yaml; .* run it again"),
+        (lambda f: (f / "weights.ckpt").unlink(), r"it has no weights\.ckpt; import an export"),
+        (lambda f: (f / "provenance.json").unlink(), r"its provenance\.json is absent"),
         (flip_weights, r"weights\.ckpt is damaged \(it was altered.* run it again"),
         (lambda f: replace_weights(f, Path("a pickle")), r"not of the network .*UnpicklingError"),
         (lambda f: replace_weights(f, torch.zeros(1)), "not of the network .* ledger reproduce"),

@@ -153,7 +153,6 @@ def test_the_data_set_of_the_paper_is_the_one_that_is_declared(
         (["STORAGE=s3://bucket/pairs"], "STORAGE=s3://bucket/pairs: must be a folder of a file"),
         (["dataset.source=mnist", "DATA_DIR=/nowhere"], "places.data: /nowhere does not exist"),
     ],
-    ids=lambda value: str(value)[:40],
 )
 def test_what_cannot_be_meant_is_refused(
     make: Make, tmp_path: Path, arguments: list[str], message: str, capsys: Capture
@@ -170,7 +169,6 @@ def test_what_cannot_be_meant_is_refused(
         (["PAIRS=3"], "splits.train: 2874 there, 4311 asked for"),
         (["SHARDS=5"], "shards.train: 4 there, 5 asked for"),
     ],
-    ids=lambda value: str(value)[:40],
 )
 def test_a_folder_of_another_data_set_or_layout_is_refused(
     make: Make, folder: Path, arguments: list[str], message: str, capsys: Capture

@@ -198,14 +198,6 @@ def test_a_shard_that_is_absent_or_of_another_size_is_told_before_anything_runs(
         make_reader(uploaded).check(store.url(PLACE))
 
 
-def test_folders_below_that_of_the_shards_are_not_listed(
-    uploaded: Manifest, store: S3Server
-) -> None:
-    store.objects[f"{PLACE}/runs/other.h5"] = b"of many"
-    names = {INDEX, *(shard.name for shard in uploaded.shards)}
-    assert official_files.list_sizes(store.url(PLACE)).keys() == names
-
-
 def test_a_copy_that_is_not_the_shard_of_the_manifest_is_fetched_again(
     uploaded: Manifest, store: S3Server
 ) -> None:

@@ -89,7 +89,7 @@ def _make_parser() -> OverridesParser:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Override:
-    """Read one override; `a=1,3`, `range()`, `choice()` and `glob()` give several values.
+    """Read one override; `a=1,3`, `range()` and `choice()` give several values.
 
     Raises ConfigError naming the key for `+key`, `~key`, package overrides and intervals.
     """
@@ -147,14 +147,11 @@ def _make_interval(key: str, value: IntervalSweep, text: str) -> Interval:
 
 
 def _list_values(parsed: HydraOverride, text: str) -> tuple[Any, ...]:
-    value, group = parsed.value(), parsed.key_or_group
+    value = parsed.value()
     if not parsed.is_sweep_override():
         return (_unquote_texts(value),)
     if isinstance(value, Glob):
-        names = value.filter(list(list_options(group))) if is_group(group) else []
-        if not names:
-            raise ConfigError(f"{text}: matches no option; glob() is for the files of a group")
-        return tuple(names)
+        raise ConfigError(f"{text}: glob() is not read; write the values out")
     values = tuple(map(_unquote_texts, islice(parsed.sweep_iterator(), MOST_VALUES + 1)))
     if not 0 < len(values) <= MOST_VALUES:
         raise ConfigError(f"{text}: gives no value, or more than {MOST_VALUES:,}")

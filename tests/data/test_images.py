@@ -3,9 +3,10 @@ the bit x and -x, examples held out, and those that are named.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -190,24 +191,18 @@ def test_a_count_that_leaves_nothing_to_train_on_is_refused(count: int) -> None:
         hold_out(number_images([0, 1] * 3), count, seed=0)
 
 
-@dataclass
-class Memory(Reader):
-    """A data set in memory."""
-
-    splits: Splits
-
-    def read(self, folder: str) -> Splits:
-        return self.splits
+def keep(*splits: LabelledImages) -> Reader:
+    """A data set in memory: train, test and perhaps validation."""
+    return cast(Reader, SimpleNamespace(read=lambda folder: Splits(*splits)))
 
 
 @pytest.fixture
-def named(noise: Noise) -> Memory:
+def named(noise: Noise) -> Reader:
     """Six examples to train on, four to test on and two to validate on, each of other labels."""
-    validation = noise(2, labels=[20, 21])
-    return Memory(Splits(noise(6), noise(4, labels=[10, 11, 12, 13]), validation))
+    return keep(noise(6), noise(4, labels=[10, 11, 12, 13]), noise(2, labels=[20, 21]))
 
 
-def split_images(reader: Memory, held_out: int, **declared: int) -> dict[str, list[int]]:
+def split_images(reader: Reader, held_out: int, **declared: int) -> dict[str, list[int]]:
     """The labels of each split, prepared."""
     presenter = partial(ShiftedImages, shift=0)
     splits = prepare_splits(reader, "", presenter, held_out, torch.device("cpu"), declared or None)
@@ -218,7 +213,7 @@ def split_images(reader: Memory, held_out: int, **declared: int) -> dict[str, li
     return {name: list_labels(part) for name, part in splits.items()}
 
 
-def test_those_that_are_named_validate_and_all_training_examples_train(named: Memory) -> None:
+def test_those_that_are_named_validate_and_all_training_examples_train(named: Reader) -> None:
     splits = split_images(named, 0, train=6, validation=2, test=4)
     assert splits["train"] == [0, 1, 2, 3, 4, 5]
     assert splits["validation"] == [20, 21]
@@ -227,14 +222,14 @@ def test_those_that_are_named_validate_and_all_training_examples_train(named: Me
 
 @pytest.mark.parametrize("declared", [{}, {"validation": 3}])
 def test_the_number_of_those_that_are_named_is_verified(
-    named: Memory, declared: dict[str, int]
+    named: Reader, declared: dict[str, int]
 ) -> None:
     with pytest.raises(DataError, match=r"declared, .*'validation': 2.* read"):
         split_images(named, 0, train=6, test=4, **declared)
 
 
 def test_a_declared_number_of_examples_that_no_reader_names_is_refused(noise: Noise) -> None:
-    plain = Memory(Splits(noise(6), noise(4)))
+    plain = keep(noise(6), noise(4))
     assert len(split_images(plain, 2, train=6, test=4)["validation"]) == 2
     with pytest.raises(DataError, match=r"'validation': 2.* declared"):
         split_images(plain, 0, train=6, validation=2, test=4)

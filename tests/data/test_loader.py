@@ -96,13 +96,9 @@ def test_evaluation_is_in_the_order_of_the_data_set(
 
 
 DATASETS: Mapping[str, tuple[int, int, int]] = {
-    "mnist": (1, 28, 28),
-    "affnist": (1, 28, 28),
-    "affnist_like": (1, 28, 28),
-    "multimnist": (1, 28, 28),
-    "cifar10": (3, 32, 32),
+    **dict.fromkeys(("mnist", "affnist", "affnist_like", "multimnist"), (1, 28, 28)),
+    **dict.fromkeys(("cifar10", "svhn"), (3, 32, 32)),
     "smallnorb": (2, 48, 48),
-    "svhn": (3, 32, 32),
 }
 COUNT = 50
 
@@ -128,17 +124,12 @@ def present(dataset: str, split: str) -> DeviceSplit:
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_a_batch_stays_on_the_device(dataset: str) -> None:
-    make_batch = present(dataset, "train").prepare_epoch(0, 3)
-    index_B = torch.arange(8, device=DEVICE)
-    evaluated = [present(dataset, split) for split in ("validation", "test")]
+def test_a_batch_stays_on_the_device_and_a_whole_epoch_reads_nothing(dataset: str) -> None:
+    train, *evaluated = (present(dataset, split) for split in ("train", "validation", "test"))
+    make_batch, index_B = train.prepare_epoch(0, 3), torch.arange(8, device=DEVICE)
     with OnlyOnDevice():
         batches = [make_batch(index_B), *(part.evaluation_batch(slice(0, 8)) for part in evaluated)]
     assert [len(batch.images_BCHW) for batch in batches] == [8, 8, 8]
-
-
-@pytest.mark.parametrize("dataset", DATASETS)
-def test_a_whole_epoch_reads_nothing(dataset: str) -> None:
-    loader = TrainLoader(present(dataset, "train"), batch_size=4, seed=0)
+    loader = TrainLoader(train, batch_size=4, seed=0)
     assert loader.made_at_once > 1  # as on every device but the CPU
     assert [len(batch.images_BCHW) for batch in loader] == [4] * (COUNT // 4) + [COUNT % 4]

@@ -1,13 +1,11 @@
 """The grid of a sweep: arms and axes of its file, what is typed beside its name, and its cells."""
 
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from capsweep.config import compose
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import choices, expand, plan
@@ -146,11 +144,3 @@ def test_the_main_question_and_routing_3_of_it() -> None:
     assert (len(signatures), len(pinned_ones)) == (15, 9)
     assert pinned_ones < signatures
     assert {point.cell.config["routing"]["num_iters"] for point in pinned[3:]} == {3}
-
-
-def test_a_place_is_the_cell_its_command_line_runs() -> None:
-    for point in expand_named("ablation", ["epochs=3"]):
-        _, _, *overrides = shlex.split(point.cell.command)
-        again = compose.cell(overrides)
-        assert again.signature == point.cell.signature
-        assert (again.config["epochs"], again.config["batch_size"]) == (3, 32)

@@ -310,5 +310,4 @@ def _list_edges(arm: Arm) -> Iterator[Place]:
         for choice in axis.split()[1:]:
             yield tuple((first | {axis.key: choice}).values())
     for one in arm.intervals:
-        high = Override(one.key, (int(one.high) if one.integer else one.high,))
-        yield tuple((first | {one.key: high}).values())
+        yield tuple((first | {one.key: Override(one.key, (one.high,))}).values())

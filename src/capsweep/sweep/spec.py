@@ -134,7 +134,7 @@ class Arm:
     @property
     def first_place(self) -> Place:
         """The first value of each axis, and the lower end of each interval."""
-        lows = ((one.key, int(one.low) if one.integer else one.low) for one in self.intervals)
+        lows = ((one.key, one.low) for one in self.intervals)
         firsts = ((axis.key, axis.value) for axis in self.axes)
         return tuple(Override(key, (value,)) for key, value in (*firsts, *lows))
 

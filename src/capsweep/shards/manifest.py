@@ -132,7 +132,7 @@ def hash_declared(declared: Mapping[str, object]) -> str:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `index.json`, atomically, one shard a line. Raises OSError."""
-    values = asdict(manifest)
+    values = asdict(manifest) | {"fingerprint": manifest.content.fingerprint}
     lines = ",\n  ".join(json.dumps(shard) for shard in values.pop("shards"))
     text = json.dumps(values, indent=1).removesuffix("\n}")
     write_text(folder / INDEX, f'{text},\n "shards": [{lines}]\n}}\n')

@@ -57,22 +57,14 @@ class Disturbed:
         self.file, self.storage, self.mark = file, storage, secrets.token_hex(8)
         self.environment = {**environment, MARK: self.mark}
 
-    def list_words(self, *more: str) -> list[str]:
-        """The same command, every time."""
-        choices = [f"STORAGE={self.storage}", "logger=csv", "trainer.checkpoint_interval=0"]
-        return ["sweep", str(self.file), *choices, *more]
-
     def start(self, *more: str) -> Process:
-        """The sweep, going on by itself."""
-        return commands.start(*self.list_words(*more), env=self.environment)
+        """The sweep, going on by itself: the same command, every time."""
+        choices = [f"STORAGE={self.storage}", "logger=csv", "trainer.checkpoint_interval=0"]
+        return commands.start("sweep", str(self.file), *choices, *more, env=self.environment)
 
     def run(self, *more: str, status: int = 0) -> str:
         """What the sweep prints, on the local executor, until it ends with this status."""
-        words = ["-m", "capsweep", *self.list_words("EXECUTOR=local", *more)]
-        ended = commands.run(words, env=self.environment)
-        output = ended.stdout + ended.stderr
-        assert ended.returncode == status, output
-        return output
+        return commands.read_to_end(self.start("EXECUTOR=local", *more), status)
 
     def wait_for_work(self, seconds: float = 180) -> None:
         """Until a cell has written a checkpoint."""

@@ -1,11 +1,10 @@
 """`capsweep` in a process of its own, as a person or a script starts it."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import processes
 
 Process = subprocess.Popen[str]
 
@@ -25,7 +24,8 @@ def start(
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        preexec_fn=processes.listen_to_ctrl_c,
+        # A background job, as a test run may be, hands down an ignored SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 

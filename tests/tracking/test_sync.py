@@ -108,7 +108,7 @@ def test_a_sync_that_was_killed_goes_on_with_every_row_once(
     killed = subprocess.Popen([*command, "--jobs", "3"])
 
     assert server.wait_for(lambda cloud: any(run.rows for run in list(cloud.runs.values())))
-    uploaders = processes.started_by(killed.pid, "capsweep.tracking.tracker")
+    uploaders = processes.trackers(killed.pid)
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
     assert len(uploaders) == 3

@@ -18,7 +18,7 @@ from capsweep.cluster import driver
 from capsweep.cluster.client import JOB_ID, SweepJob
 from capsweep.config import compose
 from capsweep.errors import ConfigError, UnreachableError
-from capsweep.sweep import choices, expand
+from capsweep.sweep import choices, expand, spec
 from capsweep.sweep.expand import Point
 
 TYPED = (
@@ -77,8 +77,7 @@ def test_words_of_this_machine_are_left_out() -> None:
 
 def test_a_sweep_file_of_elsewhere_is_named_as_it_is_staged(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text("question: q\nbase: []\nseeds: [0]\nbaseline: a\narms: {a: {}}\n")
-    file.write_text(file.read_text() + "table: {rows: [arm], columns: [], metric: test/error}\n")
+    file.write_text(spec.load("ablation").path.read_text())
     assert make_inner("", str(file))[:3] == ["sweep", "mine", "--here"]
     assert make_inner("", str(file), staged=False)[1] == str(file)
 

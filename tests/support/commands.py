@@ -30,11 +30,11 @@ def start(
 
 
 def run(
-    words: Sequence[str], env: Mapping[str, str] | None = None
+    words: Sequence[str], env: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """What `python WORDS` does, to its end."""
     command = [sys.executable, *words]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=240)
 
 
 def read_to_end(process: Process, status: int = 0, seconds: float = 240) -> str:

@@ -43,7 +43,7 @@ def test_another_system_is_refused(
         ("plan ablation DATASET=nosuch", "dataset=nosuch: no such option; "),
         ("plan SWEEP=nosuch", "SWEEP=nosuch"),
         (f"plan SEEDS={'9' * 5_000}", "must be a count of 1 to 9999"),
-        ("plan LEDGER=gs://", "places.ledger=gs://: it names no bucket"),
+        ("plan LEDGER=gs://", "places.ledger=gs://: write one of s3, gs,"),
         ("plan routing.num_iters=range(1,9999)", "19,997 places and 3 seeds are more than 20,000"),
         (f"plan {AXES}", "198,005 places and 3 seeds are more than 20,000 cells"),
         (f"plan model.hidden={'[' * 3_000}", "is not an override"),

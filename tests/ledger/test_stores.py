@@ -112,11 +112,3 @@ def test_the_query_of_a_url_stays_last() -> None:
     assert join("s3://bucket/x?region=a", "ledger") == "s3://bucket/x/ledger?region=a"
     assert join("s3://bucket/x/", "ledger") == "s3://bucket/x/ledger"
     assert join("/data", "ledger") == "/data/ledger"
-
-
-def test_a_file_system_shows_no_half_written_file(tmp_path: Path) -> None:
-    bucket = open_store(f"file://{tmp_path}/ledger")
-    bucket.write("ab/one", b"1")
-    (tmp_path / "ledger" / "ab" / ".two.0a.tmp").write_bytes(b"half")
-    assert bucket.list_names("ab") == ["one"]
-    assert [name for name, _ in bucket.list_files("")] == ["ab/one"]

@@ -207,7 +207,9 @@ def test_trials_are_rows_of_their_arms_the_best_first_and_live_lines_name_them_a
     answer = tabulate(sweep, ledger)
     points = answer.points
     assert [p.cell.signature for p in points] == [jobs[i].cell.signature for i in (1, 0, 2)]
-    assert [point.title for point in points] == [queue.names[p.cell.signature] for p in points]
+    assert [point.title for point in points] == [
+        queue.progress.names[p.cell.signature] for p in points
+    ]
     assert [row.coordinates[0] for row in answer.rows] == [point.arm for point in points]
     text = render.render_markdown(answer)
     assert "| 0/1 seed; failed: " in text

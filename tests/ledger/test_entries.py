@@ -7,9 +7,15 @@ import pytest
 from capsweep import cli
 from capsweep.config import code_identity, compose
 from capsweep.errors import UserError
-from capsweep.ledger import causes
+from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of
 from capsweep.ledger.upkeep import find_garbage
+
+
+def write_result(ledger: Ledger, signature: str, **others: object) -> None:
+    """Another result of a finished cell."""
+    whole = stored_files.with_digests({"metrics": {}, **others}, {})
+    ledger.store.write(f"{folder_of(signature)}/result.json", json.dumps(whole).encode())
 
 
 def test_evaluations_stand_beside_the_result_that_was_evaluated(ledger: Ledger, finish) -> None:
@@ -17,8 +23,7 @@ def test_evaluations_stand_beside_the_result_that_was_evaluated(ledger: Ledger, 
     signature, folder = cell.signature, f"{ledger.store.root}/{folder_of(cell.signature)}"
     assert ledger.list_evaluations(signature) == []
     assert ledger.write_evaluation(signature, "b.json", b"{}") == f"{folder}/evals/b.json"
-    result = json.dumps({"metrics": {}, "attempt": "ab12"}).encode()
-    ledger.store.write(f"{folder_of(signature)}/result.json", result)
+    write_result(ledger, signature, attempt="ab12")
     inner = "" if ledger.disk else "ab12/"
     assert ledger.write_evaluation(signature, "a.json", b"[]") == f"{folder}/{inner}evals/a.json"
     assert ledger.list_evaluations(signature) == ["a.json", *(["b.json"] if ledger.disk else [])]
@@ -41,8 +46,7 @@ def test_a_result_of_unknown_or_other_code_is_stale(ledger: Ledger, finish) -> N
     cell = finish(ledger, "seed=1")
     assert ledger.entries_of([cell])[cell.signature].status == "stale"
     code = {"numerics": code_identity.hash_numerics(cell.config)}
-    made = json.dumps({"metrics": {}, "code": code}).encode()
-    ledger.store.write(f"{folder_of(cell.signature)}/result.json", made)
+    write_result(ledger, cell.signature, code=code)
     assert ledger.entries_of([cell])[cell.signature].status == "done"
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from capsweep.config.cell import signature
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import folder_of
 from capsweep.storage.files import write_json, write_text
 
@@ -56,7 +57,8 @@ def finish_cell(place: Path, epochs: int) -> None:
     """result.json: from here on the cell is finished."""
     metrics = {"train/loss": 1 / epochs, "test/error": 0.25}
     result = {"metrics": metrics, "parameters": 1000, "images_per_second": 10.0}
-    write_json(place / "result.json", {"status": "finished", **result})
+    whole = stored_files.with_digests({"status": "finished", **result}, {})
+    write_json(place / "result.json", whole)
     (place / "error.txt").unlink(missing_ok=True)
 
 

@@ -13,6 +13,7 @@ import torch
 from capsweep.config import code_identity, compose, places
 from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Entry, Ledger, folder_of
 from capsweep.sweep import choices, drive, expand, plan
 from capsweep.sweep.estimates import (
@@ -38,7 +39,8 @@ def finish(ledger: Path, signature: str, code: dict[str, str] | None = None) -> 
         code = {"numerics": code_identity.hash_numerics(compose.cell(["model=cnn_small"]).config)}
     path = Path(ledger) / folder_of(signature)
     path.mkdir(parents=True)
-    (path / "result.json").write_text(json.dumps({"metrics": {}, "code": code}))
+    result = stored_files.with_digests({"metrics": {}, "code": code}, {})
+    (path / "result.json").write_text(json.dumps(result))
 
 
 def test_the_plan_is_due_what_is_not_done(points: list[Point], tmp_path: Path) -> None:

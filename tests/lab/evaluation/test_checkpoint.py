@@ -17,6 +17,7 @@ from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.errors import UserError
 from capsweep.lab.evaluation.checkpoint import CellLoader
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.training.run import Job, run
 
@@ -131,7 +132,7 @@ def test_a_network_is_not_asked_of_other_data_than_it_was_trained_on(
     result = json.loads((folder / "result.json").read_text())
     trained = result["data"]["train"]
     result["data"]["train"] = "0" * 64
-    del result["sha256"]
+    result = stored_files.with_digests(result, {})
     (folder / "result.json").write_text(json.dumps(result))
     said = f"its train data had sha256 {'0' * 64}, and what is read now has {trained}"
     with pytest.raises(UserError, match=f"{cell.signature}: {said}"):

@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -99,14 +99,6 @@ def finish(cell: Cell) -> CellLoader:
     here = places.resolve(cell.config["places"])
     train(cell)
     return CellLoader(Ledger(here.ledger), here.data, torch.device("cpu"))
-
-
-def forget_digests(result: Path, metrics: Mapping[str, float] | None = None) -> None:
-    """Make a result one of before there were digests, perhaps with other metrics."""
-    plain = json.loads(result.read_text())
-    del plain["sha256"]
-    plain["metrics"] |= metrics or {}
-    result.write_text(json.dumps(plain))
 
 
 def trained(cell: Cell) -> TrainedCell:

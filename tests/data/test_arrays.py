@@ -33,6 +33,13 @@ def make_reader(folder: Path, axes: str | None = None) -> NpzReader:
     return NpzReader({"own": hash_file(folder / "own.npz")}, ["."], num_classes=3, axes=axes)
 
 
+def assert_refused(folder: Path, message: str) -> None:
+    """Assert that the file that is there is refused by one line with its name."""
+    with pytest.raises(DataError, match=rf"own\.npz: .*{message}") as refused:
+        make_reader(folder).read(str(folder))
+    assert "\n" not in str(refused.value)
+
+
 def shape_images(*shape: int) -> dict[str, np.ndarray]:
     """Arrays of images of this shape, of the splits that `save` writes."""
     images = DRAW.integers(0, 256, (6, *shape), dtype=np.uint8)
@@ -95,11 +102,8 @@ def test_axes_are_those_that_the_shape_tells_or_that_are_named(
 def test_axes_that_a_shape_leaves_open_are_asked_for(
     shape: tuple[int, ...], tmp_path: Path
 ) -> None:
-    reader = save(tmp_path, **shape_images(*shape))
-    with pytest.raises(
-        DataError, match=r"channels of .* rows and .*, or .*by --axes chw or --axes"
-    ):
-        reader.read(str(tmp_path))
+    save(tmp_path, **shape_images(*shape))
+    assert_refused(tmp_path, "channels of .* rows and .*, or .*by --axes chw or --axes")
 
 
 DARK = (IMAGES > 127).astype(np.uint8)
@@ -136,10 +140,8 @@ STANDARDISED = ((IMAGES - 127.0) / 50).astype(np.int8).astype(np.uint8)
 def test_other_arrays_are_refused_saying_which_and_the_cure(
     changed: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    reader = save(tmp_path, **changed)
-    with pytest.raises(DataError, match=rf"own\.npz: .*{message}") as refused:
-        reader.read(str(tmp_path))
-    assert "\n" not in str(refused.value)
+    save(tmp_path, **changed)
+    assert_refused(tmp_path, message)
 
 
 def test_images_of_black_and_white_are_taken(tmp_path: Path) -> None:
@@ -154,8 +156,7 @@ def test_a_member_that_is_no_array_is_refused(content: bytes, packed: int, tmp_p
     save(tmp_path)
     with zipfile.ZipFile(tmp_path / "own.npz", "a") as archive:
         archive.writestr("more.npy", content, packed)
-    with pytest.raises(DataError, match=r"own\.npz: .*write it by np\.savez"):
-        make_reader(tmp_path).read(str(tmp_path))
+    assert_refused(tmp_path, "write it by np.savez")
 
 
 def test_a_file_that_is_cut_or_no_archive_is_refused(tmp_path: Path) -> None:
@@ -164,8 +165,7 @@ def test_a_file_that_is_cut_or_no_archive_is_refused(tmp_path: Path) -> None:
     np.save(buffer, IMAGES)
     for content in (path.read_bytes()[:-30], path.read_bytes()[40:], b"", buffer.getvalue()):
         path.write_bytes(content)
-        with pytest.raises(DataError, match=r"own\.npz: .*write it by np\.savez"):
-            make_reader(tmp_path).read(str(tmp_path))
+        assert_refused(tmp_path, "write it by np.savez")
 
 
 HUGE = 2**40
@@ -177,8 +177,7 @@ def test_an_array_that_declares_another_size_than_it_has_is_refused_before_it_is
 ) -> None:
     save(tmp_path)
     declare_shape(tmp_path / "own.npz", "test_labels", shape)
-    with pytest.raises(DataError, match=r"own\.npz: test_labels\.npy declares .* and has 2; write"):
-        make_reader(tmp_path).read(str(tmp_path))
+    assert_refused(tmp_path, r"test_labels\.npy declares .* and has 2; write")
 
 
 @pytest.mark.parametrize("field", ["file_size", "compress_size"])

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -96,44 +98,48 @@ def test_other_names_hashes_and_formats_are_other_data(
     assert decode.call_count == 2
 
 
-@pytest.mark.parametrize("place", [0.05, 0.5, 0.95])
-@pytest.mark.parametrize("fault", ["truncated", "altered", "empty"])
-def test_a_damaged_file_is_made_anew(fault: str, place: float, decode: Mock) -> None:
-    decode_once("few", DECLARED, decode)
-    path = cache_file()
+def roll_labels(path: Path) -> None:
+    """Give the images the labels of others, in a file that is itself whole."""
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez(path, **{**arrays, "train_labels": np.roll(arrays["train_labels"], 1)})
+
+
+def put_other_data(path: Path) -> None:
+    """Give the file the name of another."""
+    decode_once("few", {"sha256": {"file": "01"}}, make_decoded)
+    [other] = set(user_cache_folder().glob("*.npz")) - {path}
+    path.write_bytes(other.read_bytes())
+
+
+def damage(path: Path, place: float, is_cut: bool) -> None:
     content = path.read_bytes()
     at = int(place * len(content))
-    altered = content[:at] + bytes(255 - byte for byte in content[at : at + 64])
-    path.write_bytes({"truncated": content[:at], "altered": altered, "empty": b""}[fault])
-    assert is_whole(decode_once("few", DECLARED, decode))
-    assert is_whole(decode_once("few", DECLARED, decode))
-    assert decode.call_count == 2
+    altered = bytes(255 - byte for byte in content[at : at + 64]) + content[at + 64 :]
+    path.write_bytes(content[:at] + (b"" if is_cut else altered))
 
 
-def test_images_with_the_labels_of_others_are_decoded_again_with_a_line(
-    decode: Mock, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        *((partial(damage, place=place, is_cut=True), "") for place in (0.0, 0.05, 0.5, 0.95)),
+        *((partial(damage, place=place, is_cut=False), "") for place in (0.05, 0.5, 0.95)),
+        (roll_labels, "its images or labels are not those that were decoded"),
+        (put_other_data, "it is of another data set"),
+    ],
+)
+def test_a_file_that_is_damaged_or_of_other_data_is_made_anew_with_a_line(
+    spoil: Callable[[Path], None], reason: str, decode: Mock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The file itself is whole."""
     decode_once("few", DECLARED, decode)
-    with np.load(cache_file()) as file:
-        arrays = {name: file[name] for name in file.files}
-    np.savez(cache_file(), **{**arrays, "train_labels": np.roll(arrays["train_labels"], 1)})
-    assert is_whole(decode_once("few", DECLARED, decode))
-    assert is_whole(decode_once("few", DECLARED, decode))
+    path = cache_file()
+    spoil(path)
+    for _ in range(2):
+        assert is_whole(decode_once("few", DECLARED, decode))
     assert decode.call_count == 2
-    reason = "its images or labels are not those that were decoded"
-    said = f"{cache_file()}: not used ({reason}); the official files are decoded again"
-    assert capsys.readouterr().err == f"{said}\n"
-
-
-def test_a_file_of_other_data_under_this_name_is_not_read(decode: Mock) -> None:
-    decode_once("few", {"sha256": {"file": "01"}}, decode)
-    other = cache_file()
-    decode_once("few", DECLARED, decode)
-    [path] = set(user_cache_folder().glob("*.npz")) - {other}
-    path.write_bytes(other.read_bytes())
-    decode_once("few", DECLARED, decode)
-    assert decode.call_count == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{path}: not used ({reason}")
+    assert line.endswith("); the official files are decoded again")
 
 
 def start_decoding(log: Path, seconds: float) -> "subprocess.Popen[str]":

@@ -89,11 +89,8 @@ DIGITS = ["dataset/source=digits", "dataset.batches.test_examples=100"]
 
 def test_validation_pairs_are_of_held_out_digits_and_training_pairs_of_the_others() -> None:
     parts = parts_of([*DIGITS, "dataset.validation=100"])
-    assert {name: len(part) for name, part in parts.items()} == {
-        "train": 1337,
-        "validation": 100,
-        "test": 100,
-    }
+    sizes = {"train": 1337, "validation": 100, "test": 100}
+    assert {name: len(part) for name, part in parts.items()} == sizes
     alone = {name: digits_alone(part) for name, part in parts.items()}
     assert len(alone["validation"]) == 100
     assert not alone["validation"] & alone["train"]
@@ -129,17 +126,15 @@ def test_the_test_set_of_mnist_is_the_same_on_every_machine(data_folder: Path) -
 
 
 def test_a_fingerprint_changes_with_everything_that_is_tested_on(examples: LabelledImages) -> None:
+    def fingerprint(tested: LabelledImages = examples, seed: int = 0, count: int = 1500) -> str:
+        sizes = {"margin": 1, "shift": 1, "pairs": PAIRS, "test_examples": count}
+        return ComposedPairs(tested, "test", seed=seed, **sizes).fingerprint()
+
     images_NCHW, labels_N = examples.images_NCHW.clone(), examples.labels_N.clone()
     images_NCHW[5, 0, 2, 2] ^= 1
     labels_N[labels_N == 9] = 10  # a class of its own, in the place its class had
     pixel = LabelledImages(images_NCHW, examples.labels_N)
     label = LabelledImages(examples.images_NCHW, labels_N)
-    given = [(examples, 0, 1500), (pixel, 0, 1500), (label, 0, 1500)]
-    given += [(examples, 1, 1500), (examples, 0, 1499), (examples, 0, 1500)]
-    sizes = {"margin": 1, "shift": 1, "pairs": PAIRS}
-    first, *others, again = [
-        ComposedPairs(one, "test", seed=seed, test_examples=count, **sizes).fingerprint()
-        for one, seed, count in given
-    ]
-    assert again == first
-    assert len({first, *others}) == 5
+    others = [fingerprint(pixel), fingerprint(label), fingerprint(seed=1), fingerprint(count=1499)]
+    assert fingerprint() == fingerprint()
+    assert len({fingerprint(), *others}) == 5

@@ -66,8 +66,7 @@ def test_training_images_are_cropped_mirrored_jittered_and_standardised(
     photographs: LabelledImages, mean_over: str, flip: bool, standardise: bool
 ) -> None:
     made = cropped(
-        photographs,
-        **{**JITTER, "flip": flip, "mean_over": mean_over, "standardise": standardise},
+        photographs, **{**JITTER, "flip": flip, "mean_over": mean_over, "standardise": standardise}
     )
     found_NCHW = made.prepare_epoch(3, 2)(torch.arange(COUNT)).images_BCHW.numpy()
     # The draws of an epoch, in their order; what is made of them is worked out one by one.
@@ -92,11 +91,7 @@ def test_evaluation_is_the_crop_in_the_middle_without_jitter(
     photographs: LabelledImages, standardise: bool
 ) -> None:
     for split in ("validation", "test"):
-        made = cropped(
-            photographs,
-            split,
-            **{**JITTER, "standardise": standardise},
-        )
+        made = cropped(photographs, split, **{**JITTER, "standardise": standardise})
         batch = made.evaluation_batch(slice(5, 30))
         middle = photographs.images_NCHW[5:30, :, 1:7, 1:7].double().numpy()
         for found, image in zip(batch.images_BCHW.numpy(), middle, strict=True):

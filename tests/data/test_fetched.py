@@ -95,27 +95,21 @@ def test_what_is_not_the_declared_file_is_refused_and_does_not_stay(
 ) -> None:
     name = f"{BUCKET}/mnist/{IMAGES}"
     whole = store.objects[name]
-    store.put(name, whole[:-1] + b"!")
+    store.objects[name] = whole[:-1] + b"!"
     message = rf"{IMAGES}: truncated or altered .* is removed; the same command fetches it"
     for _ in range(2):
         with pytest.raises(DataError, match=message):
             mnist.check(store.url(BUCKET))
     assert IMAGES not in files_in_cache()
-    store.put(name, whole)
+    store.objects[name] = whole
     mnist.check(store.url(BUCKET))
 
 
-@pytest.mark.parametrize(
-    "folder", ["../other", "a/../../b", "/etc", "a%2e%2e", "x?endpoint_override=evil"]
-)
-def test_folders_of_the_configuration_cannot_lead_out_of_the_place(
-    folder: str, store: S3Server
-) -> None:
-    if folder.startswith("/"):
-        assert resolve_folders(store.url(BUCKET), [folder]) == [folder]  # a folder of the node
-        return
+@pytest.mark.parametrize("folder", ["../other", "a/../../b", "a%2e%2e", "x?endpoint_override=evil"])
+def test_folders_of_the_configuration_cannot_lead_out_of_the_place(folder: str) -> None:
+    assert resolve_folders(f"s3://{BUCKET}", ["/etc"]) == ["/etc"]  # a folder of the node
     with pytest.raises(ConfigError, match=r"^places\.data=s3://bucket/data: .*leads out"):
-        resolve_folders(store.url(BUCKET), [folder])
+        resolve_folders(f"s3://{BUCKET}", [folder])
 
 
 def test_a_url_with_credentials_is_refused_without_showing_them(mnist: Reader) -> None:

@@ -13,8 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from official_files import (
     SMALLNORB,
     labels,
@@ -30,7 +28,6 @@ from official_files import (
 from s3_server import S3Server
 
 from capsweep.data.images import Reader
-from capsweep.data.smallnorb import halve_images
 from capsweep.errors import DataError
 from capsweep.storage.files import hash_bytes, user_cache_folder
 
@@ -172,12 +169,6 @@ def test_smallnorb_and_its_viewpoints_are_decoded_once(tmp_path: Path, reader_of
     for dataset in ("smallnorb_azimuth", "smallnorb_elevation"):
         reader_of(f"dataset={dataset}", *viewpoints).read(str(tmp_path))
     assert len(list(user_cache_folder().glob("*.npz"))) == 1
-
-
-@given(st.lists(st.integers(0, 255), min_size=4, max_size=4))
-def test_a_block_of_smallnorb_becomes_its_mean_rounded_half_up(block: list[int]) -> None:
-    image = np.array(block, dtype=np.uint8).reshape(1, 1, 2, 2)
-    assert halve_images(image).item() == int(sum(block) / 4 + 0.5)
 
 
 @EACH_FILE

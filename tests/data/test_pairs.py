@@ -45,15 +45,11 @@ def at(pairs: Pairs, index: Tensor) -> Pairs:
 
 
 def canvas_with(image_CHW: np.ndarray, canvas: int, down: int, right: int) -> np.ndarray:
-    """The image in the middle, moved pixel by pixel; what leaves the canvas is gone."""
-    channels, height, width = image_CHW.shape
-    result = np.zeros((channels, canvas, canvas), dtype=np.int64)
-    top, left = (canvas - height) // 2 + down, (canvas - width) // 2 + right
-    for y in range(height):
-        for x in range(width):
-            if 0 <= top + y < canvas and 0 <= left + x < canvas:
-                result[:, top + y, left + x] = image_CHW[:, y, x]
-    return result
+    """The image in the middle, moved; what leaves the canvas is gone."""
+    top, left = ((canvas - size) // 2 for size in image_CHW.shape[1:])
+    padded = np.pad(image_CHW.astype(np.int64), ((0, 0), (canvas, canvas), (canvas, canvas)))
+    rows, columns = canvas - top - down, canvas - left - right
+    return padded[:, rows : rows + canvas, columns : columns + canvas]
 
 
 @given(data=st.data(), seed=st.integers(0, 5))

@@ -21,6 +21,7 @@ class RecordingListener:
     """A listener that remembers."""
 
     def __init__(self) -> None:
+        self.names: dict[str, str] = {}
         self.starts: list[str] = []
         self.rows: list[dict[str, Any]] = []
         self.ends: dict[str, Outcome] = {}

@@ -1,12 +1,9 @@
 """What W&B should have of a cell is read from the ledger alone, and a mark says that it has it."""
 
-import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from capsweep.config import compose
 from capsweep.ledger.ledger import Ledger
@@ -42,26 +39,6 @@ def test_everything_of_a_finished_cell_is_in_the_ledger(
     assert not content.is_synced(storage, drawn, "http://one")
     content.mark_file(storage, signature).write_text("{")
     assert not content.is_synced(storage, cell, "http://one")
-
-
-def npz(**arrays: Any) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
-
-
-SCORES = np.eye(3)[[0, 1, 1, 2]]
-
-
-def test_a_confusion_matrix_counts_every_pair_of_classes() -> None:
-    counts = content.count_confusions(npz(scores=SCORES, labels=np.array([0, 1, 2, 2])))
-    assert len(counts) == 9
-    assert [count for count in counts if count[2]] == [
-        *(("0", "0", 1), ("1", "1", 1)),
-        *(("2", "1", 1), ("2", "2", 1)),
-    ]
-    several = np.array([[0, 1], [1, 2], [2, 1], [2, 0]])
-    assert content.count_confusions(npz(scores=SCORES, labels=several)) == []
 
 
 def test_the_digits_of_a_composed_data_set_are_a_column() -> None:

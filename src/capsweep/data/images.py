@@ -136,13 +136,9 @@ def hold_out(
         raise ConfigError(f"dataset.validation must be < {len(examples)} examples, got {count}")
     if count == 0:  # as it mostly is: all images would be copied
         return examples, examples.select(torch.arange(0))
-    held = stratified_sample(examples.labels_N.numpy(), count, seed)
-    mask = np.zeros(len(examples), dtype=bool)
-    mask[held] = True
-    return (
-        examples.select(torch.from_numpy(np.flatnonzero(~mask))),
-        examples.select(torch.from_numpy(np.flatnonzero(mask))),
-    )
+    is_held_N = torch.zeros(len(examples), dtype=torch.bool)
+    is_held_N[torch.from_numpy(stratified_sample(examples.labels_N.numpy(), count, seed))] = True
+    return examples.select(~is_held_N), examples.select(is_held_N)
 
 
 def stratified_sample(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:

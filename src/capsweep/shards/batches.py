@@ -77,18 +77,13 @@ class PassOrder:
         while position < end:
             number, inside = divmod(position, self.count)
             group, skipped = divmod(inside, self.buffer)
-            members = self._make_group(number, group)
+            start, stop = inside - skipped, min(inside - skipped + self.buffer, self.count)
+            stretches = tuple(self._list_stretches(number, start, stop))
+            # 0 stays in the place so that old orders reproduce.
+            members = ExampleGroup(stretches, (self.seed, "group", number, 0, group))
             taken = min(len(members) - skipped, end - position)
             yield members, slice(skipped, skipped + taken)
             position += taken
-
-    def _make_group(self, number: int, group: int) -> ExampleGroup:
-        """Return a group of pass `number`."""
-        start = group * self.buffer
-        stop = min(start + self.buffer, self.count)
-        stretches = tuple(self._list_stretches(number, start, stop))
-        # 0 stays in the place so that old orders reproduce.
-        return ExampleGroup(stretches, (self.seed, "group", number, 0, group))
 
     def _list_stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield positions start .. stop - 1 of the permuted sequence, as stretches of the split."""

@@ -18,7 +18,7 @@ from capsweep.config.overrides import Override, render, with_dots
 from capsweep.config.words import BY_KEY, BY_NAME, GRID, WORDS
 from capsweep.errors import ConfigError
 from capsweep.sweep import spec
-from capsweep.sweep.spec import ROUTING, Arm, Published, Sweep, check_axis, check_seeds, read_place
+from capsweep.sweep.spec import ROUTING, Arm, Published, Sweep, check_axis, check_seeds
 
 ITERATIONS, RECONSTRUCTION = "routing.num_iters", "loss.reconstruction.weight"
 PINNED = {
@@ -310,7 +310,10 @@ def _split(text: str | None) -> list[str]:
 
 
 def _read_excluded(text: str) -> Mapping[str, object]:
-    """Return the settings of a place, in which short names stand for their keys."""
+    """Return the settings of `a=1 b=2`, in which short names stand for their keys.
+
+    Raises ConfigError where there is none.
+    """
     settings = []
     for word in text.split():
         name, _, value = word.partition("=")
@@ -318,7 +321,9 @@ def _read_excluded(text: str) -> Mapping[str, object]:
         if name == "ROUTING":
             key = ITERATIONS if value.isdecimal() else ROUTING
         settings.append(f"{key}={value}" if key else word)
-    return read_place(" ".join(settings))
+    if not settings:
+        raise ConfigError("EXCLUDE is empty; write settings such as EXCLUDE='a=1 b=2'")
+    return {override.key: override.value for override in grammar.parse_single(settings)}
 
 
 def _couple_axes(sweep: Sweep, text: str) -> Sweep:

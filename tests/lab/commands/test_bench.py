@@ -106,19 +106,3 @@ def test_every_benchmark_runs(name: str, storage: Path) -> None:
     assert content["measured"]
     assert not any(bar["unit"] == "fault" for bar in content["measured"])
     assert all(row.get("ms", 1) > 0 for row in content["rows"])
-
-
-@pytest.mark.parametrize(
-    ("value", "bar", "at_least", "verdict"),
-    [
-        (5.0, 5.0, True, "kept"),
-        (4.99, 5.0, True, "MISSED"),
-        (5.0, 5.0, False, "kept"),
-        (5.01, 5.0, False, "MISSED"),
-        (5.0, None, True, ""),
-    ],
-)
-def test_a_bar_is_kept_or_missed(
-    value: float, bar: float | None, at_least: bool, verdict: str
-) -> None:
-    assert Measured("something", value, "x", bar, at_least).verdict == verdict

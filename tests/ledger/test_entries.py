@@ -24,16 +24,9 @@ def test_evaluations_stand_beside_the_result_that_was_evaluated(ledger: Ledger, 
     signature, folder = cell.signature, folder_of(cell.signature)
     root = ledger.store.root
     assert ledger.list_evaluations(signature) == []
-<<<<<<< HEAD
-    assert ledger.write_evaluation(signature, "b.json", b"{}") == f"{folder}/evals/b.json"
+    written = ledger.write_evaluation(signature, "b.json", b"{}")
+    assert written == join(root, f"{folder}/evals/b.json")
     write_result(ledger, signature, attempt="ab12")
-=======
-    assert ledger.write_evaluation(signature, "b.json", b"{}") == join(
-        root, f"{folder}/evals/b.json"
-    )
-    result = json.dumps({"metrics": {}, "attempt": "ab12"}).encode()
-    ledger.store.write(f"{folder_of(signature)}/result.json", result)
->>>>>>> main
     inner = "" if ledger.disk else "ab12/"
     written = ledger.write_evaluation(signature, "a.json", b"[]")
     assert written == join(root, f"{folder}/{inner}evals/a.json")

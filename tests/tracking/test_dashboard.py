@@ -74,7 +74,7 @@ def test_a_workspace_is_renewed_at_its_url(server: WandbServer) -> None:
     assert url.startswith(f"{server.url}/tester/capsules?nw=")
     more = replace(VIEW, cells=["024a17b29d610624"])
     assert upload.send_workspace(more, None, "capsules", url) == url
-    (view,) = server.cloud.views.values()
+    (view,) = server.views.values()
     assert (view["entityName"], view["displayName"]) == ("tester", "capsweep ablation-seeds-1")
     assert "024a17b29d610624" in view["spec"]
     server.mode = "hang"
@@ -91,7 +91,7 @@ def test_the_command_saves_the_sweep_as_chosen_and_prints_where(
     tmp_path: Path, server: WandbServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert save_dashboard(tmp_path) == 0
-    ((name, view),) = server.cloud.views.items()
+    ((name, view),) = server.views.items()
     assert name.removeprefix("nw-").partition("-")[0] in capsys.readouterr().out
     assert view["displayName"] == "capsweep ablation-SEEDS 1"
     sent = {"entity": "tester", "project": "capsweep", "spec": json.loads(view["spec"])}

@@ -11,8 +11,7 @@ from pathlib import Path
 import processes
 import pytest
 import tracked_cells
-from wandb_cloud import Run
-from wandb_server import KEY, WandbServer
+from wandb_server import KEY, Run, WandbServer
 
 from capsweep import cli
 from capsweep.ledger import lease
@@ -46,7 +45,7 @@ def test_a_cell_is_a_run_and_only_what_is_new_goes_up_again(
     tracked_cells.draw_picture(place, "reconstructions.png", shade=3)
     tracked_cells.write_predictions(place, mistakes=2)
     assert sync(storage) == 0
-    run = server.cloud.run(signature)
+    run = server.run(signature)
     assert (run.state, run.project) == ("finished", tracked_cells.PROJECT)
     assert run.config == {"seed": 1, "routing.num_iters": 3}
     assert (run.summary["test/error"], run.summary["confusion_table"]["nrows"]) == (0.25, 4)
@@ -63,10 +62,10 @@ def test_a_cell_is_a_run_and_only_what_is_new_goes_up_again(
         assert sync(storage, "--json") == 0
         answer = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert answer["uploaded"] == [signature]
-        images = count_images(server.cloud.run(signature))
+        images = count_images(server.run(signature))
         assert images == {"reconstructions": 1, "couplings": number}
-    assert len(server.cloud.artifacts) == 1  # the confusion matrix, once
-    epochs = [row["epoch"] for row in server.cloud.run(signature).rows]
+    assert len(server.artifacts) == 1  # the confusion matrix, once
+    epochs = [row["epoch"] for row in server.run(signature).rows]
     assert epochs == [0, 1, 2, 2, 2, 2]
     assert KEY.encode() not in b"".join(f.read_bytes() for f in storage.rglob("*") if f.is_file())
 
@@ -82,13 +81,13 @@ def test_a_cell_that_failed_and_was_retried_is_one_run_with_one_curve_of_epochs_
     (offline / f"run-{signature}.wandb").write_bytes(b":W&B\x00\x00\x00")
     tracked_cells.fail_cell(place, "RuntimeError: out of memory")
     assert sync(storage) == 0
-    run = server.cloud.run(signature)
+    run = server.run(signature)
     assert (run.state, steps(run)) == ("failed", [*range(5, 31, 5)])
     tracked_cells.write_rows(place, epochs=4, points=True)
     tracked_cells.write_predictions(place, mistakes=2)
     tracked_cells.finish_cell(place, epochs=4)
     assert sync(storage) == 0
-    run = server.cloud.run(signature)
+    run = server.run(signature)
     assert (run.state, steps(run)) == ("finished", [*range(5, 41, 5), 41])
     assert run.summary["train/loss"] == 0.25
     assert all(row["train/loss_step"] == 1 / row["step"] for row in run.rows[:-1])
@@ -107,7 +106,7 @@ def test_a_sync_that_was_killed_goes_on_with_every_row_once(
     command = [sys.executable, "-m", "capsweep", "wandb", "sync", f"STORAGE={storage}"]
     killed = subprocess.Popen([*command, "--jobs", "3"])
 
-    assert server.wait_for(lambda cloud: any(run.rows for run in list(cloud.runs.values())))
+    assert server.wait_for(lambda: any(run.rows for run in server.runs.values()))
     uploaders = processes.started_by(killed.pid, "capsweep.tracking.tracker")
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
@@ -116,7 +115,7 @@ def test_a_sync_that_was_killed_goes_on_with_every_row_once(
     server.mode = "fine"
     assert sync(storage, "--jobs", "3") == 0
     for signature in signatures:
-        assert steps(server.cloud.run(signature)) == [10, 20, 30, 40]
+        assert steps(server.run(signature)) == [10, 20, 30, 40]
 
 
 @slow

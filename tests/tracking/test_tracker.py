@@ -59,7 +59,7 @@ def test_an_online_run_has_all_that_there_is_and_is_marked(
 ) -> None:
     result = train(ONLINE)
     assert result["tracking_fault"] is None
-    run = server.cloud.run(result["signature"])
+    run = server.run(result["signature"])
     assert [row["epoch"] for row in run.rows if "train/loss" in row] == [0, 1]
     assert {CONFUSION, SHEET} <= keys_of(run.rows)
     assert run.summary["test/error"] == pytest.approx(result["metrics"]["test/error"])
@@ -124,9 +124,9 @@ def test_whatever_the_environment_says_each_cell_is_a_run_of_its_own(
     monkeypatch.setenv("WANDB_API_KEY", f"{server.environment['WANDB_API_KEY']}\n")
     results = [train(ONLINE, "epochs=1", f"seed={seed}") for seed in (0, 1)]
     assert [result["tracking_fault"] for result in results] == [None, None]
-    runs = {name: run for (_, name), run in server.cloud.runs.items()}
+    runs = {name: run for (_, name), run in server.runs.items()}
     assert set(runs) == {result["signature"] for result in results}
-    assert {project for project, _ in server.cloud.runs} == {"capsweep"}
+    assert {project for project, _ in server.runs} == {"capsweep"}
     assert [len([row for row in run.rows if "train/loss" in row]) for run in runs.values()] == [
         1,
         1,
@@ -155,7 +155,7 @@ def test_a_cell_that_was_cut_short_is_one_run_with_one_curve(
     result = train(*overrides)
     assert result["tracking_fault"] is None
     if mode == ONLINE:
-        run = server.cloud.run(result["signature"])
+        run = server.run(result["signature"])
         assert run.sessions == 2
         assert [row["epoch"] for row in run.rows if "train/loss" in row] == [0, 1, 2]
         assert [row["step"] for row in run.rows if "train/loss_step" in row] == [1, 2, 3, 4, 5, 6]

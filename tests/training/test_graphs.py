@@ -29,9 +29,11 @@ CAPSNET = ("model.conv.channels=4", "model.primary.types=2", "model.decoder.hidd
 MATRIX = ("model=matrix_capsnet_tiny", "loss=spread", "batch_size=4", "limit_batches=4")
 CELLS = {
     "margin loss, decoder, a smaller last batch": CAPSNET,
-    "no decoder": (*CAPSNET, "loss.reconstruction.weight=0"),
     "dropout": ("model=cnn_small", "model.dropout=0.5"),
-    "bfloat16, clipped": (*CAPSNET, "precision=bf16-mixed", "optim.clip_norm=0.1"),
+    "bfloat16, clipped, not fused, no decoder": (
+        *(*CAPSNET, "precision=bf16-mixed", "optim.clip_norm=0.1"),
+        *("trainer.fused_optimizer=false", "loss.reconstruction.weight=0"),
+    ),
     "EM routing, a margin that grows, a warm-up, decay of weights": (
         *(*MATRIX, "routing=em", "routing.num_iters=2", "optim.decayed=weights"),
         *("optim.schedule.warmup=5", "optim.clip_norm=1.0", "optim.optimizer.weight_decay=0.01"),
@@ -40,7 +42,6 @@ CELLS = {
         *("experiment=overlap", "model.conv.channels=4", "model.primary.types=2", "epochs=3"),
         *("batch_size=100", "limit_batches=4"),
     ),
-    "an optimiser that is not fused": (*CAPSNET, "trainer.fused_optimizer=false"),
     "couplings drawn in each step": (*CAPSNET, "routing=random"),
 }
 

@@ -12,7 +12,7 @@ import re
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,10 +20,10 @@ from typing import Any, Literal
 import http_servers
 
 # fine: answers. slow: after `delay` seconds. hang: accepts and never answers. refuse: 401.
-# broken: 500. dead: closes the connection without a word. full: 429. drip: answers byte by byte.
-Mode = Literal["fine", "slow", "hang", "refuse", "broken", "dead", "full", "drip"]
+# broken: 500. dead: closes the connection without a word. drip: answers byte by byte.
+Mode = Literal["fine", "slow", "hang", "refuse", "broken", "dead", "drip"]
 KEY = "planted" + "0" * 33  # as long as W&B's own; a test may look for it where it must not be
-STATUS = {"refuse": 401, "broken": 500, "full": 429}
+STATUS = {"refuse": 401, "broken": 500}
 ENTITY = "tester"
 VIEWER = {
     **dict.fromkeys(("id", "entity", "username", "name"), ENTITY),
@@ -133,7 +133,7 @@ class WandbServer:
         self.views: dict[str, dict[str, Any]] = {}
         self.closed = threading.Event()
         self._later: tuple[float, Mode] = (float("inf"), "fine")
-        self._lock = threading.Condition()
+        self._lock = threading.RLock()
 
     @property
     def url(self) -> str:
@@ -154,16 +154,10 @@ class WandbServer:
         """After so many more requests, behave like this."""
         self._later = (len(self.requests) + requests, mode)
 
-    def wait_for(self, what: Callable[[], bool], seconds: float = 30.0) -> bool:
-        """Wait until what has arrived is as asked; looked at with every request."""
-        with self._lock:
-            return self._lock.wait_for(what, seconds)
-
     def note_request(self, what: str) -> Mode:
         """Note a request; how to behave."""
         with self._lock:
             self.requests.append(what)
-            self._lock.notify_all()
             if len(self.requests) > self._later[0]:
                 self.mode = self._later[1]
             return self.mode
@@ -198,11 +192,9 @@ class WandbServer:
             made = {"runID": f"bucket-{asked['run']}", "uploadHeaders": [], "files": files}
             return {"createRunFiles": made}
         if operation == "createartifact":
-            name = f"artifact-{len(self.artifacts)}"
             self.artifacts.append(asked["input"])
-            known = {"latestArtifact": None}
-            made = {"id": name, "state": "COMMITTED", "artifactSequence": known}
-            return {"createArtifact": {"artifact": made}}
+            known = {"state": "COMMITTED", "artifactSequence": {"latestArtifact": None}}
+            return {"createArtifact": {"artifact": {"id": "artifact", **known}}}
         raise ValueError(f"this server does not know {operation}")
 
     def _answer_run(self, operation: str, asked: dict[str, Any]) -> dict[str, Any]:

@@ -71,9 +71,11 @@ def test_a_finished_cell_is_asked_again_without_its_training_shards(
     declared: Declared, tmp_path: Path
 ) -> None:
     folder = tmp_path / "shards"
-    whole = shard_folders.make(folder)
+    whole = shard_folders.make(folder, shard_folders.job("dataset.validation=40"))
+    assert whole.content.splits["validation"] == 40  # pairs of held-out digits
     cell = declared(whole, folder)
     result = train(cell)
+    assert result["metrics"]["val/error"] <= 1
     provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
     assert provenance["fingerprint"] == whole.content.fingerprint
     for shard in whole.shards_of("train"):
@@ -84,15 +86,6 @@ def test_a_finished_cell_is_asked_again_without_its_training_shards(
     clean = asked.verify()
     assert clean.wrong / clean.examples == pytest.approx(result["metrics"]["test/error"])
     assert asked.test.evaluation_batch(slice(3, 5)).targets_BLCHW.shape == (2, 2, 1, 36, 36)
-
-
-def test_pairs_of_held_out_digits_validate_where_the_data_set_has_them(
-    declared: Declared, tmp_path: Path
-) -> None:
-    whole = shard_folders.make(tmp_path / "shards", shard_folders.job("dataset.validation=40"))
-    assert whole.content.splits["validation"] == 40
-    cell = declared(whole, tmp_path / "shards", NO_DECODER, "epochs=1")
-    assert train(cell)["metrics"]["val/error"] <= 1
 
 
 def test_a_decoder_without_digits_to_draw_is_refused_with_each_cure(

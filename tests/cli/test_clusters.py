@@ -38,24 +38,6 @@ class Head:
 
 
 @pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ([], "answers at http://127.0.0.1:1; start"),
-        (["RAY_ADDRESS=127.0.0.1:9"], "RAY_ADDRESS=127.0.0.1:9: no head of Ray answers"),
-    ],
-)
-def test_the_environment_names_where_jobs_are_taken_unless_an_address_is_typed(
-    words: list[str],
-    text: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:1")
-    assert cli.main(["status", *words]) == 2
-    assert text in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("state", "status", "log", "line"),
     [
         ("RUNNING", None, "plan\n[1 done, 2 running]\n\n", "[1 done, 2 running]"),
@@ -117,6 +99,7 @@ def test_a_command_that_runs_already_is_named(
             "status RAY_ADDRESS=https://me:secret@head:8265",
             "error: RAY_ADDRESS or cluster.jobs: credentials in the URL of head:8265 ",
         ),
+        ("status", "answers at http://127.0.0.1:1; start"),
         ("status RAY_ADDRESS=127.0.0.1", "must be auto, HOST:PORT such as 127.0.0.1:6379, or"),
         ("sweep ablation RAY_ADDRESS=ray://head:10001", "must be auto, HOST:PORT such as"),
         (
@@ -130,8 +113,13 @@ def test_a_command_that_runs_already_is_named(
     ],
 )
 def test_what_cannot_be_submitted_is_one_line(
-    words: str, message: str, capsys: pytest.CaptureFixture[str]
+    words: str,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """The environment names where jobs are taken, unless an address is typed."""
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:1")
     assert cli.main(words.split()) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -177,15 +165,12 @@ def test_a_sweep_on_slurm_is_a_script_that_is_submitted(
     assert "sbatch refused" in capsys.readouterr().err
 
 
-BOUNDS = (["MAX_HOURS=8"], ["BUDGET=2h"], ["RERUN=always"])
-
-
-@pytest.mark.parametrize("bound", BOUNDS, ids=" ".join)
+@pytest.mark.parametrize("bound", ["MAX_HOURS=8", "BUDGET=2h", "RERUN=always"])
 def test_what_would_begin_anew_with_all_its_hours_is_run_once(
-    capsys: pytest.CaptureFixture[str], bound: list[str]
+    capsys: pytest.CaptureFixture[str], bound: str
 ) -> None:
     command = ["sweep", "ablation", "--dry-run", "CLUSTER=slurm"]
     assert cli.main(command) == 0
     assert "#SBATCH --requeue\n" in capsys.readouterr().out
-    assert cli.main([*command, *bound]) == 0
+    assert cli.main([*command, bound]) == 0
     assert "#SBATCH --no-requeue\n" in capsys.readouterr().out

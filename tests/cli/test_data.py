@@ -1,9 +1,6 @@
 """`capsweep data`: make and verify as a person meets them."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,16 +26,14 @@ def run_data(*arguments: object) -> int:
     return cli.main(["data", *map(str, arguments)])
 
 
-def test_make_in_a_process_of_its_own(tmp_path: Path) -> None:
-    words = ["data", "make", "dataset.source=digits", "PAIRS=1", "EXECUTOR=local"]
-    command = [sys.executable, "-m", "capsweep", *words]
-    environment = {**os.environ, "DATA_DIR": str(tmp_path / "data")}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert f"folder:      {tmp_path / 'data' / 'multimnist'}\n" in done.stdout
+def test_a_folder_is_made_below_data_dir(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["dataset.source=digits", "PAIRS=1", "EXECUTOR=local", f"DATA_DIR={tmp_path}"]
+    assert run_data("make", *words) == 0
+    printed = capfd.readouterr()
+    assert f"folder:      {tmp_path / 'multimnist'}\n" in printed.out
     for text in ("1,437 examples in 1 shard\n", "2 shards made, 0 kept, of 2", "train on it:"):
-        assert text in done.stdout
-    assert "\x1b" not in done.stdout + done.stderr
+        assert text in printed.out
+    assert "\x1b" not in printed.out + printed.err
 
 
 def test_a_whole_folder_is_said_to_be_whole_and_what_it_holds(whole: Path, capsys: Capture) -> None:

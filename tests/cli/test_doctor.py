@@ -1,5 +1,6 @@
 """The doctor: what it finds, and the cure of each fault."""
 
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,45 +27,28 @@ def test_a_good_environment_has_no_fatal_finding(
     assert "nobody is logged in" in output
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "begin", "end"),
-    [
-        (
-            "STORAGE",
-            "/proc/capsweep",
-            "FAIL places: places.storage: /proc/capsweep ",
-            "; see above",
-        ),
-        (
-            "WANDB_BASE_URL",
-            "foo",
-            "FAIL wandb: W&B's settings: WANDB_BASE_URL: ",
-            "; correct them, or set logger=csv",
-        ),
-    ],
-)
+FAULTS = {
+    (
+        "STORAGE",
+        "/proc/capsweep",
+    ): "places: places.storage: /proc/capsweep .*; set STORAGE=.* to a writable folder",
+    ("WANDB_BASE_URL", "foo"): "wandb: W&B's settings: WANDB_BASE_URL: .*, or set logger=csv",
+}
+
+
+@pytest.mark.parametrize(("setting", "line"), FAULTS.items())
 def test_a_wrong_setting_is_a_fault_with_its_cure_beside_the_other_findings(
-    variable: str,
-    value: str,
-    begin: str,
-    end: str,
+    setting: tuple[str, str],
+    line: str,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("STORAGE", str(tmp_path))
-    monkeypatch.setenv(variable, value)
+    monkeypatch.setenv(*setting)
     assert cli.main(["doctor"]) == 1
     (fault,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("FAIL")]
-    assert fault.startswith(begin)
-    assert fault.endswith(end)
-
-
-def test_a_second_lightning_is_a_fault_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    version = doctor.find_version
-    monkeypatch.setattr(doctor, "find_version", lambda n: "2.6" if n == "lightning" else version(n))
-    (cure,) = cures_of(doctor.check_packages())
-    assert "pip uninstall lightning" in cure
+    assert re.fullmatch(f"FAIL {line}", fault)
 
 
 def test_without_torch_the_doctor_says_that_it_is_absent(
@@ -78,29 +62,23 @@ def test_without_torch_the_doctor_says_that_it_is_absent(
     assert "FAIL torch: is absent; run make setup" in capsys.readouterr().out
 
 
-@pytest.fixture
-def token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Where Ray's token is; no other setting of Ray's is there."""
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    path = tmp_path / "auth_token"
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
-    return path
-
-
-@pytest.mark.parametrize(("rights", "cures"), [(0o600, 0), (0o644, 1), (0o660, 1)])
-def test_a_token_that_others_may_read_is_a_fault(token: Path, rights: int, cures: int) -> None:
+@pytest.mark.parametrize(
+    ("mode", "rights", "cure"),
+    [
+        ("token", 0o600, None),
+        ("token", 0o644, "others may read it, and so run code as you: chmod 600 "),
+        ("token", 0o660, "others may read it, and so run code as you: chmod 600 "),
+        ("disabled", 0o600, "export RAY_AUTH_MODE=token"),
+    ],
+)
+def test_a_ray_that_others_can_use_is_a_fault(
+    mode: str, rights: int, cure: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    token = tmp_path / "auth_token"
     token.write_text("secret")
     token.chmod(rights)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
     findings = list(doctor.check_ray())
-    assert cures_of(findings) == cures * [
-        f"others may read it, and so run code as you: chmod 600 {token}"
-    ]
+    assert [cure in said for said in cures_of(findings)] == ([True] if cure else [])
     assert not any("secret" in finding.fact for finding in findings)
-
-
-@pytest.mark.usefixtures("token")
-def test_a_ray_without_tokens_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not cures_of(doctor.check_ray())
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    (cure,) = cures_of(doctor.check_ray())
-    assert "export RAY_AUTH_MODE=token" in cure

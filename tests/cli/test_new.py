@@ -114,13 +114,13 @@ def test_a_new_sweep_plans_the_shipped_routings_and_ones_own(
     assert checkout.write_new("sweep", "shipped") == 0
     assert [checkout.write_new(kind) for kind in ("routing", "sweep")] == [0, 0]
     assert capsys.readouterr().out.endswith(f"  make report SWEEP={NAME}\n")
-    for sweep, routings in [
-        ("shipped", ["uniform", "dynamic"]),
-        (NAME, ["uniform", "dynamic", NAME]),
-    ]:
+    for sweep, own in {"shipped": [], NAME: [NAME]}.items():
         planned = checkout.run("-m", "capsweep", "plan", sweep)
         rows = [line.split("  ")[0] for line in planned.splitlines() if line.endswith("3 missing")]
-        assert rows == ["cnn", *(f"capsnet · routing={name}" for name in routings)]
+        assert rows == [
+            "cnn",
+            *(f"capsnet · routing={name}" for name in ("uniform", "dynamic", *own)),
+        ]
 
 
 @pytest.mark.slow
@@ -132,30 +132,33 @@ def test_the_files_of_all_kinds_pass_their_tests_and_every_check(checkout: Check
         checkout.run("-m", *tool.split(), *written)
     lint = "from importlinter.cli import lint_imports_command as lint; lint()"
     assert "0 broken" in checkout.run("-c", lint)
-    found = checkout.run(
-        *("-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-k", NAME),
-        *("tests/model", "tests/config"),
-    )
+    options = ("-q", "-n0", "-p", "no:cacheprovider", "-k", NAME)
+    found = checkout.run("-m", "pytest", *options, "tests/model", "tests/config")
     assert " passed" in found
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "message"),
-    [
-        ("routing", "em", "conf/routing/em.yaml is there already"),
-        ("model", "routing", "src/capsweep/model/routing is there already"),
-        ("dataset", "digits", "conf/dataset/digits.yaml is there already"),
-        *[("loss", name, f"{name}: a name has") for name in ("null", "class", "3d")],
-        *[("loss", name, f"{name}: a name has") for name in ("a.b", "Mine", "../up", "a" * 25)],
-    ],
-)
-def test_a_name_that_is_taken_or_none_is_refused(
-    kind: str, name: str, message: str, checkout: Checkout, capsys: pytest.CaptureFixture[str]
+REFUSED = {
+    "routing em": "conf/routing/em.yaml is there already",
+    "model routing": "src/capsweep/model/routing is there already",
+    "dataset digits --file own.npz": "conf/dataset/digits.yaml is there already",
+    f"dataset {NAME}": "--file X.npz: a data set is made of one",
+    f"loss {NAME} --file x.npz": "--file and --axes are for a data set alone",
+    f"loss {NAME} --axes chw": "--file and --axes are for a data set alone",
+    f"dataset {NAME} --file a.b.npz": "--file: a.b.npz must be a letter, then",
+    f"dataset {NAME} --file 2024.npz": "--file: 2024.npz must be a letter, then",
+}
+NO_NAMES = ("null", "class", "3d", "a.b", "Mine", "../up", "a" * 25)
+
+
+def test_what_cannot_be_made_is_refused_and_nothing_is_written(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = sorted(path for path in checkout.folder.rglob("*"))
-    assert checkout.write_new(kind, name) == 2
-    assert capsys.readouterr().err.startswith(f"error: {message}")
-    assert sorted(path for path in checkout.folder.rglob("*")) == before
+    monkeypatch.chdir(checkout.folder)
+    before = sorted(checkout.folder.rglob("*"))
+    for words, message in (REFUSED | {f"loss {n}": f"{n}: a name has" for n in NO_NAMES}).items():
+        assert cli.main(["new", *words.split()]) == 2
+        assert capsys.readouterr().err.startswith(f"error: {message}")
+    assert sorted(checkout.folder.rglob("*")) == before
 
 
 def test_an_installed_package_is_no_place_for_new_files(
@@ -164,20 +167,3 @@ def test_an_installed_package_is_no_place_for_new_files(
     monkeypatch.setattr(package_files, "CHECKOUT", tmp_path)
     assert cli.main(["new", "loss", NAME]) == 2
     assert "run it in a clone" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("kind", "typed", "message"),
-    [
-        ("dataset", [], "--file X.npz: a data set is made of one"),
-        ("loss", ["--file", "x.npz"], "--file and --axes are for a data set alone"),
-        ("loss", ["--axes", "chw"], "--file and --axes are for a data set alone"),
-        ("dataset", ["--file", "a.b.npz"], "--file: a.b.npz must be a letter, then"),
-        ("dataset", ["--file", "2024.npz"], "--file: 2024.npz must be a letter, then"),
-    ],
-)
-def test_a_data_set_alone_is_made_of_a_file(
-    kind: str, typed: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["new", kind, NAME, *typed]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {message}")

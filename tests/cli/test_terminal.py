@@ -9,8 +9,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -71,6 +70,21 @@ def test_the_ablation_fits_a_terminal_of_eighty_columns(command: str, begun: Pat
     assert re.search(r"capsnet +3 +0\.0005 ", output) or command == "plan"
 
 
+def test_information_of_a_network_has_every_number_and_fits_eighty_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for columns in (30, 80):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert cli.main(["info", "model=capsnet", "dataset=mnist"]) == 0
+        output = capsys.readouterr().out
+        for text in ("8,215,728", "11,520", "5,308,672", "406,405,120", "256x20x20"):
+            assert text in output
+        assert "…" not in output
+    lines = output.splitlines()
+    assert max(len(line) for line in lines[:-1]) <= 80
+    assert lines[-1].startswith("FLOPs and votes per image.")
+
+
 def test_a_log_has_whole_lines_and_no_escape_codes(begun: Path) -> None:
     command = [sys.executable, "-m", "capsweep", "report", "ablation", f"STORAGE={begun}"]
     known = dict(os.environ)  # readline has put COLUMNS where only a child sees it
@@ -104,22 +118,14 @@ def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(
     assert not terminal.OBEYED.search(printed.out)
 
 
-@contextmanager
-def logged(encoding: str, lines: list[str]) -> Iterator[None]:
-    """What is printed within the block, to a log of this encoding, comes into `lines`."""
-    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    with redirect_stdout(stream):
-        yield
-        stream.flush()
-    lines += stream.buffer.getvalue().decode(encoding).splitlines()
-
-
 def test_signs_that_a_log_lacks_are_escapes_and_tables_stay_straight() -> None:
     rows = [["a · b", "1.5 ± 0.5", "x"], ["\u0142", "–", "≠ y"]]
-    lines: list[str] = []
-    with logged("latin-1", lines):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    with redirect_stdout(stream):
         table = grid.grid_terminal(None, ["one", "two", "three"], rows)
         terminal.print_table(terminal.make_console(), table)
+        stream.flush()
+    lines = stream.buffer.getvalue().decode("latin-1").splitlines()
     assert len({len(line) for line in lines}) == 1
     assert lines[-2].replace("|", " ").split() == ["\\u0142", "\\u2013", "\\u2260", "y"]
 

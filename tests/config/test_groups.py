@@ -57,7 +57,6 @@ def test_a_dot_and_a_slash_choose_the_same() -> None:
     dotted, slashed = (overrides.parse(f"dataset{sign}pattern=striped") for sign in "./")
     assert dotted == slashed
     assert dotted.text == "dataset/pattern=striped"
-    assert overrides.parse("dataset.pattern=glob(*)").values == ("plain", "striped")
     with pytest.raises(ConfigError, match=r"^dataset\.pattern is overridden twice"):
         overrides.parse_single(["dataset.pattern=plain", "dataset/pattern=striped"])
     cells = [compose.cell(["dataset=mixed", f"dataset{sign}pattern=striped"]) for sign in "./"]

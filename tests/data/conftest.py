@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,13 +15,16 @@ from capsweep.training import build
 
 @pytest.fixture(scope="session")
 def noise() -> Callable[..., LabelledImages]:
-    """N random images whose label is their place, so that every one is known again."""
+    """N random images; their labels are given, or their places, so that each is known again."""
 
-    def make(count: int, channels: int = 1, height: int = 6, width: int = 5) -> LabelledImages:
+    def make(
+        count: int, channels: int = 1, height: int = 6, width: int = 5, labels: Any = None
+    ) -> LabelledImages:
         generator = torch.Generator().manual_seed(count)
         shape = (count, channels, height, width)
         images_NCHW = torch.randint(1, 256, shape, generator=generator, dtype=torch.uint8)
-        return LabelledImages(images_NCHW, torch.arange(count))
+        labels_N = torch.arange(count) if labels is None else torch.as_tensor(labels)
+        return LabelledImages(images_NCHW, labels_N)
 
     return make
 

@@ -2,7 +2,10 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import processes
@@ -36,37 +39,31 @@ print(train.images_NCHW.sum().item(), train.labels_N.tolist())
 """
 
 
-class CountingDecoder:
-    """A decoder that counts its calls."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self) -> Decoded:
-        self.calls += 1
-        images_NCHW = torch.arange(24, dtype=torch.uint8).reshape(2, 3, 2, 2)
-        return {
-            "train": LabelledImages(images_NCHW, torch.tensor([1, 0])),
-            "test": LabelledImages(images_NCHW[:1], torch.tensor([4])),
-        }
+def make_decoded() -> Decoded:
+    """What is decoded."""
+    images_NCHW = torch.arange(24, dtype=torch.uint8).reshape(2, 3, 2, 2)
+    return {
+        "train": LabelledImages(images_NCHW, torch.tensor([1, 0])),
+        "test": LabelledImages(images_NCHW[:1], torch.tensor([4])),
+    }
 
 
 @pytest.fixture
-def decode() -> CountingDecoder:
-    """A fresh decoder."""
-    return CountingDecoder()
+def decode() -> Mock:
+    """A decoder that counts its calls."""
+    return Mock(side_effect=make_decoded)
 
 
 def is_whole(decoded: Decoded) -> bool:
     """Whether all splits are what the decoder gives, types included."""
-    expected = CountingDecoder()()
-    return set(decoded) == set(expected) and all(
-        torch.equal(decoded[split].images_NCHW, expected[split].images_NCHW)
-        and torch.equal(decoded[split].labels_N, expected[split].labels_N)
-        and decoded[split].images_NCHW.dtype == torch.uint8
-        and decoded[split].labels_N.dtype == torch.int64
-        for split in decoded
-    )
+
+    def describe(given: Decoded) -> dict[str, tuple[object, ...]]:
+        return {
+            split: (examples.digest, examples.images_NCHW.dtype, examples.labels_N.dtype)
+            for split, examples in given.items()
+        }
+
+    return describe(decoded) == describe(make_decoded())
 
 
 def cache_file() -> Path:
@@ -75,12 +72,12 @@ def cache_file() -> Path:
     return path
 
 
-def test_what_was_decoded_is_kept_and_read_without_writing(decode: CountingDecoder) -> None:
+def test_what_was_decoded_is_kept_and_read_without_writing(decode: Mock) -> None:
     assert is_whole(decode_once("few", DECLARED, decode))
     [lock] = user_cache_folder().glob("*.lock")
     lock.unlink()
     assert is_whole(decode_once("few", DECLARED, decode))
-    assert decode.calls == 1
+    assert decode.call_count == 1
     assert not lock.exists()
 
 
@@ -92,53 +89,57 @@ def test_other_names_hashes_and_formats_are_other_data(
     name: str,
     declared: dict[str, object],
     format: int,
-    decode: CountingDecoder,
+    decode: Mock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decode_once("few", DECLARED, decode)
     monkeypatch.setattr(official, "FORMAT", format)
     decode_once(name, declared, decode)
-    assert decode.calls == 2
+    assert decode.call_count == 2
 
 
-@pytest.mark.parametrize("place", [0.05, 0.5, 0.95])
-@pytest.mark.parametrize("fault", ["truncated", "altered", "empty"])
-def test_a_damaged_file_is_made_anew(fault: str, place: float, decode: CountingDecoder) -> None:
-    decode_once("few", DECLARED, decode)
-    path = cache_file()
+def roll_labels(path: Path) -> None:
+    """Give the images the labels of others, in a file that is itself whole."""
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez(path, **{**arrays, "train_labels": np.roll(arrays["train_labels"], 1)})
+
+
+def put_other_data(path: Path) -> None:
+    """Give the file the name of another."""
+    decode_once("few", {"sha256": {"file": "01"}}, make_decoded)
+    [other] = set(user_cache_folder().glob("*.npz")) - {path}
+    path.write_bytes(other.read_bytes())
+
+
+def damage(path: Path, place: float, is_cut: bool) -> None:
     content = path.read_bytes()
     at = int(place * len(content))
-    altered = content[:at] + bytes(255 - byte for byte in content[at : at + 64])
-    path.write_bytes({"truncated": content[:at], "altered": altered, "empty": b""}[fault])
-    assert is_whole(decode_once("few", DECLARED, decode))
-    assert is_whole(decode_once("few", DECLARED, decode))
-    assert decode.calls == 2
+    altered = bytes(255 - byte for byte in content[at : at + 64]) + content[at + 64 :]
+    path.write_bytes(content[:at] + (b"" if is_cut else altered))
 
 
-def test_images_with_the_labels_of_others_are_decoded_again_with_a_line(
-    decode: CountingDecoder, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        *((partial(damage, place=place, is_cut=True), "") for place in (0.0, 0.05, 0.5, 0.95)),
+        *((partial(damage, place=place, is_cut=False), "") for place in (0.05, 0.5, 0.95)),
+        (roll_labels, "its images or labels are not those that were decoded"),
+        (put_other_data, "it is of another data set"),
+    ],
+)
+def test_a_file_that_is_damaged_or_of_other_data_is_made_anew_with_a_line(
+    spoil: Callable[[Path], None], reason: str, decode: Mock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The file itself is whole."""
     decode_once("few", DECLARED, decode)
-    with np.load(cache_file()) as file:
-        arrays = {name: file[name] for name in file.files}
-    np.savez(cache_file(), **{**arrays, "train_labels": np.roll(arrays["train_labels"], 1)})
-    assert is_whole(decode_once("few", DECLARED, decode))
-    assert is_whole(decode_once("few", DECLARED, decode))
-    assert decode.calls == 2
-    reason = "its images or labels are not those that were decoded"
-    said = f"{cache_file()}: not used ({reason}); the official files are decoded again"
-    assert capsys.readouterr().err == f"{said}\n"
-
-
-def test_a_file_of_other_data_under_this_name_is_not_read(decode: CountingDecoder) -> None:
-    decode_once("few", {"sha256": {"file": "01"}}, decode)
-    other = cache_file()
-    decode_once("few", DECLARED, decode)
-    [path] = set(user_cache_folder().glob("*.npz")) - {other}
-    path.write_bytes(other.read_bytes())
-    decode_once("few", DECLARED, decode)
-    assert decode.calls == 3
+    path = cache_file()
+    spoil(path)
+    for _ in range(2):
+        assert is_whole(decode_once("few", DECLARED, decode))
+    assert decode.call_count == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{path}: not used ({reason}")
+    assert line.endswith("); the official files are decoded again")
 
 
 def start_decoding(log: Path, seconds: float) -> "subprocess.Popen[str]":
@@ -159,9 +160,7 @@ def test_of_processes_that_start_at_once_one_decodes_and_all_have_the_images(
     assert sorted(path.suffix for path in user_cache_folder().glob("*.*")) == [".lock", ".npz"]
 
 
-def test_a_process_killed_while_it_decodes_is_in_nobodys_way(
-    tmp_path: Path, decode: CountingDecoder
-) -> None:
+def test_a_process_killed_while_it_decodes_is_in_nobodys_way(tmp_path: Path, decode: Mock) -> None:
     log = tmp_path / "log"
     killed = start_decoding(log, 600.0)
     processes.wait_until(log.exists, 60)
@@ -170,13 +169,13 @@ def test_a_process_killed_while_it_decodes_is_in_nobodys_way(
     left = user_cache_folder() / f".{next(user_cache_folder().glob('*.lock')).stem}.npz.1.tmp"
     left.write_text("half a file")
     decode_once("few", DECLARED, decode)
-    assert decode.calls == 1
+    assert decode.call_count == 1
     assert not left.exists()
 
 
 @pytest.mark.parametrize("given", [None, "", "relative/cache"])
 def test_it_is_below_home_unless_another_place_is_given(
-    given: str | None, decode: CountingDecoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: str | None, decode: Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -189,7 +188,7 @@ def test_it_is_below_home_unless_another_place_is_given(
 @pytest.mark.parametrize("place", ["", "capsweep"])
 def test_a_folder_that_cannot_be_made_is_told_once_and_no_error(
     place: str,
-    decode: CountingDecoder,
+    decode: Mock,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

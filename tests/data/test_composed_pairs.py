@@ -1,5 +1,6 @@
 """MultiMNIST as batches: epochs are stretches of one sequence; test sets have a fingerprint."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,13 +8,12 @@ import torch
 from torch import Tensor
 
 from capsweep.config import compose
-from capsweep.data.batches import Batch, DeviceSplit, EvaluationLoader, TrainLoader
-from capsweep.data.images import LabelledImages, prepare_splits
+from capsweep.data.batches import Batch, DeviceSplit, EvaluationLoader, Split, TrainLoader
+from capsweep.data.images import LabelledImages
 from capsweep.data.pairs import ComposedPairs, PairSource
 from capsweep.training import build
 
 COUNT, PAIRS = 24, 3
-CPU = torch.device("cpu")
 
 # Of all images and labels. A change of these makes old MultiMNIST results incomparable.
 FIRST_100_OF_DIGITS = "611353f3c5a9c242e4048ceb65054bf1a9d31a25afb7ddd80f2f59ef48fcf5c5"
@@ -21,11 +21,8 @@ FIRST_10_000_OF_MNIST = "f4d3040cedf250a4686de5735fc25ee7499d8fc6a6fa81b8b5755c1
 
 
 @pytest.fixture(scope="module")
-def examples() -> LabelledImages:
-    generator = torch.Generator().manual_seed(3)
-    shape = (COUNT, 1, 6, 6)
-    images_NCHW = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-    return LabelledImages(images_NCHW, torch.arange(COUNT) * 7 % 10)
+def examples(noise: Callable[..., LabelledImages]) -> LabelledImages:
+    return noise(COUNT, height=6, width=6, labels=torch.arange(COUNT) * 7 % 10)
 
 
 def composed(examples: LabelledImages, split: str = "train", seed: int = 0) -> ComposedPairs:
@@ -47,9 +44,9 @@ def epoch(loader: TrainLoader, number: int) -> list[Batch]:
     return list(loader)
 
 
-def stretch(examples: LabelledImages, start: int, stop: int) -> list[bytes]:
-    """Examples start .. stop - 1 of the training sequence, made without loader and epochs."""
-    pairs = PairSource(examples, "train", 0, 1, 1).compose_pairs(torch.arange(start, stop))
+def stretch(examples: LabelledImages, start: int, stop: int, split: Split = "train") -> list[bytes]:
+    """Examples start .. stop - 1 of the sequence of a split, made without loader and epochs."""
+    pairs = PairSource(examples, split, 0, 1, 1).compose_pairs(torch.arange(start, stop))
     images, targets = pairs.images_BCHW.float() / 255, pairs.digits_BLCHW.float() / 255
     return shown([Batch(images, pairs.labels_BL, targets)])
 
@@ -76,33 +73,15 @@ def test_test_examples_are_the_first_so_many_of_the_sequence_in_order(
 ) -> None:
     test = composed(examples, "test")
     assert len(test) == 50  # more than twice the digits: each is a base digit several times
-    expected = PairSource(examples, "test", 0, 1, 1).compose_pairs(torch.arange(50))
-    whole = Batch(
-        expected.images_BCHW.float() / 255,
-        expected.labels_BL,
-        expected.digits_BLCHW.float() / 255,
-    )
     for batch_size in (7, 50, 500):
-        assert shown(list(EvaluationLoader(test, batch_size))) == shown([whole])
-
-
-def test_the_targets_of_a_batch_add_up_to_its_images(examples: LabelledImages) -> None:
-    batch = composed(examples, "test").evaluation_batch(slice(0, 20))
-    assert batch.targets_BLCHW is not None
-    assert batch.images_BCHW.dtype == batch.targets_BLCHW.dtype == torch.float32
-    assert batch.labels.dtype == torch.int64
-    total_BCHW = batch.targets_BLCHW.double().sum(dim=1).clamp(max=1)
-    torch.testing.assert_close(batch.images_BCHW.double(), total_BCHW, atol=1e-7, rtol=0)
+        batches = list(EvaluationLoader(test, batch_size))
+        assert shown(batches) == stretch(examples, 0, 50, "test")
 
 
 def parts_of(overrides: list[str], folder: str = "") -> dict[str, DeviceSplit]:
     """The splits of dataset=multimnist as a cell would see them."""
     config = compose.cell(["dataset=multimnist", *overrides]).config
-    dataset = config["dataset"]
-    reader, presenter = build.build_reader(config), build.build_presenter(config)
-    return prepare_splits(
-        reader, folder, presenter, dataset["validation"], CPU, dataset["examples"]
-    )
+    return build.load_splits(config, folder, torch.device("cpu"))
 
 
 DIGITS = ["dataset/source=digits", "dataset.batches.test_examples=100"]
@@ -110,11 +89,8 @@ DIGITS = ["dataset/source=digits", "dataset.batches.test_examples=100"]
 
 def test_validation_pairs_are_of_held_out_digits_and_training_pairs_of_the_others() -> None:
     parts = parts_of([*DIGITS, "dataset.validation=100"])
-    assert {name: len(part) for name, part in parts.items()} == {
-        "train": 1337,
-        "validation": 100,
-        "test": 100,
-    }
+    sizes = {"train": 1337, "validation": 100, "test": 100}
+    assert {name: len(part) for name, part in parts.items()} == sizes
     alone = {name: digits_alone(part) for name, part in parts.items()}
     assert len(alone["validation"]) == 100
     assert not alone["validation"] & alone["train"]
@@ -150,17 +126,15 @@ def test_the_test_set_of_mnist_is_the_same_on_every_machine(data_folder: Path) -
 
 
 def test_a_fingerprint_changes_with_everything_that_is_tested_on(examples: LabelledImages) -> None:
+    def fingerprint(tested: LabelledImages = examples, seed: int = 0, count: int = 1500) -> str:
+        sizes = {"margin": 1, "shift": 1, "pairs": PAIRS, "test_examples": count}
+        return ComposedPairs(tested, "test", seed=seed, **sizes).fingerprint()
+
     images_NCHW, labels_N = examples.images_NCHW.clone(), examples.labels_N.clone()
     images_NCHW[5, 0, 2, 2] ^= 1
     labels_N[labels_N == 9] = 10  # a class of its own, in the place its class had
     pixel = LabelledImages(images_NCHW, examples.labels_N)
     label = LabelledImages(examples.images_NCHW, labels_N)
-    given = [(examples, 0, 1500), (pixel, 0, 1500), (label, 0, 1500)]
-    given += [(examples, 1, 1500), (examples, 0, 1499), (examples, 0, 1500)]
-    sizes = {"margin": 1, "shift": 1, "pairs": PAIRS}
-    first, *others, again = [
-        ComposedPairs(one, "test", seed=seed, test_examples=count, **sizes).fingerprint()
-        for one, seed, count in given
-    ]
-    assert again == first
-    assert len({first, *others}) == 5
+    others = [fingerprint(pixel), fingerprint(label), fingerprint(seed=1), fingerprint(count=1499)]
+    assert fingerprint() == fingerprint()
+    assert len({fingerprint(), *others}) == 5

@@ -16,6 +16,8 @@ from capsweep.errors import ConfigError
 Noise = Callable[..., LabelledImages]
 SIDE, CROP, COUNT = 9, 6, 40
 SLACK = SIDE - CROP
+STILL = {"flip": False, "brightness": 0.0, "contrast": [1.0, 1.0], "mean_over": "crop"}
+JITTER = {"flip": True, "brightness": 63.0, "contrast": [0.2, 1.8], "mean_over": "image"}
 
 
 @pytest.fixture
@@ -24,14 +26,7 @@ def photographs(noise: Noise) -> LabelledImages:
 
 
 def cropped(examples: LabelledImages, split: str = "train", **changed: Any) -> CroppedImages:
-    still = {
-        "crop": CROP,
-        "flip": False,
-        "brightness": 0.0,
-        "contrast": [1.0, 1.0],
-        "mean_over": "crop",
-        "standardise": False,
-    }
+    still = {**STILL, "crop": CROP, "standardise": False}
     return CroppedImages(examples, split, **{**still, **changed})
 
 
@@ -71,12 +66,7 @@ def test_training_images_are_cropped_mirrored_jittered_and_standardised(
     photographs: LabelledImages, mean_over: str, flip: bool, standardise: bool
 ) -> None:
     made = cropped(
-        photographs,
-        flip=flip,
-        brightness=63.0,
-        contrast=[0.2, 1.8],
-        mean_over=mean_over,
-        standardise=standardise,
+        photographs, **{**JITTER, "flip": flip, "mean_over": mean_over, "standardise": standardise}
     )
     found_NCHW = made.prepare_epoch(3, 2)(torch.arange(COUNT)).images_BCHW.numpy()
     # The draws of an epoch, in their order; what is made of them is worked out one by one.
@@ -101,15 +91,7 @@ def test_evaluation_is_the_crop_in_the_middle_without_jitter(
     photographs: LabelledImages, standardise: bool
 ) -> None:
     for split in ("validation", "test"):
-        made = cropped(
-            photographs,
-            split,
-            flip=True,
-            brightness=63.0,
-            contrast=[0.2, 1.8],
-            mean_over="image",
-            standardise=standardise,
-        )
+        made = cropped(photographs, split, **{**JITTER, "standardise": standardise})
         batch = made.evaluation_batch(slice(5, 30))
         middle = photographs.images_NCHW[5:30, :, 1:7, 1:7].double().numpy()
         for found, image in zip(batch.images_BCHW.numpy(), middle, strict=True):

@@ -1,8 +1,12 @@
-"""Labelled images and their splits: embedded digits, examples held out, other test images."""
+"""Labelled images and splits: embedded digits, numbers whose class is their sign, balanced and to
+the bit x and -x, examples held out, and those that are named.
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -12,24 +16,31 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from capsweep.config import compose
-from capsweep.data import images  # pytest would take its TestedElsewhere for a test
 from capsweep.data.batches import DeviceSplit
-from capsweep.data.digits import DigitsReader, draw_on_canvas
+from capsweep.data.digits import draw_on_canvas
 from capsweep.data.image_batches import ShiftedImages
-from capsweep.data.images import LabelledImages, Splits, hold_out, label_images, prepare_splits
+from capsweep.data.images import (
+    LabelledImages,
+    Reader,
+    Splits,
+    hold_out,
+    prepare_splits,
+)
 from capsweep.errors import ConfigError, DataError
+from capsweep.training import build
 
 Noise = Callable[..., LabelledImages]
+ReaderOf = Callable[..., Reader]
+Refuses = Callable[[Reader, Path, str], None]
 
 LABELS = st.lists(st.integers(0, 5), min_size=2, max_size=120)
 SEEDS = st.integers(0, 2**32)
-DIGITS = compose.cell(["dataset=digits"]).config["dataset"]["reader"]["sha256"]
 
 
 @pytest.fixture(scope="module")
-def digits() -> Splits:
+def digits(reader_of: ReaderOf) -> Splits:
     """As the configuration declares them."""
-    return DigitsReader(DIGITS).read("")
+    return reader_of("dataset=digits").read("")
 
 
 def hash_images(images_NCHW: torch.Tensor) -> list[bytes]:
@@ -83,26 +94,47 @@ def test_digits_look_like_those_of_mnist_and_keep_their_labels(digits: Splits) -
         assert [label_of[key] for key in hash_images(images_NCHW)] == examples.labels_N.tolist()
 
 
-def test_other_digits_than_the_declared_ones_are_refused() -> None:
-    message = r"load_digits has sha256 .*digits\.yaml declares 0+;.*make"
-    with pytest.raises(DataError, match=message):
-        DigitsReader("0" * 64).check("")
+@pytest.fixture(scope="module")
+def numbers(reader_of: ReaderOf) -> Splits:
+    return reader_of("dataset=sign").read("")
+
+
+def test_every_number_is_in_one_of_two_splits_that_are_symmetric_and_balanced(
+    numbers: Splits,
+) -> None:
+    assert (len(numbers.train), len(numbers.test), numbers.validation) == (192, 64, None)
+    bytes_N = torch.cat([part.images_NCHW.flatten() for part in (numbers.train, numbers.test)])
+    assert torch.equal(bytes_N.long().sort().values, torch.arange(256))
+    for part in (numbers.train, numbers.test):
+        bytes_N = part.images_NCHW.flatten().long()
+        assert torch.equal(255 - bytes_N.flip(0), bytes_N)
+        assert torch.equal(part.labels_N, (bytes_N >= 128).long())
+        assert 2 * int(part.labels_N.sum()) == len(part)
 
 
 @pytest.mark.parametrize(
-    ("images", "labels"),
+    ("dataset", "message"),
     [
-        (np.zeros((2, 1, 4, 4)), [0, 1]),  # of no bytes
-        (np.zeros((3, 1, 4, 4), np.uint8), [0, 1]),
-        (np.zeros((2, 1, 4, 4), np.uint8), [0, 5]),
-        (np.zeros((2, 1, 4, 4), np.uint8), [0.5, 1]),
+        ("digits", r"load_digits has sha256 .*digits\.yaml declares 0+;.*make"),
+        ("sign", r"sha256 [0-9a-f]{64}, dataset\.reader\.sha256 declares 0{64}"),
     ],
 )
-def test_arrays_that_are_no_examples_of_five_classes_are_refused(
-    images: np.ndarray, labels: list[float]
+def test_other_images_than_the_declared_ones_are_refused(
+    dataset: str, message: str, tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
 ) -> None:
-    with pytest.raises(ValueError, match="labels"):
-        label_images(images, np.array(labels), 5)
+    reader = reader_of(f"dataset={dataset}", f"dataset.reader.sha256={'0' * 64}")
+    refuses(reader, tmp_path, message)
+
+
+def test_a_tested_number_and_its_negative_differ_in_their_sign_bit_alone() -> None:
+    config = compose.cell(["experiment=sign"]).config
+    test = build.load_splits(config, "", torch.device("cpu"))["test"]
+    batch = test.evaluation_batch(slice(0, 64))
+    x_B = batch.images_BCHW.flatten()
+    assert torch.equal(x_B.flip(0), -x_B)
+    assert -1 <= x_B.min() < x_B.max() <= 1
+    assert x_B.all()
+    assert torch.equal(batch.labels, (x_B > 0).long())
 
 
 def number_images(labels: list[int]) -> LabelledImages:
@@ -159,46 +191,18 @@ def test_a_count_that_leaves_nothing_to_train_on_is_refused(count: int) -> None:
         hold_out(number_images([0, 1] * 3), count, seed=0)
 
 
-@dataclass
-class Memory(images.Reader):
-    """A data set in memory."""
-
-    splits: Splits
-
-    def read(self, folder: str) -> Splits:
-        return self.splits
-
-
-class Reversed:
-    """The data set's own test images, the last first; absent from one folder."""
-
-    def read(self, folder: str, test: LabelledImages) -> LabelledImages:
-        if folder == "without":
-            raise DataError("the other test images are not there")
-        return test.select(torch.arange(len(test)).flip(0))
+def keep(*splits: LabelledImages) -> Reader:
+    """A data set in memory: train, test and perhaps validation."""
+    return cast(Reader, SimpleNamespace(read=lambda folder: Splits(*splits)))
 
 
 @pytest.fixture
-def named(noise: Noise) -> Memory:
+def named(noise: Noise) -> Reader:
     """Six examples to train on, four to test on and two to validate on, each of other labels."""
-    train, test, validation = noise(6), noise(4), noise(2)
-    test = LabelledImages(test.images_NCHW, test.labels_N + 10)
-    validation = LabelledImages(validation.images_NCHW, validation.labels_N + 20)
-    return Memory(Splits(train, test, validation))
+    return keep(noise(6), noise(4, labels=[10, 11, 12, 13]), noise(2, labels=[20, 21]))
 
 
-def test_test_images_may_be_made_of_those_of_the_data_set(named: Memory) -> None:
-    reader = images.TestedElsewhere(named, Reversed())
-    splits = reader.read("here")
-    assert splits.train is named.splits.train
-    assert splits.validation is named.splits.validation
-    assert splits.test.labels_N.tolist() == [13, 12, 11, 10]
-    reader.check("here")
-    with pytest.raises(DataError, match="not there"):
-        reader.check("without")
-
-
-def split_images(reader: Memory, held_out: int, **declared: int) -> dict[str, list[int]]:
+def split_images(reader: Reader, held_out: int, **declared: int) -> dict[str, list[int]]:
     """The labels of each split, prepared."""
     presenter = partial(ShiftedImages, shift=0)
     splits = prepare_splits(reader, "", presenter, held_out, torch.device("cpu"), declared or None)
@@ -209,7 +213,7 @@ def split_images(reader: Memory, held_out: int, **declared: int) -> dict[str, li
     return {name: list_labels(part) for name, part in splits.items()}
 
 
-def test_those_that_are_named_validate_and_all_training_examples_train(named: Memory) -> None:
+def test_those_that_are_named_validate_and_all_training_examples_train(named: Reader) -> None:
     splits = split_images(named, 0, train=6, validation=2, test=4)
     assert splits["train"] == [0, 1, 2, 3, 4, 5]
     assert splits["validation"] == [20, 21]
@@ -218,14 +222,14 @@ def test_those_that_are_named_validate_and_all_training_examples_train(named: Me
 
 @pytest.mark.parametrize("declared", [{}, {"validation": 3}])
 def test_the_number_of_those_that_are_named_is_verified(
-    named: Memory, declared: dict[str, int]
+    named: Reader, declared: dict[str, int]
 ) -> None:
     with pytest.raises(DataError, match=r"declared, .*'validation': 2.* read"):
         split_images(named, 0, train=6, test=4, **declared)
 
 
 def test_a_declared_number_of_examples_that_no_reader_names_is_refused(noise: Noise) -> None:
-    plain = Memory(Splits(noise(6), noise(4)))
+    plain = keep(noise(6), noise(4))
     assert len(split_images(plain, 2, train=6, test=4)["validation"]) == 2
     with pytest.raises(DataError, match=r"'validation': 2.* declared"):
         split_images(plain, 0, train=6, validation=2, test=4)

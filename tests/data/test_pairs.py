@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from laws import at_most_examples
 from torch import Tensor
 
+from capsweep.data.batches import Split
 from capsweep.data.images import LabelledImages
 from capsweep.data.pairs import Pairs, PairSource
 from capsweep.errors import ConfigError
@@ -18,25 +19,14 @@ SIDE = 6
 Digits = Callable[..., LabelledImages]
 
 
-@pytest.fixture(scope="module")
-def digits() -> Digits:
+@pytest.fixture(scope="session")
+def digits(noise: Callable[..., LabelledImages]) -> Digits:
     """Noise of SIDE x SIDE pixels, with the labels given."""
-
-    def make(labels: list[int], channels: int = 1) -> LabelledImages:
-        generator = torch.Generator().manual_seed(len(labels))
-        shape = (len(labels), channels, SIDE, SIDE)
-        images_NCHW = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-        return LabelledImages(images_NCHW, torch.tensor(labels))
-
-    return make
+    return lambda labels, channels=1: noise(len(labels), channels, SIDE, SIDE, labels)
 
 
 def source(
-    examples: LabelledImages,
-    split: str = "train",
-    seed: int = 0,
-    margin: int = 2,
-    shift: int = 2,
+    examples: LabelledImages, split: Split = "train", seed: int = 0, margin: int = 2, shift: int = 2
 ) -> PairSource:
     return PairSource(examples, split, seed, margin, shift)
 
@@ -55,15 +45,11 @@ def at(pairs: Pairs, index: Tensor) -> Pairs:
 
 
 def canvas_with(image_CHW: np.ndarray, canvas: int, down: int, right: int) -> np.ndarray:
-    """The image in the middle, moved pixel by pixel; what leaves the canvas is gone."""
-    channels, height, width = image_CHW.shape
-    result = np.zeros((channels, canvas, canvas), dtype=np.int64)
-    top, left = (canvas - height) // 2 + down, (canvas - width) // 2 + right
-    for y in range(height):
-        for x in range(width):
-            if 0 <= top + y < canvas and 0 <= left + x < canvas:
-                result[:, top + y, left + x] = image_CHW[:, y, x]
-    return result
+    """The image in the middle, moved; what leaves the canvas is gone."""
+    top, left = ((canvas - size) // 2 for size in image_CHW.shape[1:])
+    padded = np.pad(image_CHW.astype(np.int64), ((0, 0), (canvas, canvas), (canvas, canvas)))
+    rows, columns = canvas - top - down, canvas - left - right
+    return padded[:, rows : rows + canvas, columns : columns + canvas]
 
 
 @given(data=st.data(), seed=st.integers(0, 5))

@@ -83,7 +83,7 @@ def test_a_cell_is_trained_from_the_store_into_the_store(
     machine: Machines, store: S3Server, data_folder: Path
 ) -> None:
     for path in (data_folder / "mnist").glob("*.gz"):
-        store.put(f"bucket/x/data/mnist/{path.name}", path.read_bytes())
+        store.objects[f"bucket/x/data/mnist/{path.name}"] = path.read_bytes()
     host = machine("host")
     words = ["train", "dataset=mnist", "debug=fast", "model=cnn_small", "logger=csv"]
     assert "results: s3://bucket/x/ledger/" in host.run(*words)

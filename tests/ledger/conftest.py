@@ -16,10 +16,10 @@ Finish = Callable[..., Cell]
 
 @pytest.fixture(params=["disk", "bucket"])
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Ledger:
-    """A ledger on a disk, and one that is treated as an object store."""
-    root = tmp_path / "ledger"
-    root.mkdir()
-    return Ledger(root if request.param == "disk" else f"file://{root}")
+    """A ledger on a disk, and one in an object store."""
+    if request.param == "disk":
+        return Ledger(tmp_path / "ledger")
+    return Ledger(request.getfixturevalue("store").url("bucket/ledger"))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from capsweep.config import compose
 from capsweep.config.cell import NEUTRAL, get, without
 from capsweep.errors import ConfigError, DataError, NodeError, NonFiniteLossError
 from capsweep.ledger import causes
-from capsweep.ledger.causes import CauseKind, find_differences, find_nearest
+from capsweep.ledger.causes import CauseKind, find_differences
 
 
 class OwnError(LookupError):
@@ -94,18 +94,3 @@ def test_an_option_is_compared_to_its_neutral_value_where_its_group_stands() -> 
     without_routing = older(compose.cell(["model=cnn_small"]).science)
     found = {one.key: one for one in find_differences(now, without_routing)}
     assert found["routing.gradient"].there is None
-
-
-def test_keys_that_differ_are_named_and_the_nearest_cell_found() -> None:
-    near, far = compose.cell(["seed=1"]), compose.cell(["seed=2", "batch_size=7", "epochs=3"])
-    here = compose.cell(["seed=5"])
-    found = find_nearest(here.science, {"near": near.science, "far": far.science})
-    assert found is not None
-    assert found[0] == "near"
-    assert [str(difference) for difference in found[1]] == ["seed: 5 here, 1 there"]
-    assert [d.key for d in find_differences(here.science, far.science)] == [
-        "batch_size",
-        "epochs",
-        "seed",
-    ]
-    assert find_nearest(here.science, {}) is None

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from s3_server import S3Server
 
 from capsweep.config import compose
 from capsweep.ledger import cell_directory
@@ -58,9 +59,10 @@ def test_a_kill_between_the_two_renames_loses_nothing(
     assert metrics_of(ledger, cell.signature) == SECOND["metrics"]
 
 
-def test_of_two_runs_in_an_object_store_the_first_result_stands_whole(tmp_path: Path) -> None:
-    ledger, cell = Ledger(f"file://{tmp_path}/bucket"), compose.cell(["seed=1"])
-    (tmp_path / "bucket").mkdir()
+def test_of_two_runs_in_an_object_store_the_first_result_stands_whole(
+    tmp_path: Path, store: S3Server
+) -> None:
+    ledger, cell = Ledger(store.url("bucket/ledger")), compose.cell(["seed=1"])
     runs = []
     for number in (1, 2):
         scratch = tmp_path / f"scratch{number}"
@@ -79,9 +81,10 @@ def test_of_two_runs_in_an_object_store_the_first_result_stands_whole(tmp_path: 
     assert not list((tmp_path / "scratch2").iterdir())
 
 
-def test_an_object_store_gives_the_checkpoint_to_the_next_run(tmp_path: Path) -> None:
-    (tmp_path / "bucket").mkdir()
-    ledger, cell = Ledger(f"file://{tmp_path}/bucket"), compose.cell(["seed=1"])
+def test_an_object_store_gives_the_checkpoint_to_the_next_run(
+    tmp_path: Path, store: S3Server
+) -> None:
+    ledger, cell = Ledger(store.url("bucket/ledger")), compose.cell(["seed=1"])
     first = cell_directory.open_directory(ledger, cell.signature, tmp_path / "one")
     first.start(cell, {})
     first.resume_checkpoint.write_bytes(b"epoch 3")

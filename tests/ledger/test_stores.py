@@ -75,7 +75,7 @@ def test_files_of_any_size_come_back_and_a_small_one_is_one_request(
 def test_several_may_remove_one_file_at_once(in_s3: Ledger, store: S3Server) -> None:
     with ThreadPoolExecutor(4) as pool:
         for number in range(10):  # each asks whether it is there before it removes it
-            store.put(f"bucket/x/ledger/{number}", b"1")
+            store.objects[f"bucket/x/ledger/{number}"] = b"1"
             list(pool.map(in_s3.store.remove, [str(number)] * 4))
     assert in_s3.store.list_names("") == []
 
@@ -86,9 +86,9 @@ def test_a_thousand_cells_cost_a_listing_and_what_is_finished(
     many = [f"{cell[:2]}{cell[:-2]}{part:02x}" for cell in CELLS for part in range(4)][:1000]
     result = json.dumps(stored_files.with_digests({"metrics": {}}, {})).encode()
     for cell in many[:100]:
-        store.put(f"bucket/x/ledger/{folder_of(cell)}/result.json", result)
+        store.objects[f"bucket/x/ledger/{folder_of(cell)}/result.json"] = result
     for cell in many[100:110]:
-        store.put(f"bucket/x/ledger/{folder_of(cell)}/error.txt", b"DataError: gone\n")
+        store.objects[f"bucket/x/ledger/{folder_of(cell)}/error.txt"] = b"DataError: gone\n"
     states = [entry.status for entry in in_s3.entries(many).values()]
     assert (states.count("done"), states.count("failed")) == (100, 10)
     assert store.count("LIST") == 1
@@ -112,11 +112,3 @@ def test_the_query_of_a_url_stays_last() -> None:
     assert join("s3://bucket/x?region=a", "ledger") == "s3://bucket/x/ledger?region=a"
     assert join("s3://bucket/x/", "ledger") == "s3://bucket/x/ledger"
     assert join("/data", "ledger") == "/data/ledger"
-
-
-def test_a_file_system_shows_no_half_written_file(tmp_path: Path) -> None:
-    bucket = open_store(f"file://{tmp_path}/ledger")
-    bucket.write("ab/one", b"1")
-    (tmp_path / "ledger" / "ab" / ".two.0a.tmp").write_bytes(b"half")
-    assert bucket.list_names("ab") == ["one"]
-    assert [name for name, _ in bucket.list_files("")] == ["ab/one"]

@@ -5,7 +5,7 @@ Shape letters: B batch, C H W image.
 
 import pytest
 import torch
-from torch import Tensor
+from convolutions import draw_normal
 from torch.nn import functional as F
 
 from capsweep.model.convolution import Convolution
@@ -27,11 +27,6 @@ SAME = [
 ]
 
 
-def _normal(*shape: int) -> Tensor:
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
 def _convolution(kernel: int, stride: int, same: bool, divisor: int = 1) -> Convolution:
     """Two channels to three, of random weights and bias."""
     torch.manual_seed(0)
@@ -44,7 +39,7 @@ def test_same_padding_has_a_place_for_every_stride_begun_and_the_odd_zero_below_
 ) -> None:
     layer = _convolution(kernel, stride, same=True)
     assert layer.count_places(size) == places
-    images_BCHW = _normal(2, 2, size, size)
+    images_BCHW = draw_normal(2, 2, size, size)
     padded_BCHW = F.pad(images_BCHW, (before, after, before, after))
     expected_BCHW = F.conv2d(padded_BCHW, layer.weight, layer.bias, stride)
     torch.testing.assert_close(layer(images_BCHW), expected_BCHW)
@@ -55,7 +50,7 @@ def test_same_padding_has_a_place_for_every_stride_begun_and_the_odd_zero_below_
 @pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (9, 1), (9, 2), (4, 3), (2, 5)])
 def test_valid_padding_is_a_plain_convolution(kernel: int, stride: int) -> None:
     layer = _convolution(kernel, stride, same=False)
-    images_BCHW = _normal(2, 2, 11, 20)
+    images_BCHW = draw_normal(2, 2, 11, 20)
     expected_BCHW = F.conv2d(images_BCHW, layer.weight, layer.bias, stride)
     assert torch.equal(layer(images_BCHW), expected_BCHW)
     assert expected_BCHW.shape[2:] == (layer.count_places(11), layer.count_places(20))
@@ -65,7 +60,7 @@ def test_valid_padding_is_a_plain_convolution(kernel: int, stride: int) -> None:
 @pytest.mark.parametrize("divisor", [2, 33])
 def test_the_divisor_divides_the_weighted_sums_and_not_the_bias(same: bool, divisor: int) -> None:
     whole, divided = (_convolution(3, 2, same, number) for number in (1, divisor))
-    images_BCHW = _normal(2, 2, 7, 9)
+    images_BCHW = draw_normal(2, 2, 7, 9)
     assert whole.bias is not None
     bias_C11 = whole.bias[:, None, None]
     sums_BCHW = whole(images_BCHW) - bias_C11

@@ -29,11 +29,6 @@ def test_examples_that_only_one_gets_wrong_decide() -> None:
     assert "p = 0.25 (McNemar, exact)" in text  # two sides of three heads in three throws
 
 
-def test_one_cell_has_wilsons_interval() -> None:
-    text = comparison.describe_error(scores([1, *LABELS[1:]]), LABELS)
-    assert text == "test error 12.50 % (1 of 8) [2.24, 47.09], with Wilson's 95 % interval"
-
-
 @pytest.mark.parametrize("damaged", [np.full((8, 3), np.nan), np.eye(3)])
 def test_scores_that_are_no_predictions_are_refused(damaged: np.ndarray) -> None:
     cells = {"one": (scores(list(LABELS)), LABELS), "other": (damaged, LABELS)}

@@ -81,14 +81,6 @@ def test_every_form_warns_of_cut_data_and_says_what_was_trained(choose: Callable
         assert "network cnn_small (cnn), capsnet_small (capsnet); epochs 12;" in text
 
 
-def test_cells_of_cut_data_are_named_among_others(choose: Callable) -> None:
-    cut = choose("ablation", routing="3", overrides=["limit_batches=1"]).points
-    whole = choose("ablation", routing="3").points
-    (warning,) = trained.warn_of_cuts([*whole[:3], *cut[3:]])
-    assert warning.startswith("NO RESULT OF limit_batches=1: TRAINED AND TESTED ON 1 BATCH")
-    assert trained.warn_of_cuts(whole) == []
-
-
 @pytest.mark.parametrize(
     ("sweep", "options", "texts"),
     [

@@ -28,15 +28,10 @@ def spoiled(pixels: Folder, tmp_path: Path) -> Folder:
     """The same, to be altered, its files old enough to be remembered."""
     folder = tmp_path / "shards"
     shutil.copytree(pixels[0], folder)
-    for path in folder.iterdir():
-        make_older(path)
-    return folder, manifest.read_manifest(folder)
-
-
-def make_older(path: Path) -> None:
-    """As if a file was written a minute ago."""
     then = time.time() - 60
-    os.utime(path, (then, then))
+    for path in folder.iterdir():
+        os.utime(path, (then, then))
+    return folder, manifest.read_manifest(folder)
 
 
 @pytest.fixture

@@ -46,17 +46,11 @@ def job() -> ShardJob:
 
 
 @pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    folder = tmp_path / "notes"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "shards"
-    made.mkdir()
-    return begin(made)
+    """Of shards, beside one for notes."""
+    for name in ("shards", "notes"):
+        (tmp_path / name).mkdir()
+    return begin(tmp_path / "shards")
 
 
 PARTS = [ShardPart(f"train-{i:05}.h5", "train", i * SHARD, SHARD) for i in range(4)]
@@ -96,25 +90,25 @@ def test_the_shards_are_those_of_the_local_engine_to_the_byte(
 
 
 def test_a_shard_whose_worker_is_killed_is_made_by_another(
-    run_tasks: TaskRunner, job: ShardJob, folder: Path, notes: Path, undisturbed: dict[str, bytes]
+    run_tasks: TaskRunner, job: ShardJob, folder: Path, undisturbed: dict[str, bytes]
 ) -> None:
-    killed = Disturbed(job, notes, at=SHARD + 1500)
+    killed = Disturbed(job, folder.parent / "notes", at=SHARD + 1500)
     outcomes = list(run_tasks(killed, folder, PARTS))
     assert [outcome.cause for outcome in outcomes] == [""] * 4
-    assert len(list(notes.iterdir())) == 1
+    assert len(list(killed.notes.iterdir())) == 1
     assert read_files(folder) == undisturbed
 
 
 def test_a_shard_that_kills_each_worker_is_given_up_and_the_others_are_made(
-    run_tasks: TaskRunner, job: ShardJob, folder: Path, notes: Path
+    run_tasks: TaskRunner, job: ShardJob, folder: Path
 ) -> None:
-    killed = Disturbed(job, notes, at=SHARD + 1500, times=99)
+    killed = Disturbed(job, folder.parent / "notes", at=SHARD + 1500, times=99)
     outcomes = list(run_tasks(killed, folder, PARTS))
     [lost] = [outcome for outcome in outcomes if outcome.shard is None]
     assert lost.part.name == "train-00001.h5"
     assert "the worker is lost (WorkerCrashedError" in lost.cause
     assert "run the same command again" in lost.cause
-    assert len(list(notes.iterdir())) == 1 + ray_tasks.RETRIES
+    assert len(list(killed.notes.iterdir())) == 1 + ray_tasks.RETRIES
     assert len(outcomes) == 4
 
 

@@ -149,17 +149,17 @@ PLACE = "bucket/pairs"
 
 
 @pytest.fixture
-def uploaded(pixels: tuple[Path, Manifest], store: S3Server) -> Manifest:
+def uploaded(pixels: Folder, store: S3Server) -> Manifest:
     """A folder of shards in the store."""
     store.upload(pixels[0], PLACE)
     return pixels[1]
 
 
-def make_reader(whole: Manifest, *folders: str) -> ShardReader:
+def make_reader(whole: Manifest) -> ShardReader:
     """Of the data set of a manifest."""
     digits = cast(Reader, None)  # never asked: all that is wanted is stored
     origin = whole.content.origin.sha256
-    return ShardReader(whole.content.fingerprint, folders or (".",), digits, origin, targets=False)
+    return ShardReader(whole.content.fingerprint, (".",), digits, origin, targets=False)
 
 
 def read_images(examples: Any, count: int) -> np.ndarray:
@@ -168,7 +168,7 @@ def read_images(examples: Any, count: int) -> np.ndarray:
 
 
 def test_index_first_then_shards_on_their_first_use(
-    pixels: tuple[Path, Manifest], uploaded: Manifest, store: S3Server
+    pixels: Folder, uploaded: Manifest, store: S3Server
 ) -> None:
     url = store.url(PLACE)
     make_reader(uploaded).check(url)
@@ -177,11 +177,10 @@ def test_index_first_then_shards_on_their_first_use(
     here = make_reader(uploaded).read(str(pixels[0]))
     assert np.array_equal(read_images(splits.train, 10), read_images(here.train, 10))
     assert store.count("GET", ".h5") == 1
-    count = len(splits.train)
-    assert np.array_equal(read_images(splits.train, count), read_images(here.train, count))
+    assert np.array_equal(read_images(splits.train, COUNT), read_images(here.train, COUNT))
     assert store.count("GET", ".h5") == len(uploaded.shards_of("train"))
     store.asked.clear()
-    read_images(make_reader(uploaded).read(url).train, count)
+    read_images(make_reader(uploaded).read(url).train, COUNT)
     assert store.total == 0
 
 
@@ -194,17 +193,9 @@ def test_a_shard_that_is_absent_or_of_another_size_is_told_before_anything_runs(
         DataError, match=rf"^places\.data: .*{shard.name}: no bytes.*copy the whole"
     ):
         make_reader(uploaded).check(store.url(PLACE))
-    store.put(f"{PLACE}/{shard.name}", content[:-1])
+    store.objects[f"{PLACE}/{shard.name}"] = content[:-1]
     with pytest.raises(DataError, match=rf"{shard.name}: {len(content) - 1} bytes"):
         make_reader(uploaded).check(store.url(PLACE))
-
-
-def test_folders_below_that_of_the_shards_are_not_listed(
-    uploaded: Manifest, store: S3Server
-) -> None:
-    store.put(f"{PLACE}/runs/other.h5", b"of many")
-    names = {INDEX, *(shard.name for shard in uploaded.shards)}
-    assert official_files.list_sizes(store.url(PLACE)).keys() == names
 
 
 def test_a_copy_that_is_not_the_shard_of_the_manifest_is_fetched_again(

@@ -6,18 +6,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsweep.statistics.examples import (
+    Disagreement,
     bootstrap_interval,
     count_disagreement,
     find_worst,
     find_wrong,
+    mcnemar_p,
     predict_classes,
     wilson_interval,
 )
+
+QUANTILES = (0.05, 0.5, 0.95)
 
 
 def test_an_interval_is_not_empty_at_no_error() -> None:
     assert wilson_interval(0, 100) == pytest.approx((0.0, 0.036993), abs=1e-6)
     assert wilson_interval(25, 100) == pytest.approx((0.175452, 0.343044), abs=1e-6)
+
+
+def test_mcnemars_exact_p_by_hand() -> None:
+    assert mcnemar_p(Disagreement(0, 0, 7, 93)) == 1.0
+    assert mcnemar_p(Disagreement(5, 0, 1, 94)) == pytest.approx(2 / 2**5)
+    assert mcnemar_p(Disagreement(4, 4, 0, 92)) == 1.0
 
 
 def test_the_bootstrap_interval_is_that_of_resampled_examples() -> None:

@@ -45,6 +45,13 @@ def test_one_pair_and_equal_differences_have_no_interval(n: int) -> None:
     assert (difference.n, difference.interval, difference.t_test) == (n, None, None)
 
 
+def test_two_seeds_have_a_spread_and_no_interval() -> None:
+    assert summarise_values([0.1, 0.3]).interval is None
+    assert summarise_values([0.1, 0.3]).std == pytest.approx(0.02**0.5)
+    difference = paired_difference({0: 0.1, 1: 0.3}, {0: 0.0, 1: 0.0})
+    assert (difference.interval, difference.t_test) == (None, pytest.approx(0.295, abs=1e-3))
+
+
 @pytest.mark.parametrize("values", [[0.0, 0.01, 0.02], [0.98, 0.99, 1.0], [0.0, 0.5, 1.0]])
 @pytest.mark.parametrize(
     ("metric", "most"), [("test/error", 1), ("test/loss", math.inf), ("val/mine", math.inf)]
@@ -140,3 +147,13 @@ def test_stopping_when_it_suits_rarely_decides_between_equals(
         return generator.binomial(examples, rate, size=(2, 9)) / examples
 
     assert share_decided(draw, list_looks(3, 9, 2), 400) <= 0.05 + 2 * (0.05 * 0.95 / 400) ** 0.5
+
+
+def test_a_real_difference_is_decided_before_the_last_seed() -> None:
+    generator = np.random.default_rng(0)
+    share = share_decided(
+        lambda: generator.normal([[0.02], [0.03]], 0.003, size=(2, 9)),
+        list_looks(3, 9, 2)[:-1],
+        100,
+    )
+    assert share >= 0.6

@@ -21,12 +21,13 @@ class RecordingListener:
     """A listener that remembers."""
 
     def __init__(self) -> None:
+        self.names: dict[str, str] = {}
         self.starts: list[str] = []
         self.rows: list[dict[str, Any]] = []
         self.ends: dict[str, Outcome] = {}
         self.messages: list[str] = []
 
-    def on_start(self, signature: str) -> None:
+    def on_start(self, signature: str, epochs: int) -> None:
         self.starts.append(signature)
 
     def on_epoch(self, signature: str, row: dict[str, Any]) -> None:

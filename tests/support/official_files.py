@@ -110,29 +110,25 @@ def write_svhn(folder: Path, train: int = 20, test: int = 10) -> list[str]:
     return overrides
 
 
-def _write_matrix(folder: Path, name: str, values: np.ndarray, is_compressed: bool) -> str:
-    """A matrix of bytes or int32 below smallnorb/, in NYU's binary format: the override that
-    declares its hash.
+def _write_matrix(folder: Path, name: str, values: np.ndarray) -> str:
+    """A compressed matrix of bytes or int32 below smallnorb/, in NYU's binary format: the override
+    that declares its hash.
     """
     magic, kind = (BYTE_MATRIX, "u1") if values.dtype == np.uint8 else (INT_MATRIX, "<i4")
     sizes = [*values.shape, *[1] * (3 - values.ndim)]
     head = struct.pack(f"<{2 + len(sizes)}i", magic, values.ndim, *sizes)
-    data = head + values.astype(kind).tobytes()
-    if is_compressed:
-        data = gzip.compress(data, compresslevel=1, mtime=0)
-    _write(folder / "smallnorb" / f"{name}.mat{'.gz' * is_compressed}", data)
+    data = gzip.compress(head + values.astype(kind).tobytes(), compresslevel=1, mtime=0)
+    _write(folder / "smallnorb" / f"{name}.mat.gz", data)
     return _declare_hash(name, data)
 
 
-def write_smallnorb(
-    folder: Path, train: int = 20, test: int = 10, is_compressed: bool = True
-) -> list[str]:
+def write_smallnorb(folder: Path, train: int = 20, test: int = 10) -> list[str]:
     """smallNORB's dat and cat files below smallnorb/, for dataset=smallnorb."""
     overrides = _declare_counts(train, test)
     for seed, (prefix, count) in enumerate(zip(SMALLNORB.values(), (train, test), strict=True)):
         matrices = {"dat": noise(seed, count, 2, 96, 96), "cat": labels(count, 5).astype("<i4")}
         for kind, values in matrices.items():
-            overrides.append(_write_matrix(folder, f"{prefix}-{kind}", values, is_compressed))
+            overrides.append(_write_matrix(folder, f"{prefix}-{kind}", values))
     return overrides
 
 
@@ -146,19 +142,16 @@ def viewpoints(count: int) -> np.ndarray:
     return np.stack([n % 10, elevations, azimuths, n % 6], axis=1).astype("<i4")
 
 
-def write_viewpoints(
-    folder: Path, train: int = 20, test: int = 10, is_compressed: bool = True
-) -> list[str]:
+def write_viewpoints(folder: Path, train: int = 20, test: int = 10) -> list[str]:
     """smallNORB with its info files, for dataset=smallnorb_azimuth or smallnorb_elevation: as many
     pairs as leave `train` familiar ones to train on, `test`, even, novel ones, and half as many
     familiar ones to validate on.
     """
     sizes = (3 * train, 3 * test // 2)
-    images = write_smallnorb(folder, *sizes, is_compressed)
+    images = write_smallnorb(folder, *sizes)
     declared = [text for text in images if ".examples." not in text]
     for prefix, count in zip(SMALLNORB.values(), sizes, strict=True):
-        rows = viewpoints(count)
-        declared.append(_write_matrix(folder, f"{prefix}-info", rows, is_compressed))
+        declared.append(_write_matrix(folder, f"{prefix}-info", viewpoints(count)))
     return [*_declare_counts(train, test), f"dataset.examples.validation={test // 2}", *declared]
 
 

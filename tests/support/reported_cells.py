@@ -99,10 +99,10 @@ def finish(
     return folder
 
 
-def evaluate(folder: Path, stem: str, caption: str, width: int = 64) -> None:
+def evaluate(folder: Path, stem: str, caption: str) -> None:
     """A picture in the evals/ of a cell's folder, its numbers beside it."""
     (folder / "evals").mkdir(exist_ok=True)
-    pixels = np.arange(48 * width).astype(np.uint8).reshape(48, width)
+    pixels = np.arange(48 * 64).astype(np.uint8).reshape(48, 64)
     Image.fromarray(pixels).save(folder / "evals" / f"{stem}.png")
     np.savez(folder / "evals" / f"{stem}.npz", caption=np.array(caption))
 

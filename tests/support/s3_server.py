@@ -18,7 +18,6 @@ from xml.sax.saxutils import escape
 import http_servers
 
 DATE = "Sun, 01 Nov 2026 00:00:00 GMT"
-PAGE = 1000  # names in one answer of a listing
 ERRORS = {403: "AccessDenied", 404: "NoSuchKey", 503: "SlowDown"}
 
 CREDENTIALS = {
@@ -58,15 +57,11 @@ class S3Server:
         """All requests until now."""
         return sum(self.asked.values())
 
-    def put(self, name: str, content: bytes) -> None:
-        """An object, as somebody uploaded it before."""
-        self.objects[name] = content
-
     def upload(self, folder: Path, place: str) -> None:
         """Copy a folder to bucket/folder."""
         for path in folder.rglob("*"):
             if path.is_file():
-                self.put(f"{place}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+                self.objects[f"{place}/{path.relative_to(folder)}"] = path.read_bytes()
 
 
 class _Handler(http_servers.Handler):
@@ -78,101 +73,87 @@ class _Handler(http_servers.Handler):
         name = unquote(split.path).lstrip("/")
         query = dict(parse_qsl(split.query, keep_blank_values=True))
         kind = "LIST" if "list-type" in query else self.command
+        answer = {"LIST": self._list, "PUT": self._put, "POST": self._post, "DELETE": self._delete}
         with self.store.lock:
             self.store.asked[kind, name] += 1
         body = self.read_body()
         if "aws-chunked" in self.headers.get("Content-Encoding", ""):
             body = http_servers.read_chunks(io.BytesIO(body))
         status = self.store.refuses or (0 if self.headers.get("Authorization") else 403)
-        if not status:
-            getattr(self, f"_answer_{kind.lower()}")(name, query, body)
-        else:
+        if status:
             self._send_error(status)
+        else:
+            answer.get(kind, self._read)(name, query, body)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer_request
 
-    def _answer_get(self, name: str, *others: object) -> None:
-        """An object or a part of it."""
-        content = self.store.objects.get(name)
+    def _read(self, name: str, *others: object) -> None:
+        """An object or a part of it; of HEAD, whether a bucket or an object is there, its size."""
+        is_head = self.command == "HEAD"
+        content = b"" if is_head and "/" not in name else self.store.objects.get(name)
         if content is None:
             return self._send_error(404)
         start, stop, status = 0, len(content), 200
-        headers = _make_headers(content)
+        headers = {"ETag": _name_content(content), "Last-Modified": DATE, "Accept-Ranges": "bytes"}
         if asked := self.headers.get("Range"):
             first, _, last = asked.removeprefix("bytes=").partition("-")
             start, stop = int(first), min(int(last or stop) + 1, stop)
             status, headers["Content-Range"] = 206, f"bytes {start}-{stop - 1}/{len(content)}"
-        part: bytes | int = content[start:stop]
-        if self.store.disturb is not None:
+        part: bytes | int = b"" if is_head else content[start:stop]
+        if self.store.disturb is not None and not is_head:
             part = self.store.disturb(name, content[start:stop])
         if isinstance(part, int):
             return self._send_error(part)
         self.send_answer(status, part, {**headers, "Content-Length": str(stop - start)})
-        if len(part) < stop - start:
+        if len(part) < stop - start and not is_head:
             self.close_connection = True  # a truncated answer ends with the connection
 
-    def _answer_head(self, name: str, *others: object) -> None:
-        """Whether a bucket or an object is there, and its bytes."""
-        content = self.store.objects.get(name) if "/" in name else b""
-        if content is None:
-            return self._send_error(404)
-        self.send_answer(200, b"", {**_make_headers(content), "Content-Length": str(len(content))})
-
-    def _answer_put(self, name: str, query: dict[str, str], body: bytes) -> None:
+    def _put(self, name: str, query: dict[str, str], body: bytes) -> None:
         """An object, or a part of one."""
         if "uploadId" in query:
             self.store.uploads[query["uploadId"]][int(query["partNumber"])] = body
         else:
-            self.store.put(name, body)
-        self.send_answer(200, b"", {"ETag": _make_headers(body)["ETag"]})
+            self.store.objects[name] = body
+        self.send_answer(200, b"", {"ETag": _name_content(body)})
 
-    def _answer_post(self, name: str, query: dict[str, str], body: bytes) -> None:
+    def _post(self, name: str, query: dict[str, str], body: bytes) -> None:
         """Begin or end a multipart upload, or delete several objects."""
-        bucket, _, key = name.partition("/")
         if "uploads" in query:
-            upload = f"upload-{secrets.token_hex(4)}"
+            upload = secrets.token_hex(4)
             self.store.uploads[upload] = {}
-            tags = _write_tags(Bucket=bucket, Key=key, UploadId=upload)
-            self._send_xml("InitiateMultipartUploadResult", tags)
+            self._send_xml("InitiateMultipartUploadResult", _write_tags(UploadId=upload))
         elif "uploadId" in query:
             parts = self.store.uploads[query["uploadId"]]
             content = b"".join(parts[number] for number in sorted(parts))
-            self.store.put(name, content)
-            tags = _write_tags(Bucket=bucket, Key=key, ETag=_make_headers(content)["ETag"])
+            self.store.objects[name] = content
+            tags = _write_tags(ETag=_name_content(content))
             self._send_xml("CompleteMultipartUploadResult", tags)
         else:
             for part in body.decode().split("<Key>")[1:]:
-                self.store.objects.pop(f"{bucket}/{part.split('</Key>')[0]}", None)
+                self.store.objects.pop(f"{name.strip('/')}/{part.split('</Key>')[0]}", None)
             self._send_xml("DeleteResult", "")
 
-    def _answer_delete(self, name: str, query: dict[str, str], body: bytes) -> None:
+    def _delete(self, name: str, query: dict[str, str], body: bytes) -> None:
         """Delete an object, or give up a multipart upload."""
         if "uploadId" not in query:
             self.store.objects.pop(name, None)
         self.send_answer(204, b"", {})
 
-    def _answer_list(self, name: str, query: dict[str, str], body: bytes) -> None:
+    def _list(self, name: str, query: dict[str, str], body: bytes) -> None:
+        """All names with a prefix, in one answer, where a real store gives a thousand at a time."""
         bucket, prefix = name.split("/")[0], query.get("prefix", "")
-        most = min(int(query.get("max-keys", PAGE)), PAGE)
-        names = sorted(n for n in list(self.store.objects) if n.startswith(f"{bucket}/"))
-        listed: dict[str, bool] = {}  # name to whether it is a folder
-        for key in (name.removeprefix(f"{bucket}/") for name in names):
-            if key.startswith(prefix):
-                below, cut, _ = key.removeprefix(prefix).partition(query.get("delimiter") or "\0")
-                listed[f"{prefix}{below}{cut}"] = bool(cut)
-        rest = [name for name in listed if name > query.get("continuation-token", "")]
-        page, is_cut = rest[:most], str(len(rest) > most).lower()
-        text = _write_tags(Name=bucket, Prefix=prefix, KeyCount=len(page), MaxKeys=most)
-        text += _write_tags(IsTruncated=is_cut, NextContinuationToken=page[-1] if page else "")
-        for name in page:
-            if listed[name]:
-                text += f"<CommonPrefixes>{_write_tags(Prefix=name)}</CommonPrefixes>"
-                continue
-            size = len(self.store.objects.get(f"{bucket}/{name}", b""))
-            facts = _write_tags(
-                Key=name, Size=size, LastModified="2026-11-01T00:00:00.000Z", ETag="e"
-            )
-            text += f"<Contents>{facts}</Contents>"
+        start, listed = f"{bucket}/{prefix}", {}
+        for key, content in sorted(self.store.objects.copy().items()):
+            if key.startswith(start):
+                below, cut, _ = key.removeprefix(start).partition(query.get("delimiter") or "\0")
+                listed[f"{prefix}{below}{cut}"] = None if cut else len(content)
+        text = _write_tags(KeyCount=len(listed), IsTruncated="false")
+        for key, size in listed.items():
+            if size is None:
+                text += f"<CommonPrefixes>{_write_tags(Prefix=key)}</CommonPrefixes>"
+            else:
+                facts = _write_tags(Key=key, Size=size, LastModified="2026-11-01T00:00:00.000Z")
+                text += f"<Contents>{facts}</Contents>"
         self._send_xml("ListBucketResult", text)
 
     def _send_xml(self, root: str, tags: str) -> None:
@@ -193,10 +174,9 @@ def serving_store() -> Iterator[S3Server]:
         yield store
 
 
-def _make_headers(content: bytes) -> dict[str, str]:
-    """The headers of an answer that is this content, or a part of it."""
-    etag = f'"{hashlib.sha1(content).hexdigest()}"'
-    return {"ETag": etag, "Last-Modified": DATE, "Accept-Ranges": "bytes"}
+def _name_content(content: bytes) -> str:
+    """What tells this content from others."""
+    return f'"{hashlib.sha1(content).hexdigest()}"'
 
 
 def _write_tags(**texts: object) -> str:

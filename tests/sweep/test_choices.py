@@ -127,11 +127,10 @@ REFUSED: list[tuple[dict[str, str], list[str], str]] = [
     ({"ROUTING": "abc"}, [], r"^ROUTING=abc: 'abc' is neither a number of routing iterations"),
     ({"ROUTING": "3,"}, [], "^ROUTING=3,: '' is neither"),
     ({"ROUTING": "3,3"}, [], r"^ROUTING=3,3: routing\.num_iters has the value 3 twice"),
-    ({"ROUTING": "em,em"}, [], r"^ROUTING=em,em: routing has the value em twice"),
     ({"ROUTING": "em", "ARMS": "cnn"}, [], r"^ROUTING=em: no arm of ablation\.yaml routes"),
     ({"ROUTING": "3", "ARMS": "cnn"}, [], r"^ROUTING: no arm of .* has the axis routing\.num"),
     ({"ROUTING": "3"}, [f"{ITERATIONS}=2"], r"^ROUTING and routing\.num_iters are one choice"),
-    ({"ROUTING": "3"}, ["routing=em"], "^ROUTING and routing=em are one choice; keep one"),
+    ({"ROUTING": "3"}, ["routing=em"], "^ROUTING and routing are one choice; keep one"),
     ({"ROUTING": "uniform"}, [f"{ITERATIONS}=2"], r"num_iters: no routing of this arm has this"),
     ({"RECON": "on"}, [f"{WEIGHT}=0"], r"^RECON and loss\.reconstruction\.weight are one choice"),
     ({"EPOCHS": "3"}, ["epochs=2"], "^EPOCHS and epochs are one choice; keep one"),
@@ -139,12 +138,9 @@ REFUSED: list[tuple[dict[str, str], list[str], str]] = [
     ({}, ["seed=2", "seed=3"], "^seed is set by SEEDS"),
     ({}, ["epochs=2,2"], r"^epochs=2,2: epochs has the value 2 twice"),
     ({}, ["trainer.threads=1,2"], "^trainer.threads is no axis, since it decides no number"),
-    ({}, ["epochs=interval(1,3)"], "an interval has no finite list of values"),
     ({}, ["loss=margin,none"], r"^ablation\.yaml: arm capsnet: loss=none: no such option"),
     ({}, ["lr=0.1"], r"arm cnn: lr: no such key; did you mean optim\.optimizer\.lr\?"),
-    ({}, [f"{ITERATIONS}=0"], r"arm capsnet: routing\.num_iters must be in .* 0"),
     ({"METRIC": "test/acuracy"}, [], r"table\.metric: .* is not measured; .*test/error"),
-    ({"METRIC": "test/at_least_one"}, [], "test/at_least_one is not measured"),
     ({"BASELINE": "capsnt"}, [], "^BASELINE=capsnt: 'capsnt' is no arm; have cnn, capsnet"),
 ]
 
@@ -207,14 +203,7 @@ def test_the_name_of_a_report_is_short_safe_and_its_own(ablation: Sweep) -> None
 
 
 def test_typed_keys_may_need_one_another_in_any_order() -> None:
-    typed = ["loss=spread", "model.pose=vector", "model=matrix_capsnet_tiny"]
+    typed = ["model.head=linear", "loss=cross_entropy", "routing=inverted_attention"]
     for overrides in (typed, typed[::-1]):
-        chosen = choices.load_sweep("ablation", {"RECON": "off"}, overrides)
-        losses = {p.coordinate("loss") for p in expand.expand_sweep(chosen) if p.arm == "capsnet"}
-        assert losses == {"spread"}
-
-
-def test_a_routing_may_need_keys_that_are_typed() -> None:
-    typed = ["model.head=linear", "loss=cross_entropy"]
-    found = places("ablation", {"ROUTING": "inverted_attention", "RECON": "off"}, *typed)
-    assert found == ["cnn", *(f"capsnet inverted_attention {n} 0.0" for n in (1, 3))]
+        found = places("ablation", {"RECON": "off"}, *overrides)
+        assert found == ["cnn", *(f"capsnet inverted_attention {n} 0.0" for n in (1, 3))]

@@ -1,13 +1,11 @@
 """The grid of a sweep: arms and axes of its file, what is typed beside its name, and its cells."""
 
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from capsweep.config import compose
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import choices, expand, plan
@@ -33,11 +31,11 @@ Expand = Callable[..., list[Point]]
 
 @pytest.fixture
 def expand_file(tmp_path: Path) -> Expand:
-    """The points of a sweep with these arms, more lines, and what is typed beside its name."""
+    """The points of a sweep with these arms, and what is typed beside its name."""
 
-    def expanded(arms: str, more: str = "", overrides: Sequence[str] = (), **words: str):
+    def expanded(arms: str, overrides: Sequence[str] = (), **words: str):
         path = tmp_path / "small.yaml"
-        path.write_text(TEXT.replace("ARMS\n", arms) + more)
+        path.write_text(TEXT.replace("ARMS\n", arms))
         return expand_named(str(path), overrides, **words)
 
     return expanded
@@ -72,7 +70,6 @@ def test_arms_of_equal_cells_share_their_runs(expand_file: Expand, tmp_path: Pat
         ('routing.num_iters: "1,3"', ["1", "3"]),
         ('routing.num_iters: "range(1,4)"', ["1", "2", "3"]),
         ("routing.num_iters: [4]", ["4"]),
-        ('dataset: "glob([digits, *_mnist], exclude=fashion*)"', ["digits"]),
         (
             "routing.num_iters: [1, 3], zip: {epochs: [1, 2], batch_size: [64, 32]}",
             ["1 1 64", "1 2 32", "3 1 64", "3 2 32"],
@@ -89,57 +86,39 @@ def test_axes_are_lists_hydras_sweep_grammar_or_coupled(
 
 def test_axes_are_coupled_on_the_command_line(expand_file: Expand) -> None:
     overrides = ["epochs=1,2", "batch_size=8,16"]
-    points = expand_file(make_arm("{}"), "", overrides, ZIP="epochs,batch_size")
+    points = expand_file(make_arm("{}"), overrides, ZIP="epochs,batch_size")
     assert list_places(points, "caps") == ["caps 1 8", "caps 2 16"]
-    by_words = expand_file(make_arm("{}"), "", overrides, ZIP="EPOCHS,BATCH", EXCLUDE="EPOCHS=1")
+    by_words = expand_file(make_arm("{}"), overrides, ZIP="EPOCHS,BATCH", EXCLUDE="EPOCHS=1")
     assert list_places(by_words, "caps") == ["caps 2 16"]
 
 
 GRID = "{routing.num_iters: [1, 3], loss.reconstruction.weight: [0, 0.0005]}"
 ZIP = "{zip: {epochs: [1, 2], batch_size: [64, 32]}}"
+TWICE = "epochs,batch_size;batch_size,optim.optimizer.lr"
 AXES = ["epochs=1,2", "batch_size=8,16", "optim.optimizer.lr=0.1,0.2"]
-REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
-    (ZIP, "", {"overrides": ["batch_size=8,16,32"]}, r"^small\.yaml: arm caps: zip: coupled axes"),
-    ("{}", "", {"ZIP": "epochs,seed"}, "ZIP=epochs,seed: no arm of "),
-    (
-        "{}",
-        "",
-        {"overrides": AXES, "ZIP": "epochs,batch_size;batch_size,optim.optimizer.lr"},
-        "batch_size is coupled twice",
-    ),
-    (
-        GRID,
-        "exclude: [routing.num_iters=7]\n",
-        {},
-        r"^exclude='routing\.num_iters=7': .* no such",
-    ),
-    (GRID, "exclude: {arm: caps}\n", {}, r"exclude: Input should be a valid list"),
-    (GRID, "", {"EXCLUDE": "arm=caps"}, "no place of arm caps is left; name the arm"),
-    (GRID, "", {"EXCLUDE": ";"}, "EXCLUDE is empty"),
-    (
-        GRID,
-        "",
-        {"EXCLUDE": "epochs=9", "ROUTING": "1"},
-        "epochs=9': .* has no such place",
-    ),
-    (GRID, "", {"RECON": "maybe"}, "RECON=maybe: 'maybe' is neither on, off nor a weight"),
-    ("{epochs: [1, 2]}", "", {"RECON": "on"}, r"RECON: no arm of small\.yaml has the axis"),
-    (GRID, "", {"ARMS": "cats"}, "ARMS=cats: 'cats' is no arm; have cnn, caps"),
-    (GRID, "", {"overrides": ["epochs=range(3,1)"]}, r"epochs=range\(3,1\): gives no value"),
-    ('{dataset: "glob(x*)"}', "", {}, r"dataset=glob\(x\*\): matches no option"),
-    ('{optim.optimizer.lr: "interval(0.0001, 0.01)"}', "", {}, "or set kind: search"),
-    ("{routing.num_iter: [1]}", "", {}, r"arm caps: routing\.num_iter: no such key; did you mean"),
-    ("{routing.num_iters: [1, 0]}", "", {}, r"arm caps: routing\.num_iters must be .*, got 0"),
-    ("{routing.num_iters: [many]}", "", {}, r"arm caps: routing\.num_iters must be an integer, "),
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    (ZIP, {"overrides": ["batch_size=8,16,32"]}, r"^small\.yaml: arm caps: zip: coupled axes"),
+    ("{}", {"ZIP": "epochs,seed"}, "ZIP=epochs,seed: no arm of "),
+    ("{}", {"overrides": AXES, "ZIP": TWICE}, "batch_size is coupled twice"),
+    (GRID, {"EXCLUDE": "arm=caps"}, "no place of arm caps is left; name the arm"),
+    (GRID, {"EXCLUDE": ";"}, "EXCLUDE is empty"),
+    (GRID, {"EXCLUDE": "epochs=9", "ROUTING": "1"}, "epochs=9': .* has no such place"),
+    (GRID, {"RECON": "maybe"}, "RECON=maybe: 'maybe' is neither on, off nor a weight"),
+    ("{epochs: [1, 2]}", {"RECON": "on"}, r"RECON: no arm of small\.yaml has the axis"),
+    (GRID, {"ARMS": "cats"}, "ARMS=cats: 'cats' is no arm; have cnn, caps"),
+    ('{dataset: "glob(x*)"}', {}, r"dataset=glob\(x\*\): glob\(\) is not read"),
+    ('{optim.optimizer.lr: "interval(0.0001, 0.01)"}', {}, "or set kind: search"),
+    ("{routing.num_iter: [1]}", {}, r"arm caps: routing\.num_iter: no such key; did you mean"),
+    ("{routing.num_iters: [1, 0]}", {}, r"arm caps: routing\.num_iters must be .*, got 0"),
 ]
 
 
-@pytest.mark.parametrize(("space", "more", "typed", "message"), REFUSED)
+@pytest.mark.parametrize(("space", "typed", "message"), REFUSED)
 def test_what_cannot_be_meant_or_run_is_refused(
-    space: str, more: str, typed: dict[str, Any], message: str, expand_file: Expand
+    space: str, typed: dict[str, Any], message: str, expand_file: Expand
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        expand_file(make_arm(space), more, **typed)
+        expand_file(make_arm(space), **typed)
 
 
 def test_excluded_places_are_left_out(expand_file: Expand) -> None:
@@ -147,20 +126,11 @@ def test_excluded_places_are_left_out(expand_file: Expand) -> None:
     space = GRID.replace("0.0005]", "0.0005, 7]")
     places = list_places(expand_file(make_arm(space), EXCLUDE=typed), "caps")
     assert places == ["caps 1 0.0005", "caps 3 0", "caps 3 0.0005"]
-    of_file = "exclude: [loss.reconstruction.weight=7, arm=caps routing.num_iters=1]\n"
-    points = expand_file(make_arm(space), of_file, EXCLUDE="arm=caps loss.reconstruction.weight=0")
-    assert list_places(points, "caps") == ["caps 3 0.0005"]
 
 
-@pytest.mark.parametrize(
-    ("recon", "weights"),
-    [("off", ["0.0"]), ("off,on", ["0.0", "0.0005"]), ("0.1", ["0.1"])],
-)
-def test_recon_sets_the_reconstruction_weight(
-    recon: str, weights: list[str], expand_file: Expand
-) -> None:
-    points = expand_file(make_arm("{loss.reconstruction.weight: [0, 7]}"), RECON=recon)
-    assert list_places(points, "caps") == [f"caps {weight}" for weight in weights]
+def test_recon_sets_the_reconstruction_weight(expand_file: Expand) -> None:
+    points = expand_file(make_arm("{loss.reconstruction.weight: [0, 7]}"), RECON="off,on,0.1")
+    assert list_places(points, "caps") == ["caps 0.0", "caps 0.0005", "caps 0.1"]
 
 
 def test_the_main_question_and_routing_3_of_it() -> None:
@@ -174,11 +144,3 @@ def test_the_main_question_and_routing_3_of_it() -> None:
     assert (len(signatures), len(pinned_ones)) == (15, 9)
     assert pinned_ones < signatures
     assert {point.cell.config["routing"]["num_iters"] for point in pinned[3:]} == {3}
-
-
-def test_a_place_is_the_cell_its_command_line_runs() -> None:
-    for point in expand_named("ablation", ["epochs=3"]):
-        _, _, *overrides = shlex.split(point.cell.command)
-        again = compose.cell(overrides)
-        assert again.signature == point.cell.signature
-        assert (again.config["epochs"], again.config["batch_size"]) == (3, 32)

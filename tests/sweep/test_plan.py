@@ -14,12 +14,9 @@ from capsweep.config import code_identity, compose, places
 from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger, folder_of
+from capsweep.storage.files import write_json
 from capsweep.sweep import choices, drive, expand, plan
-from capsweep.sweep.estimates import (
-    Estimates,
-    calibrate_cells,
-    read_estimates,
-)
+from capsweep.sweep.estimates import Estimates, calibrate_cells, read_estimates
 from capsweep.sweep.expand import Point
 from capsweep.training import provenance
 from capsweep.training.size import Size, calibrate
@@ -33,20 +30,21 @@ def points() -> list[Point]:
     return expand.expand_sweep(choices.load_sweep("ablation", {}))
 
 
-def finish(ledger: Path, signature: str, code: dict[str, str] | None = None) -> None:
-    if code is None:
-        code = {"numerics": code_identity.hash_numerics(compose.cell(["model=cnn_small"]).config)}
-    path = Path(ledger) / folder_of(signature)
-    path.mkdir(parents=True)
-    (path / "result.json").write_text(json.dumps({"metrics": {}, "code": code}))
+def finish(ledger: Path, cell: Cell, numerics: str) -> None:
+    path = ledger / folder_of(cell.signature) / "result.json"
+    write_json(path, {"metrics": {}, "code": {"numerics": numerics}})
 
 
-def test_the_plan_is_due_what_is_not_done(points: list[Point], tmp_path: Path) -> None:
-    finish(tmp_path, points[0].cell.signature)
+def test_the_plan_is_due_what_is_not_done_and_knows_parameters_without_memory_for_them(
+    points: list[Point], tmp_path: Path
+) -> None:
+    cell = points[0].cell
+    finish(tmp_path, cell, code_identity.hash_numerics(cell.config))
     Ledger(tmp_path).note_failure(points[1].cell.signature, "lost")
     planned = plan.make_plan(points, Ledger(tmp_path))
     assert [planned.count_status(s) for s in ("done", "failed", "missing")] == [1, 1, 13]
     assert [cell.points[0] for cell in planned.cells if cell.is_due()] == points[1:]
+    assert {cell.size.parameters for cell in planned.cells} == {516_690, 705_888, 961_008}
 
 
 def test_a_result_of_other_code_is_stale_and_counts_unless_asked_otherwise(
@@ -54,17 +52,10 @@ def test_a_result_of_other_code_is_stale_and_counts_unless_asked_otherwise(
 ) -> None:
     for rerun, due in (("never", False), ("stale", True), ("always", True)):
         cell = compose.cell([f"rerun={rerun}"])
-        finish(tmp_path / rerun, cell.signature, {"numerics": "another"})
+        finish(tmp_path / rerun, cell, "another")
         planned = plan.make_plan([Point("arm", "arm", 0, cell)], Ledger(tmp_path / rerun))
         assert planned.count_status("stale") == 1
         assert planned.cells[0].is_due() is due
-
-
-def test_the_plan_knows_parameters_without_memory_for_them(
-    points: list[Point], tmp_path: Path
-) -> None:
-    planned = plan.make_plan(points, Ledger(tmp_path))
-    assert {cell.size.parameters for cell in planned.cells} == {516_690, 705_888, 961_008}
 
 
 def test_a_network_that_cannot_be_built_names_the_place_and_the_key(tmp_path: Path) -> None:
@@ -137,11 +128,9 @@ def test_a_plan_says_what_time_is_known_and_for_which_cells_it_is_not(tmp_path: 
         rf"time: about 60 min on \d+ [CG]PU slots? here, [\d.]+ [CG]PU-hours; {unknown}", line
     )
     sweep = choices.load_sweep("ablation", {})
-    content = json.loads(plan.as_json(sweep, planned, costs))
-    assert (content["estimated_seconds_due"], content["due_without_estimate"]) == (3600, 1)
-    both = plan.Plan((planned.cells[1],))
-    content = json.loads(plan.as_json(sweep, both, costs))
-    assert (content["estimated_seconds_due"], content["due_without_estimate"]) == (None, 1)
+    for cells, seconds in ((planned.cells, 3600), (planned.cells[1:], None)):
+        content = json.loads(plan.as_json(sweep, plan.Plan(cells), costs))
+        assert (content["estimated_seconds_due"], content["due_without_estimate"]) == (seconds, 1)
 
 
 def test_cells_of_a_cluster_are_estimated_by_its_hardware_and_not_the_drivers(

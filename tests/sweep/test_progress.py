@@ -8,7 +8,7 @@ from rich.console import Console
 
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import progress as progresses
-from capsweep.sweep.progress import CellWork, SweepProgress
+from capsweep.sweep.progress import SweepProgress
 from capsweep.training.run import Outcome
 
 ROW = {"epoch": 0}
@@ -19,22 +19,22 @@ def output() -> io.StringIO:
     return io.StringIO()
 
 
-def make_progress(output: io.StringIO, **works: CellWork) -> SweepProgress:
+def make_progress(output: io.StringIO, **lengths: float) -> SweepProgress:
     names = {"a": "cnn · seed 0", "b": "cnn · seed 1", "c": "cnn · seed 2"}
     console = Console(file=output, width=200)
-    return SweepProgress(console, names, 3, "test/error", works, Ledger("none"), CellWork(4))
+    return SweepProgress(console, names, 3, "test/error", lengths, Ledger("none"))
 
 
 def test_it_counts_what_happens(output: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
     with make_progress(output) as progress:
-        progress.on_start("a")
+        progress.on_start("a", 4)
         progress.on_epoch("a", ROW)
-        progress.on_start("b")
+        progress.on_start("b", 4)
         progress.on_end("a", Outcome({"metrics": {"test/error": 0.0125}, "tracking_fault": "x"}))
         progress.on_end("c", Outcome({"metrics": {"test/error": 0.5}, "tracking_fault": "x"}))
         progress.on_end("b", Outcome(cause="NonFiniteLossError: step 3"))
-        progress.on_start("c")
-        progress.on_start("c")  # again, after its worker was lost
+        progress.on_start("c", 4)
+        progress.on_start("c", 4)  # again, after its worker was lost
     assert progress.describe().startswith("2 done, 1 running, 1 failed of 3, about ")
     assert "cnn · seed 0: test/error 1.25 % (" in output.getvalue()
     assert "\n\n" not in output.getvalue()
@@ -47,7 +47,7 @@ def test_a_cell_that_is_run_elsewhere_or_later_does_not_count_as_running(
     outcome: Outcome, output: io.StringIO
 ) -> None:
     with make_progress(output) as progress:
-        progress.on_start("a")
+        progress.on_start("a", 4)
         progress.on_epoch("a", ROW)
         progress.on_end("a", outcome)
     assert progress.describe().startswith("0 done, 0 running, 0 failed of 3, about ")
@@ -56,7 +56,7 @@ def test_a_cell_that_is_run_elsewhere_or_later_does_not_count_as_running(
 
 def test_a_log_gets_a_line_a_minute(output: io.StringIO) -> None:
     with make_progress(output) as progress:
-        progress.on_start("a")
+        progress.on_start("a", 4)
         progress.on_epoch("a", ROW)
         assert output.getvalue() == ""
         progress._last_line -= 61.0
@@ -69,7 +69,7 @@ def test_a_log_gets_a_line_a_minute(output: io.StringIO) -> None:
 
 def test_a_running_cell_has_a_bar_on_a_terminal(output: io.StringIO) -> None:
     console, names = Console(file=output, width=200, force_terminal=True), {"a": "cnn · seed 0"}
-    progress = SweepProgress(console, names, 2, "test/error", {}, Ledger("none"), CellWork(4))
+    progress = SweepProgress(console, names, 2, "test/error", {}, Ledger("none"))
 
     def look() -> str:
         output.truncate(output.seek(0))
@@ -77,12 +77,12 @@ def test_a_running_cell_has_a_bar_on_a_terminal(output: io.StringIO) -> None:
         return output.getvalue()
 
     with progress:
-        progress.on_start("a")
+        progress.on_start("a", 4)
         assert "starts" in look()
         progress.on_epoch("a", ROW)
         assert "epoch 1 of 4" in look()
         assert "0 done, 1 running, 0 failed of 2" in look()
-        progress.on_start("a")  # again, after its worker was lost
+        progress.on_start("a", 4)  # again, after its worker was lost
         assert "epoch" not in look()
         progress.on_end("a", Outcome(stopped=True))
         assert "seed 0" not in look()
@@ -93,7 +93,7 @@ def test_the_time_left_is_that_of_the_epochs_left(
 ) -> None:
     monkeypatch.setattr(progresses.time, "monotonic", clock := Clock())
     progress = make_progress(output)
-    progress.on_start("a")
+    progress.on_start("a", 4)
     assert progress.describe().endswith("of 3, time left: unknown")
     progress.on_epoch("a", {"epoch": 2})  # an earlier command trained two
     clock.now += 10
@@ -106,11 +106,10 @@ def test_the_time_left_weighs_cells_by_their_epochs_and_estimates(
     output: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progresses.time, "monotonic", clock := Clock())
-    progress = make_progress(output, a=CellWork(1), b=CellWork(50), c=CellWork(50, 3.0))
+    progress = make_progress(output, a=1.0, b=50.0, c=150.0)
+    progress.on_start("b", 50)
     for epoch in range(50):
         progress.on_epoch("b", {"epoch": epoch})
     progress.on_end("a", Outcome(cause="ValueError: no"))
     clock.now += 50
     assert progress.describe().endswith("about 2 min left"), "150 s of the third cell"
-    progress.on_epoch("c", {"epoch": 59})
-    assert progress.describe().endswith("about 0 s left"), "trials may have more than is usual"

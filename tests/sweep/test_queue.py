@@ -42,12 +42,12 @@ def test_the_longest_cell_starts_first_and_equal_ones_in_their_order(make_queue:
 
 
 def test_a_cell_of_unknown_length_starts_before_a_known_one(tmp_path: Path) -> None:
-    known, unknown = (compose.cell([f"model={name}"]) for name in ("capsnet_small", "capsnet"))
-    costs, seconds = Estimates(None), {"fit": 3.0, "total": 4.0}
-    costs.add({"shape": known.shape, "steps": 10, "seconds": seconds})
-    jobs = [Job(cell, Labels(), cpu=1) for cell in (known, unknown)]
+    jobs = [Job(compose.cell([f"batch_size={size}"]), Labels(), cpu=1) for size in (16, 32)]
+    costs = Estimates(None)
+    ended = {"steps": 10, "seconds": {"fit": 3.0, "total": 4.0}}
+    costs.add({"shape": jobs[0].cell.shape, **ended})
     queue = JobQueue(jobs, Ledger(tmp_path), RecordingListener(), costs)
-    assert [draw_job(queue).cell for _ in jobs] == [unknown, known]
+    assert [draw_job(queue).cell for _ in jobs] == [jobs[1].cell, jobs[0].cell]
 
 
 def test_a_cell_that_never_advances_fails_after_three_lost_workers(make_queue: MakeQueue) -> None:

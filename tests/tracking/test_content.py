@@ -2,13 +2,11 @@
 Names of runs compare at a glance, and no two cells of a sweep share one.
 """
 
-import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from capsweep.config import compose, package_files
@@ -46,21 +44,6 @@ def test_everything_of_a_finished_cell_is_in_the_ledger(
     assert not content.is_synced(storage, drawn, "http://one")
     content.mark_file(storage, signature).write_text("{")
     assert not content.is_synced(storage, cell, "http://one")
-
-
-def test_a_confusion_matrix_counts_every_pair_of_classes() -> None:
-    def count(labels: list[Any]) -> list[Any]:
-        file = io.BytesIO()
-        np.savez(file, scores=np.eye(3)[[0, 1, 1, 2]], labels=np.array(labels))
-        return content.count_confusions(file.getvalue())
-
-    counts = count([0, 1, 2, 2])
-    assert len(counts) == 9
-    assert [count for count in counts if count[2]] == [
-        *(("0", "0", 1), ("1", "1", 1)),
-        *(("2", "1", 1), ("2", "2", 1)),
-    ]
-    assert count([[0, 1], [1, 2], [2, 1], [2, 0]]) == []  # of several classes an image
 
 
 def test_the_digits_of_a_composed_data_set_are_a_column() -> None:

@@ -37,7 +37,7 @@ def test_the_cell_directory_holds_what_the_design_promises(
     ran: tuple[Cell, dict, Path],
 ) -> None:
     cell, result, path = ran
-    names = ("config.yaml", "evals", "metrics.csv", "metrics.jsonl", "predictions.npz")
+    names = ("config.yaml", "evals", "metrics.jsonl", "predictions.npz")
     more = ("provenance.json", "result.json", "steps.jsonl", "weights.ckpt")
     assert {file.name for file in path.iterdir()} == {*names, *more}
     written = yaml.safe_load((path / "config.yaml").read_text())
@@ -221,7 +221,7 @@ def test_the_first_bad_step_since_the_last_check_is_named(task: CapsuleTask, bad
 def test_a_metric_that_is_no_number_is_named_with_its_epoch(task: CapsuleTask) -> None:
     losses = Losses(torch.tensor(float("nan")), None, torch.zeros(3, 2))
     batch = Batch(torch.zeros(3, 1, 2, 2), torch.zeros(3, dtype=torch.long))
-    task.val_metrics.update(losses, batch)
+    task.metrics["val"].update(losses, batch)
     with pytest.raises(NonFiniteLossError, match=r"^val/loss was nan in epoch 0; ") as caught:
         task.on_validation_epoch_end()
     assert causes.kind_of_cause(causes.describe_cause(caught.value)) == causes.CauseKind.NOT_FINITE

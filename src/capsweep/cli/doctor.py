@@ -53,9 +53,6 @@ def check_packages() -> Iterator[Finding]:
     for name, cure in PACKAGES.items():
         version = find_version(name)
         yield Finding(name, version or "is absent", None if version else cure, name != "ray")
-    if other := find_version("lightning"):
-        cure = "pip uninstall lightning: Ray's integration prefers it, and two do not mix"
-        yield Finding("lightning", f"the package lightning {other} is installed too", cure)
 
 
 def check_ray() -> Iterator[Finding]:
@@ -80,7 +77,8 @@ def check_places(parsed: argparse.Namespace) -> Iterator[Finding]:
         places.prepare(node_places)
         prove_writable(open_store(node_places.ledger))
     except UserError as error:
-        yield Finding("places", str(error), "see above")
+        fault, _, cure = str(error).rpartition("; ")
+        yield Finding("places", fault, cure)
         return
     free = shutil.disk_usage(node_places.storage).free
     cure = "less than 5 GiB: set STORAGE=... to another disk" if free < 5 * 2**30 else None

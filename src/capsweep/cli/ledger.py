@@ -16,7 +16,6 @@ from capsweep.config import places
 from capsweep.config.cell import flat
 from capsweep.errors import UserError
 from capsweep.ledger import causes, lease, listing, stored_files, transfer, upkeep
-from capsweep.ledger.causes import find_nearest
 from capsweep.ledger.ledger import Entry, Ledger, folder_of, load_predictions
 from capsweep.ledger.listing import find_signature
 from capsweep.runtime.terminal import count_of
@@ -36,10 +35,6 @@ def open_ledger(parsed: argparse.Namespace) -> Ledger:
 def _select_cells(ledger: Ledger, prefixes: list[str]) -> list[str]:
     """Return the signatures that begin so; all where none is given."""
     return [find_signature(ledger, prefix) for prefix in prefixes] or ledger.list_signatures()
-
-
-def _describe_state(signature: str, entry: Entry) -> str:
-    return f"{signature}: {entry.status}{f' ({entry.cause})' if entry.cause else ''}"
 
 
 def _as_json(signature: str, entry: Entry) -> dict[str, Any]:
@@ -85,7 +80,7 @@ def run_show(parsed: argparse.Namespace) -> None:
         more = {"science": science, "provenance": provenance or None, "failure": failure or None}
         print(json.dumps(_as_json(signature, entry) | more, indent=1))
         return
-    print(_describe_state(signature, entry))
+    print(f"{signature}: {entry.status}{f' ({entry.cause})' if entry.cause else ''}")
     made = {key: value for key, value in provenance.items() if key != "science"}
     sections = {"science": science, "result": entry.result, "made": made}
     for title, section in sections.items():
@@ -94,38 +89,6 @@ def run_show(parsed: argparse.Namespace) -> None:
             print(f"  {key}: {value}")
     if failure:
         print(f"\nfailure\n{failure}")
-    if "predictions.npz" in ledger.list_files(signature):
-        from capsweep.report import comparison
-
-        predictions = stored_files.read_if_sound(partial(load_predictions, ledger, signature))
-        if predictions is not None:
-            print(f"\n{comparison.describe_error(*predictions)}")
-
-
-def run_why(parsed: argparse.Namespace) -> None:
-    """Print the keys in which a cell differs from the nearest finished one."""
-    from capsweep.config import compose
-
-    ledger = open_ledger(parsed)
-    if len(parsed.cell) == 1 and "=" not in parsed.cell[0]:
-        signature = find_signature(ledger, parsed.cell[0])
-        science = ledger.read_science(signature) or {}
-    else:
-        cell = compose.cell(parsed.cell)
-        signature, science = cell.signature, cell.science
-    finished = {
-        name: ledger.read_science(name) or {}
-        for name in ledger.list_signatures()
-        if name != signature and ledger.read_result(name) is not None
-    }
-    nearest, differences = find_nearest(science, finished) or (None, [])
-    print(f"cell {_describe_state(signature, ledger.entry(signature))}")
-    if nearest is None:
-        print("there is no other finished cell")
-    else:
-        print(f"the nearest finished cell is {nearest}; it differs in")
-    for difference in differences:
-        print(f"  {difference}")
 
 
 def run_compare(parsed: argparse.Namespace) -> None:

@@ -53,10 +53,6 @@ def run_info(parsed: argparse.Namespace) -> None:
     rows = [_make_row(layer.name, layer.output_shape, [layer]) for layer in layers]
     rows.append(_make_row("total", None, layers))
     terminal.print_table(console, grid.grid_terminal(None, COLUMNS, rows))
-    for layer in layers:
-        if layer.children_without_parent:
-            text = f"{layer.name}: {layer.children_without_parent} children have no parent"
-            console.out(text)
     terminal.print_paragraph(console, NOTE)
 
 

@@ -74,8 +74,8 @@ RUN = (
     _switch("--detach", "submit to the cluster's job server and return; see attach, status, stop"),
     _switch("--here", "drive the cluster that this node is of"),
 )
-JOB_NAME = _option("name", "a file of data_prep (default: multimnist)", nargs="?")
-MAKE = (JOB_NAME, OVERRIDES, DRY_RUN)
+DATASET = _option("name", "a file of data_prep (default: multimnist)", nargs="?")
+MAKE = (DATASET, OVERRIDES, DRY_RUN)
 SYNC = (
     _option("--jobs", "so many cells at once (default 4)", type=whole_number(1), default=4),
     _option("--timeout", "seconds for a cell (120)", type=whole_number(1), default=120),
@@ -86,7 +86,6 @@ STATUS = _option("--status", "only these cells", choices=get_args(Status))
 FILTERS = _option(
     "filters", "settings or first letters: dataset=digits sweep=ablation ab", nargs="*"
 )
-CELL = _option("cell", "a signature, or overrides: routing.num_iters=2", nargs="+")
 PAIR = _option("signature", "two cells", nargs=2)
 REMOVABLE = _option("signature", "cells, by their first letters", nargs="+")
 RERUN = _switch("--run", "run it, and compare the numbers")
@@ -113,7 +112,6 @@ COMMANDS = {
 LEDGER = {
     "ls": ("a line per cell, the newest last", [FILTERS, STATUS, JSON]),
     "show": ("all that is known of a cell", [SIGNATURE, JSON]),
-    "why": ("the keys that differ from the nearest finished cell", [CELL]),
     "compare": ("two cells on the same test examples", [PAIR]),
     "failures": ("failures of all sweeps, or of one, by their cause", [FILTERS]),
     "reproduce": ("the command that makes a cell again", [SIGNATURE, OVERRIDES, RERUN]),
@@ -125,10 +123,7 @@ LEDGER = {
     "import": ("merge a file that export wrote, verified", [FILE]),
 }
 DATA = {
-    "make": (
-        "write the shards of a data set, or what is missing of them",
-        [JOB_NAME, OVERRIDES, DRY_RUN],
-    ),
+    "make": ("write the shards of a data set, or what is missing of them", MAKE),
     "verify": ("say what a data set holds, and name every missing or altered file", [FOLDER]),
 }
 WANDB = {

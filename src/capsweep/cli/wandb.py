@@ -13,7 +13,7 @@ from capsweep.errors import UserError
 from capsweep.ledger.listing import find_signature
 from capsweep.runtime import terminal
 from capsweep.runtime.terminal import count_of
-from capsweep.tracking import content, mode, upload
+from capsweep.tracking import mode, upload
 from capsweep.tracking.upload import SweepView, Sync, SyncResult
 
 if TYPE_CHECKING:
@@ -44,18 +44,16 @@ def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
     them.
     """
     configs = [point.cell.config for point in points]
-    cells = list(dict.fromkeys(point.cell.signature for point in points))
-    waits = any(point.waits for point in points)
-    is_known = len(cells) <= upload.MOST_RUNS and not waits
+    known = [point for point in points if not point.waits]
+    if len(known) < len(points):
+        waiting = count_of(len(points) - len(known), "cell")
+        terminal.print_aside(f"{waiting} wait for the baseline: renew the workspace after it")
     keys = [key for key in (*sweep.rows, *sweep.columns) if key != "arm"]
     differing = [k for k in keys if len({p.coordinate(k) for p in points} - {None}) > 1]
     groups = {k for k in differing if any(isinstance(get(c, k), Mapping) for c in configs)}
     return SweepView(
-        sweep=sweep.name,
         title=sweep.report_name,
-        arms=list(dict.fromkeys(point.arm for point in points)),
-        tags=[] if waits else [word[: content.LONGEST_TAG] for word in sweep.words],
-        cells=cells if is_known else (),
+        cells=list(dict.fromkeys(point.cell.signature for point in known)),
         axes=[f"{key}.name" if key in groups else key for key in differing],
         metric=sweep.metric,
     )

@@ -2,7 +2,6 @@
 there, submitted once, found again, followed to its end, stopped.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -39,7 +38,7 @@ def name_command(sweep: str, words: Sequence[str]) -> str:
 
     With the number of the run, `-1` and so on, it is the id of a job, which Ray gives once.
     """
-    choices = hashlib.sha256(json.dumps(sorted(words)).encode()).hexdigest()[:8]
+    choices = hash_bytes(json.dumps(sorted(words)).encode())[:8]
     return f"capsweep-{_quote_sweep(sweep)}-{choices}"
 
 
@@ -131,7 +130,7 @@ def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
         shutil.copyfile(sweep, staged)
         # Ray shows this to all who see the dashboard: it holds no secret, and no places of ours.
         runtime_env = {
-            "py_modules": package_files.list_modules(package),
+            "py_modules": [str(package), str(package.with_name(package_files.JOBS))],
             "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
         }
         jobs.submit_job(

@@ -18,7 +18,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from capsweep.cluster.driver import name_command
-from capsweep.config import package_files
+from capsweep.config import package_files, places
 from capsweep.errors import ConfigError
 from capsweep.storage.files import write_text
 
@@ -44,8 +44,8 @@ def render_script(
         "job": job,
         "log": str(folder / f"{job}-{'%A_%a' if is_array else '%j'}.log"),
         "folder": os.getcwd(),
-        "setup": None if setup is None else str(_absolute_path(setup)),
-        "token": str(_absolute_path(cluster["token"])),
+        "setup": None if setup is None else places.absolute(setup),
+        "token": places.absolute(cluster["token"]),
         "programs": str(Path(sys.executable).parent),
         "command": [sys.executable, "-m", "capsweep", *words],
         "parts": cluster["array"]["parts"] if is_array else 0,
@@ -106,7 +106,7 @@ def ensure_token(place: str) -> None:
 
     Raises ConfigError naming cluster.token when it is empty or cannot be written.
     """
-    path = _absolute_path(place)
+    path = Path(places.absolute(place))
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -118,8 +118,3 @@ def ensure_token(place: str) -> None:
             raise ConfigError(f"cluster.token={path}: is empty; remove it, and it is made anew")
     except OSError as error:
         raise ConfigError(f"cluster.token={place}: {error.strerror}; name another file") from error
-
-
-def _absolute_path(place: str) -> Path:
-    """Return a path with `~` replaced, without touching the disk."""
-    return Path(os.path.abspath(os.path.expanduser(place)))

@@ -89,7 +89,7 @@ def _make_parser() -> OverridesParser:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Override:
-    """Read one override; `a=1,3`, `range()`, `choice()` and `glob()` give several values.
+    """Read one override; `a=1,3`, `range()` and `choice()` give several values.
 
     Raises ConfigError naming the key for `+key`, `~key`, package overrides and intervals.
     """
@@ -147,14 +147,11 @@ def _make_interval(key: str, value: IntervalSweep, text: str) -> Interval:
 
 
 def _list_values(parsed: HydraOverride, text: str) -> tuple[Any, ...]:
-    value, group = parsed.value(), parsed.key_or_group
+    value = parsed.value()
     if not parsed.is_sweep_override():
         return (_unquote_texts(value),)
     if isinstance(value, Glob):
-        names = value.filter(list(list_options(group))) if is_group(group) else []
-        if not names:
-            raise ConfigError(f"{text}: matches no option; glob() is for the files of a group")
-        return tuple(names)
+        raise ConfigError(f"{text}: glob() is not read; write the values out")
     values = tuple(map(_unquote_texts, islice(parsed.sweep_iterator(), MOST_VALUES + 1)))
     if not 0 < len(values) <= MOST_VALUES:
         raise ConfigError(f"{text}: gives no value, or more than {MOST_VALUES:,}")
@@ -272,20 +269,18 @@ def list_known_keys() -> frozenset[str]:
 
 
 def describe_unknown_key(key: str, schema: Mapping[str, Any]) -> str:
-    """What is said of a key that the schema does not have, with those of the same last part, of the
-    schema before those of other files, else with the nearest.
+    """What is said of a key that the schema does not have, with those of the same last part, or of
+    the nearest; those of the schema before those of other files.
     """
     if key in list_known_keys():
         return f"{key}: no such key here; another file of conf/{key.partition('.')[0]} has it"
-    own, last = [*schema, *list_groups()], key.rpartition(".")[2]
     lasts = {  # of each key that may be set its last part
         known: known.rpartition(".")[2]
-        for known in dict.fromkeys((*own, *sorted(list_known_keys())))
+        for known in (*schema, *list_groups(), *sorted(list_known_keys()))
         if "._" not in known and known.rpartition(".")[2] not in FIXED_NAMES
     }
-    near = difflib.get_close_matches(key, {*lasts, *lasts.values()}, 1, cutoff=0.7)
-    nearest = last if last in lasts.values() else "".join(near)
-    keys = [known for known in lasts if nearest in (known, lasts[known])]
-    keys = [known for known in keys if known in own] or keys
+    names = sorted({*lasts.values()})
+    near = difflib.get_close_matches(key.rpartition(".")[2], names, 1, cutoff=0.7)
+    keys = [known for known in lasts if lasts[known] in near]
     hint = f"did you mean {' or '.join(keys[:MOST_HINTS])}?" if keys else HELP_HINT
     return f"{key}: no such key; {hint}"

@@ -80,11 +80,6 @@ def stage_packages(folder: Path) -> Path:
     return package
 
 
-def list_modules(package: Path) -> list[str]:
-    """The folders of a staged copy that Ray sends as `py_modules`."""
-    return [str(package), str(package.with_name(JOBS))]
-
-
 @contextmanager
 def staged_packages_for(address: str | None) -> Iterator[Path | None]:
     """The package to be sent to the Ray at an address; None for one of this machine alone, whose

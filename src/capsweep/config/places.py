@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from capsweep.config.validation import check_resolved
 from capsweep.errors import ConfigError, UserError
 from capsweep.storage.files import user_cache_folder
 from capsweep.storage.stores import check_folder, is_url, join
@@ -48,13 +49,10 @@ def _move_below(place: str, storage: str, other: str) -> str:
 def ledger_of(storage: str, ledger: str | None) -> str:
     """Where a ledger is, by the options of a command: `ledger`, else below `storage`.
 
-    Raises ConfigError for an interpolation, which only a cell's configuration resolves.
+    Raises ConfigError for an interpolation.
     """
     place = ledger or join(storage, "ledger")
-    if "${" in place:
-        raise ConfigError(
-            f"{place}: ${{...}} is not resolved in the place of a ledger; write it out"
-        )
+    check_resolved("LEDGER", place)
     return absolute(place)
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsweep.data.images import LabelledImages, Reader, Splits, label_images, stratified_sample
+from capsweep.data.images import LabelledImages, Reader, Splits, hold_out, label_images
 from capsweep.data.official import Decoded, OfficialReader, decode_once
 from capsweep.errors import DataError
 from capsweep.storage.files import hash_bytes, write_atomically
@@ -144,16 +144,6 @@ class DigitsReader(Reader):
         return Splits(images["train"], images["test"])
 
     def _draw_digits(self) -> Decoded:
-        images_NHW, labels_N = self._load_digits()
-        examples = LabelledImages(draw_on_canvas(images_NHW), labels_N)
-        test = stratified_sample(labels_N.numpy(), TEST_DIGITS, SPLIT_SEED)
-        rest = np.setdiff1d(np.arange(len(examples)), test)
-        return {
-            "train": examples.select(torch.from_numpy(rest)),
-            "test": examples.select(torch.from_numpy(np.sort(test))),
-        }
-
-    def _load_digits(self) -> tuple[Tensor, Tensor]:
         from sklearn.datasets import load_digits  # 1 s, and needed once on a machine
 
         pixels_NE, target_N = load_digits(return_X_y=True)  # E = 8 * 8
@@ -165,7 +155,10 @@ class DigitsReader(Reader):
                 f"scikit-learn's load_digits has sha256 {digest}, conf/dataset/digits.yaml "
                 f"declares {self.sha256}; install the pinned scikit-learn: make setup"
             )
-        return torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64))
+        drawn_N1HW = draw_on_canvas(torch.from_numpy(images))
+        examples = LabelledImages(drawn_N1HW, torch.from_numpy(labels.astype(np.int64)))
+        train, test = hold_out(examples, TEST_DIGITS, SPLIT_SEED)
+        return {"train": train, "test": test}
 
 
 def draw_on_canvas(images_NHW: Tensor) -> Tensor:

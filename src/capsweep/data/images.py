@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsweep.data.batches import EvaluatedSplit, Presenter
+from capsweep.data.batches import Presenter
 from capsweep.errors import ConfigError, DataError
 
 EVALUATION_BATCH = 500
@@ -136,13 +136,9 @@ def hold_out(
         raise ConfigError(f"dataset.validation must be < {len(examples)} examples, got {count}")
     if count == 0:  # as it mostly is: all images would be copied
         return examples, examples.select(torch.arange(0))
-    held = stratified_sample(examples.labels_N.numpy(), count, seed)
-    mask = np.zeros(len(examples), dtype=bool)
-    mask[held] = True
-    return (
-        examples.select(torch.from_numpy(np.flatnonzero(~mask))),
-        examples.select(torch.from_numpy(np.flatnonzero(mask))),
-    )
+    is_held_N = torch.zeros(len(examples), dtype=torch.bool)
+    is_held_N[torch.from_numpy(stratified_sample(examples.labels_N.numpy(), count, seed))] = True
+    return examples.select(~is_held_N), examples.select(is_held_N)
 
 
 def stratified_sample(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
@@ -205,24 +201,15 @@ def prepare_splits(
     sizes = {"train": len(parts["train"]) + validation, "test": len(parts["test"])}
     if splits.validation is not None:
         sizes["validation"] = len(splits.validation)
-    _check_splits(parts["test"], sizes, declared, image_shape)
-    return PreparedSplits(parts, splits.digests)
-
-
-def _check_splits(
-    test: EvaluatedSplit,
-    sizes: Mapping[str, int],
-    declared: Mapping[str, int] | None,
-    image_shape: Sequence[int] | None,
-) -> None:
     if declared is not None and dict(declared) != sizes:
         raise DataError(
-            f"dataset.examples: {dict(declared)} declared, {dict(sizes)} read; correct the data "
+            f"dataset.examples: {dict(declared)} declared, {sizes} read; correct the data "
             "set's file in conf/dataset"
         )
-    shape = list(test.evaluation_batch(slice(0, 1)).images_BCHW.shape[1:])
+    shape = list(parts["test"].evaluation_batch(slice(0, 1)).images_BCHW.shape[1:])
     if image_shape is not None and list(image_shape) != shape:
         raise ConfigError(
             f"dataset.image_shape is {list(image_shape)}, and dataset.batches makes images of "
             f"{shape}; set both alike"
         )
+    return PreparedSplits(parts, splits.digests)

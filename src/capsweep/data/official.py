@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from capsweep.data.images import LabelledImages, Reader, Splits
+from capsweep.data.images import Decoded, LabelledImages, Reader, Splits
 from capsweep.runtime import terminal
 from capsweep.storage.checked import open_npz
 from capsweep.storage.files import (
@@ -33,8 +33,6 @@ from capsweep.storage.official_files import (
 
 FORMAT = 2  # to be raised when a reader decodes the same files to other arrays
 DIGESTS = "digests"  # of the splits in a cache file, as JSON
-
-Decoded = Mapping[str, LabelledImages]  # by split
 
 
 def decode_once(

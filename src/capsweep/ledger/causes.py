@@ -1,4 +1,4 @@
-"""Why a cell failed, in one line, and of which kind; why it is not another that is finished.
+"""Why a cell failed, in one line, and of which kind; in what its settings differ from others.
 
 The kind of a failure follows from the type of the exception, or of one that it was raised from; the
 line begins with the name of that type. Only what is provably of the code is not tried again.
@@ -150,13 +150,3 @@ def value_of(leaves: Mapping[str, Any], key: str) -> Any:
     group, _, inside = key.partition(".")
     stands = not inside or any(leaf.startswith(f"{group}.") for leaf in leaves)
     return NEUTRAL[key] if stands else ABSENT
-
-
-def find_nearest(
-    science: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]
-) -> tuple[str, list[Difference]] | None:
-    """Of other cells' configurations that with the fewest differing keys, and those; None where
-    there is none. Ties go to the first signature in order.
-    """
-    compared = [(name, find_differences(science, others[name])) for name in sorted(others)]
-    return min(compared, key=lambda pair: len(pair[1]), default=None)

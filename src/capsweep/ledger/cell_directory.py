@@ -1,7 +1,5 @@
 """The folder in which a cell is made. A cell is finished if and only if result.json is there."""
 
-import csv
-import io
 import json
 import secrets
 import shutil
@@ -72,15 +70,6 @@ class CellDirectory:
         """One more line of such a file."""
         with (self.path / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-
-    def write_metrics_csv(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """metrics.csv: the same rows for a spreadsheet."""
-        text = io.StringIO()
-        columns = list(dict.fromkeys(name for row in rows for name in row))
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_text(self.path / "metrics.csv", text.getvalue())
 
     def write(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
         """A file of the cell: predictions.npz, weights.ckpt."""

@@ -235,10 +235,8 @@ def hold_lease(ledger: Path | None, signature: str, dead: str = "") -> Iterator[
 class LeaseMonitor:
     """Sees which claims give no sign of life, by this process's own clock."""
 
-    def __init__(
-        self, lease: float = LEASE_SECONDS, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.lease, self.clock = lease, clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
         self._seen: dict[str, tuple[Claim, float]] = {}
 
     def is_dead(self, claim: Claim) -> bool:
@@ -250,4 +248,4 @@ class LeaseMonitor:
         if last != claim:
             self._seen[claim.signature] = (claim, now)
             return False
-        return now - since >= self.lease
+        return now - since >= LEASE_SECONDS

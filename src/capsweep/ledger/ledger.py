@@ -132,16 +132,22 @@ class Ledger:
 
         Raises DamageError for one that is not as it was when the cell was finished.
         """
+        return self._read_located(signature, name, result)[0]
+
+    def _read_located(
+        self, signature: str, name: str, result: Mapping[str, Any] | None
+    ) -> tuple[bytes | None, str]:
+        """Return a file of a cell, as `read` does, and its path."""
         result = result or self.read_result(signature) or {}
-        # A result has a digest of itself, which `result` has compared.
-        known = None if name == RESULT else result.get(DIGESTS, {}).get(name)
-        for path in (f"{folder}/{name}" for folder in self._candidate_folders(signature, result)):
-            if (content := self.store.read(path)) is not None:
-                if known not in (None, hash_bytes(content)):
-                    where = join(self.store.root, path)
-                    raise stored_files.damage_error(where, "it was altered: another digest", REMOVE)
-                return content
-        return None
+        # A result stands above its attempt; its digest of itself was compared when it was read.
+        is_result = name == RESULT
+        folder = folder_of(signature) if is_result else self._made_in(signature, result)
+        known = None if is_result else result.get(DIGESTS, {}).get(name)
+        path = f"{folder}/{name}"
+        content, where = self.store.read(path), join(self.store.root, path)
+        if content is not None and known not in (None, hash_bytes(content)):
+            raise stored_files.damage_error(where, "it was altered: another digest", REMOVE)
+        return content, where
 
     def write_evaluation(self, signature: str, name: str, content: bytes) -> str:
         """Write `evals/NAME` beside the result that was evaluated; where it is.
@@ -155,10 +161,15 @@ class Ledger:
         self.store.write(path, content)
         return join(self.store.root, path)
 
-    def _made_in(self, signature: str, result: Mapping[str, Any]) -> str:
-        """The folder of the files of a cell: in an object store, that of its attempt."""
-        attempt = None if self.disk is not None else result.get("attempt")
-        return f"{folder_of(signature)}/{attempt}" if attempt else folder_of(signature)
+    def _made_in(self, signature: str, result: Mapping[str, Any] | None = None) -> str:
+        """Return the folder of the files of a cell: in an object store, that of its attempt.
+
+        result: of the cell, where it was read already.
+        """
+        if self.disk is not None:
+            return folder_of(signature)
+        result = (self.read_result(signature) or {}) if result is None else result
+        return "/".join(filter(None, (folder_of(signature), result.get("attempt"))))
 
     def read_result(self, signature: str) -> dict[str, Any] | None:
         """The result of a finished cell; a damaged one is none."""
@@ -201,13 +212,6 @@ class Ledger:
         content, where = self._read_located(signature, "provenance.json", result)
         return {} if content is None else stored_files.read_provenance(content, where, signature)
 
-    def _read_located(
-        self, signature: str, name: str, result: Mapping[str, Any] | None
-    ) -> tuple[bytes | None, str]:
-        """Return a file of a cell, as `read` does, and its path."""
-        content = self.read(signature, name, result)
-        return content, f"{self.locate_files(signature, result)}/{name}"
-
     def read_rows(self, signature: str, name: str = METRICS) -> list[dict[str, Any]]:
         """Return the rows of metrics.jsonl, one per epoch in order, or of steps.jsonl, one per
         step; the last of an epoch or a step counts.
@@ -228,8 +232,7 @@ class Ledger:
 
     def list_files(self, signature: str, below: str = "") -> list[str]:
         """Names of the files of a cell, or of those in its folder `below`, sorted; see `read`."""
-        folders = [f"{f}/{below}".rstrip("/") for f in self._candidate_folders(signature)]
-        return sorted({name for folder in folders for name in self.store.list_names(folder)})
+        return self.store.list_names(f"{self._made_in(signature)}/{below}".rstrip("/"))
 
     def list_evaluations(self, signature: str) -> list[str]:
         """Names of the files in `evals/`, sorted; see `read`."""
@@ -237,18 +240,7 @@ class Ledger:
 
     def locate_files(self, signature: str, result: Mapping[str, Any] | None = None) -> str:
         """Return the path or URL of the folder with the files of a cell. result: as in `read`."""
-        return join(self.store.root, self._candidate_folders(signature, result)[0])
-
-    def _candidate_folders(
-        self, signature: str, result: Mapping[str, Any] | None = None
-    ) -> list[str]:
-        """Where the files of a cell are looked for: that of its attempt, if any, comes first.
-
-        result: of the cell, where it was read already.
-        """
-        if result is None:
-            result = {} if self.disk else self.read_result(signature) or {}
-        return list(dict.fromkeys((self._made_in(signature, result), folder_of(signature))))
+        return join(self.store.root, self._made_in(signature, result))
 
     def note_failure(self, signature: str, cause: str) -> None:
         """Write down a failure that the cell itself could not: its process is gone."""

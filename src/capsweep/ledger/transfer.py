@@ -23,6 +23,7 @@ from capsweep.ledger.ledger import (
     EVALUATIONS,
     METRICS,
     POINTS,
+    STOPPED,
     Entry,
     Ledger,
     folder_of,
@@ -43,7 +44,7 @@ LARGEST = 2**26  # bytes to which a packed archive may unpack: nobody else bound
 WEIGHTS = "weights.ckpt"
 FAILED = {CONFIG, FAILURE, "provenance.json"}  # of a failed cell: all that travels
 RESULTS = {*FAILED, RESULT, METRICS}  # of a cell: what tables need
-OPTIONAL = {WEIGHTS, "predictions.npz", POINTS, "metrics.csv"}  # files that an export may leave out
+OPTIONAL = {WEIGHTS, "predictions.npz", POINTS, "metrics.csv"}  # may be left out of an export
 FOLDER = re.compile(rb"(?<![\w./:<~-])/(?:[\w.-]+/)+([\w.-]*)")  # of a machine, in a text
 # Of a file in a cell's folder: shorter than a file system allows, which has a longer one meanwhile.
 NAME = rf"({EVALUATIONS}/)?(?!{EVALUATIONS}$)[A-Za-z0-9][A-Za-z0-9_.-]{{0,199}}"
@@ -89,12 +90,12 @@ def export_cells(
 
 def _list_names(ledger: Ledger, signature: str) -> list[str]:
     """Names of the files of a cell that travel: plain, and those of its evaluations."""
-    paths = (path.split("/") for path, _ in ledger.store.list_files(folder_of(signature)))
-    names = dict.fromkeys("/".join(parts[-1 - (parts[-2] == EVALUATIONS) :]) for parts in paths)
-    if RESULT not in names:
+    names, failed = ledger.list_files(signature), ledger.read_result(signature) is None
+    if failed:
         return [name for name in names if name in FAILED]
-    visible = (n for n in names if not n.removeprefix(f"{EVALUATIONS}/").startswith("."))
-    return [name for name in visible if name != FAILURE]
+    visible = {name for name in names if not name.startswith(".")} - {EVALUATIONS, FAILURE}
+    evaluations = (name for name in ledger.list_evaluations(signature) if name[0] != ".")
+    return [*sorted(visible | {RESULT}), *(f"{EVALUATIONS}/{name}" for name in evaluations)]
 
 
 def _read_content(ledger: Ledger, path: str) -> bytes:
@@ -131,7 +132,10 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
     for signature in ends:
         if (entry := entries[signature]).status == "running":
             raise UserError(f"{signature} is being run by {entry.owner}; import when it has ended")
-    attempt, written, contents = secrets.token_hex(8), set[str](), dict[str, bytes]()
+    for signature, name in ends.items():
+        if name == RESULT:
+            _remove_unfinished(ledger, signature)
+    attempt, contents = secrets.token_hex(8), dict[str, bytes]()
     for path, content in read_members(file):
         signature, _, name = path.partition("/")
         if name == ends.get(signature):
@@ -140,24 +144,20 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
             is_apart = ledger.disk is None and results[signature] is not None
             folder = folder_of(signature) + (f"/{attempt}" if is_apart else "")
             ledger.store.write(f"{folder}/{name}", content)
-            written.add(f"{folder}/{name}")
     for signature, name in ends.items():
         content, result = contents[signature], results[signature]
-        if result is not None:
-            if ledger.disk is None:  # the attempt says where its files are
-                content = json.dumps(result | {"attempt": attempt}, indent=2).encode()
-            _remove_unfinished(ledger, signature, written)
+        if result is not None and ledger.disk is None:  # the attempt says where its files are
+            content = json.dumps(result | {"attempt": attempt}, indent=2).encode()
         ledger.store.write(f"{folder_of(signature)}/{name}", content)
     return len(ends), len(results) - len(ends)
 
 
-def _remove_unfinished(ledger: Ledger, signature: str, written: set[str]) -> None:
-    """Remove all but the files `written`; in an object store, other attempts stay."""
-    folder = folder_of(signature)
-    unfinished = {f"{folder}/{name}" for name in (FAILURE, "stopped.json", "resume.ckpt")}
-    for path, _ in list(ledger.store.list_files(folder)):
-        if path not in written and (ledger.disk is not None or path in unfinished):
-            ledger.store.remove(path)
+def _remove_unfinished(ledger: Ledger, signature: str) -> None:
+    """Remove what an unfinished run left of a cell; in an object store, other attempts stay."""
+    names = (FAILURE, STOPPED, "resume.ckpt")
+    parts = [""] if ledger.disk is not None else [f"/{name}" for name in names]
+    for part in parts:
+        ledger.store.remove(f"{folder_of(signature)}{part}")
 
 
 def verify_export(file: Path) -> Results:

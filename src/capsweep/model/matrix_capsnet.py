@@ -86,9 +86,7 @@ class MatrixCapsules(nn.Module):
         super().__init__()
         (self.child_types, parents), (rows, columns) = types, pose
         offsets, numbers = len(fields[0]), rows * columns
-        children = {child for field in fields for child in field}
         self.num_child_positions = num_child_positions
-        self.children_without_parent = self.child_types * (num_child_positions - len(children))
         own = (1 if of_classes else offsets, self.child_types)
         shape = *((1, 1) if shared else own), parents, columns, columns
         self.weight_KIJSS = nn.Parameter(torch.empty(shape))

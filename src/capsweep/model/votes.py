@@ -5,7 +5,8 @@ weights apart, so that a fast path need not form the votes.
 
 All kinds are local votes: at each of M positions stand J types of parents, and below them L
 children, each of which votes for the J. One child may stand below several positions, and its
-parents at all of them compete for it: `divide_children`.
+parents at all of them compete for it: `divide_children`. Where couplings are given (given_BMLJ),
+they take the place of what a variant finds.
 
 Pose-matrix votes are written out as sums of products, number by number, numbers before children in
 memory: for matrices of 4x4 this is faster than products of matrices. Not so their gradients, which
@@ -43,6 +44,7 @@ class Votes:
     pose_BIP: Tensor
     weight_IJDP: Tensor
     activation_BI: Tensor | None = None
+    given_BMLJ: Tensor | None = None
 
     def dense(self) -> Tensor:
         """u_hat [B, I, J, D]: one matrix product per child, over the batch."""
@@ -110,6 +112,7 @@ class ConvolutionalVotes:
     weight_KIJSS: Tensor
     child_MK: Tensor
     offset_KD: Tensor | None = None
+    given_BMLJ: Tensor | None = None
 
     def form_local(self) -> Tensor:
         """Votes [B, M, L, J, D], the children below a position by kernel offset, then type."""

@@ -11,7 +11,7 @@ import json
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -50,8 +50,7 @@ SCALED = "standardised inputs are scaled to their own range, of stereo images th
 LETTER, LINE, MARGIN = 9, 26, 16  # pixels of a letter and of a line of text, and around all
 
 
-@dataclass(frozen=True)
-class Style:
+class Style(NamedTuple):
     """A colour, line and marker of matplotlib's."""
 
     colour: str
@@ -61,9 +60,7 @@ class Style:
 
 def choose_style(index: int) -> Style:
     """Return the style of the curve at a place among those that are drawn; 28 differ."""
-    return Style(
-        COLOURS[index % len(COLOURS)], LINES[index % len(LINES)], MARKERS[index % len(MARKERS)]
-    )
+    return Style(*(each[index % len(each)] for each in (COLOURS, LINES, MARKERS)))
 
 
 @dataclass(frozen=True)
@@ -137,18 +134,12 @@ def draw_marks(label: str, metric: str, marks: Sequence[Mark]) -> "Figure":
     """Draw each mark at its cost and its mean, with a bar of one standard deviation."""
     measure = metric_format.measure_of(metric)
     figure, axes = _make_figure(len(marks))
-    handles = [
-        axes.errorbar(
-            mark.cost,
-            measure.factor * mark.mean,
-            yerr=None if mark.std is None else measure.factor * mark.std,
-            fmt=choose_style(mark.row).marker,
-            color=choose_style(mark.row).colour,
-            capsize=3,
-            markersize=6,
-        )
-        for mark in marks
-    ]
+    handles = []
+    for mark in marks:
+        style, std = choose_style(mark.row), mark.std
+        look = {"fmt": style.marker, "color": style.colour, "capsize": 3, "markersize": 6}
+        spread = None if std is None else measure.factor * std
+        handles.append(axes.errorbar(mark.cost, measure.factor * mark.mean, yerr=spread, **look))
     axes.set_xlabel(label)
     axes.set_ylabel(f"{metric} ({measure.unit.strip()})" if measure.unit else metric)
     _set_scale(axes, "x", [mark.cost for mark in marks])
@@ -188,8 +179,7 @@ def _set_scale(axes: "Axes", which: Literal["x", "y"], values: Sequence[float]) 
 
 @dataclass(frozen=True)
 class Grid:
-    """tiles_RKHW3: in 0..1; NaN is left white. beside: a text for each row; above: for each column;
-    below: for each picture, or for none.
+    """tiles_RKHW3: in 0..1; NaN is left white. beside: a text for each row; above: for each column.
 
     side: about how many pixels a picture has.
     """
@@ -200,7 +190,6 @@ class Grid:
     title: str
     caption: str
     side: int = SIDE
-    below: Sequence[Sequence[str]] = ()
 
 
 def to_rgb(images_KCHW: np.ndarray) -> np.ndarray:
@@ -223,30 +212,23 @@ def draw_grid(grid: Grid) -> bytes:
 
     rows, columns, height, width, _ = grid.tiles_RKHW3.shape
     zoom = max(1, round(grid.side / max(height, width)))
-    tile_height, tile_width = zoom * height, zoom * width
-    x_K = np.arange(columns) * (tile_width + GAP)
-    y_R = np.arange(rows) * (tile_height + (7 * GAP if grid.below else GAP))
-    canvas_YX3 = np.ones((y_R[-1] + tile_height, x_K[-1] + tile_width, 3))
-    for tiles_KHW3, y in zip(grid.tiles_RKHW3, y_R, strict=True):
-        for tile_HW3, x in zip(tiles_KHW3, x_K, strict=True):
-            large = tile_HW3.repeat(zoom, axis=0).repeat(zoom, axis=1)
-            canvas_YX3[y : y + tile_height, x : x + tile_width] = np.nan_to_num(large, nan=1.0)
-    height, width = canvas_YX3.shape[:2]
+    large_RKHW3 = np.nan_to_num(grid.tiles_RKHW3, nan=1.0).repeat(zoom, 2).repeat(zoom, 3)
+    beside = ((0, 0), (0, 0), (0, GAP), (0, GAP), (0, 0))
+    spaced_RKHW3 = np.pad(large_RKHW3, beside, constant_values=1.0)
+    step_y, step_x = spaced_RKHW3.shape[2:4]
+    height, width = rows * step_y, columns * step_x
+    canvas_YX3 = spaced_RKHW3.swapaxes(1, 2).reshape(height, width, 3)
     figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
     # All of the figure; what is written around it enlarges the picture when that is saved.
     axes = figure.add_axes((0, 0, 1, 1), frameon=False)
     axes.imshow(canvas_YX3, extent=(0, width, height, 0), interpolation="nearest")
     axes.xaxis.tick_top()
-    axes.set_xticks(x_K + tile_width / 2, grid.above)
-    axes.set_yticks(y_R + tile_height / 2, grid.beside)
+    axes.set_xticks((np.arange(columns) + 0.5) * step_x - GAP / 2, grid.above)
+    axes.set_yticks((np.arange(rows) + 0.5) * step_y - GAP / 2, grid.beside)
     axes.tick_params(length=0, labelsize=6)
-    for texts, y in zip(grid.below, y_R, strict=False):
-        for text, x in zip(texts, x_K, strict=True):
-            place = (x + tile_width / 2, y + tile_height + GAP)
-            axes.text(*place, text, ha="center", va="top", size=6)
     axes.set_title(grid.title, fontsize=8, pad=LINE / 2)
     caption = textwrap.fill(grid.caption, max(40, width // LETTER))
-    axes.set_xlabel(caption, fontsize=6, labelpad=LINE / 2 if grid.below else None)
+    axes.set_xlabel(caption, fontsize=6)
     file = io.BytesIO()
     figure.savefig(file, format="png", bbox_inches="tight", pad_inches=MARGIN / DPI)
     return file.getvalue()

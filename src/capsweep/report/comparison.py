@@ -59,12 +59,6 @@ def format_error(wrong: int, total: int) -> str:
     return f"{100 * wrong / total:.2f} % ({wrong} of {total}) [{100 * low:.2f}, {100 * high:.2f}]"
 
 
-def describe_error(scores: np.ndarray, labels: np.ndarray) -> str:
-    """The error of one cell over its test examples."""
-    error = format_error(int(_find_wrong(scores, labels).sum()), len(labels))
-    return f"test error {error}, with Wilson's 95 % interval"
-
-
 def describe_comparison(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
     """Return the comparison of two cells, scores and labels by signature: what each gets wrong,
     McNemar's test, and the difference of error, first minus second, by the paired bootstrap.

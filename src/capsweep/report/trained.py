@@ -143,14 +143,9 @@ def warn_of_cuts(points: Sequence[Point]) -> list[str]:
     """Return a line, in capitals, for each number of batches that cut the data of cells; debug
     settings cut them too.
     """
-    limits = dict.fromkeys(point.coordinate("limit_batches") for point in points)
-    lines = []
-    for limit in limits:
-        if limit is not None:
-            cells = f" OF limit_batches={limit}" if len(limits) > 1 else ""
-            batches = f"{limit} BATCH{'' if limit == 1 else 'ES'} AN EPOCH (limit_batches={limit})"
-            lines.append(f"NO RESULT{cells}: TRAINED AND TESTED ON {batches}.")
-    return lines
+    limits = {point.coordinate("limit_batches") for point in points} - {None}
+    told = "NO RESULT: TRAINED AND TESTED ON {0} BATCHES AN EPOCH (limit_batches={0})."
+    return [told.format(limit) for limit in sorted(limits)]
 
 
 @dataclass(frozen=True)

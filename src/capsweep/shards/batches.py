@@ -14,7 +14,7 @@ Shape letters: B batch, G examples of a group, K of them, L classes shown in one
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -77,18 +77,13 @@ class PassOrder:
         while position < end:
             number, inside = divmod(position, self.count)
             group, skipped = divmod(inside, self.buffer)
-            members = self._make_group(number, group)
+            start, stop = inside - skipped, min(inside - skipped + self.buffer, self.count)
+            stretches = tuple(self._list_stretches(number, start, stop))
+            # 0 stays in the place so that old orders reproduce.
+            members = ExampleGroup(stretches, (self.seed, "group", number, 0, group))
             taken = min(len(members) - skipped, end - position)
             yield members, slice(skipped, skipped + taken)
             position += taken
-
-    def _make_group(self, number: int, group: int) -> ExampleGroup:
-        """Return a group of pass `number`."""
-        start = group * self.buffer
-        stop = min(start + self.buffer, self.count)
-        stretches = tuple(self._list_stretches(number, start, stop))
-        # 0 stays in the place so that old orders reproduce.
-        return ExampleGroup(stretches, (self.seed, "group", number, 0, group))
 
     def _list_stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield positions start .. stop - 1 of the permuted sequence, as stretches of the split."""
@@ -191,22 +186,17 @@ class ShardLoader(BatchLoader):
                 group = {name: tensor[missing:] for name, tensor in group.items()}
                 missing -= len(pieces[-1]["labels"])
                 if not missing:
-                    yield to_batch(_join_pieces(pieces))
+                    yield to_batch(*pieces)
                     pieces, missing = [], self.batch_size
         if pieces:
-            yield to_batch(_join_pieces(pieces))
+            yield to_batch(*pieces)
 
 
-def _join_pieces(pieces: Sequence[Arrays]) -> Arrays:
-    """Return the end of one group and the beginning of the next as one; a single piece as it is."""
-    first, *others = pieces
-    if not others:
-        return first
-    return {name: torch.cat([piece[name] for piece in pieces]) for name in first}
-
-
-def to_batch(fields: Mapping[str, Tensor]) -> Batch:
-    """Make a batch of uint8 images, labels and, where they were read, the digits alone."""
+def to_batch(*pieces: Arrays) -> Batch:
+    """Make a batch of uint8 images, labels and, where they were read, the digits alone: of the end
+    of one group and the beginning of the next.
+    """
+    fields = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
     digits_BLCHW = fields.get("digits")
     targets_BLCHW = None if digits_BLCHW is None else to_unit(digits_BLCHW)
     return Batch(to_unit(fields["images"]), fields["labels"].long(), targets_BLCHW)

@@ -196,7 +196,9 @@ def _list_known(job: ShardJob, folder: Path) -> dict[str, Shard]:
 
 def build_manifest(job: ShardJob, shards: Sequence[Shard]) -> Manifest:
     """Return the manifest of these shards."""
-    return Manifest(job.content, "pixels", job.list_fields(), tuple(shards))
+    content = job.content
+    known = manifest.FORMAT, content.fingerprint, content
+    return Manifest(*known, "pixels", job.list_fields(), tuple(shards))
 
 
 def run_plan(

@@ -19,7 +19,7 @@ from capsweep.errors import DataError
 from capsweep.storage.checked import parse_json
 from capsweep.storage.files import hash_bytes, stat_regular_file, write_text
 
-FORMAT = 1  # to be raised when a reader of today could not read what is written
+FORMAT: Literal[1] = 1  # to be raised when a reader of today could not read what is written
 INDEX = "index.json"
 STATE = ".making"  # a folder of what `make shards` knows
 AGAIN = "run the same `make shards` again, which makes it anew, or copy it again"
@@ -97,35 +97,27 @@ class Shard(ShardPart):
 
 @dataclass(frozen=True)
 class Manifest:
-    """A data set on a disk.
+    """A data set on a disk, as `index.json` has it.
 
-    store: always "pixels". fields: what is stored of each example, by name.
+    format: FORMAT of the program that wrote it. fingerprint: of the content. store: always
+    "pixels". fields: what is stored of each example, by name.
     """
 
     __pydantic_config__ = STRICT
 
+    format: Literal[1]
+    fingerprint: Sha256
     content: DataSetContent
     store: Literal["pixels"]
     fields: Annotated[Fields, Field(min_length=1)]
-    shards: tuple[Shard, ...] = ()
+    shards: tuple[Shard, ...]
 
     def shards_of(self, split: str) -> tuple[Shard, ...]:
         """Return the shards of a split, in the order of its examples."""
         return tuple(shard for shard in self.shards if shard.split == split)
 
 
-@dataclass(frozen=True)
-class StoredManifest(Manifest):
-    """A manifest as `index.json` has it.
-
-    format: FORMAT of the program that wrote it. fingerprint: of the content.
-    """
-
-    format: Literal[1] = FORMAT
-    fingerprint: Sha256 = ""
-
-
-STORED = TypeAdapter(StoredManifest)
+STORED = TypeAdapter(Manifest)
 
 
 def count_bytes(fields: Fields) -> int:
@@ -140,7 +132,7 @@ def hash_declared(declared: Mapping[str, object]) -> str:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `index.json`, atomically, one shard a line. Raises OSError."""
-    values = {"format": FORMAT, "fingerprint": manifest.content.fingerprint, **asdict(manifest)}
+    values = asdict(manifest)
     lines = ",\n  ".join(json.dumps(shard) for shard in values.pop("shards"))
     text = json.dumps(values, indent=1).removesuffix("\n}")
     write_text(folder / INDEX, f'{text},\n "shards": [{lines}]\n}}\n')
@@ -165,7 +157,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise DataError(f"{path}: cannot be read ({error})") from error
     except ValueError as error:
         raise DataError(f"{path}: altered, or of another program ({error}); {AGAIN}") from error
-    return Manifest(stored.content, stored.store, stored.fields, stored.shards)
+    return stored
 
 
 def _check_shards(manifest: Manifest) -> None:

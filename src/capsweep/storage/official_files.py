@@ -23,7 +23,6 @@ from capsweep.storage.files import (
     open_plain_file,
     remove_path,
     remove_temporaries,
-    stat_regular_file,
     user_cache_folder,
     write_atomically,
     write_text,
@@ -39,14 +38,14 @@ IsCurrent = Callable[[Path], bool]  # of a file that was fetched before
 
 def resolve_folders(data: str, folders: Sequence[str]) -> list[str]:
     """Folders below the data folder, as paths or URLs; an absolute one, or a URL, is itself."""
-    return [_resolve_folder(data, name) for name in folders]
 
+    def resolve(name: str) -> str:
+        if is_url(name) or not is_url(data) or os.path.isabs(name):
+            return name if is_url(name) else str(Path(data) / name)
+        name = check_inside(name, f"{KEY}={hide_query(data)}")
+        return data if name == "." else join(data, name)
 
-def _resolve_folder(data: str, name: str) -> str:
-    if is_url(name) or not is_url(data) or os.path.isabs(name):
-        return name if is_url(name) else str(Path(data) / name)
-    name = check_inside(name, f"{KEY}={hide_query(data)}")
-    return data if name == "." else join(data, name)
+    return [resolve(name) for name in folders]
 
 
 def local_folder(place: str) -> Path:
@@ -90,23 +89,7 @@ def find_file(places: Sequence[str], names: Sequence[str]) -> Path | None:
 
 def has_file(place: str, name: str, is_current: IsCurrent = lambda path: True) -> bool:
     """Whether a place has a file, which is then in its local folder. Raises as `fetch_file`."""
-    return fetch_file(place, name, is_current) if is_url(place) else _is_there(Path(place), name)
-
-
-def _has_current(place: str, name: str, is_current: IsCurrent) -> bool:
-    folder = local_folder(place)
-    return _is_there(folder, name) and is_current(folder / name)
-
-
-def _is_there(folder: Path, name: str) -> bool:
-    """Whether a plain file is there. In the cache nothing else may have its name."""
-    if read_origin(folder) is None:
-        return (folder / name).is_file()
-    try:
-        stat_regular_file(folder, name)
-    except FileNotFoundError:
-        return False
-    return True
+    return fetch_file(place, name, is_current) if is_url(place) else Path(place, name).is_file()
 
 
 def fetch_file(place: str, name: str, is_current: IsCurrent = lambda path: True) -> bool:
@@ -116,21 +99,22 @@ def fetch_file(place: str, name: str, is_current: IsCurrent = lambda path: True)
     Raises StoreError for a store that does not answer; DataError where there is no room for it.
     """
     check_inside(name, f"{KEY}={hide_query(place)}")
-    if _has_current(place, name, is_current):
-        return True
     folder = local_folder(place)
+    path = folder / name
+    if path.is_file() and is_current(path):
+        return True
     fill = partial(_open_bucket(place, os.getpid()).copy_to, name)
     try:
         with hold_lock(folder / f".{name}.lock") as is_held:
             if is_held:
-                remove_temporaries(folder / name)
-            if not _has_current(place, name, is_current):  # another process may have fetched it
+                remove_temporaries(path)
+            if not (path.is_file() and is_current(path)):  # another process may have fetched it
                 write_text(folder / ORIGIN, place)
-                write_atomically(folder / name, fill)
+                write_atomically(path, fill)
     except StoreError:
         raise
     except FileNotFoundError:
-        forget_copy(folder / name)
+        forget_copy(path)
         return False
     except OSError as error:
         raise DataError(

@@ -1,14 +1,13 @@
 """Named bytes in a folder or in an object store; names are relative, with slashes.
 
-A write is seen whole or not at all. An object store is named by its URL, s3://bucket/folder: any
-file system that pyarrow has; it has no rename and no lock. What pyarrow needs beside the place
+A write is seen whole or not at all. An object store is named by its URL, s3://bucket/folder, and is
+one of pyarrow's; it has no rename and no lock. What pyarrow needs beside the place
 stands in the URL's query (`?region=eu-west-1`, `?endpoint_override=...&scheme=http`); credentials
 never do: they are in the environment, or the machine has a role.
 """
 
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,11 +22,9 @@ from capsweep.storage.files import read_plain_file, remove_path, write_atomicall
 if TYPE_CHECKING:
     from pyarrow import fs
 
-FOLDERLESS = ("s3", "gcs", "abfs")  # an object's name may have slashes; there is nothing to make
-STORES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs")  # what comes first in a URL of theirs
+STORES = ("s3", "gs", "gcs", "abfs", "abfss")  # what comes first in a URL of theirs
 PIECE = 2**24  # bytes; every piece that is read is a request
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-TEMPORARY = re.compile(r"\..*\.tmp")  # being written, where a file is seen before it is whole
 LONGEST_NAME = 255  # bytes
 CREDENTIALS = (
     "is it reachable from here, and are credentials in the environment (AWS_ACCESS_KEY_ID and "
@@ -168,19 +165,14 @@ class Bucket:
             self._write_from(name, source)
 
     def _write_from(self, name: str, source: IO[bytes]) -> None:
-        """An object appears when its stream is closed; elsewhere a file is renamed when whole."""
-        path = temporary = self._path_of(name)
-        is_folderless = self.filesystem.type_name in FOLDERLESS
-        with self._name_errors(name):
-            if not is_folderless:
-                folder, _, last = path.rpartition("/")
-                temporary = f"{folder}/.{last}.{secrets.token_hex(4)}.tmp"
-                self.filesystem.create_dir(folder, recursive=True)
-            # By default, pyarrow compresses what is called .gz.
-            with self.filesystem.open_output_stream(temporary, compression=None) as target:
-                shutil.copyfileobj(source, target, PIECE)
-            if not is_folderless:
-                self.filesystem.move(temporary, path)
+        """An object appears, whole, when its stream is closed."""
+        path = self._path_of(name)
+        # By default, pyarrow compresses what is called .gz.
+        with (
+            self._name_errors(name),
+            self.filesystem.open_output_stream(path, compression=None) as target,
+        ):
+            shutil.copyfileobj(source, target, PIECE)
 
     def list_names(self, folder: str) -> list[str]:
         """See Disk."""
@@ -214,8 +206,7 @@ class Bucket:
 
         place = FileSelector(self._path_of(folder), recursive=is_deep, allow_not_found=True)
         with self._name_errors():
-            infos = self.filesystem.get_file_info(place)
-        return [info for info in infos if TEMPORARY.fullmatch(info.base_name) is None]
+            return self.filesystem.get_file_info(place)
 
     @contextmanager
     def _name_errors(self, name: str = "", *passes: type[OSError]) -> Iterator[None]:
@@ -241,8 +232,9 @@ def _check_url(url: str, key: str) -> None:
             "printed and recorded; leave them out and set AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY in the environment"
         )
-    if not split.netloc and split.scheme in STORES:
-        raise ConfigError(f"{key}={url}: it names no bucket; write {split.scheme}://BUCKET/...")
+    if split.scheme not in STORES or not split.netloc:
+        schemes = ", ".join(STORES)
+        raise ConfigError(f"{key}={url}: write one of {schemes}, then ://BUCKET/..., or a path")
     check_inside(f"{split.netloc}{split.path}".lstrip("/"), f"{key}={url}")
 
 

@@ -18,10 +18,13 @@ from capsweep.config.overrides import Override, render, with_dots
 from capsweep.config.words import BY_KEY, BY_NAME, GRID, WORDS
 from capsweep.errors import ConfigError
 from capsweep.sweep import spec
-from capsweep.sweep.spec import ROUTING, Arm, Published, Sweep, check_axis, check_seeds, read_place
+from capsweep.sweep.spec import ROUTING, Arm, Published, Sweep, check_axis, check_seeds
 
 ITERATIONS, RECONSTRUCTION = "routing.num_iters", "loss.reconstruction.weight"
-PINNED = {ITERATIONS: BY_NAME["ROUTING"], RECONSTRUCTION: BY_NAME["RECON"]}
+PINNED = {
+    **dict.fromkeys((ROUTING, ITERATIONS), BY_NAME["ROUTING"]),
+    RECONSTRUCTION: BY_NAME["RECON"],
+}
 PARTS = ("model", ROUTING, "loss")  # of a network that routes
 OF_GRIDS = ("ZIP", "EXCLUDE", "METRIC", "BASELINE")
 # Logistics of which a table says what they make of the data set.
@@ -78,13 +81,13 @@ def _format_command(
 
 def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str] = ()) -> Sweep:
     """Return the sweep as words change it. Raises ConfigError naming the word."""
-    words, overrides = _spell_routing(sweep, words, overrides)
-    pinned, routings = _read_routing(words.get("ROUTING"))
-    has_numbers = bool(pinned)
+    names, pinned = _read_routing(words["ROUTING"]) if "ROUTING" in words else ([], [])
+    has_numbers, is_search = bool(pinned), sweep.search is not None
     if "RECON" in words:
         pinned.append(_read_reconstruction(words["RECON"]))
-    typed = _read_typed(words, overrides, pinned)
-    if sweep.search is not None and (routings or any(name in words for name in OF_GRIDS)):
+    typed = _read_typed(words, overrides, [*pinned, *names])
+    routings = [axis for axis in (*names, *typed) if axis.key == ROUTING and axis.values]
+    if is_search and (any(name.values for name in names) or any(n in words for n in OF_GRIDS)):
         raise ConfigError(
             f"{sweep.path.name} is a search: without a grid and a table it takes no "
             f"{', '.join(OF_GRIDS)} or routing variant as ROUTING"
@@ -94,9 +97,9 @@ def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
         sweep = _keep_arms(sweep, text)
     if (text := words.get("SEEDS")) is not None:
         sweep = replace(sweep, seeds=_read_seeds(text))
-    sweep = _set_keys(sweep, typed)
-    if routings:
-        sweep = _set_routings(sweep, routings, with_own=has_numbers)
+    sweep = _set_keys(sweep, [key for key in typed if is_search or key not in routings])
+    for axis in () if is_search else routings:
+        sweep = _set_routings(sweep, axis, with_own=has_numbers)
     for axis in pinned:
         having = {arm.name for arm in sweep.arms if axis.key in arm.keys}
         if not having:
@@ -112,19 +115,6 @@ def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
         sweep = _set_baseline(sweep, text)
     sweep = replace(sweep, excluded=tuple(map(_read_excluded, _split(words.get("EXCLUDE")))))
     return replace(sweep, words=_describe_words(file, sweep, words, typed))
-
-
-def _spell_routing(
-    sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
-) -> tuple[Mapping[str, str], list[str]]:
-    """Return words and overrides in which names of routings are those of ROUTING."""
-    typed = [text for text in overrides if text.partition("=")[0].strip() == ROUTING]
-    if not typed or sweep.search is not None:
-        return words, [*overrides]
-    if "ROUTING" in words or len(typed) > 1:
-        raise ConfigError(f"ROUTING and {typed[-1]} are one choice; keep one of them")
-    names = ",".join(map(str, grammar.parse(typed[0]).values))
-    return {**words, "ROUTING": names}, [text for text in overrides if text not in typed]
 
 
 def _describe_words(
@@ -155,8 +145,10 @@ def _describe_words(
         if not is_logistics(override.key) and not is_said:
             values = (render(override.key, value).partition("=")[2] for value in override.values)
             values = [re.sub(r"^'([0-9.]+)'$", r"\1", value) for value in values]
-            word = BY_KEY.get(override.key)
-            texts[word.name if word else override.key] = ",".join(values)
+            name = BY_KEY[override.key].name if override.key in BY_KEY else override.key
+            if name == ROUTING and sweep.search is None:
+                name = PINNED[ROUTING].name
+            texts[name] = ",".join(values)
     return tuple(sorted(f"{name}={text}" for name, text in texts.items()))
 
 
@@ -203,33 +195,31 @@ def _read_own_routing(arm: Arm) -> str | None:
     return files[ROUTING]["name"] if files["model"].get("routes") else None
 
 
-def _set_routings(sweep: Sweep, names: Sequence[str], with_own: bool) -> Sweep:
-    """Give an axis over routings to the arms that route. Raises ConfigError where none does."""
-    arms, added = [], Override(ROUTING, tuple(names))
+def _set_routings(sweep: Sweep, routings: Override, with_own: bool) -> Sweep:
+    """Give an axis over routings to the arms that route; what they fix of one is an axis too.
+
+    Raises ConfigError where no arm routes.
+    """
+    arms, added = [], routings
     for arm in sweep.arms:
-        own = _read_own_routing(arm)
-        if own is not None:
+        if (own := _read_own_routing(arm)) is not None:
             axes = {axis.key: axis.values for axis in arm.axes}
             first = axes.get(ROUTING, (own,)) if with_own else ()
-            added = Override(ROUTING, tuple(dict.fromkeys((*first, *names))))
-            arm = _set_axis_of_routings(arm, added)
+            added = Override(ROUTING, tuple(dict.fromkeys((*first, *routings.values))))
+            fixed = tuple(old for old in arm.fixed if old.key.partition(".")[0] != ROUTING)
+            moved = [old for old in arm.fixed if old.key.startswith(f"{ROUTING}.")]
+            others = (axis for axis in arm.axes if axis.key != ROUTING)
+            arm = replace(arm, fixed=fixed, axes=(added, *moved, *others))
         arms.append(arm)
     if tuple(arms) == sweep.arms:
-        raise ConfigError(f"ROUTING={','.join(names)}: no arm of {sweep.path.name} routes")
+        names = ",".join(routings.values)
+        raise ConfigError(f"ROUTING={names}: no arm of {sweep.path.name} routes")
     return _add_coordinate(replace(sweep, arms=tuple(arms)), added)
 
 
-def _set_axis_of_routings(arm: Arm, routings: Override) -> Arm:
-    """Return the arm with an axis over routings; what it fixes of one becomes an axis too."""
-    fixed = tuple(old for old in arm.fixed if old.key.partition(".")[0] != ROUTING)
-    moved = [old for old in arm.fixed if old.key.startswith(f"{ROUTING}.")]
-    others = (axis for axis in arm.axes if axis.key != ROUTING)
-    return replace(arm, fixed=fixed, axes=(routings, *moved, *others))
-
-
-def _read_routing(text: str | None) -> tuple[list[Override], list[str]]:
-    """Return the axis of iterations that is typed, if any, and the names of routings."""
-    words = [] if text is None else [word.strip() for word in text.split(",")]
+def _read_routing(text: str) -> tuple[list[Override], list[Override]]:
+    """Return the axis over routings that is typed, and that of iterations, if any."""
+    words = [word.strip() for word in text.split(",")]
     numbers = [int(word) for word in words if re.fullmatch("[0-9]{1,18}", word)]
     names = [word for word in words if not re.fullmatch("[0-9]{1,18}", word)]
     known = grammar.list_options(ROUTING)
@@ -239,9 +229,9 @@ def _read_routing(text: str | None) -> tuple[list[Override], list[str]]:
                 f"ROUTING={text}: {word!r} is neither a number of routing iterations (>= 1) nor a "
                 f"routing variant ({', '.join(known)})"
             )
-    check_axis(f"ROUTING={text}", Override(ROUTING, tuple(names)))
+    routings = check_axis(f"ROUTING={text}", Override(ROUTING, tuple(names)))
     axis = check_axis(f"ROUTING={text}", Override(ITERATIONS, tuple(numbers)))
-    return [axis] if numbers else [], names
+    return [routings], [axis] if numbers else []
 
 
 def _read_reconstruction(text: str) -> Override:
@@ -320,7 +310,10 @@ def _split(text: str | None) -> list[str]:
 
 
 def _read_excluded(text: str) -> Mapping[str, object]:
-    """Return the settings of a place, in which short names stand for their keys."""
+    """Return the settings of `a=1 b=2`, in which short names stand for their keys.
+
+    Raises ConfigError where there is none.
+    """
     settings = []
     for word in text.split():
         name, _, value = word.partition("=")
@@ -328,7 +321,9 @@ def _read_excluded(text: str) -> Mapping[str, object]:
         if name == "ROUTING":
             key = ITERATIONS if value.isdecimal() else ROUTING
         settings.append(f"{key}={value}" if key else word)
-    return read_place(" ".join(settings))
+    if not settings:
+        raise ConfigError("EXCLUDE is empty; write settings such as EXCLUDE='a=1 b=2'")
+    return {override.key: override.value for override in grammar.parse_single(settings)}
 
 
 def _couple_axes(sweep: Sweep, text: str) -> Sweep:

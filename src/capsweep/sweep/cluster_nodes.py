@@ -1,6 +1,5 @@
 """The nodes of a cluster: what they have, which may not run cells, and what each must have."""
 
-import importlib.metadata
 import secrets
 import socket
 import time
@@ -14,6 +13,7 @@ from capsweep.runtime import terminal
 from capsweep.runtime.ray_start import ray
 from capsweep.storage.stores import hide_query, open_store, prove_writable
 from capsweep.sweep.resources import Capacity, Node
+from capsweep.training.provenance import find_version
 
 LOOK_SECONDS = 10.0  # between two looks at what a cluster has
 CODE = "capsweep's code"
@@ -125,8 +125,5 @@ def read_versions() -> dict[str, str]:
     """Return the versions of what decides the numbers here. Builds of one version for other
     devices, which differ after a `+`, are the same code.
     """
-    versions = {CODE: code_identity.hash_package()}
-    for name in PACKAGES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name).partition("+")[0]
-    return versions
+    versions = {name: (find_version(name) or "absent").partition("+")[0] for name in PACKAGES}
+    return {CODE: code_identity.hash_package(), **versions}

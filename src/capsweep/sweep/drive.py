@@ -21,7 +21,7 @@ from capsweep.sweep import expand, more_seeds, plan
 from capsweep.sweep.estimates import Estimates, Limits, calibrate_cells, read_estimates
 from capsweep.sweep.expand import Point
 from capsweep.sweep.plan import Plan, PlannedCell
-from capsweep.sweep.progress import SweepProgress, estimate_works
+from capsweep.sweep.progress import SweepProgress, weigh_cells
 from capsweep.sweep.queue import Executor, JobQueue, execute_locally
 from capsweep.sweep.spec import Sweep
 from capsweep.tracking import mode as modes
@@ -134,8 +134,8 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     jobs = _make_jobs(sweep, points, due, mode, costs)
     console.out(reason)
     names = {planned.cell.signature: planned.points[0].name for planned in due}
-    works = estimate_works([planned.cell for planned in due], costs)
-    with SweepProgress(console, names, len(due), sweep.metric, works, ledger) as progress:
+    lengths = weigh_cells([planned.cell for planned in due], costs)
+    with SweepProgress(console, names, len(due), sweep.metric, lengths, ledger) as progress:
         queue = JobQueue(jobs, ledger, progress, costs, limits)
         execute(queue, node.storage / "ray", config)
     finished = len(ready.cells) - len(due) - repeats + progress.done

@@ -75,14 +75,14 @@ def expand_sweep(sweep: Sweep) -> list[Point]:
     configs = [point.cell.config for point in points[:: len(sweep.seeds)]]
     validation.check_metric(f"{where}: table.metric", sweep.metric, configs)
     _check_keys(sweep)
-    _check_places("EXCLUDE", sweep, sweep.excluded, points)
-    if not sweep.words:
-        _check_places("exclude", sweep, sweep.exclude, points)
-    places = (*sweep.exclude, *sweep.excluded)
-    kept = [p for p in points if not any(_is_at(p, place) for place in places)]
+    for place in sweep.excluded:
+        if not any(_is_at(point, place) for point in points):
+            text = " ".join(f"{key}={value}" for key, value in place.items())
+            raise ConfigError(f"EXCLUDE='{text}': {where} has no such place")
+    kept = [p for p in points if not any(_is_at(p, place) for place in sweep.excluded)]
     for arm in sorted({point.arm for point in points} - {point.arm for point in kept}):
         cure = "name the arm that is meant, such as EXCLUDE='arm=capsnet epochs=1'"
-        raise ConfigError(f"{where}: exclude: no place of arm {arm} is left; {cure}")
+        raise ConfigError(f"{where}: EXCLUDE: no place of arm {arm} is left; {cure}")
     return kept
 
 
@@ -104,15 +104,6 @@ def _check_keys(sweep: Sweep) -> None:
     for section, keys in {"table": {*sweep.rows, *sweep.columns}, "published": published}.items():
         for key in sorted(keys - known):
             raise ConfigError(f"{sweep.path.name}: {section}: {key} is no key of any cell")
-
-
-def _check_places(
-    where: str, sweep: Sweep, places: Sequence[Mapping[str, Any]], points: Sequence[Point]
-) -> None:
-    for place in places:
-        if not any(_is_at(point, place) for point in points):
-            text = " ".join(f"{key}={value}" for key, value in place.items())
-            raise ConfigError(f"{where}='{text}': {sweep.path.name} has no such place")
 
 
 def _is_at(point: Point, place: Mapping[str, Any]) -> bool:
@@ -319,5 +310,4 @@ def _list_edges(arm: Arm) -> Iterator[Place]:
         for choice in axis.split()[1:]:
             yield tuple((first | {axis.key: choice}).values())
     for one in arm.intervals:
-        high = Override(one.key, (int(one.high) if one.integer else one.high,))
-        yield tuple((first | {one.key: high}).values())
+        yield tuple((first | {one.key: Override(one.key, (one.high,))}).values())

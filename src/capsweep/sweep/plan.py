@@ -80,6 +80,12 @@ class Plan:
             return [planned for planned in self.cells if planned.is_due()]
         return list(itertools.islice(itertools.cycle(self.cells), self.trials))
 
+    def estimate_due(self, costs: Estimates) -> tuple[list[float], int]:
+        """Return the seconds of what is due, and how many cells are of unknown length."""
+        seconds = [costs.seconds(planned.cell) for planned in self.due]
+        known = [each for each in seconds if each is not None]
+        return known, len(seconds) - len(known)
+
     def count_status(self, status: str) -> int:
         """Return how many cells the ledger has in `status`."""
         return sum(planned.entry.status == status for planned in self.cells)
@@ -203,16 +209,15 @@ def as_json(sweep: Sweep, plan: Plan, costs: Estimates) -> str:
         }
         for planned in plan.cells
     ]
-    seconds = [costs.seconds(planned.cell) for planned in plan.due]
-    known = [each for each in seconds if each is not None]
+    known, unknown = plan.estimate_due(costs)
     content = {
         "sweep": sweep.name,
         "question": sweep.question,
         "notes": sweep.notes,
         "trials_due": plan.trials,
         "equivalent": plan.count_equivalent(),
-        "estimated_seconds_due": sum(known) if known or not seconds else None,
-        "due_without_estimate": len(seconds) - len(known),
+        "estimated_seconds_due": sum(known) if known or not unknown else None,
+        "due_without_estimate": unknown,
         "cells": cells,
     }
     return json.dumps(content, indent=1)
@@ -220,10 +225,9 @@ def as_json(sweep: Sweep, plan: Plan, costs: Estimates) -> str:
 
 def describe_costs(plan: Plan, costs: Estimates) -> list[str]:
     """Return a line on the time that the due cells will take here; none where no cell is due."""
-    estimates = [costs.seconds(planned.cell) for planned in plan.due]
-    known = [seconds for seconds in estimates if seconds is not None]
+    known, unknown = plan.estimate_due(costs)
     times = [_describe_time(plan.due[0].cell.config, known)] if known else []
-    if unknown := len(estimates) - len(known):
+    if unknown:
         cells = count_of(unknown, "cell")
         times.append(
             f"unknown for {cells} of unknown shape; ARGS=--calibrate times 20 steps of each"

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -20,28 +19,15 @@ from capsweep.training.run import Outcome
 LOG_SECONDS = 60.0  # between two lines of a log that say how a sweep stands
 
 
-@dataclass(frozen=True)
-class CellWork:
-    """Epochs of a cell; an epoch's seconds, or any measure that is the same for all cells."""
-
-    epochs: int
-    per_epoch: float = 1.0
-
-    @property
-    def total(self) -> float:
-        """The work of the whole cell."""
-        return self.epochs * self.per_epoch
-
-
-def estimate_works(cells: Sequence[Cell], costs: Estimates) -> dict[str, CellWork]:
-    """Return the work of cells by their signatures; epochs without an estimate are as long as
-    others.
+def weigh_cells(cells: Sequence[Cell], costs: Estimates) -> dict[str, float]:
+    """Return how long cells are, by their signatures: in seconds, or in epochs where no length is
+    known. Epochs without an estimate are as long as others.
     """
     seconds = {cell.signature: costs.seconds(cell) for cell in cells}
     epochs = {cell.signature: cell.config["epochs"] for cell in cells}
     known = {s: of_cell / epochs[s] for s, of_cell in seconds.items() if of_cell}
     usual = fmean(known.values()) if known else 1.0
-    return {s: CellWork(count, known.get(s, usual)) for s, count in epochs.items()}
+    return {s: count * known.get(s, usual) for s, count in epochs.items()}
 
 
 class SweepProgress:
@@ -49,7 +35,7 @@ class SweepProgress:
     with a bar for each running cell; elsewhere a line of the same at most every minute.
 
     names: of cells, by their signatures; those of a search come one by one. total: of cells.
-    works: of cells by their signatures; of every other cell it is `usual`. ledger: of the cells.
+    lengths: of cells by their signatures; of every other cell it is 1. ledger: of the cells.
     """
 
     def __init__(
@@ -58,14 +44,12 @@ class SweepProgress:
         names: dict[str, str],
         total: int,
         metric: str,
-        works: Mapping[str, CellWork],
+        lengths: Mapping[str, float],
         ledger: Ledger,
-        usual: CellWork | None = None,
     ) -> None:
         self.console, self.names, self.total, self.metric = console, names, total, metric
-        self.ledger, self.works, self.usual = ledger, works, usual or CellWork(1)
-        others = (total - len(works)) * self.usual.total
-        self._work = others + sum(work.total for work in works.values())
+        self.ledger, self.lengths, self._epochs = ledger, lengths, dict[str, int]()
+        self._work = total - len(lengths) + sum(lengths.values())
         self.done = self.failed = self.stopped = 0
         self._work_done: dict[str, float] = {}  # of each cell, also by earlier commands
         self._new_work = 0.0
@@ -83,22 +67,23 @@ class SweepProgress:
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def on_start(self, signature: str) -> None:
-        """Show that a worker has the cell."""
+    def on_start(self, signature: str, epochs: int) -> None:
+        """Show that a worker has the cell, of so many epochs."""
         self._remove_bar(signature)  # of a worker that was lost
-        epochs = self.works.get(signature, self.usual).epochs
+        self._epochs[signature] = epochs
         bar = self._bars.add_task(self.names[signature], total=epochs, at="starts")
         self._running[signature] = time.monotonic(), bar
         self._update()
 
     def on_epoch(self, signature: str, row: dict[str, Any]) -> None:
         """Show that a cell finished an epoch."""
-        work, epochs = self.works.get(signature, self.usual), row["epoch"] + 1
-        self._work_done[signature] = epochs * work.per_epoch
-        self._new_work += work.per_epoch
+        done, epochs = row["epoch"] + 1, self._epochs[signature]
+        of_one = self.lengths.get(signature, 1.0) / epochs
+        self._work_done[signature] = done * of_one
+        self._new_work += of_one
         if signature in self._running:
             _, bar = self._running[signature]
-            self._bars.update(bar, completed=epochs, at=f"epoch {epochs} of {work.epochs}")
+            self._bars.update(bar, completed=done, at=f"epoch {done} of {epochs}")
         self._update()
 
     def on_end(self, signature: str, outcome: Outcome) -> None:
@@ -108,7 +93,7 @@ class SweepProgress:
         began = self._remove_bar(signature)
         duration = "" if began is None else f" ({time.monotonic() - began:.0f} s)"
         if outcome.elsewhere is None and not outcome.paused:  # it is not run again
-            self._work_done[signature] = self.works.get(signature, self.usual).total
+            self._work_done[signature] = self.lengths.get(signature, 1.0)
         self.stopped += outcome.stopped
         self.failed += outcome.cause is not None
         if outcome.result is not None:
@@ -136,8 +121,7 @@ class SweepProgress:
     def _describe_time_left(self) -> str:
         if not self._new_work:
             return "time left: unknown"
-        # A trial may have more epochs than the usual one.
-        left = max(0.0, self._work - sum(self._work_done.values()))
+        left = self._work - sum(self._work_done.values())
         seconds = left * (time.monotonic() - self._begun) / self._new_work
         minutes = f"about {seconds / 60:.0f} min left"
         return f"about {seconds:.0f} s left" if seconds < 120 else minutes

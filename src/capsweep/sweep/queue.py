@@ -137,7 +137,7 @@ class JobQueue:
         """Note that a worker has the job."""
         self._begun.add(_key(job))
         if not job.measures:
-            self.progress.on_start(job.cell.signature)
+            self.progress.on_start(job.cell.signature, job.cell.config["epochs"])
 
     def on_epoch(self, job: Job, row: dict[str, Any]) -> None:
         """Note that a job finished an epoch."""

@@ -3,14 +3,12 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from capsweep.config import code_identity, compose
 from capsweep.config.cell import Cell
 from capsweep.config.overrides import render
 from capsweep.errors import ConfigError, UserError
-from capsweep.ledger import stored_files
 from capsweep.ledger.causes import find_differences
 from capsweep.ledger.ledger import Ledger
 from capsweep.ledger.listing import describe_circumstances
@@ -111,16 +109,10 @@ def compare_results(recorded: Ledger, again: Ledger, signature: str) -> tuple[bo
         lines.append(f"{name} {value:.6g}: {end}")
     if then["metrics"] == now["metrics"]:
         return True, lines
-    made = [
-        stored_files.read_if_sound(partial(ledger.read_provenance, signature, result)) or {}
+    before, after = (
+        describe_circumstances(ledger.read_provenance(signature, result), result)
         for ledger, result in zip(ledgers, (then, now), strict=True)
-    ]
-    before, after = map(describe_circumstances, made, (then, now))
+    )
     changed = [kind for kind in before if after[kind] != before[kind]]
-    if not changed:
-        end = "are the same: rounding of another machine does not explain it"
-        return False, [*lines, f"{', '.join(before)} {end}"]
-    return False, [
-        *lines,
-        *(f"{kind} differs: {before[kind]} then, {after[kind]} now" for kind in changed),
-    ]
+    lines += [f"{kind} differs: {before[kind]} then, {after[kind]} now" for kind in changed]
+    return False, lines if changed else [*lines, f"{', '.join(before)} are the same"]

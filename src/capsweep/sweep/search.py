@@ -24,7 +24,7 @@ from capsweep.sweep import drive, expand, plan
 from capsweep.sweep.drive import RunOptions, SweepEnd
 from capsweep.sweep.estimates import Estimates, Limits
 from capsweep.sweep.expand import Point
-from capsweep.sweep.progress import CellWork, SweepProgress
+from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.queue import Executor, JobQueue
 from capsweep.sweep.resources import AUTO, Capacity
 from capsweep.sweep.spec import Sweep
@@ -61,7 +61,6 @@ class TrialQueue(JobQueue):
     ) -> None:
         super().__init__([], ledger, progress, Estimates(None), limits)
         self.sweep, self.search, self.mode = sweep, search_of(sweep), mode
-        self.names: dict[str, str] = {}
         self._numbers: dict[str, int] = {}  # Optuna's, of trials that have not ended
         self.repeated = 0  # draws of a setting that was known
         self._distributions = _list_distributions(sweep)
@@ -137,7 +136,7 @@ class TrialQueue(JobQueue):
             self.study.tell(trial, value, TrialState.FAIL if is_running_here else state)
         else:
             self._numbers[signature] = trial.number
-            self.names[signature] = point.title
+            self.progress.names[signature] = point.title
             self._pending.append(self._make_job(point))
 
     def _settle(self, signature: str, outcome: Outcome) -> None:
@@ -208,10 +207,8 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     mode, reason = modes.decide_mode(config)
     trials = read_trials(sweep, ledger)
     rest = count_left(sweep, trials)
-    usual = CellWork(config["epochs"])
-    progress = SweepProgress(console, {}, rest, search.metric, {}, ledger, usual)
+    progress = SweepProgress(console, {}, rest, search.metric, {}, ledger)
     queue = TrialQueue(sweep, trials, ledger, progress, mode, options.limits)
-    queue.names = progress.names
     console.out(f"{describe_search(sweep, trials)}\n{reason}")
     with progress:
         execute(queue, node.storage / "ray", config)

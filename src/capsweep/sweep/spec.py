@@ -108,7 +108,6 @@ class AblationFile(SweepFile):
 
     baseline: StrictStr
     table: TableSection
-    exclude: list[Text] = field(default_factory=list)
     published: Published = field(default_factory=Published)
 
 
@@ -135,7 +134,7 @@ class Arm:
     @property
     def first_place(self) -> Place:
         """The first value of each axis, and the lower end of each interval."""
-        lows = ((one.key, int(one.low) if one.integer else one.low) for one in self.intervals)
+        lows = ((one.key, one.low) for one in self.intervals)
         firsts = ((axis.key, axis.value) for axis in self.axes)
         return tuple(Override(key, (value,)) for key, value in (*firsts, *lows))
 
@@ -155,7 +154,6 @@ class Sweep:
     metric: str = ""
     published: Published = field(default_factory=Published)
     search: Search | None = None
-    exclude: tuple[Mapping[str, Any], ...] = ()  # places that the file leaves out
     excluded: tuple[Mapping[str, Any], ...] = ()  # places that the command line leaves out
     words: tuple[str, ...] = ()  # what was typed that the file does not say, such as EPOCHS=1
     command: str = ""  # what prints its table again
@@ -225,7 +223,6 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
         columns=tuple(map(grammar.with_dots, file.table.columns)),
         metric=file.table.metric,
         published=Published(file.published.source, values),
-        exclude=tuple(map(read_place, file.exclude)),
     )
 
 
@@ -234,8 +231,7 @@ def _check_file(kind: Any, content: Any) -> Any:
     try:
         return TypeAdapter(kind).validate_python(content)
     except ValidationError as error:
-        faults = error.errors(include_url=False)
-        fault = next((each for each in faults if each["type"] == UNKNOWN_KEY), faults[0])
+        fault = min(error.errors(), key=lambda each: each["type"] != UNKNOWN_KEY)
         key = ".".join(map(str, fault["loc"]))
         if fault["type"] == "missing":
             raise ConfigError(f"{key} is missing") from error
@@ -245,14 +241,6 @@ def _check_file(kind: Any, content: Any) -> Any:
             hint = name_nearest(str(fault["loc"][-1]), known) or f"have {', '.join(known)}"
             raise ConfigError(f"{key}: no such key; {hint}") from error
         raise ConfigError(describe_fault(error)) from error
-
-
-def read_place(text: str) -> Mapping[str, Any]:
-    """Return the settings of `a=1 b=2`. Raises ConfigError where there is none."""
-    place = grammar.parse_single(text.split())
-    if not place:
-        raise ConfigError("EXCLUDE is empty; write settings such as EXCLUDE='a=1 b=2'")
-    return {override.key: override.value for override in place}
 
 
 def _read_arm(name: str, section: ArmSection, base: Sequence[Override], is_search: bool) -> Arm:
@@ -329,14 +317,10 @@ def _find_repeated(values: Iterable[Any]) -> str | None:
 def _check_published(value: Mapping[str, Any], arms: Sequence[str], metric: str) -> None:
     """Raise ConfigError naming the key where a published number, or what it is of, cannot be."""
     measure, number = measure_of(metric), value.get("value")
-    if not isinstance(number, float):
-        raise ConfigError(f"published.values: {value} needs a `value` such as 0.0025")
-    if not (math.isfinite(number) and measure.low <= number <= measure.high):
-        percent = "; 2.5 % is 0.025" if measure.high == 1 else ""
-        raise ConfigError(
-            f"published.values: {number} is no {metric}: a finite number from {measure.low} to "
-            f"{measure.high}{percent}"
-        )
+    low, high = measure.low, measure.high
+    if not (isinstance(number, float) and math.isfinite(number) and low <= number <= high):
+        bounds = f"from {low} to {high}; 2.5 % is 0.025"
+        raise ConfigError(f"published.values: {value}: `value` must be a finite {metric} {bounds}")
     for key, name in value.items():
         known = arms if key == "arm" else [name]
         known = grammar.list_options(key) if grammar.is_group(key) else known

@@ -120,22 +120,10 @@ def tabulate_trials(sweep: Sweep, trials: Sequence[Trial]) -> tuple[Sweep, list[
     """
     ranked = rank_trials(search_of(sweep), trials)
     failed = [trial for trial in trials if trial.entry.status == "failed"]
-    notes = [_describe_best(search_of(sweep), ranked)] if ranked else []
-    tabled = replace(
-        expand.with_rows(sweep), notes=(*sweep.notes, *notes, _describe_choice(sweep, trials))
-    )
-    return tabled, [trial.point for trial in (*ranked, *failed)]
-
-
-def _describe_best(search: Search, ranked: Sequence[Trial]) -> str:
-    """Return which trial is the best, or how many share its value."""
-    equal = [trial for trial in ranked if trial.value == ranked[0].value]
-    measure = metric_format.measure_of(search.metric)
-    value = f"{measure.format_number(equal[0].value or 0.0)}{measure.unit}"
-    if len(equal) == 1:
-        return f"{equal[0].point.title} has the best {search.metric}, {value}"
-    trials = f"{len(equal)} of {count_of(len(ranked), 'complete trial')}"
-    return f"{trials} share the best {search.metric}, {value}: it does not choose among them"
+    notes = (*sweep.notes, _describe_choice(sweep, trials))
+    return replace(expand.with_rows(sweep), notes=notes), [
+        trial.point for trial in (*ranked, *failed)
+    ]
 
 
 def _describe_choice(sweep: Sweep, trials: Sequence[Trial]) -> str:

@@ -3,7 +3,6 @@ is the truth, W&B a copy.
 
 The tracker sends it while the cell runs, a sync sends it later, and both write the same run. A
 mark, STORAGE/wandb/synced/SIGNATURE.json, says that W&B has all of a cell.
-Shape letters: M test examples, N classes.
 """
 
 import json
@@ -12,8 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from capsweep.config.cell import SCIENCE, Cell, flat, get
 from capsweep.errors import DamageError
@@ -26,7 +23,6 @@ Row = dict[str, Any]
 SEPARATOR = " · "
 LONGEST, LONGEST_TAG = 128, 64  # characters of a name and of a tag, at W&B
 ITERATIONS, WEIGHT = "routing.num_iters", "loss.reconstruction.weight"
-SCORES = "predictions.npz"
 CODE = ("numerics", "commit", "dirty")
 
 
@@ -225,16 +221,3 @@ def _hash_pictures(ledger: Ledger, signature: str) -> dict[str, str]:
 def picture_key(name: str) -> str:
     """What a picture of evals/ is called in W&B."""
     return f"pictures/{Path(name).stem}"
-
-
-def count_confusions(predictions: bytes) -> list[tuple[str, str, int]]:
-    """How often examples of each class were taken for each. None for images that show several
-    classes: a prediction does not say which of them it stands for.
-    """
-    scores_MN, labels = stored_files.read_predictions(predictions, SCORES)
-    if labels.ndim > 1:
-        return []
-    classes = scores_MN.shape[1]
-    places = labels.astype(np.int64) * classes + scores_MN.argmax(axis=1)
-    counts = np.bincount(places, minlength=classes**2).reshape(classes, classes)
-    return [(str(i), str(j), int(counts[i, j])) for i in range(classes) for j in range(classes)]

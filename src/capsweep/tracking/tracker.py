@@ -8,7 +8,7 @@ for the next cell. Whatever W&B does, absent, hanging or slow, it costs a cell a
 Requests and answers are lines of JSON through non-blocking pipes, and the parent chooses how long
 it waits for an answer. `python -m capsweep.tracking.tracker HANDLER FOLDER` carries out the
 requests one by one; FOLDER has its temporary files. When the parent is gone, a run is finished, and
-anything else ends at once.
+an upload ends at once.
 """
 
 import atexit
@@ -41,7 +41,7 @@ from capsweep.storage.scratch import own_prefix
 from capsweep.tracking import content, mode
 
 OF_RUNS = "capsweep.tracking.wandb_run:handle_run"  # what carries out a tracker's requests
-OF_A_RUN, ALONE_SECONDS = ("open", "log", "finish"), 30.0  # that a run has for its end, then alone
+ALONE_SECONDS = 30.0  # that a run has for its end without a parent
 PIPE_BYTES = 2**20
 KILL_SECONDS = 0.5
 MOST_RUNS = 100  # of one process: W&B's client keeps a quarter of a megabyte of each
@@ -275,7 +275,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only the end of the input ends this process
     pipe, answers = _take_pipe(0), _take_pipe(1)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_read_requests, args=(pipe, requests, folder), daemon=True).start()
+    alone = ALONE_SECONDS if handler == OF_RUNS else 0.0  # the next sync may send the same cell
+    arguments = (pipe, requests, folder, alone)
+    threading.Thread(target=_read_requests, args=arguments, daemon=True).start()
     do = ""
     while do != "end":
         request = requests.get()
@@ -289,17 +291,16 @@ def main() -> None:
                 os.write(answers, json.dumps(answer).encode() + b"\n")
 
 
-def _read_requests(pipe: int, requests: "queue.SimpleQueue[Any]", folder: str) -> None:
+def _read_requests(
+    pipe: int, requests: "queue.SimpleQueue[Any]", folder: str, alone: float
+) -> None:
     """Queue every request; in a thread, so that the pipe is never full."""
-    request: dict[str, Any] = {"do": "end"}
     with os.fdopen(pipe, "rb") as lines:
         for line in lines:
             if line.endswith(b"\n"):  # else the parent was killed while it wrote
-                request = json.loads(line)
-                requests.put(request)
+                requests.put(json.loads(line))
     requests.put({"do": "end"})
-    if request["do"] in OF_A_RUN:
-        time.sleep(ALONE_SECONDS)
+    time.sleep(alone)
     shutil.rmtree(folder, ignore_errors=True)
     kill_with_children(os.getpid())
 

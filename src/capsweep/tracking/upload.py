@@ -165,15 +165,10 @@ class Sync:
 class SweepView:
     """What the workspace shows: the runs of a sweep's cells.
 
-    title: of the sweep as chosen. cells: signatures, if all are known and a panel has room for
-    them; else runs are found by the arms and `tags` of the sweep, without tags where cells wait for
-    the baseline, for other choices may have run it. axes: keys of several values.
+    title: of the sweep as chosen. cells: their signatures. axes: keys of several values.
     """
 
-    sweep: str
     title: str
-    arms: Sequence[str]
-    tags: Sequence[str]
     cells: Sequence[str]
     axes: Sequence[str]
     metric: str = "test/error"
@@ -191,11 +186,6 @@ def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces import expr
 
-    chosen = [ws.Metric("ID").isin(list(view.cells))]
-    if not view.cells:
-        arms = ws.Metric("JobType").isin(list(view.arms))
-        tags = (ws.Metric("Tags").isin([tag]) for tag in view.tags)
-        chosen = [ws.Metric("Group") == view.sweep, arms, *tags]
     return ws.Workspace(
         entity=entity,
         project=project,
@@ -203,7 +193,7 @@ def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
         sections=_make_sections(view),
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=MOST_RUNS),
         runset_settings=ws.RunsetSettings(
-            filters=expr.And(*chosen),
+            filters=expr.And(ws.Metric("ID").isin(list(view.cells))),
             groupby=[ws.Metric("JobType"), *(ws.Config(f"{key}.value") for key in view.axes)],
         ),
     )

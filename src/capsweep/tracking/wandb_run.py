@@ -7,14 +7,13 @@ sent if the run's was made of something else.
 """
 
 import io
-import json
 import math
 import os
 import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +21,7 @@ from typing import Any, Literal
 import wandb
 from PIL import Image
 
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, POINT_LOSS, Ledger
 from capsweep.storage.files import hash_bytes
 from capsweep.tracking import content as contents
@@ -30,8 +30,7 @@ from capsweep.tracking.content import RunContent
 from capsweep.tracking.tracker import TrackingError
 
 FLUSH_SECONDS = 1.0  # W&B's own 15 s would lose a killed run whole
-CONFUSION, CONFUSION_CHART = "confusion", "wandb/confusion_matrix/v1"
-CONFUSION_COLUMNS = ("Actual", "Predicted", "nPredictions")  # as W&B's own chart names them
+CONFUSION, SCORES = "confusion", "predictions.npz"
 # Key of the summary: of what the matrix and each picture were made, and of all that a sync sent.
 DIGESTS, WHOLE = "digests", "whole"
 KILLED = 255
@@ -155,11 +154,18 @@ def log_files(
     """
     run_digests, digests = read_digests(run.summary), {}
     logged: dict[str, Any] = {}
-    predictions = read(contents.SCORES)
-    if predictions is not None and (counts := contents.count_confusions(predictions)):
-        digests[CONFUSION] = hash_bytes(json.dumps(counts).encode())
-        if run_digests.get(CONFUSION) != digests[CONFUSION]:
-            logged[CONFUSION] = _plot_confusions(counts)
+    predictions = read(SCORES)
+    if predictions is not None:
+        digests[CONFUSION] = hash_bytes(predictions)
+        scores_MN, labels = stored_files.read_predictions(predictions, SCORES)
+        # Of several classes in an image, a prediction does not say for which it stands.
+        if run_digests.get(CONFUSION) != digests[CONFUSION] and labels.ndim == 1:
+            logged[CONFUSION] = wandb.plot.confusion_matrix(
+                y_true=labels.tolist(),
+                preds=scores_MN.argmax(axis=1).tolist(),
+                class_names=list(map(str, range(scores_MN.shape[1]))),
+                title="",
+            )
     for name in pictures:
         png, key = read(f"{EVALUATIONS}/{name}") or b"", contents.picture_key(name)
         digests[key] = hash_bytes(png)
@@ -172,12 +178,6 @@ def log_files(
         run.log(logged, step=step, commit=True)
         run.summary.update({DIGESTS: run_digests | digests})
     return digests
-
-
-def _plot_confusions(counts: Sequence[tuple[str, str, int]]) -> Any:
-    table = wandb.Table(columns=list(CONFUSION_COLUMNS), data=[list(row) for row in counts])
-    fields = {name: name for name in CONFUSION_COLUMNS}
-    return wandb.plot_table(CONFUSION_CHART, table, fields, {"title": ""})
 
 
 def read_digests(summary: Any) -> dict[str, str]:

@@ -5,13 +5,13 @@ It is a Lightning `Checkpoint` because these, alone among callbacks, are called 
 epoch after the module has collected its metrics.
 """
 
-import errno
 import math
 import os
 import sys
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -196,17 +196,16 @@ def check_resumable(
 
 def _read_recorder(path: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the recorder put into a checkpoint. Raises DataError where this run cannot go on
-    with it.
+    with it, OSError where the disk does not give it now.
     """
+    content = path.read_bytes()
     try:
-        damaged = zipfile.ZipFile(path).testzip()  # torch looks at no checksum
-        stored = torch.load(path, weights_only=True, map_location="cpu")
+        damaged = zipfile.ZipFile(BytesIO(content)).testzip()  # torch looks at no checksum
+        stored = torch.load(BytesIO(content), weights_only=True, map_location="cpu")
         (state,) = (state for state in stored["callbacks"].values() if "rows" in state)
         code, cell = state["provenance"]["code"]["numerics"], state["provenance"]["signature"]
     except Exception as error:  # anything, for a file that is none
-        kind = causes.kind_of_cause(causes.describe_cause(error))
-        is_damaged = isinstance(error, OSError) and error.errno == errno.EINVAL  # a seek to nowhere
-        if kind in (CauseKind.OUT_OF_MEMORY, CauseKind.STORAGE) and not is_damaged:
+        if causes.kind_of_cause(causes.describe_cause(error)) is CauseKind.OUT_OF_MEMORY:
             raise  # of this moment: the checkpoint is kept
         raise DataError(f"it is no checkpoint of a cell ({type(error).__name__})") from error
     if damaged is not None:

@@ -72,8 +72,6 @@ def train_and_test(
     directory.write("predictions.npz", lambda file: np.savez_compressed(file, **arrays))
     write_worst_examples(directory, scores, labels, splits["test"])
     directory.write("weights.ckpt", lambda file: torch.save(task.network.state_dict(), file))
-    if cell.config["logger"]["name"] == "csv":
-        directory.write_metrics_csv(recorder.rows)
     return _summarise_run(cell, task, splits, recorder) | {
         "seconds": {"fit": sum(row["seconds"] for row in recorder.rows), "total": seconds},
         "gpu_hours": given * seconds / 3600,

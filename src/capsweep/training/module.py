@@ -65,9 +65,7 @@ class CapsuleTask(LightningModule):
         self.config, self.graphs = config, config["trainer"].get("graphs", "auto")  # in new cells
         self.parts = EvaluationParts(config["batch_size"])
         self.captured: StepGraphs | None = None
-        self.train_metrics = SplitMetrics()
-        self.val_metrics = SplitMetrics()
-        self.test_metrics = SplitMetrics()
+        self.metrics = {split: SplitMetrics() for split in ("train", "val", "test")}
         self.losses: list[Tensor] = []  # of the steps since the last point, on the device
         self.steps = 0  # of the whole training, once it has begun
         self.epoch_metrics: dict[str, float] = {}
@@ -99,7 +97,7 @@ class CapsuleTask(LightningModule):
             reason = NO_GPU
         elif "capturable" not in optimizer.defaults:
             reason = f"{type(optimizer).__name__} has no capturable form"
-        return StepGraphs(step, self.train_metrics, reason)
+        return StepGraphs(step, self.metrics["train"], reason)
 
     def on_train_start(self) -> None:
         """Ask how long training is."""
@@ -154,33 +152,33 @@ class CapsuleTask(LightningModule):
 
     def on_train_epoch_end(self) -> None:
         """Collect the epoch's metrics."""
-        self._collect_metrics(self.train_metrics, "train")
+        self._collect_metrics("train")
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add one batch of held-out training examples."""
-        self._evaluate(self.val_metrics, batch)
+        self._evaluate("val", batch)
 
     def on_validation_epoch_end(self) -> None:
         """Collect the held-out examples' metrics."""
-        self._collect_metrics(self.val_metrics, "val")
+        self._collect_metrics("val")
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Add one batch of test examples and keep what the network said."""
-        scores_BN = self._evaluate(self.test_metrics, batch)
+        scores_BN = self._evaluate("test", batch)
         self.test_outputs.append((scores_BN, batch.labels))
 
     def on_test_epoch_end(self) -> None:
         """Collect the test metrics."""
-        self._collect_metrics(self.test_metrics, "test")
+        self._collect_metrics("test")
 
     def predictions(self) -> tuple[Tensor, Tensor]:
         """Return scores [M, N] and labels, [M] or [M, L], of the M test examples, on the CPU."""
         scores, labels = zip(*self.test_outputs, strict=True)
         return torch.cat(scores).cpu(), torch.cat(labels).cpu()
 
-    def _collect_metrics(self, metrics: SplitMetrics, split: str) -> None:
+    def _collect_metrics(self, split: str) -> None:
         """Raise NonFiniteLossError for a mean that is no number."""
-        measured = metrics.compute(split)
+        measured = self.metrics[split].compute(split)
         for name, value in measured.items():
             if not math.isfinite(value):
                 raise NonFiniteLossError(
@@ -189,12 +187,12 @@ class CapsuleTask(LightningModule):
                 )
         self.epoch_metrics |= measured
 
-    def _evaluate(self, metrics: SplitMetrics, batch: Batch) -> Tensor:
+    def _evaluate(self, split: str, batch: Batch) -> Tensor:
         """Add a batch in parts that fit into memory; its scores [B, N]."""
         scores = []
         with autocast(self.config["precision"], self.device):
             for part, losses in self.parts.evaluate(batch, partial(self.objective, self.network)):
-                metrics.update(losses, part)
+                self.metrics[split].update(losses, part)
                 scores.append(losses.scores_BN)
         return torch.cat(scores)
 

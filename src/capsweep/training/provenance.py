@@ -83,17 +83,6 @@ def list_gpus() -> list[str]:
 
 
 @cache
-def list_memories() -> dict[str, int]:
-    """Return the bytes of memory of this machine and of each kind of GPU that it has, by name."""
-    memories = {"this machine": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")}
-    for index, name in enumerate(list_gpus()):
-        import torch
-
-        memories[name] = torch.cuda.get_device_properties(index).total_memory
-    return memories
-
-
-@cache
 def describe_hardware() -> dict[str, Any]:
     """Return processor, cores, bytes of memory, GPUs, and the vector instructions of torch."""
     import torch
@@ -101,7 +90,7 @@ def describe_hardware() -> dict[str, Any]:
     return {
         "processor": _read_processor(),
         "cores": os.cpu_count(),
-        "memory_bytes": list_memories()["this machine"],
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": list_gpus(),
         "capability": torch.backends.cpu.get_cpu_capability(),
     }

@@ -50,8 +50,7 @@ class Layer:
 
     output_shape: of one image, and of the first output where there are several; None for what was
     never called. flops: see `Size`. votes: of one image, pairs of child and parent, once however
-    often they are routed. children_without_parent: capsules below that no kernel of the layer
-    covers.
+    often they are routed.
     """
 
     name: str
@@ -59,7 +58,6 @@ class Layer:
     parameters: int
     flops: int
     votes: int
-    children_without_parent: int
 
 
 def network_size(config: Mapping[str, Any]) -> Size:
@@ -95,7 +93,6 @@ def measure_layers(config: Mapping[str, Any]) -> list[Layer]:
             parameters=sum(parameter.numel() for parameter in module.parameters(recurse=False)),
             flops=flops[name],
             votes=getattr(module, "votes_per_image", 0),
-            children_without_parent=getattr(module, "children_without_parent", 0),
         )
         for name, module in network.named_modules()
         if type(module).__name__ not in ("Sequential", "ModuleList")
@@ -245,6 +242,6 @@ def _time_evaluation(task: "CapsuleTask", loader: "BatchLoader") -> float:
         begun = time.perf_counter()
         with torch.no_grad():
             task.test_step(batch, 0)
-        task.test_metrics.compute("test")  # waits for the device
+        task.metrics["test"].compute("test")  # waits for the device
         seconds = time.perf_counter() - begun
     return seconds / len(batch.labels)

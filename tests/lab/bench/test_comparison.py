@@ -38,19 +38,22 @@ class Answer:
 
 def test_candidates_without_faults_are_measured_in_turns_and_the_others_are_named() -> None:
     problems = {
-        "textbook": partial(Answer, 2.0),
+        "before": partial(Answer, 2.0),
         "wrong": partial(Answer, 2.1),
         "dies": partial(Answer, -1.0),
         "cannot begin": partial(divmod, 1, 0),
         "fast": partial(Answer, 2.0),
     }
     expected = Answer(2.0).compute_results
-    candidates = {n: Candidate(each, expected, 1e-3) for n, each in problems.items()}
+    candidates = {n: Candidate(each, expected, 1e-3, n == "fast") for n, each in problems.items()}
     report = BenchReport()
     compare(report, "it", 4, candidates, budget=0.0)
-    assert [row["candidate"] for row in report.rows] == ["textbook", "fast"]
+    assert [row["candidate"] for row in report.rows] == ["before", "fast"]
     assert all(row["images/s"] > 0 and row["peak MB"] > 10 for row in report.rows)
-    assert all(row["over textbook"] > 0 for row in report.rows)
+    assert all(row["over before"] > 0 for row in report.rows)
+    before, fast = (row["memory over before"] for row in report.rows)
+    assert before is None
+    assert 0.5 < fast < 2
     wrong, dead, refused = report.measured
     assert wrong.what == (
         "it, wrong, B = 4: ValueError: pose differs by 5.0e-02, at most 1e-03 is allowed"

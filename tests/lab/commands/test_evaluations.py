@@ -14,29 +14,10 @@ from capsweep.statistics.examples import find_wrong
 from capsweep.sweep import expand, spec
 from capsweep.sweep.expand import Point
 
-SWEEP = """\
-question: Are three better than one?
-base: [epochs=1, limit_batches=1, batch_size=16, trainer.accelerator=cpu, logger=csv]
-seeds: [0, 1, 2]
-baseline: cnn
-arms:
-  cnn: {fixed: [model=cnn_small, "model.hidden=8"]}
-  capsnet: {fixed: [model.conv.channels=8, model.primary.types=2, "model.decoder.hidden=[16]"]}
-table: {rows: [arm], columns: [dataset], metric: test/error}
-published: {source: a paper, values: [{arm: capsnet, dataset: mnist, value: 0.0025}]}
-"""
 LABELS = np.array([0, 1, 2, 0])
 RIGHT = [0, 1, 2, 0]
 PUBLISHED = "0.25 % ≠ mnist (network unknown, epochs unknown)"
 Output = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def sweep(tmp_path: Path) -> Path:
-    """A sweep of two arms and three seeds."""
-    path = tmp_path / "three.yaml"
-    path.write_text(SWEEP)
-    return path
 
 
 def evaluate(name: str, sweep: Path, storage: Path, *options: str) -> int:
@@ -150,31 +131,23 @@ def test_both_errors_of_crops_are_printed_and_written(sweep: Path, storage: Path
     assert read_rows(table) == [["cnn", "cifar10", "1/1", "30", *errors]]
 
 
-ROUTED = """\
-question: Does it route?
-base: [epochs=1, limit_batches=1, batch_size=16, trainer.accelerator=cpu, logger=csv]
-seeds: [0, 1]
-baseline: cnn
-arms:
-  cnn: {fixed: [model=cnn_small, "model.hidden=8"]}
-  dynamic: {fixed: [WIDTH]}
-  uniform: {fixed: [routing=uniform, WIDTH]}
-  attention: {fixed: [routing=self_attention, WIDTH]}
-table: {rows: [arm], columns: [dataset], metric: test/error}
-""".replace("WIDTH", 'model.conv.channels=8, model.primary.types=2, "model.decoder.hidden=[16]"')
+UNCHOSEN = """\
+  uniform: {fixed: [routing=uniform, model.conv.channels=8, model.primary.types=2]}
+  attention: {fixed: [routing=self_attention, model.conv.channels=8, model.primary.types=2]}
+table:"""
 
 
-def test_routing_is_measured_into_a_table(tmp_path: Path, storage: Path, capsys: Output) -> None:
-    sweep = tmp_path / "routed.yaml"
-    sweep.write_text(ROUTED)
-    train_cells(sweep, storage)
+def test_routing_is_measured_into_a_table(sweep: Path, storage: Path, capsys: Output) -> None:
+    sweep.write_text(sweep.read_text().replace("table:", UNCHOSEN))
+    train_cells(sweep, storage, "SEEDS=2")
     capsys.readouterr()
-    assert evaluate("routing", sweep, storage, "--examples", "30") == 0
+    words = ["routing", sweep, storage, "SEEDS=2", "--examples", "30"]
+    assert evaluate(*words) == 0
     printed = capsys.readouterr().out
-    report = storage / "reports" / "routed"
+    report = storage / "reports" / "three-SEEDS=2"
     rows = read_rows(report / "routing.md")
     assert [row[:5] for row in rows] == [
-        [arm, "digits", "classes", "2/2", "30"] for arm in ("dynamic", "uniform", "attention")
+        [arm, "digits", "classes", "2/2", "30"] for arm in ("capsnet", "uniform", "attention")
     ]
     assert rows[1][5:7] == ["100.00 ± 0.00 %", "0.00 ± 0.00 %"]
     assert (rows[1][7], rows[1][12:]) == ("–", ["–", "–"])
@@ -183,9 +156,9 @@ def test_routing_is_measured_into_a_table(tmp_path: Path, storage: Path, capsys:
     for note in ("left out: cnn · digits: its network does not route", "no sum", "is ours"):
         assert note in (report / "routing.md").read_text()
         assert note in printed
-    dynamic = list_points(sweep)["dynamic", 0].cell.signature
+    dynamic = list_points(sweep)["capsnet", 0].cell.signature
     (storage / "ledger" / folder_of(dynamic) / "weights.ckpt").unlink()
-    assert evaluate("routing", sweep, storage, "--examples", "30") == 0
+    assert evaluate(*words) == 0
     assert "no weights; routing.json is taken as it was stored" in capsys.readouterr().out
     assert read_rows(report / "routing.md") == rows
 

@@ -130,24 +130,10 @@ def test_a_figure_that_a_cell_has_not_names_the_cell_and_what_it_lacks(
         assert not list(find_folder(storage, signature).glob("[!w]*"))  # worst-examples alone
 
 
-DECODERS = """\
-question: Does a decoder help?
-base: [epochs=1, limit_batches=2, batch_size=16, trainer.accelerator=cpu, logger=csv]
-seeds: [0, 1]
-baseline: cnn
-arms:
-  cnn: {fixed: [model=cnn_small, "model.hidden=8"]}
-  capsnet: {fixed: [model=capsnet_tiny, loss.reconstruction.weight=0.0005]}
-table: {rows: [arm], columns: [dataset], metric: test/error}
-"""
-
-
 def test_a_row_gets_the_figure_of_its_first_seed_once_and_the_page_shows_it(
-    storage: Path, tmp_path: Path, capsys: Output
+    storage: Path, sweep: Path, capsys: Output
 ) -> None:
-    file = tmp_path / "decoders.yaml"
-    file.write_text(DECODERS)
-    where = [str(file), f"STORAGE={storage}"]
+    where = [str(sweep), f"STORAGE={storage}", "SEEDS=2"]
     assert cli.main(["sweep", *where, "EXECUTOR=local"]) == 0
     capsys.readouterr()
     words = ["eval", "figures", *where, "--device", "cpu", "--only", "reconstructions"]
@@ -158,7 +144,7 @@ def test_a_row_gets_the_figure_of_its_first_seed_once_and_the_page_shows_it(
     assert cli.main(words) == 0
     assert drawn.stat().st_mtime_ns == before
     assert cli.main(["report", *where]) == 0
-    assert "Reconstructions" in (storage / "reports/decoders/index.html").read_text().title()
+    assert "Reconstructions" in (storage / "reports/three-SEEDS=2/index.html").read_text().title()
     (drawn.parents[1] / "weights.ckpt").unlink()
     drawn.unlink()
     capsys.readouterr()

@@ -55,14 +55,8 @@ def make_model(network: nn.Module, low: float = -torch.inf, high: float = torch.
     return ThreatModel(images_BCHW, labels_B, low_B111, high_B111, "")
 
 
-def make_attack(
-    method: str = "fgsm",
-    eps: float = 0.1,
-    steps: int = 10,
-    restarts: int = 3,
-    targeted: bool = False,
-) -> Attack:
-    options = Namespace(steps=steps, restarts=restarts, targeted=targeted)
+def make_attack(method: str = "fgsm", eps: float = 0.1, **changed: int) -> Attack:
+    options = Namespace(**{"steps": 10, "restarts": 3, "targeted": False, **changed})
     return attack.make_attack(method, eps, options, seed=0)
 
 
@@ -147,16 +141,8 @@ def threaten(test: EvaluatedSplit) -> ThreatModel:
 
 
 def crop_images(examples: LabelledImages, standardise: bool) -> CroppedImages:
-    return CroppedImages(
-        examples,
-        "test",
-        crop=6,
-        flip=False,
-        brightness=0.0,
-        contrast=[1.0, 1.0],
-        mean_over="crop",
-        standardise=standardise,
-    )
+    still = {"flip": False, "brightness": 0.0, "contrast": [1.0, 1.0], "mean_over": "crop"}
+    return CroppedImages(examples, "test", crop=6, standardise=standardise, **still)
 
 
 def test_plain_images_are_changed_within_0_and_1(examples: LabelledImages) -> None:

@@ -18,13 +18,6 @@ ONE = make_member([[0.9, 0.1, 0.0], [0.6, 0.5, 0.0], [0.1, 0.2, 0.9], [0.3, 0.4,
 TWO = make_member([[0.4, 0.5, 0.0], [0.1, 0.5, 0.0], [0.1, 0.2, 0.9], [0.3, 0.4, 0.0]])
 
 
-def test_members_that_err_on_different_examples_are_better_together() -> None:
-    assert (measure_error("one", ONE), measure_error("two", TWO)) == (0.5, 0.5)
-    together = find_wrong_together({"one": ONE, "two": TWO})
-    assert together.tolist() == [False, False, False, True]
-    assert find_wrong_together({"one": ONE}).mean() == 0.5
-
-
 def test_scores_are_added_not_votes_counted_in_any_order() -> None:
     sure = make_member([[0.9, 0.0, 0.0]], np.array([0]))
     unsure = make_member([[0.4, 0.5, 0.0]], np.array([0]))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from capsweep.model.routing import LayerSizes
 from capsweep.model.routing.dynamic import IMPLS, DynamicRouting, reference
-from capsweep.model.votes import LocalVotes, Votes, split_images
+from capsweep.model.votes import LocalVotes, split_images
 
 # bias, prior, none of the above.
 COMBINATIONS = list(itertools.product([False, True], repeat=3))
@@ -115,15 +115,3 @@ def test_the_layer_routes_with_its_own_parameters_and_options(gradient: str) -> 
     poses = [IMPLS["fast"](votes, 2, **options).pose_BJD, module(votes).pose_BJD]
     assert torch.equal(*poses)
     assert torch.equal(*(torch.autograd.grad(pose.sum(), leaves)[0] for pose in poses))
-
-
-def test_a_trace_is_kept_on_request_and_is_that_of_the_reference() -> None:
-    votes, module = oracles.draw_votes((2, 5, 3, 4, 2)), _module(none_of_the_above=True)
-    assert isinstance(votes, Votes)
-    assert module(votes).trace is None
-    routed = module(votes, with_trace=True)
-    first, last = routed.trace
-    torch.testing.assert_close(first["coupling"], torch.full_like(first["coupling"], 1 / 4))
-    assert_same(routed.pose_BJD, module(votes).pose_BJD)
-    agreement_BIJ = (votes.dense() * last["pose"]).sum(dim=3)
-    assert_same(last["agreement"][:, 0], agreement_BIJ)

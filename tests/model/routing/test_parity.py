@@ -6,6 +6,7 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, T it
 import importlib
 import itertools
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,25 +18,13 @@ from laws import at_most_examples
 from routing_layers import LAYERS, Layer, convolutional_layer, dense_layer
 
 from capsweep.model import votes as votes_file
-from capsweep.model.routing import (
-    dynamic,
-    dynamic_fast,
-    em,
-    heinsen,
-    k_means,
-    sda,
-    variational_bayes,
-)
+from capsweep.model.routing import dynamic, dynamic_fast, em
 from capsweep.model.routing.dynamic import NORMALISERS
 from capsweep.model.routing.em import EMProcedure
 
 VARIANTS = {
-    "dynamic": dynamic.IMPLS,
-    "em": em.IMPLS,
-    "heinsen": heinsen.IMPLS,
-    "k_means": k_means.IMPLS,
-    "sda": sda.IMPLS,
-    "variational_bayes": variational_bayes.IMPLS,
+    name: importlib.import_module(f"capsweep.model.routing.{name}").IMPLS
+    for name in ("dynamic", "em", "heinsen", "k_means", "sda", "variational_bayes")
 }
 
 
@@ -102,55 +91,42 @@ of_kernels = _in_places("dynamic-triton")
 of_fast = _in_places(*fast_impls)
 
 
-@of_linear_votes
-@pytest.mark.parametrize("gradient", ["full", "last"])
-@pytest.mark.parametrize("none_of_the_above", [False, True])
-@pytest.mark.parametrize("owned", ["", "bias_JD", "prior_LJ", "bias_JD prior_LJ"])
-@pytest.mark.parametrize("num_iters", [1, 2, 3])
-def test_dynamic_routing_with_every_option(
-    place: Place, owned: str, num_iters: int, none_of_the_above: bool, gradient: str
-) -> None:
-    options = {"none_of_the_above": none_of_the_above, "gradient": gradient}
-    for kind in ("dense",) if place.impl == "triton" else LAYERS:
-        layer = place.draw_layer(kind)
-        layer = layer._replace(own={key: layer.own[key] for key in owned.split()})
-        place.assert_as_reference(layer, num_iters, **options)
+def combine(**options: Sequence[Any]) -> list[dict[str, Any]]:
+    """Every combination of the values of options."""
+    return [dict(zip(options, each, strict=True)) for each in itertools.product(*options.values())]
 
 
-@_in_places("em-fast")
-@pytest.mark.parametrize("kind", LAYERS)
-@pytest.mark.parametrize("norm", ["all", "types", "positions"])
-@pytest.mark.parametrize("r0", ["all", "types"])
-@pytest.mark.parametrize(
-    ("activation", "mass_norm"), [("cost", "sum"), ("cost", "ratio"), ("mixing", "sum")]
-)
-def test_em_routing_with_every_option(
-    place: Place, kind: str, norm: str, r0: str, activation: str, mass_norm: str
-) -> None:
-    procedure = EMProcedure(0.5, norm=norm, r0=r0, mass_norm=mass_norm, activation=activation)
-    for num_iters in (1, 2, 4):
-        place.assert_as_reference(place.draw_layer(kind), num_iters, procedure=procedure)
-
-
+GRADIENTS = ["full", "last"]
+LINEAR = combine(none_of_the_above=[False, True], gradient=GRADIENTS)
+NORMS = combine(norm=["all", "types", "positions"], r0=["all", "types"])
+ACTIVATIONS = [{}, {"mass_norm": "ratio"}, {"activation": "mixing"}]
 OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "dynamic": [
-        {"normaliser": name, "gradient": gradient}
-        for name, gradient in itertools.product([*NORMALISERS][1:], ("full", "last"))
+    "dynamic": [*LINEAR, *combine(normaliser=[*NORMALISERS][1:], gradient=GRADIENTS)],
+    "em": [
+        {"procedure": EMProcedure(0.5, **norms, **activation)}
+        for norms, activation in itertools.product(NORMS, ACTIVATIONS)
     ],
     "sda": [{"clip": True}, {"clip": False}],
     "variational_bayes": [{"kappa": 0.0}, {"kappa": 1.0}, {"psi": 0.1}],
 }
+OWNED = {
+    "dynamic": ["", "bias_JD", "prior_LJ", "bias_JD prior_LJ"],
+    "sda": ["", "bias_JD"],
+}
 
 
-@_in_places("dynamic-fast", "heinsen-fast", "k_means-fast", "sda-fast", "variational_bayes-fast")
+@in_every_place
 @pytest.mark.parametrize("kind", LAYERS)
-def test_routing_by_products_of_votes_with_every_option(place: Place, kind: str) -> None:
-    layers = [place.draw_layer(kind)]
-    if place.variant == "sda":
-        layers.append(layers[0]._replace(own={}))  # without bias
-    options = OPTIONS.get(place.variant, [{}])
-    for layer, chosen, num_iters in itertools.product(layers, options, (1, 2, 3, 4)):
-        place.assert_as_reference(layer, num_iters, **chosen)
+@pytest.mark.parametrize("num_iters", [1, 2, 3])
+def test_outputs_and_gradients_with_every_option(place: Place, num_iters: int, kind: str) -> None:
+    if place.impl == "triton" and kind != "dense":
+        pytest.skip("kernels route linear votes alone")
+    layer = place.draw_layer(kind)
+    for owned in OWNED.get(place.variant, [" ".join(layer.own)]):
+        chosen = layer._replace(own={key: layer.own[key] for key in owned.split()})
+        options = OPTIONS.get(place.variant, [{}])
+        for each in LINEAR if place.impl == "triton" else options:
+            place.assert_as_reference(chosen, num_iters, **each)
 
 
 @of_linear_votes

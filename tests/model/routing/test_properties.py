@@ -136,37 +136,22 @@ any_layer = given(
 @every_impl
 @law
 @any_layer
-def test_the_order_of_children_does_not_matter(
+def test_the_order_of_children_does_not_matter_and_that_of_parents_is_that_of_their_weights(
     variant: Variant, size: Sizes, seed: int, num_iters: int
 ) -> None:
-    layer = draw_layer(variant, size, seed)
-    order_I = torch.randperm(size.children, generator=torch.Generator().manual_seed(seed))
-    shuffled = Layer(layer.pose_BIP[:, order_I], layer.weight_IJDP[order_I], layer.is_linear)
+    layer, generator = draw_layer(variant, size, seed), torch.Generator().manual_seed(seed)
+    order_I, order_J = (torch.randperm(n, generator=generator) for n in size[1:3])
+    weight_IJDP = layer.weight_IJDP[order_I][:, order_J]
+    shuffled = Layer(layer.pose_BIP[:, order_I], weight_IJDP, layer.is_linear)
     module = layer.make_routing(variant, num_iters)
     before = module(layer.make_votes())
     move_links(module, "IL", order_I)
-    after = module(shuffled.make_votes())
-    assert_same(after.pose_BJD, before.pose_BJD)
-    assert_same(after.act_BJ, before.act_BJ)
-    if before.coupling_BIJ is not None:
-        assert_same(after.coupling_BIJ, before.coupling_BIJ[:, order_I])
-
-
-@every_impl
-@law
-@any_layer
-def test_the_order_of_parents_is_that_of_their_weights(
-    variant: Variant, size: Sizes, seed: int, num_iters: int
-) -> None:
-    layer = draw_layer(variant, size, seed)
-    order_J = torch.randperm(size.parents, generator=torch.Generator().manual_seed(seed))
-    shuffled = layer._replace(weight_IJDP=layer.weight_IJDP[:, order_J])
-    module = layer.make_routing(variant, num_iters)
-    before = module(layer.make_votes())
     move_links(module, "J", order_J)
     after = module(shuffled.make_votes())
     assert_same(after.pose_BJD, before.pose_BJD[:, order_J])
     assert_same(after.act_BJ, before.act_BJ[:, order_J])
+    if before.coupling_BIJ is not None:
+        assert_same(after.coupling_BIJ, before.coupling_BIJ[:, order_I][..., order_J])
 
 
 @every_impl
@@ -187,6 +172,8 @@ def test_parents_follow_from_the_couplings_of_the_last_iteration(
     assert_same(formed.act_BJ, routed.act_BJ)
     if routed.logit_BJ is not None:
         assert_same(formed.logit_BJ, routed.logit_BJ)
+    drawn_BIJ = normal(seed)(size.batch, size.children, size.parents).sigmoid()
+    assert torch.equal(form_parents(votes, drawn_BIJ[:, None]).coupling_BIJ, drawn_BIJ)
 
 
 @every_impl

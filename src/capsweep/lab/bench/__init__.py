@@ -91,7 +91,7 @@ class BenchReport:
         self, column: str, unit: str, bar: float | None, at_least: bool = False
     ) -> None:
         """Add the worst number of a column, if it has any, with the names of its row."""
-        having = [row for row in self.rows if column in row]
+        having = [row for row in self.rows if row.get(column) is not None]
         for row in sorted(having, key=lambda row: row[column], reverse=not at_least)[:1]:
             names = takewhile(lambda value: not isinstance(value, float), row.values())
             what = f"{column}, the worst: {', '.join(map(str, names))}"
@@ -99,9 +99,8 @@ class BenchReport:
 
     def as_json(self, name: str, conditions: Mapping[str, Any]) -> dict[str, Any]:
         """Return all that is known; a number that is not finite is a word, as JSON has none."""
-        measured = [asdict(one) | {"verdict": one.verdict} for one in self.measured]
-        content = {"bench": name, "measured": measured, "timings": self.rows}
-        return from_json(to_json(content | {"conditions": conditions}, inf_nan_mode="strings"))
+        content = {"bench": name, **asdict(self), "conditions": conditions}
+        return from_json(to_json(content, inf_nan_mode="strings"))
 
     def make_tables(self) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
         """Return header and rows of each table: the bars, then the timings."""

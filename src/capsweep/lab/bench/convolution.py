@@ -15,6 +15,7 @@ import torch
 from capsweep.lab import bench
 from capsweep.lab.bench import BenchReport, Measured, Row
 from capsweep.lab.bench.comparison import (
+    BEFORE,
     Candidate,
     Results,
     check_parity,
@@ -77,7 +78,7 @@ def measure_convolution(is_quick: bool = False) -> BenchReport:
 
     `before` gives freed memory back to the system.
     """
-    report, ways = BenchReport(), (("before", DIRECT), (DIRECT, DIRECT), (TRANSFORMED, TRANSFORMED))
+    report, ways = BenchReport(), ((BEFORE, DIRECT), (DIRECT, DIRECT), (TRANSFORMED, TRANSFORMED))
     if bench.is_gpu():
         return report
     primary, grid, seconds = (SMALL, [SMALL], 0.0) if is_quick else (PRIMARY, GRID, 20.0)

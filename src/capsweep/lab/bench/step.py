@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from capsweep.lab import bench
-from capsweep.lab.bench import BenchReport, Measured
-from capsweep.lab.bench.comparison import Candidate, compare
+from capsweep.lab.bench import BenchReport
+from capsweep.lab.bench.comparison import BEFORE, MEMORY, Candidate, compare
 from capsweep.lab.bench.routing import route_by_bmm, route_by_textbook
 from capsweep.lab.bench.training import (
     BF16,
@@ -34,7 +34,7 @@ NETWORKS = {  # with a kernel of 4 or more behind their first layer, by their da
     "affnist": ("baseline_affnist",),
     "smallnorb": ("baseline_smallnorb",),
 }
-NOW, BEFORE = "transformed", "before"
+NOW = "transformed"
 STEP, ROUTINGS = "step of capsnet", "step of capsnet_tiny by routing"
 CORE_BARS = (
     (STEP, "bf16", "over textbook", 3.5),
@@ -120,7 +120,7 @@ def measure_step(is_quick: bool = False) -> BenchReport:
     has_amx = "amx_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
     report.judge(bar for bar in CORE_BARS if has_amx or bar[1] != "bf16")
     report.judge_worst("over dynamic", "x", SLOWEST_VARIANT, at_least=True)
-    judge_memory(report)
+    report.judge_worst(MEMORY, "x", MEMORY_BAR)
     return report
 
 
@@ -128,22 +128,7 @@ def list_candidates(ways: Mapping[str, Way], images: int) -> dict[str, Candidate
     """Return each way to train as what has a process of its own."""
     candidates = {}
     for name, way in ways.items():
-        prepare, expected = (
-            partial(StepTraining, way, images),
-            partial(compute_expected, way.network, images),
-        )
+        prepare = partial(StepTraining, way, images)
+        expected = partial(compute_expected, way.network, images)
         candidates[name] = Candidate(prepare, expected, way.tolerance, way.keeps_memory)
     return candidates
-
-
-def judge_memory(report: BenchReport) -> None:
-    """Add the bar of memory: the largest ratio of all networks that were measured both ways."""
-    ratios = {
-        case: now / before
-        for case in {row["case"]: None for row in report.rows}
-        if (now := report.find(case, NOW, "peak MB")) is not None
-        and (before := report.find(case, BEFORE, "peak MB")) is not None
-    }
-    for case in sorted(ratios, key=lambda case: ratios[case])[-1:]:
-        what = f"peak memory, over before: the largest, {case}"
-        report.measured.append(Measured(what, ratios[case], "x", MEMORY_BAR))

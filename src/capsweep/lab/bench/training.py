@@ -164,18 +164,15 @@ def measure_parity(is_quick: bool = False) -> BenchReport:
     """Return a row for each case, and the bars of each precision: those of the worst case."""
     report, images = BenchReport(), 2 if is_quick else 8
     for precision, bars in BARS.items():
-        outputs, gradients = (
-            f"error of outputs in {precision}",
-            f"error of gradients in {precision}",
-        )
+        columns = [f"error of {kind} in {precision}" for kind in ("outputs", "gradients")]
         ways = list_compared(precision)
         for name in [*ways][:2] if is_quick else ways:
             with report.catching(f"{name}, {precision}"):
-                error, other, largest = compute_errors(ways[name], precision, images)
-                row = {"case": name, "candidate": precision, outputs: error}
-                report.rows.append(row | {gradients: other, "largest": largest})
-        report.judge_worst(outputs, "of the largest number", bars[0])
-        report.judge_worst(gradients, "of the largest number", bars[1])
+                *errors, largest = compute_errors(ways[name], precision, images)
+                row = {"case": name, **dict(zip(columns, errors, strict=True)), "largest": largest}
+                report.rows.append(row)
+        for column, bar in zip(columns, bars, strict=True):
+            report.judge_worst(column, "of the largest number", bar)
     return report
 
 
@@ -183,8 +180,8 @@ def compute_errors(way: Way, precision: str, images: int) -> tuple[float, float,
     """Return the largest error of outputs, that of gradients, and the parameter that has it."""
     exact = compute_expected(way.network, images, torch.float64, torch.device("cpu"))
     dtype = torch.float64 if precision == "float64" else torch.float32
-    expected, given = dict(exact), dict(StepTraining(way, images, dtype).compute_results())
-    outputs = ({key: each.pop(key) for key in ("scores", "loss")} for each in (expected, given))
-    _, error = find_largest_error(*outputs)
-    largest, gradients = find_largest_error(expected, given)
-    return error, gradients, largest.removeprefix("gradient of ")
+    given = StepTraining(way, images, dtype).compute_results()
+    outputs = {name: exact[name] for name in ("scores", "loss")}
+    gradients = {name: tensor for name, tensor in exact.items() if name not in outputs}
+    largest, error = find_largest_error(gradients, given)
+    return find_largest_error(outputs, given)[1], error, largest.removeprefix("gradient of ")

@@ -10,13 +10,14 @@ kernel offsets, N child positions, L = K I children below a parent position.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 AUTO = "auto"  # of `routing.impl`
-OF_A_CALL = ("votes", "with_trace", "given_BMLJ")  # what no layer has
+OF_A_CALL = ("votes", "with_trace")  # what no layer has
 
 
 class Routed(NamedTuple):
@@ -102,7 +103,7 @@ class RoutingLayer(nn.Module):
 
     impls: implementations by name. `reference` names what all take beside the votes; a layer has
     an attribute of each of these names, and a parameter among them is learned. `reference` alone
-    takes with_trace too, and given_BMLJ, the couplings by which it forms the parents at once.
+    takes with_trace too, and settles for couplings that votes are given.
     impl: the name of one of them, or auto. Raises ValueError for another name.
 
     Attributes:
@@ -149,7 +150,8 @@ class RoutingLayer(nn.Module):
 
     def form_parents(self, votes: Any, coupling_BMLJ: Tensor) -> Routed:
         """Form the parents of children with these couplings."""
-        return self.impls["reference"](votes, **self.get_arguments(), given_BMLJ=coupling_BMLJ)
+        given = replace(votes, given_BMLJ=coupling_BMLJ)
+        return self.impls["reference"](given, **self.get_arguments())
 
 
 def make_routing(routing: RoutingFactory, sizes: LayerSizes, votes_kind: Any) -> nn.Module:

@@ -130,10 +130,8 @@ def reference(
     gradient: str = "full",
     normaliser: str = "softmax",
     with_trace: bool = False,
-    given_BMLJ: Tensor | None = None,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations (procedure 1); with given couplings, by the last
-    weighted sum alone.
+    """Route `votes` in `num_iters` iterations (procedure 1).
 
     Returns the poses of the M J parents, act_BJ = |v_j|, where there is one position the
     coupling_BIJ of the last iteration and, on request, a trace of {"coupling": [B, M, L, J],
@@ -144,13 +142,11 @@ def reference(
     first_JL = formed.zero_BMJL[:1, :1] if prior_LJ is None else prior_LJ.T
     logit_BMJL = first_JL.expand_as(formed.zero_BMJL)
     while True:
-        if given_BMLJ is not None:
-            coupling_BMJL = given_BMLJ.mT
-        elif normaliser == "softmax":
+        if normaliser == "softmax":
             coupling_BMJL = formed.divide_children(logit_BMJL, "all", none_of_the_above)
         else:
             coupling_BMJL = NORMALISERS[normaliser](logit_BMJL, 2)
-        is_last = given_BMLJ is not None or len(trace) == num_iters - 1
+        coupling_BMJL, is_last = formed.settle(coupling_BMJL), len(trace) == num_iters - 1
         with torch.set_grad_enabled(torch.is_grad_enabled() and (is_last or gradient == "full")):
             s_BMJD = formed.sum_votes(coupling_BMJL)
             v_BMJD = squash(s_BMJD if bias_JD is None else s_BMJD + bias_JD)

@@ -82,10 +82,8 @@ def reference(
     beta_a_J: Tensor,
     procedure: EMProcedure = PAPER_PROCEDURE,
     with_trace: bool = False,
-    given_BMLJ: Tensor | None = None,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations (procedure 1); with a given assignment, by the last
-    M-step alone.
+    """Route `votes` in `num_iters` iterations (procedure 1).
 
     Returns the poses and activations of the M J parents, the last assignment where all children
     stand below all parents and, on request, a trace of {"coupling": the assignment [B, M, L, J]
@@ -98,26 +96,23 @@ def reference(
     first_1MLJ = formed.votes.divide_children(formed.zero_BMJL.mT[:1], procedure.r0)
     usual_BMJ, present_BM1 = first_1MLJ.sum(dim=2), activation_BML.sum(dim=2)[..., None]
     activate = partial(_activate_parents, procedure, beta_u_J, beta_a_J, usual_BMJ, present_BM1)
-    assigned_BMJL, iteration = first_1MLJ.mT.expand_as(formed.zero_BMJL), 0
-    if given_BMLJ is not None:
-        assigned_BMJL, iteration = given_BMLJ.mT, num_iters - 1
+    assigned_BMJL = formed.settle(first_1MLJ.mT.expand_as(formed.zero_BMJL))
     while True:
         weight_BMJL = assigned_BMJL * activation_BML[:, :, None]  # M-step
         mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
         share_BMJL = weight_BMJL / mass_BMJ[..., None]
         mean_BMJD, variance_BMJD = formed.fit_gaussians(share_BMJL, procedure.floor)
-        act_BMJ, log_act_BMJ, logit_BMJ = activate(mass_BMJ, variance_BMJD, iteration)
+        act_BMJ, log_act_BMJ, logit_BMJ = activate(mass_BMJ, variance_BMJD, len(trace))
         step = {"coupling": assigned_BMJL.mT, "pose": mean_BMJD, "activation": act_BMJ}
         if with_trace:
             squared_BMJL = formed.compute_distances(mean_BMJD, torch.ones_like(mean_BMJD))
             step |= {"squared_distance": squared_BMJL.mT, "child_activation": activation_BML}
         trace.append(step)
-        iteration += 1
-        if iteration == num_iters:
+        if len(trace) == num_iters:
             return make_routed(trace, with_trace, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ)
         scaled_BMJL = formed.compute_distances(mean_BMJD, variance_BMJD)  # E-step
         fit_BMJL = compute_log_fit(scaled_BMJL, variance_BMJD, log_act_BMJ)
-        assigned_BMJL = formed.divide_children(fit_BMJL, procedure.norm)
+        assigned_BMJL = formed.settle(formed.divide_children(fit_BMJL, procedure.norm))
 
 
 def _activate_parents(

@@ -50,27 +50,22 @@ def reference(
     beta_use_LJ: Tensor,
     beta_ignore_LJ: Tensor,
     with_trace: bool = False,
-    given_BMLJ: Tensor | None = None,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations; with a given assignment, by one D- and M-step.
-    `Routed` says what is returned and traced.
-    """
+    """Route `votes` in `num_iters` iterations. `Routed` says what is returned and traced."""
     formed, trace = form_votes(votes), list[dict[str, Tensor]]()
     betas = beta_use_LJ.T.contiguous(), beta_ignore_LJ.T.contiguous()
     use_children = partial(_use_children, formed.local_activation(), *betas)
-    coupling_BMJL = formed.divide_children(formed.zero_BMJL, "types")
-    if given_BMLJ is not None:
-        coupling_BMJL = given_BMLJ.mT
+    logit_BMJL = formed.zero_BMJL
     while True:
+        coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL, "types"))
         logit_BMJ, share_BMJL = use_children(coupling_BMJL)
         mean_BMJD, variance_BMJD = formed.fit_gaussians(share_BMJL, FLOOR)
         act_BMJ = logit_BMJ.sigmoid()
         trace.append({"coupling": coupling_BMJL.mT, "pose": mean_BMJD, "activation": act_BMJ})
-        if len(trace) == num_iters or given_BMLJ is not None:
+        if len(trace) == num_iters:
             return make_routed(trace, with_trace, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ)
         scaled_BMJL = formed.compute_distances(mean_BMJD, variance_BMJD)
-        fit_BMJL = compute_log_fit(scaled_BMJL, variance_BMJD, F.logsigmoid(logit_BMJ))
-        coupling_BMJL = formed.divide_children(fit_BMJL, "types")
+        logit_BMJL = compute_log_fit(scaled_BMJL, variance_BMJD, F.logsigmoid(logit_BMJ))
 
 
 def _use_children(

@@ -39,20 +39,15 @@ def reference(
     gain_D: Tensor,
     shift_D: Tensor,
     with_trace: bool = False,
-    given_BMLJ: Tensor | None = None,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations; with given couplings, by the last sum alone.
-    `Routed` says what is returned and traced.
-    """
+    """Route `votes` in `num_iters` iterations. `Routed` says what is returned and traced."""
     formed, trace = FormedVotes(votes), list[dict[str, Tensor]]()
     logit_BMJL = formed.zero_BMJL
     while True:
-        coupling_BMJL = formed.divide_children(logit_BMJL, "types")
-        if given_BMLJ is not None:
-            coupling_BMJL = given_BMLJ.mT
+        coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL, "types"))
         pose_BMJD = _normalise(formed.sum_votes(coupling_BMJL), gain_D, shift_D)
         trace.append({"coupling": coupling_BMJL.mT, "pose": pose_BMJD})
-        if len(trace) == num_iters or given_BMLJ is not None:  # without activations: all present
+        if len(trace) == num_iters:  # without activations: all present
             return make_routed(trace, with_trace, act_BMJ=torch.ones_like(pose_BMJD[..., 0]))
         logit_BMJL = formed.compare_votes(pose_BMJD) / math.sqrt(len(gain_D))
 

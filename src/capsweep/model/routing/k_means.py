@@ -33,21 +33,16 @@ def reference(
     votes: LocalVotes | FormedVotes,
     num_iters: int,
     with_trace: bool = False,
-    given_BMLJ: Tensor | None = None,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations; with given couplings, by the last sum alone.
-    `Routed` says what is returned and traced.
-    """
+    """Route `votes` in `num_iters` iterations. `Routed` says what is returned and traced."""
     formed, trace = form_votes(votes), list[dict[str, Tensor]]()
     sum_BMJD = formed.sum_votes(ones_like(formed.zero_BMJL))
     while True:
         logit_BMJL = formed.compare_votes(F.normalize(sum_BMJD, dim=-1))
-        coupling_BMJL = formed.divide_children(logit_BMJL)
-        if given_BMLJ is not None:
-            coupling_BMJL = given_BMLJ.mT
+        coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL))
         sum_BMJD = formed.sum_votes(coupling_BMJL)
         trace.append({"coupling": coupling_BMJL.mT, "pose": squash(sum_BMJD)})
-        if len(trace) == num_iters or given_BMLJ is not None:
+        if len(trace) == num_iters:
             return make_routed(trace, with_trace)
 
 

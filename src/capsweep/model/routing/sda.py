@@ -84,23 +84,18 @@ def reference(
     bias_JD: Tensor | None = None,
     clip: bool = True,
     with_trace: bool = False,
-    given_BMLJ: Tensor | None = None,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations; with given couplings, by the last sum alone.
-    `Routed` says what is returned and traced.
-    """
+    """Route `votes` in `num_iters` iterations. `Routed` says what is returned and traced."""
     formed, trace = form_votes(votes, MeasuredVotes), list[dict[str, Tensor]]()
     if clip:
         formed.clip_votes()
     logit_BMJL = formed.zero_BMJL
     while True:
-        coupling_BMJL = formed.divide_children(logit_BMJL)
-        if given_BMLJ is not None:
-            coupling_BMJL = given_BMLJ.mT
+        coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL))
         s_BMJD = formed.sum_votes(coupling_BMJL)
         pose_BMJD = squash(s_BMJD if bias_JD is None else s_BMJD + bias_JD)
         trace.append({"coupling": coupling_BMJL.mT, "pose": pose_BMJD})
-        if len(trace) == num_iters or given_BMLJ is not None:
+        if len(trace) == num_iters:
             return make_routed(trace, with_trace)
         logit_BMJL = _scale_distances(formed.measure_distances(pose_BMJD))
 

@@ -37,19 +37,15 @@ def reference(
     beta_LJ: Tensor,
     scale: str = "pose",
     with_trace: bool = False,
-    given_BMLJ: Tensor | None = None,
 ) -> Routed:
-    """Route `votes`, by given couplings if there are any. `Routed` says what is returned."""
+    """Route `votes`. `Routed` says what is returned."""
     formed = FormedVotes(votes)
-    if given_BMLJ is None:
-        children, numbers = formed.votes_BMJLD.shape[3:]
-        factor = math.sqrt(numbers) * (children if scale == "children" else 1)
-        logit_BMJL = formed.compare_votes(formed.votes_BMJLD.sum(dim=3)) / factor
-        coupling_BMLJ = formed.divide_children(logit_BMJL).mT + beta_LJ
-    else:
-        coupling_BMLJ = given_BMLJ
-    pose_BMJD = squash_exponentially(formed.sum_votes(coupling_BMLJ.mT))
-    return make_routed([{"coupling": coupling_BMLJ, "pose": pose_BMJD}], with_trace)
+    children, numbers = formed.votes_BMJLD.shape[3:]
+    factor = math.sqrt(numbers) * (children if scale == "children" else 1)
+    logit_BMJL = formed.compare_votes(formed.votes_BMJLD.sum(dim=3)) / factor
+    coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL) + beta_LJ.T)
+    pose_BMJD = squash_exponentially(formed.sum_votes(coupling_BMJL))
+    return make_routed([{"coupling": coupling_BMJL.mT, "pose": pose_BMJD}], with_trace)
 
 
 def squash_exponentially(s: Tensor) -> Tensor:

@@ -35,16 +35,14 @@ def reference(
     gate_LJP: Tensor,
     gate_bias_LJ: Tensor,
     with_trace: bool = False,
-    given_BMLJ: Tensor | None = None,
 ) -> Routed:
-    """Route `votes`, by given couplings if there are any. `Routed` says what is returned."""
-    coupling_BMLJ = given_BMLJ
-    if coupling_BMLJ is None:
-        gate_BMLJ = torch.einsum("bmlp,ljp->bmlj", votes.local_poses(), gate_LJP) + gate_bias_LJ
-        coupling_BMLJ = votes.divide_children(gate_BMLJ, "types")
+    """Route `votes`. `Routed` says what is returned."""
+    formed = FormedVotes(votes)
+    gate_BMLJ = torch.einsum("bmlp,ljp->bmlj", votes.local_poses(), gate_LJP) + gate_bias_LJ
+    coupling_BMLJ = formed.settle(votes.divide_children(gate_BMLJ, "types").mT).mT
     weight_BMLJ = coupling_BMLJ * votes.local_activation()[..., None]
     mass_BMJ = weight_BMLJ.sum(dim=2) + SMALLEST_MASS
-    pose_BMJD = FormedVotes(votes).sum_votes(weight_BMLJ.mT) / mass_BMJ[..., None]
+    pose_BMJD = formed.sum_votes(weight_BMLJ.mT) / mass_BMJ[..., None]
     share_BMJ = mass_BMJ / mass_BMJ.sum(dim=2, keepdim=True)
     step = {"coupling": coupling_BMLJ, "pose": pose_BMJD, "activation": share_BMJ}
     return make_routed([step], with_trace, act_BMJ=share_BMJ, logit_BMJ=share_BMJ.log())

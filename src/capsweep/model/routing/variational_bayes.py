@@ -60,29 +60,24 @@ def reference(
     kappa: float = 1.0,
     psi: float = 1.0,
     with_trace: bool = False,
-    given_BMLJ: Tensor | None = None,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations; with a given assignment, by the last update alone.
-    `Routed` says what is returned and traced.
-    """
+    """Route `votes` in `num_iters` iterations. `Routed` says what is returned and traced."""
     formed, trace = form_votes(votes), list[dict[str, Tensor]]()
     activation_BM1L = formed.local_activation()[:, :, None]
-    coupling_BMJL = formed.divide_children(formed.zero_BMJL)
-    if given_BMLJ is not None:
-        coupling_BMJL = given_BMLJ.mT
+    logit_BMJL = formed.zero_BMJL
     while True:
+        coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL))
         weight_BMJL = coupling_BMJL * activation_BM1L
         mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
         mass_BMJ1 = mass_BMJ[..., None]
         plain_BMJD, variance_BMJD = formed.fit_gaussians(weight_BMJL / mass_BMJ1, floor=0.0)
         fit = _add_priors(kappa, psi, mass_BMJ, plain_BMJD, mass_BMJ1 * variance_BMJD)
         trace.append({"coupling": coupling_BMJL.mT, "pose": fit.mean})
-        if len(trace) == num_iters or given_BMLJ is not None:
+        if len(trace) == num_iters:
             logit_BMJ = shift_J - scale_J * fit.log_pi.exp() * fit.entropy
             return make_routed(trace, with_trace, act_BMJ=logit_BMJ.sigmoid(), logit_BMJ=logit_BMJ)
         distance_BMJL = formed.compute_distances(fit.mean, fit.psi)
         logit_BMJL = fit.prior[..., None] - fit.nu[..., None] * distance_BMJL / 2
-        coupling_BMJL = formed.divide_children(logit_BMJL)
 
 
 class Posterior(NamedTuple):

@@ -83,6 +83,11 @@ class FormedVotes:
             return softmax_over_parents(logit_BMJL, none_of_the_above, dim=2)
         return self.votes.divide_children(logit_BMJL.mT, norm, none_of_the_above).mT
 
+    def settle(self, coupling_BMJL: Tensor) -> Tensor:
+        """Return the couplings that a variant found, or those that the votes are given."""
+        given_BMLJ = self.votes.given_BMLJ
+        return coupling_BMJL if given_BMLJ is None else given_BMLJ.mT
+
 
 def _make_zeros(sample_BMJL: Tensor) -> Tensor:
     """Return zeros [B, M, J, L], the parents of a child side by side in memory."""

@@ -30,21 +30,18 @@ def reference(
     num_iters: int,
     gain_J: Tensor,
     with_trace: bool = False,
-    given_BMLJ: Tensor | None = None,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations; with given couplings, by the last sum alone.
-    `Routed` says what is returned and traced.
-    """
+    """Route `votes` in `num_iters` iterations. `Routed` says what is returned and traced."""
     votes_BMLJD, trace = votes.form_local(), list[dict[str, Tensor]]()
     logit_BMLJ = votes_BMLJD.new_zeros(votes_BMLJD.shape[:-1])
     while True:
         coupling_BMLJ = votes.divide_children(gain_J * logit_BMLJ)
-        if given_BMLJ is not None:
-            coupling_BMLJ = given_BMLJ
+        if votes.given_BMLJ is not None:
+            coupling_BMLJ = votes.given_BMLJ
         pose_BMJD = squash((coupling_BMLJ[..., None] * votes_BMLJD).sum(dim=2))
         agreement_BMLJ = F.cosine_similarity(votes_BMLJD, pose_BMJD[:, :, None], dim=4)
         trace.append({"coupling": coupling_BMLJ, "pose": pose_BMJD, "agreement": agreement_BMLJ})
-        if len(trace) == num_iters or given_BMLJ is not None:
+        if len(trace) == num_iters:
             return make_routed(trace, with_trace)
         logit_BMLJ = logit_BMLJ + agreement_BMLJ
 

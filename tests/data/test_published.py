@@ -1,6 +1,7 @@
-"""MNIST's files: found where people have them, else downloaded from a server of this machine."""
+"""Published data: missing files of MNIST are downloaded, here from a server of this machine; MNIST
+and CIFAR-10 are what their publishers say, where they are there.
+"""
 
-import gzip
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,6 @@ import torch
 
 from capsweep.data.images import Reader, Splits
 from capsweep.errors import DataError
-from capsweep.storage.files import hash_bytes
 
 UNREACHABLE = "http://127.0.0.1:9/"
 # Examples of each digit, as published.
@@ -22,7 +22,6 @@ MNIST = {
 }
 
 ReaderOf = Callable[..., Reader]
-Mirrored = Callable[..., Reader]
 Serve = Callable[..., str]
 
 
@@ -54,27 +53,18 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    """The four files: 20 and 10 examples."""
-    official_files.write_idx(tmp_path / "made")
+    """Beside an empty folder, data, the four files: 20 and 10 examples."""
+    (tmp_path / "data").mkdir()
     return tmp_path / "made" / "mnist"
 
 
 @pytest.fixture
-def mirrored(reader_of: ReaderOf, tmp_path: Path) -> Mirrored:
+def mirrored(reader_of: ReaderOf, made: Path) -> ReaderOf:
     """A reader of such files, with these mirrors."""
-    declared = official_files.write_idx(tmp_path / "declared")
-    kept = [text for text in declared if "mirrors" not in text]
+    kept = [text for text in official_files.write_idx(made.parent) if "mirrors" not in text]
     return lambda *mirrors: reader_of(
         "dataset=mnist", *kept, f"dataset.reader.mirrors=[{','.join(mirrors)}]"
     )
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """An empty data folder."""
-    path = tmp_path / "data"
-    path.mkdir()
-    return path
 
 
 def list_files(folder: Path) -> list[str]:
@@ -82,39 +72,10 @@ def list_files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize("place", [".", "mnist", "MNIST/raw"])
-def test_the_files_are_found_and_read(place: str, made: Path, mirrored: Mirrored) -> None:
-    (made.parent / place).mkdir(parents=True, exist_ok=True)
-    for path in made.glob("*.gz"):
-        path.rename(made.parent / place / path.name)
-    reader = mirrored()
-    reader.check(str(made.parent))
-    splits = reader.read(str(made.parent))
-    for seed, (examples, count) in enumerate(((splits.train, 20), (splits.test, 10))):
-        pixels_NHW = torch.from_numpy(official_files.noise(seed, count, 28, 28))
-        assert torch.equal(examples.images_NCHW, pixels_NHW[:, None])
-        assert examples.labels_N.dtype == torch.int64
-        assert examples.labels_N.tolist() == [n % 10 for n in range(count)]
-
-
-def test_decompressed_files_are_verified_by_their_own_hash(made: Path, reader_of: ReaderOf) -> None:
-    declared = ["dataset=mnist", "dataset.reader.mirrors=[]"]
-    for path in made.glob("*.gz"):
-        content = gzip.decompress(path.read_bytes())
-        path.with_suffix("").write_bytes(content)
-        path.unlink()
-        declared.append(f"dataset.reader.sha256_plain.{path.stem}={hash_bytes(content)}")
-    assert len(reader_of(*declared).read(str(made.parent)).train) == 20
-    images = (made / "t10k-images-idx3-ubyte").read_bytes()
-    (made / "t10k-labels-idx1-ubyte").write_bytes(images)
-    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte: truncated or altered"):
-        reader_of(*declared).check(str(made.parent))
-
-
 def test_only_what_is_missing_is_downloaded_and_kept(
-    made: Path, folder: Path, mirrored: Mirrored, serve: Serve
+    made: Path, tmp_path: Path, mirrored: ReaderOf, serve: Serve
 ) -> None:
-    url = serve(made)
+    url, folder = serve(made), tmp_path / "data"
     mirrored(url).check(str(folder))
     assert list_files(folder) == list_files(made)
     kept, gone = sorted(folder.rglob("*.gz"))[:2]
@@ -126,9 +87,9 @@ def test_only_what_is_missing_is_downloaded_and_kept(
 
 
 def test_the_next_mirror_serves_when_one_is_down_empty_or_wrong(
-    made: Path, tmp_path: Path, folder: Path, serve: Serve, mirrored: Mirrored
+    made: Path, tmp_path: Path, serve: Serve, mirrored: ReaderOf
 ) -> None:
-    wrong, empty = tmp_path / "wrong", tmp_path / "empty"
+    wrong, empty, folder = tmp_path / "wrong", tmp_path / "empty", tmp_path / "data"
     for place in (wrong, empty):
         place.mkdir()
     for path in made.iterdir():
@@ -143,7 +104,7 @@ def test_the_next_mirror_serves_when_one_is_down_empty_or_wrong(
 
 @pytest.mark.mnist
 def test_mnist_has_its_published_counts_and_the_famous_five(
-    data_folder: Path, tmp_path: Path, reader_of: ReaderOf
+    data_folder: Path, reader_of: ReaderOf
 ) -> None:
     reader = reader_of("dataset=mnist", "dataset.reader.mirrors=[]")
     splits: Splits = reader.read(str(data_folder))
@@ -153,8 +114,26 @@ def test_mnist_has_its_published_counts_and_the_famous_five(
     assert splits.train.labels_N[:5].tolist() == [5, 0, 4, 1, 9]
     ink_rows = splits.train.images_NCHW[0, 0].any(dim=1).nonzero().flatten()
     assert (int(ink_rows[0]), int(ink_rows[-1])) == (5, 24)
-    for path in (data_folder / "mnist").glob("*.gz"):
-        (tmp_path / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
-    plain = reader.read(str(tmp_path))
-    assert torch.equal(splits.train.images_NCHW, plain.train.images_NCHW)
-    assert torch.equal(splits.test.labels_N, plain.test.labels_N)
+
+
+@pytest.fixture
+def real(data_folder: Path) -> Path:
+    """The data folder, which may well be read-only."""
+    if not (data_folder / "cifar10" / "data_batch_1.bin.xz").is_file():
+        pytest.skip(f"no CIFAR-10 in {data_folder}; set CAPSWEEP_TEST_DATA")
+    return data_folder
+
+
+@pytest.mark.slow
+def test_the_real_images_have_ten_classes_of_equal_size(real: Path, reader_of: ReaderOf) -> None:
+    reader = reader_of("dataset=cifar10_approximate")
+    splits = reader.read(str(real))
+    for examples, count in ((splits.train, 5000), (splits.test, 1000)):
+        assert examples.labels_N.bincount().tolist() == [count] * 10
+        assert examples.images_NCHW.shape == (10 * count, 3, 32, 32)
+    means = splits.train.images_NCHW.double().mean(dim=(0, 2, 3))
+    assert means.tolist() == pytest.approx([125.3, 123.0, 113.9], abs=0.1)  # as published
+    assert splits.train.labels_N[:5].tolist() == [6, 9, 9, 4, 1]  # frog, truck, truck, deer, car
+    again = reader.read(str(real))
+    assert torch.equal(splits.train.images_NCHW, again.train.images_NCHW)
+    assert torch.equal(splits.test.labels_N, again.test.labels_N)

@@ -17,7 +17,7 @@ from capsweep.model.capsnet import Decoder
 from capsweep.model.convolution import describe_methods, set_method
 from capsweep.model.matrix_capsnet import MatrixCapsNet
 from capsweep.model.routing.sda import SDARouting
-from capsweep.model.votes import ConvolutionalVotes, Votes
+from capsweep.model.votes import ConvolutionalVotes
 from capsweep.training import build
 from capsweep.training.size import measure_layers, network_size
 
@@ -137,20 +137,13 @@ def test_sizes_that_do_not_fit_are_refused_by_key(line: str, message: str) -> No
         network_size(compose_line(line))
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "refused", "allowed"),
-    [
-        (Votes, "vector", "model=matrix_capsnet_tiny", "model=capsnet_tiny"),
-        (ConvolutionalVotes, "matrix", "model=capsnet_tiny", "model=matrix_capsnet_tiny"),
-    ],
-)
-def test_a_routing_of_one_kind_of_votes_is_refused_in_a_network_of_the_other(
-    kind: type, name: str, refused: str, allowed: str, monkeypatch: pytest.MonkeyPatch
+def test_a_routing_of_matrices_alone_is_refused_in_a_network_of_vectors(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(SDARouting, "votes_kind", kind)
-    measure_layers(compose_line(f"{allowed} routing=sda"))
-    with pytest.raises(ConfigError, match=f"^routing=sda is for {name} capsules alone; add model"):
-        measure_layers(compose_line(f"{refused} routing=sda"))
+    monkeypatch.setattr(SDARouting, "votes_kind", ConvolutionalVotes)
+    measure_layers(compose_line("model=matrix_capsnet_tiny routing=sda"))
+    with pytest.raises(ConfigError, match=r"^routing=sda is for matrix capsules alone; add model"):
+        measure_layers(compose_line("model=capsnet_tiny routing=sda"))
 
 
 @pytest.mark.parametrize(

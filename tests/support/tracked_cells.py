@@ -42,13 +42,9 @@ def write(storage: Path, number: int, epochs: int = 3, points: bool = False, **c
 
 def write_rows(place: Path, epochs: int, points: bool = False) -> None:
     """metrics.jsonl with so many epochs of ten steps; with points, steps.jsonl of two an epoch."""
-    rows = [
-        {"epoch": e, "step": 10 * e + 10, "train/loss": 1 / (e + 1), "val/error": 0.5 / (e + 1)}
-        for e in range(epochs)
-    ]
-    inside = [
-        {"step": s, "epoch": s / 10, "train/loss_step": 1 / s} for s in range(5, 10 * epochs + 1, 5)
-    ]
+    rows = [{"epoch": e, "step": 10 * e + 10, "train/loss": 1 / (e + 1)} for e in range(epochs)]
+    steps = range(5, 10 * epochs + 1, 5)
+    inside = [{"step": s, "epoch": s / 10, "train/loss_step": 1 / s} for s in steps]
     for name, lines in (("metrics.jsonl", rows), ("steps.jsonl", inside if points else [])):
         write_text(place / name, "".join(json.dumps(row) + "\n" for row in lines))
 
@@ -66,9 +62,7 @@ def write_predictions(place: Path, mistakes: int) -> None:
     """predictions.npz of 10 examples of 2 classes, of which a table is made."""
     labels = np.arange(10) % 2
     taken_for = np.where(np.arange(10) < mistakes, 1 - labels, labels)
-    np.savez(
-        place / "predictions.npz", scores=np.eye(2, dtype=np.float32)[taken_for], labels=labels
-    )
+    np.savez(place / "predictions.npz", scores=np.eye(2)[taken_for], labels=labels)
 
 
 def fail_cell(place: Path, cause: str) -> None:

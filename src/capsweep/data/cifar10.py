@@ -7,6 +7,7 @@ import io
 import lzma
 import tarfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -67,20 +68,12 @@ class Cifar10Reader(OfficialReader):
     def read_file(self, path: Path) -> bytes:
         """Return the bytes of a file, those of an `.xz` decompressed."""
         data = read_content(path)
-        return _decompress_batch(data) if path.suffix == ".xz" else data
-
-
-def _decompress_batch(data: bytes) -> bytes:
-    """Return at most a byte more than a batch has: what is not verified yet may become anything.
-
-    Damaged bytes stay as they are, and are refused by their hash.
-    """
-    decompressor = lzma.LZMADecompressor()
-    try:
-        content = decompressor.decompress(data, BATCH + 1)
-    except lzma.LZMAError:
-        return data
-    return content if decompressor.eof else data
+        if path.suffix != ".xz":
+            return data
+        with suppress(lzma.LZMAError, EOFError), lzma.open(io.BytesIO(data)) as file:
+            # At most a byte more than a batch: what is not verified yet may become anything.
+            return file.read(BATCH + 1)
+        return data  # damaged bytes as they are, which are refused by their hash
 
 
 def _parse_archive(path: Path, data: bytes) -> dict[str, LabelledImages]:

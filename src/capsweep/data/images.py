@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsweep.data.batches import EvaluatedSplit, Presenter
+from capsweep.data.batches import Presenter
 from capsweep.errors import ConfigError, DataError
 
 EVALUATION_BATCH = 500
@@ -201,24 +201,15 @@ def prepare_splits(
     sizes = {"train": len(parts["train"]) + validation, "test": len(parts["test"])}
     if splits.validation is not None:
         sizes["validation"] = len(splits.validation)
-    _check_splits(parts["test"], sizes, declared, image_shape)
-    return PreparedSplits(parts, splits.digests)
-
-
-def _check_splits(
-    test: EvaluatedSplit,
-    sizes: Mapping[str, int],
-    declared: Mapping[str, int] | None,
-    image_shape: Sequence[int] | None,
-) -> None:
     if declared is not None and dict(declared) != sizes:
         raise DataError(
-            f"dataset.examples: {dict(declared)} declared, {dict(sizes)} read; correct the data "
+            f"dataset.examples: {dict(declared)} declared, {sizes} read; correct the data "
             "set's file in conf/dataset"
         )
-    shape = list(test.evaluation_batch(slice(0, 1)).images_BCHW.shape[1:])
+    shape = list(parts["test"].evaluation_batch(slice(0, 1)).images_BCHW.shape[1:])
     if image_shape is not None and list(image_shape) != shape:
         raise ConfigError(
             f"dataset.image_shape is {list(image_shape)}, and dataset.batches makes images of "
             f"{shape}; set both alike"
         )
+    return PreparedSplits(parts, splits.digests)

@@ -13,7 +13,7 @@ import torch
 from hydra.utils import instantiate
 from routing_oracles import Image, RoutedImage, Shape
 from routing_variants import iterations, normal
-from torch import Tensor, nn
+from torch import Tensor
 
 from capsweep.config import compose
 from capsweep.model.routing import LayerSizes
@@ -109,21 +109,18 @@ def factory(*overrides: str, impl: str = "reference") -> partial[EMRouting]:
     return instantiate(section | {"impl": impl}, _convert_="all")
 
 
-def parameters(module: nn.Module) -> dict[str, list[float]]:
-    """By name."""
-    return {name: parameter.tolist() for name, parameter in module.named_parameters()}
-
-
-def test_a_layer_owns_a_pair_of_betas_for_each_parent_type_and_that_of_classes_others() -> None:
-    module = factory()(sizes=LayerSizes(72, 2, 16, 16))
-    # In units of 2500: -1250, and -2500.
-    expected = {"beta_u_J": pytest.approx([0.709, 0.709]), "beta_a_J": [-0.5, -0.5]}
-    assert parameters(module) == expected
-    assert module.procedure.inverse_temperature == 0.02
-    module = factory()(sizes=LayerSizes(256, 2, 16, 16, of_classes=True))
-    expected = {"beta_u_J": pytest.approx([2.838, 2.838]), "beta_a_J": [-1.0, -1.0]}
-    assert parameters(module) == expected
-    assert module.procedure.inverse_temperature == pytest.approx(0.005)
+@pytest.mark.parametrize(
+    ("of_classes", "beta_u", "beta_a", "temperature"),
+    [(False, 0.709, -0.5, 0.02), (True, 2.838, -1.0, 0.005)],
+)
+def test_a_layer_owns_a_pair_of_betas_for_each_parent_type_and_that_of_classes_others(
+    of_classes: bool, beta_u: float, beta_a: float, temperature: float
+) -> None:
+    module = factory()(sizes=LayerSizes(72, 2, 16, 16, of_classes))
+    owned = {name: parameter.tolist() for name, parameter in module.named_parameters()}
+    # beta_a in units of 2500: -1250, and -2500.
+    assert owned == {"beta_u_J": pytest.approx([beta_u] * 2), "beta_a_J": [beta_a] * 2}
+    assert module.procedure.inverse_temperature == pytest.approx(temperature)
 
 
 @every_impl

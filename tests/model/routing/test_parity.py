@@ -18,25 +18,13 @@ from laws import at_most_examples
 from routing_layers import LAYERS, Layer, convolutional_layer, dense_layer
 
 from capsweep.model import votes as votes_file
-from capsweep.model.routing import (
-    dynamic,
-    dynamic_fast,
-    em,
-    heinsen,
-    k_means,
-    sda,
-    variational_bayes,
-)
+from capsweep.model.routing import dynamic, dynamic_fast, em
 from capsweep.model.routing.dynamic import NORMALISERS
 from capsweep.model.routing.em import EMProcedure
 
 VARIANTS = {
-    "dynamic": dynamic.IMPLS,
-    "em": em.IMPLS,
-    "heinsen": heinsen.IMPLS,
-    "k_means": k_means.IMPLS,
-    "sda": sda.IMPLS,
-    "variational_bayes": variational_bayes.IMPLS,
+    name: importlib.import_module(f"capsweep.model.routing.{name}").IMPLS
+    for name in ("dynamic", "em", "heinsen", "k_means", "sda", "variational_bayes")
 }
 
 

@@ -124,8 +124,10 @@ def select_viewpoints(dataset: str, seed: int, count: int, are_familiar: bool) -
     return images[familiar_N == are_familiar], classes[familiar_N == are_familiar]
 
 
-def make_reader(reader_of: ReaderOf, dataset: str, declared: list[str]) -> Reader:
-    return reader_of(f"dataset={dataset}", "dataset.validation=0", *declared)
+@pytest.fixture
+def reader(dataset: str, write: Write, tmp_path: Path, reader_of: ReaderOf) -> Reader:
+    """Of the files that were written there."""
+    return reader_of(f"dataset={dataset}", "dataset.validation=0", *write(tmp_path / "data"))
 
 
 @EACH_FORM
@@ -133,13 +135,12 @@ def test_every_form_is_read_as_it_was_written_from_folders_and_an_object_store(
     dataset: str,
     write: Write,
     place: str,
+    reader: Reader,
     store: S3Server,
     tmp_path: Path,
-    reader_of: ReaderOf,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    usual, other, url = tmp_path / "usual", tmp_path / "other", store.url("bucket/data")
-    reader = make_reader(reader_of, dataset, write(usual))
+    usual, other, url = tmp_path / "data", tmp_path / "other", store.url("bucket/data")
     store.upload(usual, "bucket/data")
     shutil.copytree(usual, other)
     shutil.copytree(usual / find_family(dataset), other / place, dirs_exist_ok=True)
@@ -174,21 +175,14 @@ def test_smallnorb_and_its_viewpoints_are_decoded_once(tmp_path: Path, reader_of
 @EACH_FILE
 @pytest.mark.parametrize("fault", ["truncated", "altered", "empty"])
 def test_a_spoilt_file_is_refused_by_name(
-    fault: str,
-    dataset: str,
-    write: Write,
-    file: str,
-    tmp_path: Path,
-    reader_of: ReaderOf,
-    refuses: Refuses,
+    fault: str, file: str, reader: Reader, tmp_path: Path, refuses: Refuses
 ) -> None:
-    reader = make_reader(reader_of, dataset, write(tmp_path))
-    path = tmp_path / file
+    path = tmp_path / "data" / file
     content = path.read_bytes()
     spoilt = {"truncated": content[:-9], "altered": content[:-1] + b"\xaa", "empty": b""}
     path.write_bytes(spoilt[fault])
     name = path.parent if path.parent.name == "test_batches" else path
-    refuses(reader, tmp_path, rf"{name}: truncated or altered \(.*; .* again")
+    refuses(reader, tmp_path / "data", rf"{name}: truncated or altered \(.*; .* again")
 
 
 @EACH_FILE
@@ -209,10 +203,9 @@ def test_a_declared_file_that_cannot_be_decoded_is_refused_by_name(
 
 @EACH_FILE
 def test_a_missing_file_is_named_with_who_offers_it(
-    dataset: str, write: Write, file: str, tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
+    dataset: str, file: str, reader: Reader, tmp_path: Path, refuses: Refuses
 ) -> None:
-    reader = make_reader(reader_of, dataset, write(tmp_path))
-    (tmp_path / file).unlink()
+    (tmp_path / "data" / file).unlink()
     name = Path(file).name.removesuffix(".xz")
     messages = {
         "mnist": rf"{name}(\.gz)? is absent and cannot be downloaded .*; put .*ubyte\.gz there",
@@ -221,7 +214,7 @@ def test_a_missing_file_is_named_with_who_offers_it(
         "test.mat": r"test\.mat or test_batches/1\.mat .* not found .*https://www\.cs\.toronto",
     }
     usual = rf"{name}.* not found .*download from https?://.* and put it there, or set DATA_DIR"
-    refuses(reader, tmp_path, messages.get(dataset, messages.get(name, usual)))
+    refuses(reader, tmp_path / "data", messages.get(dataset, messages.get(name, usual)))
 
 
 @EACH_FORM
@@ -233,8 +226,7 @@ def test_files_of_unknown_hash_are_never_read_and_named_with_their_hash(
     unknown = [re.sub(rf"({group}.*)=.*", r"\1=unknown", text) for text in declared]
     any_hash = "|".join(re.escape(text) for text in declared if group in text)
     message = f"not known to us, so nothing is read.* set .*({any_hash})"
-    reader = make_reader(reader_of, dataset, unknown)
-    refuses(reader, tmp_path, message)
+    refuses(reader_of(f"dataset={dataset}", "dataset.validation=0", *unknown), tmp_path, message)
 
 
 def test_a_hash_of_decompressed_files_does_not_replace_an_unknown_fingerprint(
@@ -254,22 +246,3 @@ def test_a_missing_folder_is_named(
     nowhere = tmp_path / "nowhere"
     message = rf"places\.data: {nowhere} does not exist; set DATA_DIR"
     refuses(reader_of(f"dataset={dataset}"), nowhere, message)
-
-
-def test_the_pickled_version_is_said_to_be_another(
-    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
-) -> None:
-    (tmp_path / "cifar-10-python.tar.gz").touch()
-    message = (
-        r"data_batch_1\.bin.* not found .*cifar-10-binary\.tar\.gz, the pickled version is never"
-    )
-    refuses(reader_of("dataset=cifar10"), tmp_path, message)
-
-
-def test_the_approximate_copy_has_no_publisher_and_the_official_files_are_not_it(
-    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
-) -> None:
-    reader = reader_of("dataset=cifar10_approximate")
-    refuses(reader, tmp_path, r"test_batch\.bin not found .*nobody offers this copy.*=cifar10\)")
-    write_cifar10(tmp_path, form="plain")
-    refuses(reader, tmp_path, r"data_batch_1\.bin: truncated or altered .*dataset=cifar10\)$")

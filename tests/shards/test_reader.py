@@ -31,11 +31,6 @@ NAME = "train-00000.h5"
 COUNT = 2874
 
 
-def make_examples(start: int, stop: int) -> dict[str, np.ndarray]:
-    """The same examples without files."""
-    return dict(shard_folders.job().build_maker("train")(start, stop))
-
-
 @at_most_examples(30)
 @given(st.integers(0, COUNT), st.integers(0, COUNT))
 def test_a_range_is_the_same_over_any_bounds_of_shards(
@@ -43,7 +38,7 @@ def test_a_range_is_the_same_over_any_bounds_of_shards(
 ) -> None:
     start, stop = sorted((one, other))
     read = read_range(StoredRanges(*pixels, "train"), start, stop)
-    made = make_examples(start, stop)
+    made = shard_folders.job().build_maker("train")(start, stop)
     assert list(read) == ["images", "labels"]
     for name, array in read.items():
         np.testing.assert_array_equal(array, made[name])

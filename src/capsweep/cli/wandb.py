@@ -26,7 +26,6 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
     # They import Hydra, which `sync` does not need.
     from capsweep.sweep import choices, expand, more_seeds
 
-    upload.check_installed()
     sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
     points = expand.set_accuracies(sweep, expand.expand_sweep(sweep))
     config = points[0].cell.config

@@ -8,7 +8,6 @@ take the first dot for a nesting and ask for `routing.value.num_iters`, which no
 """
 
 import fcntl
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -174,13 +173,6 @@ class SweepView:
     metric: str = "test/error"
 
 
-def check_installed() -> None:
-    """Raises UserError where wandb-workspaces is not installed."""
-    if importlib.util.find_spec("wandb_workspaces") is None:
-        cure = "pip install 'capsweep[wandb]', or wandb-workspaces itself"
-        raise UserError(f"the dashboard needs wandb-workspaces, which is not installed; {cure}")
-
-
 def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
     """The workspace, as an object that is not sent."""
     import wandb_workspaces.workspaces as ws
@@ -236,7 +228,8 @@ def send_workspace(
     try:
         return child.ask("save", seconds, view=asdict(view), **place)["url"]
     except (TrackingError, OSError) as error:
-        raise UserError(f"W&B: the workspace is not saved: {error}; run it again later") from error
+        cure = "with capsweep[wandb] installed, run it again later"
+        raise UserError(f"W&B: the workspace is not saved: {error}; {cure}") from error
     finally:
         child.kill()
 

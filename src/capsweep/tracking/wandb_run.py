@@ -43,17 +43,14 @@ class RunWriter:
 
     def __init__(self) -> None:
         self.run: Any = None
-        self.epoch: int | None = None
 
     def handle_request(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
         """Carry out a request; only `finish` has an answer."""
         match request:
             case {"do": "open", **values}:
                 use_storage(values["storage"])
-                self.run, self.epoch = open_run(**values), None
+                self.run = open_run(**values)
             case {"do": "log", "row": row}:
-                if POINT_LOSS not in row:
-                    self.epoch = row["epoch"]
                 log_row(self.run, row)
             case {"do": "finish"}:
                 return self._finish_run(request)
@@ -71,7 +68,7 @@ class RunWriter:
                 return path.read_bytes() if path.exists() else None
 
             pictures = [file.name for file in sorted(Path(folder, EVALUATIONS).glob("*.png"))]
-            log_files(run, read_file, pictures, self.epoch)
+            log_files(run, read_file, pictures)
         url = run.url
         run.finish(exit_code=request["exit_code"])
         server = modes.without_login(run.settings.base_url)
@@ -144,13 +141,12 @@ def log_row(run: wandb.Run, row: Mapping[str, Any]) -> None:
 
 
 def log_files(
-    run: wandb.Run, read: Callable[[str], bytes | None], pictures: Iterable[str], epoch: int | None
+    run: wandb.Run, read: Callable[[str], bytes | None], pictures: Iterable[str]
 ) -> dict[str, str]:
     """Log the cell's confusion matrix and pictures that the run does not have as they are now; the
     digests of all, by W&B's keys.
 
-    read: gives a file of the cell. pictures: names below evals/. epoch: the last one, after which
-    they stand.
+    read: gives a file of the cell. pictures: names below evals/.
     """
     run_digests, digests = read_digests(run.summary), {}
     logged: dict[str, Any] = {}
@@ -172,7 +168,8 @@ def log_files(
         if run_digests.get(key) != digests[key]:
             logged[key] = wandb.Image(Image.open(io.BytesIO(png)))
     if logged:
-        logged |= {} if epoch is None else {"epoch": epoch}
+        # They stand after the last epoch; in a cell without one, nowhere.
+        logged |= {} if (epoch := run.summary.get("epoch")) is None else {"epoch": epoch}
         # A resumed run drops a row at a step that it has, without a word.
         step = max(run.starting_step, run.step)
         run.log(logged, step=step, commit=True)
@@ -223,15 +220,13 @@ def upload_cell(content: RunContent, ledger: Ledger, seconds: float) -> None:
     folder = tempfile.gettempdir()  # of this process alone
     use_storage(folder)
     run = open_run(content.run, folder, "online", seconds, of_process=None)
-    epochs = [row for row in content.rows if POINT_LOSS not in row]
     for row in content.rows:
         log_row(run, row)
-    epoch = epochs[-1]["epoch"] if epochs else None
     read = partial(ledger.read, content.signature)
-    digests = log_files(run, read, content.pictures, epoch) | {WHOLE: content.digest}
+    digests = log_files(run, read, content.pictures) | {WHOLE: content.digest}
     run.summary.update({**content.summary, DIGESTS: digests})
     run.finish(exit_code=0 if content.status in ("finished", "stopped") else 1)
-    last = epochs[-1]["step"] if epochs else -1
+    last = max((row["step"] for row in content.rows if POINT_LOSS not in row), default=-1)
     _read_back(f"{run.entity}/{run.project}/{run.id}", digests, last, seconds)
 
 

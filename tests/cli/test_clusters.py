@@ -20,21 +20,21 @@ JOB = SweepJob(f"{NAME}-1", NAME, "ablation", 1, "RUNNING", COMMAND, "", 0.0, No
 
 
 class Head:
-    """A job server, and a client that gets its answers."""
+    """A job server with one job, and a client that gets its answers."""
 
     address = "http://127.0.0.1:8265"
 
-    def __init__(self, **answers: Any) -> None:
-        self.answers = answers
+    def __init__(self, job: SweepJob = JOB, log: str = "plan\n") -> None:
+        self.job, self.log = job, log
 
     def list_sweeps(self) -> list[SweepJob]:
-        return [JOB]
+        return [self.job]
 
     def read_job(self, job_id: str) -> SweepJob:
-        return replace(JOB, state="FAILED", status=self.answers["status"])
+        return self.job
 
     def read_log(self, job_id: str) -> str:
-        return "plan\n"
+        return self.log
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,7 @@ def test_status_has_the_last_line_of_a_job_or_why_it_did_not_begin(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    job, head = replace(JOB, state=state, status=status, message="no node"), Head()
-    monkeypatch.setattr(head, "list_sweeps", lambda: [job])
-    monkeypatch.setattr(head, "read_log", lambda job_id: log)
+    head = Head(replace(JOB, state=state, status=status, message="no node"), log)
     monkeypatch.setattr(commands, "open_jobs", lambda cluster: head)
     assert cli.main(["status", f"RAY_ADDRESS={Head.address}"]) == 0
     first, second = capsys.readouterr().out.splitlines()
@@ -70,7 +68,7 @@ def test_status_has_the_last_line_of_a_job_or_why_it_did_not_begin(
 def test_a_driver_that_was_killed_is_reported(
     status: int, text: str, shell: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server: Any = Head(status=status)
+    server: Any = Head(replace(JOB, state="FAILED", status=status))
     assert commands.watch_job(server, JOB) == shell
     printed = capsys.readouterr().out
     assert text in printed

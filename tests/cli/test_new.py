@@ -3,10 +3,10 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
 
@@ -61,14 +61,7 @@ class Checkout:
         """What a command prints whose modules are those of the copy."""
         paths = os.pathsep.join(str(self.folder / name) for name in ("src", "."))
         environment = {**os.environ, "PYTHONPATH": paths, "STORAGE": str(self.folder / "outputs")}
-        ended = subprocess.run(
-            [sys.executable, *command],
-            cwd=self.folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        ended = commands.run(command, environment, self.folder)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 
@@ -83,14 +76,14 @@ def test_it_names_what_it_wrote_and_three_commands(
     kind: str, checkout: Checkout, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert checkout.write_new(kind) == 0
-    wrote, _, commands = capsys.readouterr().out.partition(f"next, in {checkout.folder}:\n")
+    wrote, _, named = capsys.readouterr().out.partition(f"next, in {checkout.folder}:\n")
     names = re.findall(r"^wrote (.+)$", wrote, re.MULTILINE)
     assert names[0] == f"conf/{kind}/{NAME}.yaml"
     assert len(names) == (1 if kind == "dataset" else 3)
     assert ("examples: train: 40, test: 10; classes: 3\n" in wrote) == (kind == "dataset")
     texts = [(checkout.folder / name).read_text() for name in names]
     assert not any("mine" in text or "Mine" in text for text in texts)
-    first, train, last = commands.splitlines()
+    first, train, last = named.splitlines()
     assert NAME in first
     assert NAME in last
     assert f'make train ARGS="{kind}={NAME} debug=fast' in train

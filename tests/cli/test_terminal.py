@@ -16,6 +16,7 @@ import pytest
 
 from capsweep import cli
 from capsweep.cli import program
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import folder_of
 from capsweep.report import grid
 from capsweep.runtime import terminal
@@ -55,7 +56,7 @@ def _read(terminal: int) -> bytes:
 def begun(storage: Path) -> Path:
     """A storage in which one cell of the ablation is finished."""
     first = expand.expand_sweep(spec.load("ablation"))[0].cell.signature
-    result = {"metrics": {"test/error": 0.01}}
+    result = stored_files.with_digests({"metrics": {"test/error": 0.01}}, {})
     write_json(storage / "ledger" / folder_of(first) / "result.json", result)
     return storage
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stored_arrays import declare_shape
 
 from capsweep.data.arrays import NpzReader
 from capsweep.errors import DataError
@@ -44,6 +43,21 @@ def shape_images(*shape: int) -> dict[str, np.ndarray]:
     """Arrays of images of this shape, of the splits that `save` writes."""
     images = DRAW.integers(0, 256, (6, *shape), dtype=np.uint8)
     return {"train_images": images, "test_images": images[:2]}
+
+
+def declare_shape(path: Path, name: str, shape: tuple[int, ...]) -> None:
+    """Write an .npz again, in which the header of one array declares another shape."""
+    with zipfile.ZipFile(path) as archive:
+        contents = {member: archive.read(member) for member in archive.namelist()}
+    stored, header = io.BytesIO(contents[f"{name}.npy"]), io.BytesIO()
+    np.lib.format.read_magic(stored)
+    _, order, dtype = np.lib.format.read_array_header_1_0(stored)
+    described = {"descr": dtype.str, "fortran_order": order, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, described)
+    contents[f"{name}.npy"] = header.getvalue() + stored.read()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member, content in contents.items():
+            archive.writestr(member, content)
 
 
 @pytest.mark.parametrize(

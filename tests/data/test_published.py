@@ -22,6 +22,7 @@ MNIST = {
 }
 
 ReaderOf = Callable[..., Reader]
+Refuses = Callable[[Reader, Path, str], None]
 Serve = Callable[..., str]
 
 
@@ -114,6 +115,25 @@ def test_mnist_has_its_published_counts_and_the_famous_five(
     assert splits.train.labels_N[:5].tolist() == [5, 0, 4, 1, 9]
     ink_rows = splits.train.images_NCHW[0, 0].any(dim=1).nonzero().flatten()
     assert (int(ink_rows[0]), int(ink_rows[-1])) == (5, 24)
+
+
+def test_the_pickled_version_is_said_to_be_another(
+    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
+) -> None:
+    (tmp_path / "cifar-10-python.tar.gz").touch()
+    message = (
+        r"data_batch_1\.bin.* not found .*cifar-10-binary\.tar\.gz, the pickled version is never"
+    )
+    refuses(reader_of("dataset=cifar10"), tmp_path, message)
+
+
+def test_the_approximate_copy_has_no_publisher_and_the_official_files_are_not_it(
+    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
+) -> None:
+    reader = reader_of("dataset=cifar10_approximate")
+    refuses(reader, tmp_path, r"test_batch\.bin not found .*nobody offers this copy.*=cifar10\)")
+    official_files.write_cifar10(tmp_path, form="plain")
+    refuses(reader, tmp_path, r"data_batch_1\.bin: truncated or altered .*dataset=cifar10\)$")
 
 
 @pytest.fixture

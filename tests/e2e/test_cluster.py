@@ -18,21 +18,12 @@ from capsweep.config import package_files
 PATH = f"{package_files.PACKAGE.parent}:{Path(ray_nodes.__file__).parent}"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-SMALL = """\
-question: Do cells run on nodes?
-base: [model=cnn_small, "model.hidden=8", epochs=2, limit_batches=2, batch_size=16,
-       trainer.accelerator=cpu, logger=csv]
-seeds: [0, 1]
-baseline: cnn
-arms: {cnn: {}}
-table: {rows: [arm], columns: [dataset], metric: test/error}
-"""
+TWO_CELLS = ["ARMS=cnn", "logger=csv"]  # of the small sweep
 
 # `capsweep` that ends all processes of a node when every cell has a checkpoint of its first epoch.
 LOSES_A_NODE = """
 import json, sys, time
 import processes
-import ray_nodes
 from capsweep import cli
 from capsweep.sweep import drive
 
@@ -43,7 +34,7 @@ class Loser(drive.SweepProgress):
         super().on_epoch(signature, row)
         rows.append((signature, row["epoch"]))
         if len({name for name, epoch in rows if epoch > 0}) == 2 and not lost:
-            lost.extend(ray_nodes.find_marked(sys.argv[1]))
+            lost.extend(processes.with_variable(sys.argv[1]))
             for pid in [pid for pid in lost if "raylet/raylet" in processes.command(pid)]:
                 processes.kill(pid)
             time.sleep(3)  # in which the rest of the node tells of it
@@ -85,15 +76,20 @@ Sweep = Callable[..., str]
 
 
 @pytest.fixture
-def sweep(tmp_path: Path, cluster: Node, clean_environment: dict[str, str], shared: Path) -> Sweep:
-    """What the small sweep prints on the cluster, typed in another folder; words are added."""
-    file = tmp_path / "nodes.yaml"
-    file.write_text(SMALL)
+def sweep(
+    small_sweep: Path,
+    tmp_path: Path,
+    cluster: Node,
+    clean_environment: dict[str, str],
+    shared: Path,
+) -> Sweep:
+    """What two cells print on the cluster, typed in another folder; words are added."""
 
-    def run_sweep(*words: str, status: int = 0, token: str | Path | None = None) -> str:
-        chosen = ["sweep", str(file), f"RAY_ADDRESS={cluster.address}", f"STORAGE={shared}"]
+    def run_sweep(*more: str, status: int = 0, token: str | Path | None = None) -> str:
+        words = [f"RAY_ADDRESS={cluster.address}", f"STORAGE={shared}", *TWO_CELLS, *more]
         environment = {**clean_environment, **cluster.make_environment(token), "PYTHONPATH": PATH}
-        process = commands.start(*chosen, *words, env=environment, folder=tmp_path)
+        command = "sweep", str(small_sweep), *words
+        process = commands.start(*command, env=environment, folder=tmp_path)
         return commands.read_to_end(process, status)
 
     return run_sweep
@@ -139,18 +135,16 @@ def test_cells_leave_nodes_that_cannot_run_them(
 
 
 def test_cells_of_a_lost_node_go_on_elsewhere_from_their_checkpoint(
-    tmp_path: Path, clean_environment: dict[str, str]
+    small_sweep: Path, tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
-    file = tmp_path / "lost.yaml"
-    file.write_text(SMALL.replace("limit_batches=2", "limit_batches=40"))
     with (
         ray_nodes.running_head(tmp_path, cpus=1) as first,
         ray_nodes.running_node(first, cpus=1) as second,
     ):
-        words = ["sweep", str(file), f"RAY_ADDRESS={first.address}", f"STORAGE={tmp_path}"]
-        words += ["epochs=8", "trainer.checkpoint_interval=0"]
+        words = ["sweep", str(small_sweep), f"RAY_ADDRESS={first.address}", f"STORAGE={tmp_path}"]
+        words += [*TWO_CELLS, "epochs=8", "limit_batches=40", "trainer.checkpoint_interval=0"]
         environment = {**clean_environment, **first.make_environment(), "PYTHONPATH": PATH}
-        program = ["-c", LOSES_A_NODE, second.mark]
+        program = ["-c", LOSES_A_NODE, f"{ray_nodes.MARK}={second.mark}"]
         output = commands.read_to_end(commands.start(*words, env=environment, program=program))
         assert second.process.wait(60)
     (line,) = [line for line in output.splitlines() if "goes on from its last checkpoint" in line]

@@ -48,29 +48,22 @@ class Machine:
     def run(self, *words: str) -> str:
         return commands.read_to_end(self.start(*words))
 
+    def write_sweep(self, name: str, text: str, epochs: int = 1) -> str:
+        """Write a sweep file: what it asks for, and how long a cell takes."""
+        path = self.folder / f"{name}.yaml"
+        path.write_text(SMALL.format(name=name, epochs=epochs) + text)
+        return str(path)
+
     def read_table(self, name: str) -> str:
         return (self.folder / "outputs" / "reports" / name / "table.md").read_text()
 
 
 Machines = Callable[[str], Machine]
-WriteSweep = Callable[..., str]
 
 
 @pytest.fixture
 def machine(tmp_path: Path, store: S3Server, clean_environment: dict[str, str]) -> Machines:
     return lambda name: Machine(tmp_path / name, store, clean_environment)
-
-
-@pytest.fixture
-def write_sweep(tmp_path: Path) -> WriteSweep:
-    """Writes a sweep file: what it asks for, and how long a cell takes."""
-
-    def write(name: str, text: str, epochs: int = 1) -> str:
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(SMALL.format(name=name, epochs=epochs) + text)
-        return str(path)
-
-    return write
 
 
 def list_cells(store: S3Server, name: str) -> set[str]:
@@ -97,9 +90,10 @@ def test_a_cell_is_trained_from_the_store_into_the_store(
 
 
 def test_added_seeds_are_in_a_table_that_is_made_elsewhere(
-    machine: Machines, write_sweep: WriteSweep, store: S3Server
+    machine: Machines, store: S3Server
 ) -> None:
-    head, laptop, file = machine("head"), machine("laptop"), write_sweep("more", ROWS)
+    head, laptop = machine("head"), machine("laptop")
+    file = head.write_sweep("more", ROWS)
     words = ["sweep", file, "EXECUTOR=local", "MORE_SEEDS=5"]
     assert "undecided" in head.run(*words)
     assert "(Bonferroni)" in head.read_table("more")
@@ -113,10 +107,10 @@ def test_added_seeds_are_in_a_table_that_is_made_elsewhere(
 
 
 def test_a_search_goes_on_when_its_driver_and_its_disk_are_gone(
-    machine: Machines, write_sweep: WriteSweep, store: S3Server
+    machine: Machines, store: S3Server
 ) -> None:
     head, other, laptop = machine("head"), machine("other"), machine("laptop")
-    words = ["sweep", write_sweep("find", SEARCH, epochs=4), "EXECUTOR=local"]
+    words = ["sweep", head.write_sweep("find", SEARCH, epochs=4), "EXECUTOR=local"]
 
     def is_between_trials() -> bool:
         """Whether a trial is complete and the next one runs."""

@@ -5,12 +5,9 @@ loses a vital process, and where it cannot be had, a line says so.
 import os
 import secrets
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import commands
@@ -52,12 +49,8 @@ def test_a_folder_that_ray_cannot_use(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / folder))
-    with (
-        pytest.raises(
-            ConfigError, match=r"^Ray does not start \(.*; .*set RAY_TMPDIR to a short path"
-        ),
-        ray_start.connected(None, cpus=1),
-    ):
+    message = r"^Ray does not start \(.*; .*set RAY_TMPDIR to a short path"
+    with pytest.raises(ConfigError, match=message), ray_start.connected(None, cpus=1):
         pass
 
 
@@ -84,29 +77,18 @@ def test_a_ray_that_does_not_start_is_one_line_and_leaves_no_process() -> None:
     environment = {**os.environ, MARK: mark, ray_start.PORT_WAIT: "60"}  # the first of its waits
     process = commands.start(env=environment, program=["-c", SILENT])
     (line,) = commands.read_to_end(process).splitlines()
-    assert line.startswith(
-        "Ray does not start (its raylet gives no sign); where the machine is busy"
-    )
+    assert line.startswith("Ray does not start (its raylet gives no sign); where the machine is")
     assert processes.with_variable(f"{MARK}={mark}") == []
 
 
-@dataclass
-class Observer:
-    """Of all processes with a mark: their command lines, and the addresses they listen on."""
-
-    mark: str = field(default_factory=lambda: secrets.token_hex(8))
-    commands: set[str] = field(default_factory=set)
-    ports: set[tuple[str, str]] = field(default_factory=set)
-
-    def look_around(self) -> None:
-        """At what runs now."""
-        for pid in processes.with_variable(f"{MARK}={self.mark}"):
-            command = processes.command(pid)
-            self.commands.add(command)
-            with suppress(psutil.Error):  # it has ended
-                for socket in psutil.Process(pid).net_connections("inet"):
-                    if socket.status == psutil.CONN_LISTEN:
-                        self.ports.add((socket.laddr.ip, command.strip()[-60:]))
+def look_around(mark: str, lines: set[str], ports: set[tuple[str, str]]) -> None:
+    """Note the command lines of all processes with a mark, and the addresses they listen on."""
+    for pid in processes.with_variable(f"{MARK}={mark}"):
+        lines.add(line := processes.command(pid))
+        with suppress(psutil.Error):  # it has ended
+            for socket in psutil.Process(pid).net_connections("inet"):
+                if socket.status == psutil.CONN_LISTEN:
+                    ports.add((socket.laddr.ip, line.strip()[-60:]))
 
 
 @pytest.mark.slow
@@ -115,25 +97,21 @@ def test_a_sweep_shows_no_credential_and_listens_on_loopback_alone(
 ) -> None:
     """Neither in a command line nor in a file that the sweep or its Ray left."""
     values = {name: f"marker-{name}-{secrets.token_hex(8)}" for name in CREDENTIALS}
-    command = [sys.executable, "-m", "capsweep", "sweep", str(small_sweep), "ROUTING=3"]
-    command += [f"STORAGE={tmp_path}", "logger=csv", "MAX_HOURS=1"]
-    observer = Observer()
+    words = ["sweep", str(small_sweep), "ROUTING=3", f"STORAGE={tmp_path}", "logger=csv"]
+    mark, lines, ports = secrets.token_hex(8), set[str](), set[tuple[str, str]]()
     with tempfile.TemporaryDirectory(prefix="r-", ignore_cleanup_errors=True) as logs:
-        environment = {**clean_environment, **values, MARK: observer.mark, "RAY_TMPDIR": logs}
-        process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
+        environment = {**clean_environment, **values, MARK: mark, "RAY_TMPDIR": logs}
+        process = commands.start(*words, "MAX_HOURS=1", env=environment)
         while process.poll() is None:
-            observer.look_around()
+            look_around(mark, lines, ports)
             time.sleep(0.2)
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors
+        commands.read_to_end(process)
         files = [p for folder in (Path(logs), tmp_path) for p in folder.rglob("*") if p.is_file()]
         contents = {path: path.read_bytes() for path in files}
-    assert any("ray::" in command for command in observer.commands), "no worker was seen"
+    assert any("ray::" in line for line in lines), "no worker was seen"
     assert any(path.suffix in (".log", ".out") for path in contents), "no log was seen"
     for value in values.values():
-        assert [command for command in observer.commands if value in command] == []
+        assert [line for line in lines if value in line] == []
         assert [path for path, content in contents.items() if value.encode() in content] == []
-    assert observer.ports
-    assert {port for port in observer.ports if port[0] not in LOOPBACK} == set()
+    assert ports
+    assert {port for port in ports if port[0] not in LOOPBACK} == set()

@@ -36,8 +36,8 @@ def search(tmp_path: Path) -> Path:
 
 def call_sweep(file: Path, storage: Path, *more: str) -> int:
     """`capsweep sweep` in this process."""
-    executor = [] if any(word.startswith("EXECUTOR=") for word in more) else ["EXECUTOR=local"]
-    return cli.main(["sweep", str(file), *executor, f"STORAGE={storage}", "logger=csv", *more])
+    where = ["EXECUTOR=local", f"STORAGE={storage}", "logger=csv"]
+    return cli.main(["sweep", str(file), *where, *more])
 
 
 def read_times(storage: Path) -> dict[str, int]:

@@ -11,7 +11,6 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import commands
@@ -42,37 +41,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("round_number", range(rounds))
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a finished sweep leaves: its table, and the predictions of every cell."""
-
-    table: str
-    predictions: dict[str, bytes]
+Answer = tuple[str, dict[str, bytes]]  # the table, and the predictions of every cell
 
 
 class Disturbed:
-    """A sweep in processes of its own."""
+    """A sweep of six cells, of two to three seconds each, in processes of its own."""
 
-    def __init__(self, file: Path, storage: Path, environment: dict[str, str]) -> None:
-        self.file, self.storage, self.mark = file, storage, secrets.token_hex(8)
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.file, self.storage = folder / "disturbed.yaml", folder / "outputs"
+        self.file.write_text(SWEEP)
+        self.mark = secrets.token_hex(8)
         self.environment = {**environment, MARK: self.mark}
 
-    def list_words(self, *more: str) -> list[str]:
-        """The same command, every time."""
-        choices = [f"STORAGE={self.storage}", "logger=csv", "trainer.checkpoint_interval=0"]
-        return ["sweep", str(self.file), *choices, *more]
-
     def start(self, *more: str) -> Process:
-        """The sweep, going on by itself."""
-        return commands.start(*self.list_words(*more), env=self.environment)
+        """The sweep, going on by itself: the same command, every time."""
+        choices = [f"STORAGE={self.storage}", "logger=csv", "trainer.checkpoint_interval=0"]
+        return commands.start("sweep", str(self.file), *choices, *more, env=self.environment)
 
     def run(self, *more: str, status: int = 0) -> str:
         """What the sweep prints, on the local executor, until it ends with this status."""
-        words = ["-m", "capsweep", *self.list_words("EXECUTOR=local", *more)]
-        ended = commands.run(words, env=self.environment)
-        output = ended.stdout + ended.stderr
-        assert ended.returncode == status, output
-        return output
+        return commands.read_to_end(self.start("EXECUTOR=local", *more), status)
 
     def wait_for_work(self, seconds: float = 180) -> None:
         """Until a cell has written a checkpoint."""
@@ -98,27 +86,17 @@ class Disturbed:
             with np.load(path, allow_pickle=False) as stored:
                 predictions[path.parent.name] = stored["scores"].tobytes()
         table = self.storage / "reports" / self.file.stem / "table.md"
-        return Answer(table.read_text(), predictions)
+        return table.read_text(), predictions
 
     def count_finished(self) -> int:
         """Cells with a result."""
         return len(list(self.storage.glob("ledger/*/*/result.json")))
 
 
-@pytest.fixture(scope="session")
-def sweep_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six cells of two to three seconds."""
-    path = tmp_path_factory.mktemp("sweeps") / "disturbed.yaml"
-    path.write_text(SWEEP)
-    return path
-
-
 @pytest.fixture
-def disturbed(
-    sweep_file: Path, tmp_path: Path, clean_environment: dict[str, str]
-) -> Iterator[Disturbed]:
+def disturbed(tmp_path: Path, clean_environment: dict[str, str]) -> Iterator[Disturbed]:
     """A fresh sweep. What it started and a test left running is ended, by its ids."""
-    sweep = Disturbed(sweep_file, tmp_path / "outputs", clean_environment)
+    sweep = Disturbed(tmp_path, clean_environment)
     yield sweep
     for pid in sweep.find_processes():
         processes.kill(pid)
@@ -126,10 +104,10 @@ def disturbed(
 
 @pytest.fixture(scope="session")
 def undisturbed(
-    sweep_file: Path, tmp_path_factory: pytest.TempPathFactory, clean_environment: dict[str, str]
+    tmp_path_factory: pytest.TempPathFactory, clean_environment: dict[str, str]
 ) -> Answer:
     """The answer of the same sweep when nothing happens to it."""
-    sweep = Disturbed(sweep_file, tmp_path_factory.mktemp("quiet") / "outputs", clean_environment)
+    sweep = Disturbed(tmp_path_factory.mktemp("quiet"), clean_environment)
     sweep.run()
     assert sweep.count_finished() == 6
     return sweep.read_answer()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from json_paths import list_paths
+from reported_cells import SWEEP
 
 from capsweep import cli
 from capsweep.config import compose
@@ -20,19 +21,6 @@ from capsweep.errors import UserError
 
 CASES = 40  # of each kind
 pytestmark = pytest.mark.timeout(120)  # a case that hangs is ended
-SWEEP = """\
-question: Is one arm better than the other?
-base: [experiment=digits, epochs=1, limit_batches=1, batch_size=16, trainer.accelerator=cpu]
-seeds: [0, 1]
-baseline: cnn
-arms:
-  cnn: {fixed: [model=cnn_small, model.hidden=8]}
-  capsnet:
-    fixed: [model=capsnet_small, model.conv.channels=8, model.primary.types=2]
-    space: {routing.num_iters: [2], model.decoder.hidden: [[8]]}
-table: {rows: [arm, routing.num_iters], columns: [dataset], metric: test/error}
-published: {source: nowhere, values: [{arm: cnn, dataset: digits, value: 0.5}]}
-"""
 CODES = "\x1b[2J\x1b]0;x\x07"
 LONG = "x" * 5_000
 # What no key of a configuration can mean.

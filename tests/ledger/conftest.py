@@ -9,6 +9,7 @@ import yaml
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
 
 Finish = Callable[..., Cell]
@@ -29,12 +30,13 @@ def finish() -> Finish:
     def write(ledger: Ledger, *overrides: str, error: float = 0.25) -> Cell:
         cell = compose.cell(list(overrides))
         folder = folder_of(cell.signature)
+        result = stored_files.with_digests({"metrics": {"test/error": error}}, {})
         files = {
             "config.yaml": yaml.safe_dump(cell.science),
             "provenance.json": json.dumps({"overrides": list(overrides), "code": {}}),
             "metrics.jsonl": '{"epoch": 0}\n',
             "weights.ckpt": "weights",
-            "result.json": json.dumps({"metrics": {"test/error": error}}),
+            "result.json": json.dumps(result),
         }
         for name, text in files.items():
             ledger.store.write(f"{folder}/{name}", text.encode())

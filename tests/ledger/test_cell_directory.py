@@ -26,14 +26,14 @@ def test_a_result_stands_until_the_cell_is_made_again(tmp_path: Path, finish) ->
     again = cell_directory.open_directory(ledger, cell.signature, tmp_path)
     assert isinstance(again, RepeatedDirectory)
     again.start(cell, {})
-    assert ledger.read_result(cell.signature) == FIRST
+    assert metrics_of(ledger, cell.signature) == FIRST["metrics"]
     again.write_failure(ValueError("in the middle"))
-    assert ledger.entry(cell.signature).result == FIRST
+    assert metrics_of(ledger, cell.signature) == FIRST["metrics"]
     again.start(cell, {})
     again.finish(SECOND)
     assert metrics_of(ledger, cell.signature) == SECOND["metrics"]
     (kept,) = (tmp_path / "ledger" / "superseded" / cell.signature).iterdir()
-    assert json.loads((kept / "result.json").read_text()) == FIRST
+    assert json.loads((kept / "result.json").read_text())["metrics"] == FIRST["metrics"]
 
 
 def test_a_kill_between_the_two_renames_loses_nothing(

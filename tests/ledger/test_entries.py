@@ -7,10 +7,16 @@ import pytest
 from capsweep import cli
 from capsweep.config import code_identity, compose
 from capsweep.errors import UserError
-from capsweep.ledger import causes
+from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of
 from capsweep.ledger.upkeep import find_garbage
 from capsweep.storage.stores import join
+
+
+def write_result(ledger: Ledger, signature: str, **others: object) -> None:
+    """Another result of a finished cell."""
+    whole = stored_files.with_digests({"metrics": {}, **others}, {})
+    ledger.store.write(f"{folder_of(signature)}/result.json", json.dumps(whole).encode())
 
 
 def test_evaluations_stand_beside_the_result_that_was_evaluated(ledger: Ledger, finish) -> None:
@@ -18,11 +24,9 @@ def test_evaluations_stand_beside_the_result_that_was_evaluated(ledger: Ledger, 
     signature, folder = cell.signature, folder_of(cell.signature)
     root = ledger.store.root
     assert ledger.list_evaluations(signature) == []
-    assert ledger.write_evaluation(signature, "b.json", b"{}") == join(
-        root, f"{folder}/evals/b.json"
-    )
-    result = json.dumps({"metrics": {}, "attempt": "ab12"}).encode()
-    ledger.store.write(f"{folder_of(signature)}/result.json", result)
+    written = ledger.write_evaluation(signature, "b.json", b"{}")
+    assert written == join(root, f"{folder}/evals/b.json")
+    write_result(ledger, signature, attempt="ab12")
     inner = "" if ledger.disk else "ab12/"
     written = ledger.write_evaluation(signature, "a.json", b"[]")
     assert written == join(root, f"{folder}/{inner}evals/a.json")
@@ -46,8 +50,7 @@ def test_a_result_of_unknown_or_other_code_is_stale(ledger: Ledger, finish) -> N
     cell = finish(ledger, "seed=1")
     assert ledger.entries_of([cell])[cell.signature].status == "stale"
     code = {"numerics": code_identity.hash_numerics(cell.config)}
-    made = json.dumps({"metrics": {}, "code": code}).encode()
-    ledger.store.write(f"{folder_of(cell.signature)}/result.json", made)
+    write_result(ledger, cell.signature, code=code)
     assert ledger.entries_of([cell])[cell.signature].status == "done"
 
 

@@ -224,11 +224,21 @@ def test_of_a_failed_cell_the_cause_travels_without_what_is_of_that_machine(
     assert there.entry(SIGNATURE).status == "done"
 
 
+def test_a_failure_beside_a_result_is_left_out(
+    export: Path, ledger: Ledger, tmp_path: Path
+) -> None:
+    forge(export, "error.txt", b"DataError: of an earlier run")
+    there = Ledger(tmp_path / "there")
+    assert transfer.import_cells(there, export) == (1, 0)
+    assert there.entry(SIGNATURE).status == "done"
+    assert there.read(SIGNATURE, "error.txt") is None
+
+
 def test_the_first_result_stands(export: Path, finish, tmp_path: Path) -> None:
     there = Ledger(tmp_path / "there")
     finish(there, "seed=3", error=0.75)
     assert transfer.import_cells(there, export) == (0, 1)
-    assert there.read_result(SIGNATURE) == {"metrics": {"test/error": 0.75}}
+    assert (there.read_result(SIGNATURE) or {})["metrics"] == {"test/error": 0.75}
 
 
 @pytest.mark.parametrize("is_bucket", [False, True])

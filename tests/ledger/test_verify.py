@@ -24,7 +24,7 @@ def write_cell(ledger: Path, point: Point) -> Path:
     return folder
 
 
-def test_a_result_without_a_digest_is_a_fault(
+def test_a_result_without_a_digest_is_a_fault_and_counts_as_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, points = reported_cells.small_sweep(tmp_path)
@@ -32,11 +32,12 @@ def test_a_result_without_a_digest_is_a_fault(
     command = ["ledger", "verify", f"STORAGE={tmp_path}"]
     assert cli.main(command) == 0
     assert "1 cell, 1 of them finished: 0 faults" in capsys.readouterr().out
-    folder = write_cell(tmp_path / "ledger", points[1])
+    path = write_cell(tmp_path / "ledger", points[1]) / "result.json"
+    path.write_text(json.dumps({"metrics": {}}))
     assert cli.main(command) == 1
     printed = capsys.readouterr().out
-    assert f"{folder}/result.json is damaged (it has no digest, so nothing proves it)" in printed
-    assert "2 cells, 2 of them finished: 1 fault" in printed
+    assert f"{path} is damaged (it was altered: its digest is absent or another)" in printed
+    assert "2 cells, 1 of them finished: 1 fault" in printed
 
 
 def test_a_failed_cell_is_no_fault(tmp_path: Path) -> None:
@@ -48,24 +49,23 @@ def test_a_failed_cell_is_no_fault(tmp_path: Path) -> None:
     assert list(upkeep.find_faults(Ledger(tmp_path), folder.name)) == []
 
 
-@pytest.mark.parametrize("kept", [("config.yaml",), ("provenance.json",), ("metrics.jsonl",)])
-def test_the_folder_of_another_cell_under_a_signature_is_found_by_a_report(
-    kept: tuple[str, ...], tmp_path: Path
+def test_the_folder_of_another_cell_under_a_signature_is_found_and_not_counted(
+    tmp_path: Path,
 ) -> None:
     sweep, points = reported_cells.small_sweep(tmp_path)
     made = reported_cells.PROVENANCE | {"science": points[0].cell.science}
     folder = write_cell(tmp_path, points[0])
     (folder / "provenance.json").write_text(json.dumps(made))
+    reported_cells.sign(folder)
     copy = tmp_path / folder_of(points[1].cell.signature)
     shutil.copytree(folder, copy)
-    for name in ("config.yaml", "provenance.json"):
-        if name not in kept:
-            (copy / name).unlink()
     answer = table.build_table(sweep, points, Ledger(tmp_path))
-    faults = list(upkeep.find_faults(Ledger(tmp_path), copy.name))
-    assert any("config.yaml is damaged (" in fault for fault in faults)
-    is_counted = copy.name not in json.dumps([*answer.rows[0].values[0].causes])
-    assert is_counted is (kept != ("config.yaml",))
+    assert [*answer.rows[0].values[0].by_seed] == [0]
+    (cause,) = answer.rows[0].values[0].causes
+    assert f"it is of cell {folder.name}" in cause
+    faults = " ".join(upkeep.find_faults(Ledger(tmp_path), copy.name))
+    for name in ("result.json", "config.yaml", "provenance.json"):
+        assert f"{name} is damaged (" in faults
 
 
 def test_arrays_that_are_none_are_faults(tmp_path: Path) -> None:

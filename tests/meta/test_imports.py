@@ -19,17 +19,13 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
 
 # None of them can be found, as on a host where they are not installed.
-WITHOUT_RAY_AND_WANDB = """
+RUN_BARE = """
 import sys
 sys.modules.update(ray=None, wandb=None, h5py=None)
-"""
-
-RUN = """
 from capsweep.training.run import Job, run
 from capsweep.config.cell import Cell
 cell = Cell.from_json(sys.argv[1])
 print(run(Job(cell))["status"])
-
 from capsweep.errors import ConfigError
 from capsweep.sweep import drive
 from capsweep.tracking import mode as modes
@@ -51,34 +47,27 @@ def run_fresh(program: str, *arguments: str) -> str:
     return ended.stdout
 
 
-def list_modules() -> dict[str, list[str]]:
-    """Every public module, by its folder."""
-    folders: dict[str, list[str]] = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        names = path.relative_to(PACKAGE).with_suffix("").parts
-        if path.stem not in ("__main__", "__init__"):
-            folder = names[0] if len(names) > 1 else "root"
-            folders.setdefault(folder, []).append(".".join(("capsweep", *names)))
-    return folders
-
-
-MODULES = list_modules()
+MODULES = [
+    ".".join(("capsweep", *path.relative_to(PACKAGE).with_suffix("").parts))
+    for path in sorted(PACKAGE.rglob("[!_]*.py"))
+]
+FOLDERS = sorted({name.split(".")[1] for name in MODULES})
+# What not every machine has.
 NEEDS = {
-    "sweep": "ray",
-    "runtime": "ray",
-    "lab": "ray",
-    "model": "triton",
     "tracking": "wandb",
-}  # what not every machine has
+    "model": "triton",
+    **dict.fromkeys(("sweep", "runtime", "lab"), "ray"),
+}
 
 
 # Before anything else in their interpreter: on a CPU torch, `training` also shows that torchvision
 # and pytorch_lightning import after the cure.
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", MODULES)
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_every_module_imports_in_a_fresh_interpreter(folder: str) -> None:
     pytest.importorskip(NEEDS.get(folder, "pytest"))
-    loaded = set(run_fresh(IMPORT, *MODULES[folder]).split())
+    names = [name for name in MODULES if name.split(".")[1] == folder]
+    loaded = set(run_fresh(IMPORT, *names).split())
     assert folder != "training" or {"torchvision", "pytorch_lightning"} <= loaded
 
 
@@ -101,7 +90,6 @@ TRAINING = {"pytorch_lightning", "torchmetrics", "torchvision", "ray", "wandb", 
 # What is typed after `capsweep`, and what it does not import beyond what training needs.
 COMMANDS = [
     ("--help", {"torch", "scipy", "matplotlib", "hydra", "numpy", "rich", "yaml"}),
-    ("sweep FOLDER/imports.yaml STORAGE=FOLDER", {"torch", "pandas", "optuna"}),
     ("sweep FOLDER/imports.yaml STORAGE=FOLDER EXECUTOR=local", {"torch", "pandas", "optuna"}),
     ("plan FOLDER/imports.yaml STORAGE=FOLDER", {"torch", "scipy", "matplotlib"}),
     ("report FOLDER/imports.yaml STORAGE=FOLDER", {"torch", "pandas"}),
@@ -128,10 +116,7 @@ def finished_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("command", "more"), COMMANDS, ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_a_command_imports_what_it_uses(
-    command: str,
-    more: set[str],
-    finished_sweep: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    command: str, more: set[str], finished_sweep: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(finished_sweep))
     typed = command.replace("FOLDER", str(finished_sweep)).split()
@@ -161,7 +146,7 @@ def test_a_cell_runs_where_neither_ray_nor_wandb_is_installed(
     small_cell: Callable[..., Cell],
 ) -> None:
     cell = small_cell("epochs=1")
-    lines = run_fresh(WITHOUT_RAY_AND_WANDB + RUN, cell.to_json()).splitlines()
+    lines = run_fresh(RUN_BARE, cell.to_json()).splitlines()
     status, without_ray, without_wandb = lines[-3:]
     assert status == "finished"
     assert without_ray.startswith("EXECUTOR=ray: No module named 'ray")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.report import render, table
 from capsweep.report.table import ResultTable
@@ -37,7 +38,7 @@ class FilledSweep:
 
     def finish(self, number: int, metrics: dict[str, float], **others: Any) -> None:
         """Write the result of a cell."""
-        content = json.dumps({"metrics": metrics, **others})
+        content = json.dumps(stored_files.with_digests({"metrics": metrics, **others}, {}))
         (self.folder_of(number) / "result.json").write_text(content)
 
     def build(self, **named: Any) -> ResultTable:

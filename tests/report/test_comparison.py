@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import reported_cells
 import yaml
 
 from capsweep.config import compose
 from capsweep.errors import UserError
-from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.ledger import stored_files
+from capsweep.ledger.ledger import Ledger, folder_of, load_predictions
 from capsweep.report import comparison
 
 LABELS = np.array([0, 1, 2, 0, 1, 2, 0, 1])
@@ -36,13 +38,22 @@ def test_scores_that_are_no_predictions_are_refused(damaged: np.ndarray) -> None
         comparison.describe_comparison(cells)
 
 
+def test_a_cell_without_predictions_is_named_and_stands_in_a_table(tmp_path) -> None:
+    _, points = reported_cells.small_sweep(tmp_path)
+    folder = reported_cells.finish(tmp_path, points[0], 0.1)
+    with pytest.raises(UserError, match=rf"{folder.name}: it has no predictions\.npz"):
+        load_predictions(Ledger(tmp_path), folder.name)
+    assert reported_cells.build_table(tmp_path).groups[0].by_seed == {0: 0.1}
+
+
 def write_cell(folder, *overrides: str, **result: Any) -> str:
     """Write a cell of the ledger at `folder`, and what it was tested on; its signature."""
     cell = compose.cell(overrides)
     path = folder / folder_of(cell.signature)
     path.mkdir(parents=True)
     (path / "config.yaml").write_text(yaml.safe_dump(cell.science))
-    (path / "result.json").write_text(json.dumps({"metrics": {}, **result}))
+    whole = stored_files.with_digests({"metrics": {}, **result}, {})
+    (path / "result.json").write_text(json.dumps(whole))
     return cell.signature
 
 

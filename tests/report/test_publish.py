@@ -9,9 +9,7 @@ import pytest
 import yaml
 
 from capsweep.errors import DataError, UserError
-from capsweep.ledger import transfer
-from capsweep.ledger.ledger import Ledger
-from capsweep.report import formatted_table, publish
+from capsweep.report import publish
 
 COMMAND = "make report SWEEP=ablation ROUTING=3"
 BEGIN, END = "<!-- report: begin -->", "<!-- report: end -->"
@@ -66,22 +64,6 @@ def test_a_new_page_has_the_answer_and_a_place_for_the_verdict(
     ) in text
     assert "/home/me" not in text
     assert str(tmp_path) not in text
-
-
-def test_the_table_can_be_printed_again_from_the_cells_that_are_kept_beside_it(
-    ablation, write_page: Callable[[], Path], tmp_path: Path
-) -> None:
-    write_page()
-    page = write_page()  # replaces both
-    published = page.read_text().replace("**", "")
-    archive = page.parent / "ledgers" / "ablation.tar.xz"
-    ablation.ledger = Ledger(tmp_path / "there")
-    assert transfer.import_cells(ablation.ledger, archive) == (7, 0)
-    rows = formatted_table.format_table(ablation.build()).rows
-    for row in rows[:3]:
-        assert f"| {row[0].text} | {row[1].text} | {row[2].text} | {row[3].text}" in published
-    failure = ablation.ledger.entry(ablation.points[6].cell.signature)
-    assert failure.cause == "FileNotFoundError: x is gone"
 
 
 def test_cells_that_name_a_folder_of_the_machine_or_lack_a_file_are_not_published(

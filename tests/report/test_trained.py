@@ -109,23 +109,9 @@ def test_every_form_warns_of_cut_data_and_says_what_was_trained(choose: Callable
             ],
         ),
         (
-            "routing_shootout",
-            {"overrides": ["loss=margin,spread"], "arms": "dynamic"},
-            [
-                "≠ mnist, baseline_mnist (epochs unknown)",
-                "≠ mnist, capsnet, 640 epochs",
-                "≠ mnist, capsnet, 640 epochs, the file's loss",
-            ],
-        ),
-        (
             "table1_mnist",
             {"overrides": ["dataset.validation=50000"], "arms": "cnn_matched"},
             ["0.39 % ≠ the file's dataset.validation (epochs unknown)"],
-        ),
-        (
-            "smallnorb",
-            {"overrides": ["epochs=1"]},
-            ["–", "2.70 % ≠ the file's epochs (epochs unknown)"],
         ),
         (
             "full_mnist",

@@ -1,11 +1,10 @@
 """`capsweep` in a process of its own, as a person or a script starts it."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import processes
 
 Process = subprocess.Popen[str]
 
@@ -25,16 +24,17 @@ def start(
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        preexec_fn=processes.listen_to_ctrl_c,
+        # A background job, as a test run may be, hands down an ignored SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 
 def run(
-    words: Sequence[str], env: Mapping[str, str] | None = None
+    words: Sequence[str], env: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """What `python WORDS` does, to its end."""
     command = [sys.executable, *words]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=240)
 
 
 def read_to_end(process: Process, status: int = 0, seconds: float = 240) -> str:

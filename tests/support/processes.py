@@ -7,18 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PROC = Path("/proc")
-
 
 def command(pid: int) -> str:
     """The words that it was started with, or what it calls itself; none when it has ended."""
     return _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace")
-
-
-def parent(pid: int) -> int | None:
-    """The process that it belongs to; None when it has ended."""
-    stat = _read_stat(pid)
-    return int(stat[1]) if stat else None
 
 
 def is_alive(pid: int) -> bool:
@@ -26,21 +18,18 @@ def is_alive(pid: int) -> bool:
     return _read_stat(pid)[:1] not in ([], ["Z"])
 
 
-def trackers(trainer: int) -> list[int]:
-    """The processes that speak to W&B for one that trains."""
-    return started_by(trainer, "capsweep.tracking.tracker")
-
-
-def started_by(pid: int, module: str) -> list[int]:
-    """The processes of a Python module that a process has started."""
+def trackers(pid: int) -> list[int]:
+    """The processes that speak to W&B for one that has started them."""
     return sorted(
-        other for other in _list_all() if parent(other) == pid and module in command(other)
+        other
+        for other, parent in _list_parents().items()
+        if parent == pid and "capsweep.tracking.tracker" in command(other)
     )
 
 
 def descendants(root: int) -> list[int]:
     """All that it started, and what those did."""
-    parents = {pid: parent(pid) for pid in _list_all()}
+    parents = _list_parents()
     family = [root]
     for member in family:
         family += [pid for pid, its in parents.items() if its == member]
@@ -49,7 +38,9 @@ def descendants(root: int) -> list[int]:
 
 def with_variable(variable: str) -> list[int]:
     """Those that were started with a variable in their environment, written NAME=value."""
-    return [pid for pid in _list_all() if variable.encode() in _read(pid, "environ").split(b"\0")]
+    return [
+        pid for pid in _list_parents() if variable.encode() in _read(pid, "environ").split(b"\0")
+    ]
 
 
 def has_ended(pid: int, seconds: float) -> bool:
@@ -72,11 +63,6 @@ def kill(pid: int) -> None:
         return
 
 
-def listen_to_ctrl_c() -> None:
-    """As in a terminal; a background job, as a test run may be, hands down an ignored SIGINT."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def wait_until(condition: Callable[[], object], seconds: float) -> None:
     """Poll a condition; fail when it does not come."""
     end = time.monotonic() + seconds
@@ -85,8 +71,10 @@ def wait_until(condition: Callable[[], object], seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _list_all() -> list[int]:
-    return [int(path.name) for path in PROC.glob("[0-9]*")]
+def _list_parents() -> dict[int, int]:
+    """The process that each one belongs to."""
+    stats = {int(path.name): _read_stat(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
+    return {pid: int(stat[1]) for pid, stat in stats.items() if stat}
 
 
 def _read_stat(pid: int) -> list[str]:
@@ -96,6 +84,6 @@ def _read_stat(pid: int) -> list[str]:
 
 def _read(pid: int, file: str) -> bytes:
     try:
-        return (PROC / str(pid) / file).read_bytes()
+        return Path(f"/proc/{pid}/{file}").read_bytes()
     except OSError:
         return b""  # it has ended

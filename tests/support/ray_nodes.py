@@ -8,14 +8,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import venv
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import distribution
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import commands
@@ -43,7 +41,7 @@ class Node:
 
     def list_processes(self) -> list[int]:
         """All that is alive of this node, workers included."""
-        return [pid for pid in find_marked(self.mark) if pid != os.getpid()]
+        return processes.with_variable(f"{MARK}={self.mark}")
 
     def make_environment(self, token: str | Path | None = None) -> dict[str, str]:
         """The environment of a driver; token: another text or file than the cluster's."""
@@ -86,9 +84,10 @@ def free_port() -> int:
         return bound.getsockname()[1]
 
 
-def plain_environment() -> dict[str, str]:
+def plain_environment(*hidden: str) -> dict[str, str]:
     """This process's environment without what Ray reads or sets; tokens are asked for."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    names = [name for name in os.environ if not name.startswith("RAY_") and name not in hidden]
+    plain = {name: os.environ[name] for name in names}
     return {**plain, "RAY_AUTH_MODE": "token"}
 
 
@@ -100,7 +99,7 @@ def _running_node(
     jobs: str | None,
     cpus: int = 2,
     python: str | Path = sys.executable,
-    environment: Mapping[str, str] = MappingProxyType({}),
+    environment: Mapping[str, str] | None = None,
     within: Sequence[str] = (),
 ) -> Iterator[Node]:
     """A node of so many processors.
@@ -110,14 +109,12 @@ def _running_node(
     """
     mark = secrets.token_hex(8)
     variables = {
-        **plain_environment(),
+        **plain_environment("PYTHONPATH"),
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_USAGE_STATS_ENABLED": "0",
         MARK: mark,
-        **environment,
+        **(environment or {}),
     }
-    if "PYTHONPATH" not in environment:
-        variables.pop("PYTHONPATH", None)
     with tempfile.TemporaryDirectory(prefix="r-", ignore_cleanup_errors=True) as short:
         variables.setdefault("RAY_TMPDIR", short)  # where the address for "auto" is left
         start = [*within, str(python), "-m", "ray.scripts.scripts", "start", "--block"]
@@ -136,23 +133,14 @@ def _running_node(
 
 
 def _end_node(node: Node) -> None:
-    """Tell a node to end; raises AssertionError naming the processes that did not."""
+    """Tell a node to end; raises AssertionError where one of its processes does not."""
     node.process.send_signal(signal.SIGTERM)
-    until = time.monotonic() + ENDS
-    with suppress(subprocess.TimeoutExpired):  # it is named below
-        node.process.communicate(timeout=ENDS)
-    while (left := node.list_processes()) and time.monotonic() < until:
-        processes.has_ended(left[0], until - time.monotonic())
-    names = [f"{pid} {processes.command(pid)[:80]}" for pid in left]
-    for pid in left:
-        processes.kill(pid)
-    node.process.communicate()
-    assert not names, f"processes of a node outlived it: {', '.join(names)}"
-
-
-def find_marked(mark: str) -> list[int]:
-    """Living processes with this mark in their environment."""
-    return processes.with_variable(f"{MARK}={mark}")
+    try:
+        processes.wait_until(lambda: not node.list_processes(), ENDS)
+    finally:
+        for pid in node.list_processes():
+            processes.kill(pid)
+        node.process.communicate()
 
 
 def make_bare_python(folder: Path) -> Path:

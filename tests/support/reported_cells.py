@@ -93,7 +93,7 @@ def finish(
         "hardware": "A processor",
         **result,
     }
-    (folder / "result.json").write_text(json.dumps(found))
+    (folder / "result.json").write_text(json.dumps(stored_files.with_digests(found, {})))
     (folder / "provenance.json").write_text(json.dumps(provenance))
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in epochs))
     return folder

@@ -114,15 +114,11 @@ def convolutional_layer(
     return Layer(votes, leaves, own_parameters(variant, votes, draw))
 
 
-def classes_layer(variant: str, **where: Any) -> Layer:
-    """All children below one position."""
-    pose = 4, 4
-    return convolutional_layer(variant, (3, 3), 3, (3, 5), pose, is_class_layer=True, **where)
-
-
 LAYERS: dict[str, Callable[..., Layer]] = {
     "convolutional": partial(convolutional_layer, grid=(5, 5), kernel=3, types=(3, 5), pose=(4, 4)),
     "vectors": partial(convolutional_layer, grid=(5, 5), kernel=3, types=(2, 3), pose=(1, 7)),
-    "classes": classes_layer,
+    "classes": partial(  # all children below one position
+        convolutional_layer, grid=(3, 3), kernel=3, types=(3, 5), pose=(4, 4), is_class_layer=True
+    ),
     "dense": partial(dense_layer, size=(3, 7, 5, 3, 6)),
 }

@@ -83,8 +83,7 @@ def list_images(votes: LocalVotes) -> list[Image]:
 
 def softmax(logits: Tensor) -> Tensor:
     """Of one child."""
-    part = (logits - logits.max().detach()).exp()
-    return part / part.sum()
+    return logits.softmax(dim=0)
 
 
 def divide(

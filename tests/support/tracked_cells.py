@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from capsweep.config.cell import signature
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import folder_of
 from capsweep.storage.files import write_json, write_text
 
@@ -41,13 +42,9 @@ def write(storage: Path, number: int, epochs: int = 3, points: bool = False, **c
 
 def write_rows(place: Path, epochs: int, points: bool = False) -> None:
     """metrics.jsonl with so many epochs of ten steps; with points, steps.jsonl of two an epoch."""
-    rows = [
-        {"epoch": e, "step": 10 * e + 10, "train/loss": 1 / (e + 1), "val/error": 0.5 / (e + 1)}
-        for e in range(epochs)
-    ]
-    inside = [
-        {"step": s, "epoch": s / 10, "train/loss_step": 1 / s} for s in range(5, 10 * epochs + 1, 5)
-    ]
+    rows = [{"epoch": e, "step": 10 * e + 10, "train/loss": 1 / (e + 1)} for e in range(epochs)]
+    steps = range(5, 10 * epochs + 1, 5)
+    inside = [{"step": s, "epoch": s / 10, "train/loss_step": 1 / s} for s in steps]
     for name, lines in (("metrics.jsonl", rows), ("steps.jsonl", inside if points else [])):
         write_text(place / name, "".join(json.dumps(row) + "\n" for row in lines))
 
@@ -56,7 +53,8 @@ def finish_cell(place: Path, epochs: int) -> None:
     """result.json: from here on the cell is finished."""
     metrics = {"train/loss": 1 / epochs, "test/error": 0.25}
     result = {"metrics": metrics, "parameters": 1000, "images_per_second": 10.0}
-    write_json(place / "result.json", {"status": "finished", **result})
+    whole = stored_files.with_digests({"status": "finished", **result}, {})
+    write_json(place / "result.json", whole)
     (place / "error.txt").unlink(missing_ok=True)
 
 
@@ -64,9 +62,7 @@ def write_predictions(place: Path, mistakes: int) -> None:
     """predictions.npz of 10 examples of 2 classes, of which a table is made."""
     labels = np.arange(10) % 2
     taken_for = np.where(np.arange(10) < mistakes, 1 - labels, labels)
-    np.savez(
-        place / "predictions.npz", scores=np.eye(2, dtype=np.float32)[taken_for], labels=labels
-    )
+    np.savez(place / "predictions.npz", scores=np.eye(2)[taken_for], labels=labels)
 
 
 def fail_cell(place: Path, cause: str) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,12 @@ NOT_TESTED = np.zeros((0, 10)), np.zeros(0)  # predictions
 Outputs = tuple[dict[str, Tensor], dict[str, np.ndarray]]
 
 
+def fill_overrides(overrides: Sequence[str], *defaults: str) -> list[str]:
+    """Overrides, and of the defaults those whose key none of them has."""
+    chosen = {text.split("=", 1)[0] for text in overrides}
+    return [*(text for text in defaults if text.split("=", 1)[0] not in chosen), *overrides]
+
+
 def train(cell: Cell, hooks: RunHooks | None = None, **options: Any) -> dict[str, Any]:
     """Run a cell in this process: its result."""
     return run(Job(cell, **options), hooks)
@@ -99,14 +105,6 @@ def finish(cell: Cell) -> CellLoader:
     here = places.resolve(cell.config["places"])
     train(cell)
     return CellLoader(Ledger(here.ledger), here.data, torch.device("cpu"))
-
-
-def forget_digests(result: Path, metrics: Mapping[str, float] | None = None) -> None:
-    """Make a result one of before there were digests, perhaps with other metrics."""
-    plain = json.loads(result.read_text())
-    del plain["sha256"]
-    plain["metrics"] |= metrics or {}
-    result.write_text(json.dumps(plain))
 
 
 def trained(cell: Cell) -> TrainedCell:

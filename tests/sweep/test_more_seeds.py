@@ -10,6 +10,7 @@ from rich.console import Console
 from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import UserError
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.statistics.seeds import paired_difference
 from capsweep.sweep import choices, drive, expand, more_seeds, spec
@@ -29,7 +30,8 @@ def fill_ledger(ledger: Path, overrides: list[str]) -> tuple[spec.Sweep, list[Po
         path = ledger / folder_of(point.cell.signature)
         path.mkdir(parents=True)
         error = (HIGHER if point.arm == "cnn" else LOWER)[point.seed]
-        (path / "result.json").write_text(json.dumps({"metrics": {"test/error": error}}))
+        result = stored_files.with_digests({"metrics": {"test/error": error}}, {})
+        (path / "result.json").write_text(json.dumps(result))
     return sweep, points
 
 

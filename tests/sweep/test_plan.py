@@ -13,6 +13,7 @@ import torch
 from capsweep.config import code_identity, compose, places
 from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Entry, Ledger, folder_of
 from capsweep.storage.files import write_json
 from capsweep.sweep import choices, drive, expand, plan
@@ -32,7 +33,8 @@ def points() -> list[Point]:
 
 def finish(ledger: Path, cell: Cell, numerics: str) -> None:
     path = ledger / folder_of(cell.signature) / "result.json"
-    write_json(path, {"metrics": {}, "code": {"numerics": numerics}})
+    result = {"metrics": {}, "code": {"numerics": numerics}}
+    write_json(path, stored_files.with_digests(result, {}))
 
 
 def test_the_plan_is_due_what_is_not_done_and_knows_parameters_without_memory_for_them(

@@ -20,7 +20,7 @@ from job_queues import (
 )
 
 from capsweep.config import compose
-from capsweep.ledger import causes, lease
+from capsweep.ledger import causes, lease, stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.sweep import queue as queues
 from capsweep.sweep.estimates import Estimates, Limits
@@ -217,11 +217,12 @@ def test_a_cell_that_another_process_runs_is_waited_for(
         assert listener.ends == {job.cell.signature: elsewhere}
         assert queue.next_job() is None
         assert not queue.is_exhausted
-        done = json.dumps({"metrics": {}}).encode()
-        queue.ledger.store.write(f"{folder_of(job.cell.signature)}/result.json", done)
+        done = stored_files.with_digests({"metrics": {}}, {})
+        path = f"{folder_of(job.cell.signature)}/result.json"
+        queue.ledger.store.write(path, json.dumps(done).encode())
         assert queue.next_job() is None
     assert queue.is_exhausted
-    assert listener.ends[job.cell.signature].result == {"metrics": {}}
+    assert listener.ends[job.cell.signature].result == done
 
 
 def test_a_cell_whose_other_owner_dies_is_run_here(

@@ -10,6 +10,7 @@ from optuna.trial import TrialState
 from capsweep import cli
 from capsweep.config.overrides import Interval
 from capsweep.errors import ConfigError
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.report import render, table
 from capsweep.report.table import ResultTable
@@ -75,7 +76,8 @@ def write_cell(ledger: Ledger, job: Job, **files: object) -> None:
     provenance = {"overrides": list(job.cell.overrides), "started": begun}
     for name, content in {"provenance.json": provenance, **files}.items():
         path = f"{folder_of(job.cell.signature)}/{name}"
-        ledger.store.write(path, json.dumps(content).encode())
+        whole = stored_files.with_digests(content, {}) if name == "result.json" else content
+        ledger.store.write(path, json.dumps(whole).encode())
 
 
 def finish_cell(ledger: Ledger, job: Job, value: float) -> None:

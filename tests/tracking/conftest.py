@@ -54,7 +54,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
             monkeypatch.setenv(name, value)
         yield listening
         assert listening.faults == []
-        assert listening.cloud.unknown == []  # the server could answer all that the client asked
 
 
 @pytest.fixture

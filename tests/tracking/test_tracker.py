@@ -1,9 +1,6 @@
 """A cell that is tracked: what its W&B run has, online and offline."""
 
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +9,7 @@ from typing import Any
 import processes
 import pytest
 from offline_runs import list_epochs, read_runs
+from trained_cells import kill_at
 from wandb_server import WandbServer
 
 from capsweep.config.cell import Cell
@@ -22,9 +20,26 @@ from capsweep.tracking.tracker import Child
 pytestmark = pytest.mark.slow
 
 Train = Callable[..., dict[str, Any]]
-Capture = pytest.CaptureFixture[str]
 OFFLINE, ONLINE = "logger.mode=offline", "logger.mode=online"
 CONFUSION, SHEET = "confusion_table", "pictures/worst-examples"
+
+
+# What an agent, a notebook or a job of W&B leaves, SageMaker's too.
+FOREIGN = {
+    **dict.fromkeys(("RUN_ID", "SWEEP_ID", "RUN_GROUP", "JOB_TYPE", "NAME", "NOTES"), "foreign"),
+    **{"TAGS": "foreign", "RESUME": "must", "PROJECT": "a/b", "MODE": "disabled"},
+    **{"CONFIG": '{"foreign": 1}', "LAUNCH": "true", "NOTEBOOK_NAME": "foreign.ipynb"},
+    "SERVICE": "3-1-unix-/nobody",
+}
+
+
+@pytest.fixture
+def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment in which each cell is a run of its own nevertheless."""
+    for name, value in FOREIGN.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    monkeypatch.setenv("SM_TRAINING_ENV", "{}")
+    monkeypatch.setenv("TRAINING_JOB_NAME", "foreign")
 
 
 def keys_of(rows: list[dict[str, Any]]) -> set[str]:
@@ -32,6 +47,7 @@ def keys_of(rows: list[dict[str, Any]]) -> set[str]:
     return {key.partition(".")[0] for row in rows for key in row}
 
 
+@pytest.mark.usefixtures("foreign")
 def test_an_offline_run_has_all_that_there_is(train: Train, storage: Path) -> None:
     result = train(OFFLINE)
     assert result["tracking_fault"] is None
@@ -40,7 +56,7 @@ def test_an_offline_run_has_all_that_there_is(train: Train, storage: Path) -> No
     labels = ["ablation", "capsnet", "capsnet · T=3 · seed 0", "Does it?", ["ablation", "digits"]]
     assert [run[name] for name in names] == labels
     assert run["config"]["routing.num_iters"] == 3
-    assert run["config"]["dataset.source"] == "digits"
+    assert "foreign" not in str({**run, "rows": None})
     provenance = Ledger(storage / "ledger").read_provenance(result["signature"])
     assert run["command"] == run["config"]["command"] == provenance["command"]
     for key in ("numerics", "commit", "dirty"):
@@ -54,19 +70,23 @@ def test_an_offline_run_has_all_that_there_is(train: Train, storage: Path) -> No
     assert {CONFUSION, SHEET} <= keys_of(run["rows"])
 
 
-def test_an_online_run_has_all_that_there_is_and_is_marked(
-    train: Train, storage: Path, server: WandbServer
+@pytest.mark.usefixtures("foreign")
+def test_online_runs_have_all_that_there_is_and_are_marked(
+    train: Train, storage: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = train(ONLINE)
-    assert result["tracking_fault"] is None
-    run = server.cloud.run(result["signature"])
-    assert [row["epoch"] for row in run.rows if "train/loss" in row] == [0, 1]
-    assert {CONFUSION, SHEET} <= keys_of(run.rows)
-    assert run.summary["test/error"] == pytest.approx(result["metrics"]["test/error"])
-    assert run.exit_code == 0
-    cell = content.read_content(Ledger(storage / "ledger"), result["signature"])
-    assert content.is_synced(storage, cell, server.url)
-    assert str(result["tracking_url"]).endswith(f"/runs/{result['signature']}")
+    monkeypatch.setenv("WANDB_API_KEY", f"{server.environment['WANDB_API_KEY']}\n")
+    results = [train(ONLINE, f"seed={seed}") for seed in (0, 1)]
+    assert set(server.runs) == {("capsweep", result["signature"]) for result in results}
+    for result in results:
+        assert result["tracking_fault"] is None
+        run = server.run(result["signature"])
+        assert [row["epoch"] for row in run.rows if "train/loss" in row] == [0, 1]
+        assert {CONFUSION, SHEET} <= keys_of(run.rows)
+        assert run.summary["test/error"] == pytest.approx(result["metrics"]["test/error"])
+        assert run.exit_code == 0
+        cell = content.read_content(Ledger(storage / "ledger"), result["signature"])
+        assert content.is_synced(storage, cell, server.url)
+        assert str(result["tracking_url"]).endswith(f"/runs/{result['signature']}")
 
 
 @pytest.fixture
@@ -96,66 +116,21 @@ def test_cells_share_a_process_and_its_temporary_folder_goes_with_it(
     assert processes.trackers(os.getpid()) == []
 
 
-FOREIGN = {  # what an agent, a notebook or a job of W&B leaves, SageMaker's too
-    "WANDB_RUN_ID": "foreign",
-    "WANDB_RESUME": "must",
-    "WANDB_SWEEP_ID": "foreign",
-    "WANDB_RUN_GROUP": "foreign",
-    "WANDB_JOB_TYPE": "foreign",
-    "WANDB_NAME": "foreign",
-    "WANDB_NOTES": "foreign",
-    "WANDB_TAGS": "foreign",
-    "WANDB_PROJECT": "a/b",
-    "WANDB_MODE": "disabled",
-    "WANDB_CONFIG": '{"foreign": 1}',
-    "WANDB_LAUNCH": "true",
-    "WANDB_NOTEBOOK_NAME": "foreign.ipynb",
-    "WANDB_SERVICE": "3-1-unix-/nobody",
-    "SM_TRAINING_ENV": "{}",
-    "TRAINING_JOB_NAME": "foreign",
-}
-
-
-def test_whatever_the_environment_says_each_cell_is_a_run_of_its_own(
-    train: Train, storage: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in FOREIGN.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("WANDB_API_KEY", f"{server.environment['WANDB_API_KEY']}\n")
-    results = [train(ONLINE, "epochs=1", f"seed={seed}") for seed in (0, 1)]
-    assert [result["tracking_fault"] for result in results] == [None, None]
-    runs = {name: run for (_, name), run in server.cloud.runs.items()}
-    assert set(runs) == {result["signature"] for result in results}
-    assert {project for project, _ in server.cloud.runs} == {"capsweep"}
-    assert [len([row for row in run.rows if "train/loss" in row]) for run in runs.values()] == [
-        1,
-        1,
-    ]
-    assert train(OFFLINE, "epochs=1", "seed=2")["tracking_fault"] is None
-    (run,) = read_runs(storage).values()
-    assert (run["run_group"], run["name"]) == ("ablation", "capsnet · T=3 · seed 0")
-    assert "foreign" not in str({**run, "rows": None})
-
-
-class CutError(Exception):
-    """The run is cut short here."""
-
-
 @pytest.mark.parametrize("mode", [OFFLINE, ONLINE])
 def test_a_cell_that_was_cut_short_is_one_run_with_one_curve(
     mode: str, train: Train, storage: Path, server: WandbServer
 ) -> None:
     def cut(row: dict[str, Any]) -> None:
         if row["epoch"] == 1:
-            raise CutError
+            raise RuntimeError("cut short")
 
     overrides = (mode, "epochs=3", "trainer.checkpoint_interval=0")
-    with pytest.raises(CutError):
+    with pytest.raises(RuntimeError, match="cut short"):
         train(*overrides, on_epoch=cut)
     result = train(*overrides)
     assert result["tracking_fault"] is None
     if mode == ONLINE:
-        run = server.cloud.run(result["signature"])
+        run = server.run(result["signature"])
         assert run.sessions == 2
         assert [row["epoch"] for row in run.rows if "train/loss" in row] == [0, 1, 2]
         assert [row["step"] for row in run.rows if "train/loss_step" in row] == [1, 2, 3, 4, 5, 6]
@@ -166,36 +141,16 @@ def test_a_cell_that_was_cut_short_is_one_run_with_one_curve(
     assert steps == {2: 0, 4: 1, 6: 2}  # what `wandb sync` goes by
 
 
-KILLED = """
-import os, signal, sys
-import processes
-from capsweep import cli
-from capsweep.config.cell import Cell
-from capsweep.training.run import Job, run
-from capsweep.training import RunHooks
-
-def end(row):
-    if row["epoch"] == 2:
-        print(*processes.trackers(os.getpid()), flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-cell = Cell.from_json(sys.argv[1])
-run(Job(cell), RunHooks(on_epoch=end))
-"""
-
-
 def test_a_trainer_that_is_killed_leaves_all_its_rows_and_no_process(
-    small_cell: Callable[..., Cell], storage: Path, temporary: Path
+    small_cell: Callable[..., Cell],
+    storage: Path,
+    temporary: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cell = small_cell("logger=wandb", OFFLINE, "logger.max_seconds=60", "epochs=4")
-    path = os.pathsep.join(filter(None, sys.path))
-    command = [sys.executable, "-c", KILLED, cell.to_json()]
-    killed = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path}
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    (pid,) = map(int, killed.stdout.split())
-    assert processes.has_ended(pid, seconds=60)
+    monkeypatch.setenv("TEST_IN", str(temporary))
+    patient = ("logger=wandb", OFFLINE, "logger.max_seconds=60")
+    kill_at(small_cell(*patient, "epochs=4", "trainer.checkpoint_interval=0"), "row", 2)
+    processes.wait_until(lambda: not processes.with_variable(f"TEST_IN={temporary}"), seconds=60)
     assert list(temporary.glob("capsweep-wandb-*")) == []
     (run,) = read_runs(storage).values()
     assert list_epochs(run) == [0, 1, 2]

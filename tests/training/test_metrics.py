@@ -19,10 +19,6 @@ from capsweep.training.step import (
 CLASSES = 4
 
 
-def make_scores(*rows: list[float]) -> Tensor:
-    return torch.tensor(rows)
-
-
 def losses_of(scores_BN: Tensor, total: float = 1.0, drawn: Tensor | None = None) -> Losses:
     reconstruction = None if drawn is None else torch.tensor(2 * total)
     return Losses(torch.tensor(total), reconstruction, scores_BN, drawn)
@@ -77,7 +73,7 @@ def measure_updates(*updates: tuple[Losses, Batch]) -> dict[str, float]:
 
 
 def test_of_two_classes_both_must_be_the_most_active_and_each_drawing_counts_once_found() -> None:
-    scores_BN = make_scores([9, 8, 0, 0], [9, 8, 0, 0], [9, 8, 0, 0], [0, 1, 8, 9])
+    scores_BN = torch.tensor([[9.0, 8, 0, 0]] * 3 + [[0, 1, 8, 9]])
     labels_BL = torch.tensor([[1, 0], [0, 2], [2, 3], [3, 2]])
     same_BLCHW = torch.tensor([[make_image(1, 1, 0, 0), make_image(0, 0, 1, 1)]] * 4)
     both = {"test/loss": 1, "test/error": 0.5, "test/at_least_one": 0.75}
@@ -93,7 +89,7 @@ def test_of_two_classes_both_must_be_the_most_active_and_each_drawing_counts_onc
 
 
 def test_images_of_one_class_have_nothing_that_only_several_have() -> None:
-    scores_BN = make_scores([9, 0, 0, 0], [0, 9, 0, 0])
+    scores_BN = torch.tensor([[9.0, 0, 0, 0], [0, 9, 0, 0]])
     losses = losses_of(scores_BN, 1.5, torch.ones(2, 1, 1, 2, 2))
     means = measure_updates((losses, batch_of(torch.tensor([0, 0]))))
     assert means == {"test/loss": 1.5, "test/error": 0.5, "test/reconstruction": 3.0}
@@ -103,9 +99,7 @@ def test_means_are_over_images_however_they_are_batched() -> None:
     generator = torch.Generator().manual_seed(0)
     count = 30
     scores_MN = torch.rand(count, CLASSES, generator=generator)
-    labels_ML = torch.stack(
-        [torch.randperm(CLASSES, generator=generator)[:2] for _ in range(count)]
-    )
+    labels_ML = torch.rand(count, CLASSES, generator=generator).argsort()[:, :2]
     drawn, true = (
         (torch.rand(count, 2, 1, 2, 2, generator=generator) > 0.5).float() for _ in range(2)
     )
@@ -120,9 +114,6 @@ def test_means_are_over_images_however_they_are_batched() -> None:
         return measure_updates(*updates)
 
     whole = in_batches_of(count)
-    assert set(whole) == {
-        f"test/{name}"
-        for name in ("loss", "error", "reconstruction", "at_least_one", "segmentation")
-    }
+    assert len(whole) == 5
     for sizes in ((29, 1), (1,) * count, (10, 3, 17)):
         assert in_batches_of(*sizes) == pytest.approx(whole, abs=1e-7)

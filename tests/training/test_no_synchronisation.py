@@ -13,6 +13,7 @@ from only_on_device import DEVICE, OnlyOnDevice
 from routing_variants import IMPLEMENTATIONS, TOYS
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from trained_cells import train
 
 from capsweep.config import compose
 from capsweep.data.batches import Batch
@@ -20,19 +21,11 @@ from capsweep.model.routing.dynamic import NORMALISERS
 from capsweep.model.votes import ConvolutionalVotes, Votes
 from capsweep.training import build
 from capsweep.training.module import CapsuleTask
-from capsweep.training.run import Job, run
 from capsweep.training.step import SplitMetrics
 
 # What gives the host a number, or a size that depends on numbers.
-WAITS = (
-    torch.ops.aten._local_scalar_dense,
-    torch.ops.aten.is_nonzero,
-    torch.ops.aten.nonzero,
-    torch.ops.aten.masked_select,
-    torch.ops.aten._unique2,
-    torch.ops.aten.equal,
-)
-INDEXES = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
+WAITS = {"_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "_unique2", "equal"}
+INDEXES = {"index", "index_put", "index_put_"}
 STEPS = 4
 
 
@@ -47,16 +40,15 @@ class Waits(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func.overloadpacket in WAITS or _by_mask(func, args):
+        if func.overloadpacket.__name__ in WAITS or _by_mask(func, args):
             self.found.append(f"{func}: {''.join(traceback.format_stack(limit=6))}")
         return func(*args, **(kwargs or {}))
 
 
 def _by_mask(func: Any, args: Any) -> bool:
     """Whether it indexes with a mask: how many numbers that gives depends on the mask's."""
-    if func.overloadpacket not in INDEXES:
-        return False
-    return any(index is not None and index.dtype == torch.bool for index in args[1])
+    is_index = func.overloadpacket.__name__ in INDEXES
+    return is_index and any(index is not None and index.dtype == torch.bool for index in args[1])
 
 
 @pytest.fixture
@@ -94,16 +86,9 @@ CELLS = {
 def test_no_step_waits_for_the_device(
     overrides: tuple[str, ...], storage: Path, waits: Waits
 ) -> None:
-    short = [
-        "epochs=1",
-        "logger.every_n_steps=100",
-        f"limit_batches={STEPS}",
-        "batch_size=4",
-        "logger=csv",
-    ]
-    here = [f"places.storage={storage}", "trainer.accelerator=cpu"]
-    cell = compose.cell([*overrides, *short, *here])
-    run(Job(cell))
+    short = ["epochs=1", "logger.every_n_steps=100", f"limit_batches={STEPS}", "batch_size=4"]
+    here = ["logger=csv", f"places.storage={storage}", "trainer.accelerator=cpu"]
+    train(compose.cell([*overrides, *short, *here]))
     assert waits.steps == STEPS - 2
     assert not waits.found, waits.found[0]
 
@@ -119,11 +104,8 @@ def test_what_waits_is_found() -> None:
 NETWORKS = {Votes: "capsnet_tiny", ConvolutionalVotes: "matrix_capsnet_tiny"}
 ROUTED = {
     f"{variant}, {model}": (
-        f"model={model}",
-        f"routing={variant.stem}",
-        f"routing.impl={variant.impl}",
-        "model.head=linear",
-        "loss=cross_entropy",
+        *(f"model={model}", f"routing={variant.stem}", f"routing.impl={variant.impl}"),
+        *("model.head=linear", "loss=cross_entropy"),
     )
     for variant in IMPLEMENTATIONS
     if variant not in TOYS

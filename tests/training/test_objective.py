@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
-from capsweep.model.capsules import NetworkOutput
 from capsweep.model.losses import spread_loss
 from capsweep.training import build
 from capsweep.training.step import Losses, Objective
@@ -38,22 +37,6 @@ def pairs() -> Batch:
     return Batch(images_BCHW, torch.tensor([[3, 0], [9, 1], [0, 3]]), targets_BLCHW)
 
 
-@pytest.fixture
-def digits() -> Batch:
-    generator = torch.Generator().manual_seed(2)
-    return Batch(torch.rand(5, 1, 28, 28, generator=generator), torch.tensor([3, 0, 9, 3, 1]))
-
-
-def drawn_alone(network: nn.Module, output: NetworkOutput, label_B: Tensor) -> Tensor:
-    """One pass of the decoder: the capsule of one label an image, all others zero."""
-    assert output.pose_BJD is not None
-    only_BJD = torch.zeros_like(output.pose_BJD)
-    for image, label in enumerate(label_B.tolist()):
-        only_BJD[image, label] = output.pose_BJD[image, label]
-    decoder = network.get_submodule("decoder")
-    return decoder(only_BJD, torch.ones(only_BJD.shape[:2]))
-
-
 def test_losses_and_gradients_of_two_digits_are_those_of_two_decoder_passes(
     config: Any, pairs: Batch
 ) -> None:
@@ -61,11 +44,14 @@ def test_losses_and_gradients_of_two_digits_are_those_of_two_decoder_passes(
     losses = objective(network, pairs)
     output, targets_BLCHW = network(pairs.images_BCHW), pairs.targets_BLCHW
     assert targets_BLCHW is not None
+    assert output.pose_BJD is not None
     assert losses.reconstruction is not None
     assert losses.drawn_BLCHW is not None
     reconstruction = torch.zeros(())
     for digit in range(2):
-        drawn_BCHW = drawn_alone(network, output, pairs.labels[:, digit])
+        # One pass of the decoder: the capsule of one label an image, all others zero.
+        only_BJD = output.pose_BJD * F.one_hot(pairs.labels[:, digit], 10)[..., None]
+        drawn_BCHW = network.get_submodule("decoder")(only_BJD, torch.ones(3, 10))
         torch.testing.assert_close(losses.drawn_BLCHW[:, digit], drawn_BCHW)
         wrong_BCHW = (drawn_BCHW - targets_BLCHW[:, digit]).square()
         reconstruction = reconstruction + wrong_BCHW.sum() / len(pairs.labels)
@@ -94,7 +80,9 @@ def test_two_classes_are_a_decision_each_for_a_network_of_logits(
     torch.testing.assert_close(losses.total, expected)
 
 
-def test_a_step_has_the_margin_of_its_place_and_an_evaluation_the_last(digits: Batch) -> None:
+def test_a_step_has_the_margin_of_its_place_and_an_evaluation_the_last() -> None:
+    noise = torch.Generator().manual_seed(2)
+    digits = Batch(torch.rand(5, 1, 28, 28, generator=noise), torch.tensor([3, 0, 9, 3, 1]))
     network, objective = make_network(compose.cell(["model=matrix_capsnet_tiny"]).config)
     target_BN = F.one_hot(digits.labels, 10).float()
     for step, margin in ((0, 0.2), (5, 0.55), (None, 0.9)):
@@ -102,9 +90,3 @@ def test_a_step_has_the_margin_of_its_place_and_an_evaluation_the_last(digits: B
         losses: Losses = objective(network, digits, given)
         expected = spread_loss(losses.scores_BN, target_BN, margin=margin, reduction="mean")
         torch.testing.assert_close(losses.total, expected)
-
-
-def test_a_loss_is_on_logits_where_its_file_says_so(config: Any) -> None:
-    assert not build.build_objective(config).on_logits
-    named = {"loss": {**config["loss"], "name": "new", "on_logits": True}}
-    assert build.build_objective({**config, **named}).on_logits

@@ -22,18 +22,17 @@ TINY = ["dataset=digits", "debug=fast", "batch_size=8"]
 
 
 @pytest.mark.parametrize(
-    ("choices", "layers"),
+    ("model", "layers"),
     [
-        (["model=matrix_capsnet_tiny"], {"primary", "capsules.0", "capsules.1", "classes"}),
-        (["model=capsnet_small"], {"primary", "classes"}),
-        (["model=cnn_small"], set()),
+        ("matrix_capsnet_tiny", {"primary", "capsules.0", "capsules.1", "classes"}),
+        ("capsnet_small", {"primary", "classes"}),
+        ("cnn_small", set()),
     ],
-    ids=["matrix", "vector", "cnn"],
 )
 def test_the_result_has_the_quantiles_of_every_layer_of_capsules(
-    choices: list[str], layers: set[str], tmp_path: Path
+    model: str, layers: set[str], tmp_path: Path
 ) -> None:
-    cell = compose.cell([*TINY, *choices, f"places.storage={tmp_path}"])
+    cell = compose.cell([*TINY, f"model={model}", f"places.storage={tmp_path}"])
     found = train(cell)["first_activations"]
     assert layers <= set(found)
     assert bool(layers) == bool(found)
@@ -48,15 +47,6 @@ def test_quantiles_are_of_any_number_of_capsules(size: int) -> None:
     values = torch.arange(size).remainder(5).float()  # of the last, too many for torch.quantile
     expected = torch.quantile(values[: 2**24], torch.tensor(QUANTILES)).tolist()
     assert list(measure_quantiles(values).values()) == pytest.approx(expected, abs=1e-6)
-
-
-class Grey:
-    """Test examples of one intensity each, a hundredth of its index."""
-
-    def evaluation_batch(self, part: slice) -> Batch:
-        images = torch.full((1, 2, 6, 6), part.start / 100)
-        images[..., 0] = -1  # which no picture can have
-        return Batch(images, torch.zeros(1, dtype=torch.int64))
 
 
 def test_a_finished_cell_has_its_worst_examples(small_cell: Callable[..., Cell]) -> None:
@@ -74,6 +64,14 @@ def test_a_finished_cell_has_its_worst_examples(small_cell: Callable[..., Cell])
 def test_pictures_and_caption_are_those_of_the_examples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    class Grey:
+        """Test examples of one intensity each, a hundredth of its index."""
+
+        def evaluation_batch(self, part: slice) -> Batch:
+            images = torch.full((1, 2, 6, 6), part.start / 100)
+            images[..., 0] = -1  # which no picture can have
+            return Batch(images, torch.zeros(1, dtype=torch.int64))
+
     monkeypatch.setattr(fit, "WORST_COUNT", 1)
     directory, evals = CellDirectory(tmp_path), tmp_path / "evals"
     fit.write_worst_examples(directory, np.eye(3), np.arange(3), Grey())

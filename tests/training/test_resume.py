@@ -1,41 +1,56 @@
-"""A run killed at any epoch and resumed ends bitwise equal to an unbroken one."""
+"""A run killed at any epoch and resumed ends bitwise equal to an unbroken one; so does one that
+ends at an accuracy, of held-out digits and never of test digits.
+"""
 
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import shard_folders
 import torch
-from trained_cells import assert_equal, find_folder, kill_at, train
+from trained_cells import assert_equal, fill_overrides, find_folder, kill_at, read_rows, train
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
-from capsweep.errors import DataError
+from capsweep.errors import AccuracyNotReachedError, DataError
 from capsweep.shards.reader import declare_data_set
-from capsweep.training import RunHooks
+from capsweep.training import RunHooks, callbacks
 
 EPOCHS = 5
+CAPSNET = ("model.conv.channels=8", "model.primary.types=2")
 
 
 def make_resumable(storage: Path, *overrides: str) -> Cell:
     """Five epochs with dropout or a decoder, a checkpoint after each."""
     small = [f"places.storage={storage}", "logger=csv", f"epochs={EPOCHS}", "limit_batches=3"]
     fixed = ["batch_size=16", "trainer.accelerator=cpu", "trainer.checkpoint_interval=0"]
-    chosen = {text.split("=", 1)[0] for text in overrides}
-    rest = [text for text in (*small, *fixed) if text.split("=", 1)[0] not in chosen]
-    return compose.cell([*rest, *overrides])
+    return compose.cell(fill_overrides(overrides, *small, *fixed))
 
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Cell:
-    """A cell that nothing has disturbed."""
+    """A cell that nothing has disturbed, and that stops nowhere."""
     cell = make_resumable(tmp_path_factory.mktemp("unbroken"), "model=cnn_small")
     train(cell)
     return cell
+
+
+def read_result(cell: Cell) -> dict[str, Any]:
+    return json.loads((find_folder(cell) / "result.json").read_text())
+
+
+def assert_goes_on(broken: Cell, unbroken: Cell, kills: Sequence[tuple[str, int]]) -> None:
+    """Kill a cell at epochs, before or after their checkpoint; it ends as the unbroken one."""
+    for when, epoch in kills:
+        kill_at(broken, when, epoch)
+    result = train(broken)
+    assert_equal(broken, unbroken)
+    for key in ("metrics", "epochs", "steps"):
+        assert result[key] == read_result(unbroken)[key]
 
 
 def slow_case(*overrides: str) -> Any:
@@ -46,9 +61,8 @@ def slow_case(*overrides: str) -> Any:
 @pytest.mark.parametrize(
     "model",
     [
-        ("model.conv.channels=8", "model.primary.types=2"),
-        slow_case("model=cnn_small"),
-        slow_case("model.conv.channels=8", "model.primary.types=2", "precision=bf16-mixed"),
+        CAPSNET,
+        slow_case(*CAPSNET, "precision=bf16-mixed"),
         # A margin that grows with training, and steps that warm up.
         slow_case(
             *("model=matrix_capsnet_tiny", "routing.num_iters=2", "optim.decayed=weights"),
@@ -59,7 +73,15 @@ def slow_case(*overrides: str) -> Any:
 def test_a_killed_and_resumed_run_is_bitwise_equal_to_an_unbroken_one(
     tmp_path: Path, model: tuple[str, ...]
 ) -> None:
-    assert_resumed_is_unbroken(tmp_path, model, killed_after=(0, 2, 3))
+    unbroken, broken = (make_resumable(tmp_path / name, *model) for name in ("unbroken", "broken"))
+    train(unbroken)
+    assert_goes_on(broken, unbroken, [("row", 0), ("row", 2), ("row", 3)])
+
+
+@pytest.mark.slow
+def test_so_is_a_run_killed_after_its_very_last_epoch(unbroken: Cell, tmp_path: Path) -> None:
+    broken = make_resumable(tmp_path, "model=cnn_small")
+    assert_goes_on(broken, unbroken, [("row", 2), ("checkpoint", EPOCHS - 1)])
 
 
 @pytest.mark.slow
@@ -73,32 +95,58 @@ def test_a_run_on_shards_is_resumed_in_the_pass_where_it_was_killed(tmp_path: Pa
         "dataset.batches.test_examples=50",
         "loss.reconstruction.weight=0",
     ]
-    small = ["model.conv.channels=8", "model.primary.types=2", "batch_size=128"]
-    assert_resumed_is_unbroken(tmp_path, (*data, *small), killed_after=(1, 3))
-
-
-def assert_resumed_is_unbroken(
-    tmp_path: Path, model: tuple[str, ...], killed_after: tuple[int, ...]
-) -> None:
-    unbroken, broken = (make_resumable(tmp_path / name, *model) for name in ("unbroken", "broken"))
+    small = [*CAPSNET, "batch_size=128"]
+    unbroken, broken = (make_resumable(tmp_path / name, *data, *small) for name in "ub")
     train(unbroken)
-    for last in killed_after:
-        kill_at(broken, "row", last)
-    train(broken)
-    assert_equal(broken, unbroken)
+    assert_goes_on(broken, unbroken, [("row", 1), ("row", 3)])
 
 
-def flip_bits(path: Path) -> None:
-    """Turn bits of stored weights over."""
+@pytest.fixture(scope="module")
+def reached(unbroken: Cell) -> int:
+    """An epoch in the middle that is better than all before it."""
+    accuracy = [callbacks.find_accuracy(row) for row in read_rows(unbroken)]
+    better = [n for n in range(1, EPOCHS - 1) if accuracy[n] > max(accuracy[:n])]
+    assert better, f"no epoch in the middle is better than those before it: {accuracy}"
+    return better[-1]
+
+
+@pytest.fixture(scope="module")
+def stopped(unbroken: Cell, reached: int, tmp_path_factory: pytest.TempPathFactory) -> Cell:
+    """A run that ends at the accuracy of exactly that epoch."""
+    goal = f"stop_accuracy={callbacks.find_accuracy(read_rows(unbroken)[reached])!r}"
+    cell = make_resumable(tmp_path_factory.mktemp("stopped"), "model=cnn_small", goal)
+    train(cell)
+    return cell
+
+
+def test_training_ends_after_the_first_epoch_that_reaches_the_accuracy(
+    stopped: Cell, unbroken: Cell, reached: int
+) -> None:
+    result, rows = read_result(stopped), read_rows(unbroken)
+    assert read_rows(stopped) == rows[: reached + 1]
+    assert (result["epochs"], result["steps"]) == (reached + 1, 3 * (reached + 1))
+    last = {key: value for key, value in rows[reached].items() if key.startswith(("train", "val"))}
+    assert last.items() <= result["metrics"].items()
+    assert "test/error" in result["metrics"]
+    assert not (find_folder(stopped) / "resume.ckpt").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kills", [[("row", -1), ("row", 0)], [("checkpoint", -1)], [("checkpoint", 0)]]
+)
+def test_a_run_killed_around_that_epoch_ends_there_too(
+    kills: list[tuple[str, int]], stopped: Cell, reached: int, tmp_path: Path
+) -> None:
+    goal = f"stop_accuracy={stopped.config['stop_accuracy']!r}"
+    broken = make_resumable(tmp_path, "model=cnn_small", goal)
+    assert_goes_on(broken, stopped, [(when, reached + distance) for when, distance in kills])
+
+
+def flip_bits(path: Path, place: int | None = None) -> None:
+    """Turn bits over: in the middle, of stored weights."""
     content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 0b01100000
-    path.write_bytes(content)
-
-
-def damage_end(path: Path) -> None:
-    """Have the list of a zip file's members begin before the file does."""
-    content = bytearray(path.read_bytes())
-    content[-45] ^= 0b01000000
+    content[len(content) // 2 if place is None else place] ^= 0b01100000
     path.write_bytes(content)
 
 
@@ -109,6 +157,12 @@ def rewrite_code(path: Path) -> None:
     for weight in stored["state_dict"].values():
         weight.zero_()
     torch.save(stored, path)
+
+
+def take_anothers(path: Path) -> None:
+    """As if the folder were another cell's."""
+    other = make_resumable(path.parent / "other", "model=cnn_small", "optim.optimizer.lr=0.02")
+    shutil.copy(leave_unfinished(other), path)
 
 
 def open_checkpoint(path: Path) -> tuple[dict, dict]:
@@ -122,10 +176,9 @@ def leave_unfinished(cell: Cell) -> Path:
     """Run a cell that fails in its fourth epoch; its checkpoint, of the third."""
 
     def fail_late(row: dict) -> None:
-        if row["epoch"] == 3:
-            raise RuntimeError("a failure, as any other")
+        assert row["epoch"] < 3, "a failure, as any other"
 
-    with pytest.raises(RuntimeError, match="a failure"):
+    with pytest.raises(AssertionError, match="a failure"):
         train(cell, RunHooks(on_epoch=fail_late))
     return find_folder(cell) / "resume.ckpt"
 
@@ -135,10 +188,12 @@ def leave_unfinished(cell: Cell) -> Path:
     ("alter", "why"),
     [
         (flip_bits, "damaged"),
-        (damage_end, "no checkpoint"),
+        # The list of a zip file's members begins before the file does.
+        (lambda path: flip_bits(path, -45), "no checkpoint"),
         (lambda path: os.truncate(path, path.stat().st_size // 2), "no checkpoint"),
         (lambda path: torch.save([], path), "no checkpoint"),
         (rewrite_code, "other code"),
+        (take_anothers, "it is of cell "),
     ],
 )
 def test_a_checkpoint_that_cannot_be_gone_on_with_is_dropped_in_a_line(
@@ -159,21 +214,6 @@ def test_a_checkpoint_that_cannot_be_gone_on_with_is_dropped_in_a_line(
     assert str(path) in line
     assert why in line
     assert result["begun_anew"] == line
-
-
-def test_the_checkpoint_of_another_cell_is_dropped_in_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    small = ("model=cnn_small", "epochs=4", "limit_batches=1")
-    other = make_resumable(tmp_path / "other", *small, "optim.optimizer.lr=0.02")
-    cell, epochs = make_resumable(tmp_path, *small), []
-    path = find_folder(cell) / "resume.ckpt"
-    path.parent.mkdir(parents=True)
-    shutil.copy(leave_unfinished(other), path)
-    result = train(cell, RunHooks(on_epoch=lambda row: epochs.append(row["epoch"])))
-    assert epochs == list(range(4))
-    assert f"{path} is dropped" in result["begun_anew"]
-    assert f"it is of cell {other.signature}" in capsys.readouterr().err
 
 
 def test_a_resumed_cell_knows_what_trained_its_epochs_and_for_how_long(tmp_path: Path) -> None:
@@ -204,3 +244,25 @@ def test_a_cell_is_not_gone_on_with_on_other_data_than_its_first_epochs_had(
     with pytest.raises(DataError, match=f"altered since the first epochs.*'train': '{'0' * 64}'"):
         train(cell)
     assert path.exists()
+
+
+def test_a_cell_that_does_not_reach_it_fails_and_says_how_near_it_came(
+    small_cell: Callable[..., Cell],
+) -> None:
+    cell = small_cell("stop_accuracy=1.0")
+    message = r"stop_accuracy=1\.0 was not reached in 2 epochs \(best 0\.\d{4}\); raise epochs"
+    with pytest.raises(AccuracyNotReachedError, match=message):
+        train(cell)
+    assert not (find_folder(cell) / "result.json").exists()
+    assert "AccuracyNotReachedError" in (find_folder(cell) / "error.txt").read_text()
+
+
+def test_the_last_epoch_must_reach_it_with_exactly_as_many_right_as_asked_for() -> None:
+    early, late = ([{"val/error": e} for e in errors] for errors in ((0.1, 0.3), (0.3, 0.1)))
+    callbacks.check_reached(0.9, late)
+    with pytest.raises(AccuracyNotReachedError, match=r"stop_accuracy=0\.9 .*best 0\.9000"):
+        callbacks.check_reached(0.9, early)
+    for wrong in range(180):
+        accuracy = float(f"{(180 - wrong) / 180:.10g}")  # as it would be typed
+        assert callbacks.is_reached(accuracy, {"val/error": wrong / 180})
+        assert not callbacks.is_reached(accuracy, {"val/error": (wrong + 1) / 180})

@@ -22,7 +22,6 @@ from capsweep.data.batches import Batch, EvaluationParts, TrainLoader
 from capsweep.errors import NonFiniteLossError
 from capsweep.ledger import causes
 from capsweep.training import RunHooks, StopFlag, build, module
-from capsweep.training.callbacks import choose_interval
 from capsweep.training.module import CapsuleTask
 from capsweep.training.step import Losses
 
@@ -38,12 +37,9 @@ def test_the_cell_directory_holds_what_the_design_promises(
     ran: tuple[Cell, dict, Path],
 ) -> None:
     cell, result, path = ran
-    names = "config.yaml evals metrics.jsonl predictions.npz provenance.json result.json"
-    assert sorted(file.name for file in path.iterdir()) == [
-        *names.split(),
-        "steps.jsonl",
-        "weights.ckpt",
-    ]
+    names = ("config.yaml", "evals", "metrics.jsonl", "predictions.npz")
+    more = ("provenance.json", "result.json", "steps.jsonl", "weights.ckpt")
+    assert {file.name for file in path.iterdir()} == {*names, *more}
     written = yaml.safe_load((path / "config.yaml").read_text())
     assert signature(written) == cell.signature == path.name
     first, last = read_rows(cell)
@@ -65,15 +61,6 @@ def test_points_inside_an_epoch_are_the_mean_losses_of_the_steps_between_them(
     means = [(2 * first + last) / 3 for first, last in (losses[:2], losses[2:])]
     assert means == pytest.approx([row["train/loss"] for row in rows])
     assert points[-1]["lr"] == rows[-1]["lr"]
-
-
-@pytest.mark.parametrize(
-    ("batches", "epochs", "every"), [(3, 1, 1), (12, 20, 2), (468, 20, 47), (430, 1000, 430)]
-)
-def test_small_and_large_cells_have_points_and_not_too_many(
-    batches: int, epochs: int, every: int
-) -> None:
-    assert choose_interval("auto", batches, epochs * batches) == every
 
 
 def test_the_weights_load_without_pickle_and_give_the_predictions_and_their_error(
@@ -206,25 +193,24 @@ def test_a_test_for_which_memory_is_short_goes_on_with_fewer_images_to_the_same_
     assert [line for line in capsys.readouterr().err.splitlines() if "memory" in line] == [said]
 
 
-@pytest.mark.parametrize(
-    ("error", "batch_size"), [(RuntimeError("another fault"), 80), (RuntimeError(ALLOCATOR), 1)]
-)
-def test_another_fault_and_an_image_that_has_no_room_alone_are_raised(
-    error: RuntimeError, batch_size: int
-) -> None:
-    parts = EvaluationParts(batch_size)
+def test_another_fault_and_an_image_that_has_no_room_alone_are_raised() -> None:
     batch = Batch(torch.zeros(3, 1, 2, 2), torch.zeros(3, dtype=torch.int64))
+    for text, batch_size in (("another fault", 80), (ALLOCATOR, 1)):
 
-    def fail(part: Batch) -> None:
-        raise error
+        def fail(part: Batch, text: str = text) -> None:
+            raise RuntimeError(text)
 
-    with pytest.raises(RuntimeError, match=re.escape(str(error))):
-        list(parts.evaluate(batch, fail))
+        with pytest.raises(RuntimeError, match=re.escape(text)):
+            list(EvaluationParts(batch_size).evaluate(batch, fail))
+
+
+@pytest.fixture
+def task() -> CapsuleTask:
+    return CapsuleTask(torch.nn.Identity(), None, None, compose.cell([]).config)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_the_first_bad_step_since_the_last_check_is_named(bad: float) -> None:
-    task = CapsuleTask(torch.nn.Identity(), None, None, compose.cell([]).config)
+def test_the_first_bad_step_since_the_last_check_is_named(task: CapsuleTask, bad: float) -> None:
     task.losses = [torch.tensor(1e30), torch.tensor(0.5)]
     assert task.average_losses(102) == pytest.approx(5e29)
     task.losses = [torch.tensor(loss) for loss in (1.0, bad, 0.5, bad)]
@@ -232,11 +218,10 @@ def test_the_first_bad_step_since_the_last_check_is_named(bad: float) -> None:
         task.average_losses(106)
 
 
-def test_a_metric_that_is_no_number_is_named_with_its_epoch() -> None:
-    task = CapsuleTask(torch.nn.Identity(), None, None, compose.cell([]).config)
-    scores_BN, labels_B = torch.zeros(3, 2), torch.zeros(3, dtype=torch.long)
-    losses = Losses(torch.tensor(float("nan")), None, scores_BN)
-    task.metrics["val"].update(losses, Batch(torch.zeros(3, 1, 2, 2), labels_B))
+def test_a_metric_that_is_no_number_is_named_with_its_epoch(task: CapsuleTask) -> None:
+    losses = Losses(torch.tensor(float("nan")), None, torch.zeros(3, 2))
+    batch = Batch(torch.zeros(3, 1, 2, 2), torch.zeros(3, dtype=torch.long))
+    task.metrics["val"].update(losses, batch)
     with pytest.raises(NonFiniteLossError, match=r"^val/loss was nan in epoch 0; ") as caught:
         task.on_validation_epoch_end()
     assert causes.kind_of_cause(causes.describe_cause(caught.value)) == causes.CauseKind.NOT_FINITE

@@ -181,18 +181,8 @@ class Ledger:
     def sound_result(self, signature: str) -> dict[str, Any] | None:
         """Return the result of a finished cell. Raises DamageError."""
         name = f"{folder_of(signature)}/{RESULT}"
-        content = self.store.read(name)
-        return None if content is None else self._check_result(content, signature)
-
-    def _check_result(self, content: bytes, signature: str) -> dict[str, Any]:
-        """Return the result of a cell. Raises DamageError, also for that of another cell: where it
-        has no digest, the configuration beside it tells.
-        """
-        where = join(self.store.root, f"{folder_of(signature)}/{RESULT}")
-        result = stored_files.read_result(content, where, signature)
-        if not stored_files.is_signed(result):
-            self.read_science(signature, result)
-        return result
+        content, where = self.store.read(name), join(self.store.root, name)
+        return None if content is None else stored_files.read_result(content, where, signature)
 
     def read_science(
         self, signature: str, result: Mapping[str, Any] | None = None
@@ -260,7 +250,8 @@ class Ledger:
 
         try:
             if (content := read(RESULT)) is not None:
-                return Entry("done", self._check_result(content, signature))
+                where = join(self.store.root, f"{folder}/{RESULT}")
+                return Entry("done", stored_files.read_result(content, where, signature))
             if claimed is not None and not claimed.owner.is_dead:
                 return Entry("running", owner=str(claimed.owner))
             if (error := read(FAILURE)) is not None:

@@ -128,12 +128,17 @@ def _notes_on_differences(table: ResultTable) -> list[str]:
         return []
     baseline = describe_row(table.rows[table.baseline].coordinates)
     parts = [f"mean difference to the row {baseline} over the same seeds{table.measure.points}"]
-    families = [count for count in count_tests(table) if count]
+    # Of each column, the rows that have a p value: over these Holm adjusts.
+    tested = Counter(group.column for group in table.groups if group.p is not None)
+    families = sorted({*tested.values()})
     if any(difference.interval is not None for difference in differences):
         adjusted = ", not adjusted for the number of rows" if max(families) > 1 else ""
         parts.append(f"[a, b] is its 95 % interval{adjusted}")
     if families:
-        parts.append(f"p is of the paired t test{_describe_families(table)}")
+        over = f"{' or '.join(map(str, families))} rows{' of a column' * (len(table.columns) > 1)}"
+        alone = " of one row, so that nothing is adjusted"
+        holm = f", Holm-adjusted over {over}" if max(families) > 1 else alone
+        parts.append(f"p is of the paired t test{holm}")
     notes = [f"to {table.sweep.baseline}: {'; '.join(parts)}."]
     if constant := [difference for difference in differences if difference.is_constant]:
         sizes = sorted({difference.n for difference in constant if difference.mean})
@@ -147,21 +152,6 @@ def _notes_on_differences(table: ResultTable) -> list[str]:
         unless = f" unless differences are normally distributed: else p >= {smallest_p(fewest):g}"
         notes.append(f"n = {fewest} cannot show a difference{unless if fewest > 1 else ''}.")
     return notes
-
-
-def _describe_families(table: ResultTable) -> str:
-    """Return `, Holm-adjusted over 2 rows`: those of a column that have a p value."""
-    counts = count_tests(table)
-    if {*counts} <= {0, 1}:
-        return " of one row, so that nothing is adjusted"
-    sizes = " or ".join(map(str, sorted({*counts} - {0})))
-    return f", Holm-adjusted over {sizes} rows{' of a column' if len(counts) > 1 else ''}"
-
-
-def count_tests(table: ResultTable) -> list[int]:
-    """Return how many rows of each column have a p value: the family over which Holm adjusts."""
-    tested = Counter(group.column for group in table.groups if group.p is not None)
-    return [tested[column] for column in range(len(table.columns))]
 
 
 def shorten_cause(cause: str) -> str:

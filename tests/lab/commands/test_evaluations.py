@@ -9,6 +9,7 @@ import official_files
 import pytest
 
 from capsweep import cli
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import folder_of
 from capsweep.statistics.examples import find_wrong
 from capsweep.sweep import expand, spec
@@ -48,7 +49,8 @@ def store_cell(storage: Path, point: Point, predicted: list[int]) -> Path:
     scores = np.eye(3, dtype=np.float32)[predicted] * sureness[:, None].astype(np.float32)
     np.savez_compressed(folder / "predictions.npz", scores=scores, labels=LABELS)
     error = float(find_wrong(scores, LABELS).mean())
-    (folder / "result.json").write_text(json.dumps({"metrics": {"test/error": error}}))
+    result = stored_files.with_digests({"metrics": {"test/error": error}}, {})
+    (folder / "result.json").write_text(json.dumps(result))
     return folder
 
 

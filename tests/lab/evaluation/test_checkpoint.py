@@ -17,6 +17,7 @@ from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.errors import UserError
 from capsweep.lab.evaluation.checkpoint import CellLoader
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.training.run import Job, run
 
@@ -102,7 +103,7 @@ def change_overrides(folder: Path) -> None:
 def change_data(folder: Path) -> None:
     result = json.loads((folder / "result.json").read_text())
     result["data"]["train"] = "0" * 64
-    del result["sha256"]
+    result = stored_files.with_digests(result, {})
     (folder / "result.json").write_text(json.dumps(result))
 
 

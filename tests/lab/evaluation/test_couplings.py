@@ -47,27 +47,12 @@ def share(rule: CouplingRule, children: Children, logit_BMLJ: Tensor) -> Tensor:
     return coupling_softmax(logit_BMLJ, children.fields, rule.norm, rule.none_of_the_above)
 
 
-@pytest.mark.parametrize(
-    ("nowhere", "couplings", "expected"),
-    [
-        (
-            False,
-            [[1 / 3, 1 / 3, 1 / 3], [1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.25, 0.25, 0.5]],
-            [math.log(3), 0.0, math.log(2), 1.5 * math.log(2)],
-        ),
-        (  # none of the above is one more share
-            True,
-            [[0.25, 0.25, 0.25], [0.0, 0.0, 0.0], [0.0, 0.5, 0.0], [1.0, 0.0, 0.0]],
-            [math.log(4), 0.0, math.log(2), 0.0],
-        ),
-    ],
-)
-def test_entropies_by_hand_where_all_parents_stand_at_one_position(
-    nowhere: bool, couplings: list, expected: list[float]
-) -> None:
-    children = make_children(CouplingRule(none_of_the_above=nowhere), None)
-    assert children.num_choices.tolist() == [PARENTS + nowhere] * 4
+def test_entropies_by_hand_where_none_of_the_above_is_one_more_share() -> None:
+    children = make_children(CouplingRule(none_of_the_above=True), None)
+    assert children.num_choices.tolist() == [PARENTS + 1] * 4
+    couplings = [[0.25, 0.25, 0.25], [0.0, 0.0, 0.0], [0.0, 0.5, 0.0], [0.5, 0.25, 0.25]]
     entropies, _ = children.measure(torch.tensor(couplings)[None, None])
+    expected = [math.log(4), 0.0, math.log(2), 1.5 * math.log(2)]
     np.testing.assert_allclose(entropies, [expected], atol=1e-7)
 
 

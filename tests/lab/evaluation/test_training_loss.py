@@ -16,6 +16,7 @@ from capsweep.config.cell import signature
 from capsweep.errors import DamageError, NotApplicableError, UserError
 from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.lab.evaluation.figures.training_loss import draw_training_loss, find_peers, measure
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.storage.files import write_json, write_text
 
@@ -42,7 +43,7 @@ def keep(
     ]
     write_text(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     if losses is not None:
-        write_json(folder / "result.json", {"metrics": {}})
+        write_json(folder / "result.json", stored_files.with_digests({"metrics": {}}, {}))
     return name
 
 

@@ -1,22 +1,28 @@
-"""`precision: tf32`: products of float32 as tensor cores round them, in cells that ask for it."""
+"""`precision`: tf32, products of float32 as tensor cores round them, in cells that ask for it; and
+bf16-mixed, products in bfloat16, but capsules, routing and losses in float32.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from trained_cells import find_folder, train
 
-from capsweep import cli
-from capsweep.config import places
+from capsweep.config import compose, places
 from capsweep.config.cell import Cell
+from capsweep.data.batches import Batch
 from capsweep.errors import ConfigError
 from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.ledger.ledger import Ledger
+from capsweep.model.capsnet import ClassCapsules
+from capsweep.model.capsules import PrimaryCapsules
+from capsweep.model.matrix_capsnet import MatrixCapsules, MatrixPrimary
 from capsweep.model.routing.vote_products import VoteMoments, VoteProducts, apply_to_votes
-from capsweep.training import devices
+from capsweep.training import build, devices
 from capsweep.training.module import make_task
 
 HERE = {"32": False, "tf32": True, "bf16-mixed": False}
@@ -43,6 +49,16 @@ def rounding(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
+def was_rounded(cell: Cell) -> bool:
+    provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
+    return provenance["implementations"]["tf32"]
+
+
+def make_loader(cell: Cell, device: str) -> CellLoader:
+    here = places.resolve(cell.config["places"])
+    return CellLoader(Ledger(here.ledger), here.data, torch.device(device))
+
+
 def test_each_cell_of_a_process_sets_it_anew(
     rounding: pytest.MonkeyPatch, small_cell: Callable[..., Cell]
 ) -> None:
@@ -53,34 +69,27 @@ def test_each_cell_of_a_process_sets_it_anew(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("override", "why", "cure"),
     [
         (
             "precision=tf32",
-            "precision=tf32 needs an NVIDIA GPU of compute capability 8.0 or more, and there is "
+            "precision=tf32 needs an NVIDIA GPU of compute capability 8.0 or more, and there is",
             "none for this cell; set precision=32 or precision=bf16-mixed",
         ),
         (
             "trainer.accelerator=gpu",
-            "trainer.accelerator=gpu: this process sees no GPU; set resources.gpu=1 on a node that "
+            "trainer.accelerator=gpu: this process sees no GPU; set resources.gpu=1 on a node that",
             "has one, or trainer.accelerator=auto",
         ),
     ],
 )
 def test_without_such_a_gpu_a_cell_is_refused_before_data_is_looked_for(
-    override: str,
-    message: str,
-    small_cell: Callable[..., Cell],
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    override: str, why: str, cure: str, small_cell: Callable[..., Cell], tmp_path: Path
 ) -> None:
-    nowhere = f"places.data={tmp_path / 'nowhere'}"
-    cell = small_cell(override, "dataset=svhn", nowhere)
-    assert cli.main(["train", *cell.overrides]) == 2
-    assert capsys.readouterr().err == f"error: {message}\n"
+    cell = small_cell(override, "dataset=svhn", f"places.data={tmp_path / 'nowhere'}")
     with pytest.raises(ConfigError) as refusal:
         train(cell)
-    assert str(refusal.value) == message
+    assert str(refusal.value) == f"{why} {cure}"
 
 
 def test_its_evaluation_elsewhere_is_in_float32_and_says_so(
@@ -93,12 +102,10 @@ def test_its_evaluation_elsewhere_is_in_float32_and_says_so(
     )
     for cell in (rounded, exact):
         train(cell)
-        provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
-        assert provenance["implementations"]["tf32"] == (cell is rounded)
+        assert was_rounded(cell) == (cell is rounded)
     rounding.undo()
     capsys.readouterr()
-    here = places.resolve(rounded.config["places"])
-    loader = CellLoader(Ledger(here.ledger), here.data, torch.device("cpu"))
+    loader = make_loader(rounded, "cpu")
     first, second = (loader.load(c.signature) for c in (rounded, exact))
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
@@ -184,8 +191,44 @@ def test_on_a_gpu_such_a_cell_trains_and_says_again_what_it_said(
 ) -> None:
     cell = small_cell("precision=tf32", "trainer.accelerator=gpu")
     train(cell)
-    provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
-    assert provenance["implementations"]["tf32"]
-    here = places.resolve(cell.config["places"])
-    loader = CellLoader(Ledger(here.ledger), here.data, torch.device("cuda"))
-    assert loader.load(cell.signature).verify().ties <= 1
+    assert was_rounded(cell)
+    assert make_loader(cell, "cuda").load(cell.signature).verify().ties <= 1
+
+
+MATRIX = ["model=matrix_capsnet_tiny", "loss=spread"]
+NETWORKS = {
+    "capsnet": ["model=capsnet", "model.conv.channels=8", "model.primary.types=2"],
+    "capsnet_small": ["model=capsnet_small"],
+    "cnn_small": ["model=cnn_small"],
+    "matrix, dynamic": [*MATRIX, "routing=dynamic"],
+    "matrix, em": [*MATRIX, "routing=em"],
+}
+CAPSULES = (PrimaryCapsules, ClassCapsules, MatrixPrimary, MatrixCapsules)
+
+
+@pytest.mark.parametrize("overrides", NETWORKS.values(), ids=NETWORKS)
+def test_convolutions_are_bfloat16_and_capsules_and_losses_float32(overrides: list[str]) -> None:
+    config = compose.cell([*overrides, "precision=bf16-mixed"]).config
+    torch.manual_seed(0)
+    network, kinds = build.build_network(config), {}
+    for name, module in network.named_modules():
+        if isinstance(module, (nn.Conv2d, *CAPSULES)):
+
+            def note(module: nn.Module, _: Any, output: Any, name: str = name) -> None:
+                outputs = [output] if isinstance(output, Tensor) else output
+                tensors = [value for value in outputs if isinstance(value, Tensor)]
+                kinds[name, type(module)] = {tensor.dtype for tensor in tensors}
+
+            module.register_forward_hook(note)
+    batch = Batch(torch.rand(2, *config["dataset"]["image_shape"]), torch.arange(2))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        losses = build.build_objective(config)(network, batch)
+    losses.total.backward()
+    assert losses.total.dtype == losses.scores_BN.dtype == torch.float32
+    assert kinds
+    for (name, kind), found in kinds.items():
+        expected = torch.float32 if kind in CAPSULES else torch.bfloat16
+        assert found == {expected}, name
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+        assert parameter.dtype == torch.float32

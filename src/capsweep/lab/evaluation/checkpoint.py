@@ -8,7 +8,6 @@ import io
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from capsweep.config import compose
 from capsweep.config.cell import LOGISTICS_INSIDE, get
 from capsweep.data.batches import Batch, EvaluatedSplit, EvaluationParts
 from capsweep.data.images import EVALUATION_BATCH, PreparedSplits
-from capsweep.errors import ConfigError, DamageError, NotApplicableError, UserError
+from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger.ledger import Ledger, Predictions, load_predictions
 from capsweep.ledger.stored_files import DATA, REMOVE
 from capsweep.model.capsules import NetworkOutput
@@ -203,15 +202,6 @@ class CellLoader:
             self._splits = None  # before the next is read: there may be room for one
             self._splits = key, build.load_splits(config, str(self.data), self.device)
         return self._splits[1]
-
-
-@contextmanager
-def naming(name: str) -> Iterator[None]:
-    """Put the name of a cell before what it has no answer to."""
-    try:
-        yield
-    except NotApplicableError as error:
-        raise NotApplicableError(f"{name}: {error}") from error
 
 
 def find_device(name: str) -> torch.device:

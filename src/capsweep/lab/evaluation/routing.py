@@ -7,8 +7,6 @@ numbers of iterations than in training.
 Shape letters: B images, M parent positions, L children below one, J parent types.
 """
 
-import json
-import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -21,7 +19,7 @@ from torch import Tensor, nn
 from capsweep.data.batches import EvaluatedSplit
 from capsweep.errors import NotApplicableError
 from capsweep.lab.evaluation import sweep_cells
-from capsweep.lab.evaluation.checkpoint import TrainedCell, naming
+from capsweep.lab.evaluation.checkpoint import TrainedCell
 from capsweep.lab.evaluation.couplings import LinkSpread, measure_layers
 from capsweep.lab.evaluation.sweep_cells import Content, SweepCells
 from capsweep.lab.evaluation.traces import RoutedCell, find_routed
@@ -77,15 +75,6 @@ def publish_routing(cells: SweepCells, parsed: Namespace) -> None:
         notes.append(f"{count_of(ties, 'near tie')} came out otherwise than the test stored.")
     header = ["layer", *sweep_cells.SEEDS_HEADER, *COLUMNS]
     cells.publish_table("routing", "routing", header, lines, notes)
-
-
-def print_cell(parsed: Namespace) -> None:
-    """Print the measures of one cell as JSON, which its evals/ keep."""
-    loader, signature = sweep_cells.open_cell(parsed)
-    with naming(signature):
-        content = measure_routing(loader.load(signature), parsed.examples)
-    print(sweep_cells.write_content(loader, signature, ROUTING, content), file=sys.stderr)
-    print(json.dumps({"cell": signature, **content}, indent=1))
 
 
 class FrozenRouting(nn.Module):

@@ -81,15 +81,15 @@ def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Nam
     Raises NotApplicableError for a cell that has no such figure (no decoder, no routing, ...), else
     UserError; both name the cell.
     """
-    from capsweep.lab.evaluation.checkpoint import naming
-
     module = import_module(f"capsweep.lab.evaluation.figures.{FIGURES[name].module}")
     draw = getattr(module, f"draw_{name.replace('-', '_')}")
-    with naming(signature):
+    try:
         for drawing in draw(loader, signature, options):
             for file, content in drawing.make_files().items():
                 print(loader.ledger.write_evaluation(signature, file, content))
             print(drawing.caption, flush=True)
+    except NotApplicableError as error:
+        raise NotApplicableError(f"{signature}: {error}") from error
 
 
 def _draw_missing(parsed: argparse.Namespace) -> int:

@@ -8,8 +8,8 @@ Shape letters: B images, M parent positions, L children below one, J parent type
 """
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -143,26 +143,17 @@ def average_couplings(routed: RoutedCell, split: EvaluatedSplit) -> dict[str, Te
     return {name: each.mean_MLJ.to(dtype) for name, each in links.items()}
 
 
-def freeze_couplings(
-    routed: RoutedCell, couplings: Mapping[str, Tensor]
-) -> AbstractContextManager[None]:
-    """Within the block the layers route by these couplings [M, L, J]."""
-    layers = routed.layers.items()
-    frozen = [FrozenRouting(layer.routing, couplings[name]) for name, layer in layers]
-    return _replace(list(routed.layers.values()), "routing", frozen)
-
-
 @contextmanager
-def _replace(owners: Sequence[Any], name: str, values: Sequence[Any]) -> Iterator[None]:
-    """Within the block the attribute of each owner has another value."""
-    before = [getattr(owner, name) for owner in owners]
+def freeze_couplings(routed: RoutedCell, couplings: Mapping[str, Tensor]) -> Iterator[None]:
+    """Within the block the layers route by these couplings [M, L, J]."""
+    before = {name: layer.routing for name, layer in routed.layers.items()}
     try:
-        for owner, value in zip(owners, values, strict=True):
-            setattr(owner, name, value)
+        for name, layer in routed.layers.items():
+            layer.routing = FrozenRouting(layer.routing, couplings[name])
         yield
     finally:
-        for owner, value in zip(owners, before, strict=True):
-            setattr(owner, name, value)
+        for name, layer in routed.layers.items():
+            layer.routing = before[name]
 
 
 def vary_iterations(routed: RoutedCell) -> list[dict[str, Any]] | None:
@@ -174,15 +165,17 @@ def vary_iterations(routed: RoutedCell) -> list[dict[str, Any]] | None:
     trained = routed.cell.config["routing"].get("num_iters")
     if trained is None:
         return None
-    scores_MN, labels = _predict_with(routed, int(trained))
+    # Those of training last: the network is left with them.
+    predictions = {number: _predict_with(routed, number) for number in (*ITERATIONS, int(trained))}
+    scores_MN, labels = predictions[trained]
     shown = labels.reshape(len(labels), -1).shape[1]
     answers = find_answers(scores_MN, shown)
     reroutings = []
     for number in ITERATIONS:
-        scores_MN, _ = _predict_with(routed, number)
-        error, changed = measure_error((scores_MN, labels)), None
+        error, changed = measure_error(predictions[number]), None
         if error is not None:
-            changed = float((find_answers(scores_MN, shown) != answers).any(axis=1).mean())
+            others = find_answers(predictions[number][0], shown)
+            changed = float((others != answers).any(axis=1).mean())
         reroutings.append({"iterations": number, "changed": changed, "error": error})
     return reroutings
 
@@ -193,6 +186,6 @@ def find_answers(scores_MN: np.ndarray, classes: int) -> np.ndarray:
 
 
 def _predict_with(routed: RoutedCell, iterations: int) -> Predictions:
-    routings = [layer.routing for layer in routed.layers.values()]
-    with _replace(routings, "num_iters", [iterations] * len(routings)):
-        return routed.predict_scores()
+    for layer in routed.layers.values():
+        layer.routing.num_iters = iterations
+    return routed.predict_scores()

@@ -9,22 +9,18 @@ which raises NotApplicableError for a cell that has no such figure, and UserErro
 """
 
 import argparse
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from capsweep.cli.program import DEVICE, SIGNATURE, SWEEP, Command, Option, whole_number
-from capsweep.errors import NotApplicableError, UserError
+from capsweep.errors import NotApplicableError
 from capsweep.lab.commands import listed, option
 from capsweep.lab.commands.eval.sweeps import FIRST_IMAGES
 
 if TYPE_CHECKING:
     from capsweep.lab.evaluation.checkpoint import CellLoader
     from capsweep.lab.evaluation.sweep_cells import SweepCells
-
-DRAWING_FAULTS = (UserError, OSError, RuntimeError, MemoryError)  # a GPU's are RuntimeErrors
-
 
 parse_places = listed("places such as 0,5,7", int, lambda place: place >= 0)
 TRACED = (
@@ -65,14 +61,14 @@ COMMANDS: dict[str, Command] = {
 }
 
 
-def run(parsed: argparse.Namespace) -> int:
+def run(parsed: argparse.Namespace) -> None:
     """Draw a figure of a cell into its evals/, the numbers beside it; or those of a sweep."""
     from capsweep.lab.evaluation.sweep_cells import open_cell
 
     if parsed.command == "figures":
-        return _draw_missing(parsed)
-    _draw(parsed.command, *open_cell(parsed), parsed)
-    return 0
+        _draw_missing(parsed)
+    else:
+        _draw(parsed.command, *open_cell(parsed), parsed)
 
 
 def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Namespace) -> None:
@@ -92,13 +88,13 @@ def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Nam
         raise NotApplicableError(f"{signature}: {error}") from error
 
 
-def _draw_missing(parsed: argparse.Namespace) -> int:
+def _draw_missing(parsed: argparse.Namespace) -> None:
     """Draw the figures that no cell of a row has, of its first finished seed: what a page shows of
-    a row. Returns 1 where one could not be drawn, which is printed; the others are drawn.
+    a row. A fault ends it; what is drawn stays, and is not drawn again.
     """
     from capsweep.lab.evaluation.sweep_cells import load_cells
 
-    cells, faults = load_cells(parsed), set()
+    cells = load_cells(parsed)
     loader = cells.make_loader(parsed.device)
     for signature, name in dict.fromkeys(_list_missing(cells, parsed.only or FIGURES)):
         usual = {word.lstrip("-"): how.get("default") for word, how in FIGURES[name].options}
@@ -106,12 +102,6 @@ def _draw_missing(parsed: argparse.Namespace) -> int:
             _draw(name, loader, signature, argparse.Namespace(**usual))
         except NotApplicableError as error:
             print(f"{name}: {error}")
-        except DRAWING_FAULTS as error:
-            fault = f"{type(error).__name__}: {error}"
-            if fault not in faults:  # absent data is one fault of all figures
-                print(f"error: {name}: {signature}: {fault}", file=sys.stderr)
-            faults.add(fault)
-    return 1 if faults else 0
 
 
 def _list_missing(cells: "SweepCells", names: Iterable[str]) -> Iterator[tuple[str, str]]:

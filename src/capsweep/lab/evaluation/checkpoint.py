@@ -7,7 +7,7 @@ import copy
 import io
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -87,12 +87,6 @@ class TrainedCell:
                 scores.append(self.predict_batch(batch).float())
                 labels.append(batch.labels.cpu())
         return torch.cat(scores).numpy(), torch.cat(labels).numpy()
-
-    def check_places(self, places: Sequence[int]) -> None:
-        """Raise UserError naming `--examples` unless all are places of the test set."""
-        last, place = len(self.test) - 1, max(places)
-        if place > last:
-            raise UserError(f"--examples: {self.name} has the test images 0..{last}, got {place}")
 
     def verify(self, examples: int | None = None) -> Retest:
         """Test the network again, once and for all that is asked of it.

@@ -31,8 +31,6 @@ CHOSEN = (
     option("--correct", "so many correct ones (8)", type=whole_number(0), default=8),
     option("--failures", "so many wrong ones (4)", type=whole_number(0), default=4),
 )
-EACH_CLASS = "these test images: 0,5,7; default: the first correct one of each class"
-PAGES = (option("--examples", EACH_CLASS, type=parse_places),)
 IMAGES = (option("--examples", "these images (0,1,2)", type=parse_places, default=[0, 1, 2]),)
 
 
@@ -46,7 +44,7 @@ class Figure(NamedTuple):
 
 FIGURES: dict[str, Figure] = {
     "reconstructions": Figure("decoded", "draw test examples and their reconstructions", CHOSEN),
-    "perturbations": Figure("perturbations", "draw what each dimension of a pose changes", PAGES),
+    "perturbations": Figure("perturbations", "draw what each dimension of a pose changes"),
     "segmentation": Figure("decoded", "draw overlapping digits one by one", CHOSEN),
     "vote-distances": Figure("vote_distances", "draw how far votes are from their class", IMAGES),
     "routing-change": Figure("iterations", "draw how much each iteration still changes", TRACED),

@@ -22,18 +22,12 @@ SIDE = 84  # pixels: there are many pictures
 
 
 def draw_perturbations(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield a page for each class that the test shows, or of each asked example."""
+    """Yield a page for each class that the test shows."""
     cell = loader.load(name)
-    if options.examples is None:
-        pairs = find_first(cell.stored)
-    else:
-        cell.check_places(options.examples)
-        pairs = [(int(c), place) for place in options.examples for c in cell.stored[1][place].flat]
-    for page in measure(cell, pairs):
-        example = "" if options.examples is None else f"-example{page['place']}"
+    for page in measure(cell, find_first(cell.stored)):
         caption = _describe_page(page)
         picture = _draw_page(page, f"cell {name}: perturbations of class {page['label']}", caption)
-        yield Drawing(f"perturbations-class{page['label']}{example}", page, picture, caption)
+        yield Drawing(f"perturbations-class{page['label']}", page, picture, caption)
 
 
 def find_first(stored: Predictions) -> list[tuple[int, int]]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from capsweep.errors import NotApplicableError
+from capsweep.errors import NotApplicableError, UserError
 from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.lab.evaluation.figures import Drawing, finish_figure
 from capsweep.lab.evaluation.traces import Trace, trace_images
@@ -33,7 +33,9 @@ INCHES = 1.7  # of a panel's side
 def draw_vote_distances(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """Yield a figure for each of some test images."""
     cell = loader.load(name)
-    cell.check_places(options.examples)
+    last, place = len(cell.test) - 1, max(options.examples)
+    if place > last:
+        raise UserError(f"--examples: {name} has the test images 0..{last}, got {place}")
     for place in options.examples:
         batch = cell.test.evaluation_batch(slice(place, place + 1))
         label = int(batch.labels.flatten()[0])

@@ -27,8 +27,9 @@ from capsweep.model.capsules import NetworkOutput
 from capsweep.statistics.examples import find_wrong
 from capsweep.training import build, devices
 
-# Overrides of where a cell was trained; older cells may have had several devices.
-OF_TRAINING = ("places.", "resources.", "trainer.devices=")
+# Overrides of where a cell was trained, and of kernels that there are on some devices alone; older
+# cells may have had several devices.
+OF_TRAINING = ("places.", "resources.", "trainer.devices=", "routing.impl=")
 AMBIGUOUS = 1e-3  # of the highest score: the next lower one may win on another device
 
 
@@ -179,7 +180,7 @@ class CellLoader:
             cure = f"import an export with weights, or {REMOVE}"
             raise DamageError(f"{name}: it has no weights.ckpt; {cure}")
         with torch.random.fork_rng(devices=[]):  # the first weights are replaced
-            network = build.build_network(_without_kernels(config, self.device), self.device.type)
+            network = build.build_network(config, self.device.type)
         try:
             weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
             network.load_state_dict(weights)
@@ -228,14 +229,6 @@ def _add_logistics(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> 
         if value is not None and isinstance(inside, dict):
             inside[key] = value
     return config
-
-
-def _without_kernels(config: Mapping[str, Any], device: torch.device) -> Mapping[str, Any]:
-    """Return a configuration that asks for a GPU's kernels on GPUs alone."""
-    if get(config, "routing.impl") != "triton" or device.type == "cuda":
-        return config
-    print(f"routing.impl=triton needs a GPU: routed by impl=auto on {device.type}", file=sys.stderr)
-    return {**config, "routing": {**config["routing"], "impl": "auto"}}
 
 
 def _reproduce(name: str) -> str:

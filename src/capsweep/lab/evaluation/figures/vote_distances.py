@@ -58,11 +58,8 @@ def measure(trace: Trace | None) -> dict[str, np.ndarray]:
             "its routing gives no distances of votes; vote distances need routing=em"
         )
     weight_TXJ, distance_TXJ, activation_TMJ = (
-        np.stack([iteration[name][0].cpu().double().numpy() for iteration in trace])
+        np.stack([each[name][0].flatten(0, -2).cpu().double().numpy() for each in trace])
         for name in NEEDED
-    )
-    weight_TXJ, distance_TXJ = (
-        each.reshape(len(trace), -1, each.shape[-1]) for each in (weight_TXJ, distance_TXJ)
     )
     edges = np.linspace(0, RANGE, BINS + 1)
     weight = np.zeros((len(trace), weight_TXJ.shape[2], BINS))

@@ -97,11 +97,9 @@ def _draw_page(page: Mapping[str, Any], title: str, caption: str) -> bytes:
 
 def _describe_page(page: Mapping[str, Any]) -> str:
     """Return the caption: every choice."""
-    is_right = page["prediction"] == page["label"]
-    said = "correctly" if is_right else f"wrongly, as {page['prediction']}"
     return (
-        f"test example {page['place']}, classified {said}; drawn from the capsule of its class "
-        f"{page['label']} alone, of length {page['length']:.3g}; each row adds to one dimension of "
-        "that capsule's pose, from -0.25 to 0.25 by 0.05; its length changes with it; column 0 is "
-        f"the plain reconstruction; {charts.SCALED}"
+        f"test example {page['place']}, classified as {page['prediction']}; drawn from the capsule "
+        f"of its class {page['label']} alone, of length {page['length']:.3g}; each row adds to one "
+        "dimension of that capsule's pose, from -0.25 to 0.25 by 0.05; its length changes with it; "
+        f"column 0 is the plain reconstruction; {charts.SCALED}"
     )

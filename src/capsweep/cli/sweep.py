@@ -100,7 +100,7 @@ def _run_here(
             ended = drive.add_seeds(sweep, points, options, last_seeds, console)
     from capsweep.cli import report  # after training: its imports take time
 
-    report.print_and_write(sweep, points, console)
+    report.write_and_print(report.make_report(sweep, points), console)
     for line in ended.lines:
         print(line)
     return ended.status

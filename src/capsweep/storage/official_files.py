@@ -19,10 +19,9 @@ from typing import IO, NamedTuple
 from capsweep.errors import DataError
 from capsweep.storage.files import (
     hash_bytes,
-    hold_lock,
+    lock_file,
     open_plain_file,
     remove_path,
-    remove_temporaries,
     user_cache_folder,
     write_atomically,
     write_text,
@@ -105,9 +104,7 @@ def fetch_file(place: str, name: str, is_current: IsCurrent = lambda path: True)
         return True
     fill = partial(_open_bucket(place, os.getpid()).copy_to, name)
     try:
-        with hold_lock(folder / f".{name}.lock") as is_held:
-            if is_held:
-                remove_temporaries(path)
+        with lock_file(path):
             if not (path.is_file() and is_current(path)):  # another process may have fetched it
                 write_text(folder / ORIGIN, place)
                 write_atomically(path, fill)

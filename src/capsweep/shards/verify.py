@@ -137,7 +137,7 @@ class ShardVerifier:
             return True
 
         try:
-            is_there = official_files.fetch_file(origin, shard.name, is_whole)
+            is_there = official_files.has_file(origin, shard.name, is_whole)
         except StoreError as error:  # workers that read ahead hand on what is wrong with data
             raise DataError(str(error)) from error
         if not is_there:

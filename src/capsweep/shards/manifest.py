@@ -17,7 +17,7 @@ from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeA
 
 from capsweep.errors import DataError
 from capsweep.storage.checked import parse_json
-from capsweep.storage.files import hash_bytes, stat_regular_file, write_text
+from capsweep.storage.files import hash_bytes, read_plain_file, write_text
 
 FORMAT: Literal[1] = 1  # to be raised when a reader of today could not read what is written
 INDEX = "index.json"
@@ -142,21 +142,17 @@ def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a folder. Raises DataError naming the file and the cure."""
     path = folder / INDEX
     try:
-        stat_regular_file(folder, INDEX)
-        stored = parse_json(path.read_bytes(), STORED)
+        stored = parse_json(read_plain_file(path), STORED)
         if stored.content.fingerprint != stored.fingerprint:
             raise ValueError("the fingerprint is not that of the content")
         _check_shards(stored)
-    except DataError:
-        raise
     except FileNotFoundError as error:
         raise DataError(
             f"{path}: no such file; it is written when all shards are there, by `make shards`"
         ) from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
-    except ValueError as error:
-        raise DataError(f"{path}: altered, or of another program ({error}); {AGAIN}") from error
+    except (OSError, ValueError) as error:
+        cause = f"unreadable, altered, or of another program ({error})"
+        raise DataError(f"{path}: {cause}; {AGAIN}") from error
     return stored
 
 

@@ -7,6 +7,7 @@ neither the next process nor the next run reads the whole file again.
 
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from capsweep.shards.layout import DAMAGE_ERRORS, find_disagreements, open_shard
 from capsweep.shards.manifest import AGAIN, INDEX, STATE, Manifest, Shard
 from capsweep.storage import official_files
 from capsweep.storage.checked import load_cached, save_cached
-from capsweep.storage.files import hash_file, stat_regular_file
+from capsweep.storage.files import hash_file
 from capsweep.storage.stores import StoreError, hide_query
 
 TICK = 2 * 10**9  # ns: what FAT counts time in; others take less
@@ -35,8 +36,6 @@ def naming_damage(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except DataError:  # it names the file itself
-        raise
     except DAMAGE_ERRORS as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise DataError(f"{path}: {' '.join(reason.split())}; {AGAIN}") from error
@@ -45,8 +44,11 @@ def naming_damage(path: Path) -> Iterator[None]:
 def check_size(folder: Path, shard: Shard) -> None:
     """Raise DataError unless a shard is a plain file of its number of bytes."""
     with naming_damage(folder / shard.name):
-        if (size := stat_regular_file(folder, shard.name).st_size) != shard.bytes:
-            raise ValueError(f"{size:,} bytes, {shard.bytes:,} in {INDEX}")
+        status = (folder / shard.name).lstat()  # to open a pipe is to wait for ever
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("a link, or no plain file")
+        if status.st_size != shard.bytes:
+            raise ValueError(f"{status.st_size:,} bytes, {shard.bytes:,} in {INDEX}")
 
 
 def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:

@@ -12,10 +12,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from capsweep.errors import DataError
-
-KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe"}
-
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Let `write` fill a temporary file beside `path`, then rename it to `path`.
@@ -59,23 +55,6 @@ def read_plain_file(path: Path) -> bytes:
     """Return the content of a plain file. Raises as `open_plain_file`."""
     with open_plain_file(path) as file:
         return file.read()
-
-
-def stat_regular_file(folder: Path, name: str) -> os.stat_result:
-    """What the disk knows of a file of the folder, so that to open it is to read just that.
-
-    Raises DataError for a name that is a path, a link, and whatever is no file: to open a pipe is
-    to wait for ever. Raises OSError, FileNotFoundError among them.
-    """
-    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
-        raise DataError(f"{folder}: {name!r} is a path, and no name of a file of it")
-    status = (folder / name).lstat()
-    if not stat.S_ISREG(status.st_mode):
-        kind = KINDS.get(stat.S_IFMT(status.st_mode), "no file")
-        raise DataError(
-            f"{folder / name}: {kind}, where a file of this folder is to be; move it away"
-        )
-    return status
 
 
 def remove_path(path: Path) -> None:

@@ -31,7 +31,7 @@ from capsweep.data.batches import (
     generator_of,
     to_unit,
 )
-from capsweep.errors import ConfigError, DataError
+from capsweep.errors import ConfigError, UserError
 from capsweep.shards.reader import StoredRanges, make_room, read_range
 
 AT_ONCE = 1000  # examples that are hashed at once
@@ -108,18 +108,18 @@ class PassOrder:
         return self._blocks[1:]
 
 
-class GroupDataset(Dataset[Arrays | DataError]):
+class GroupDataset(Dataset[Arrays | UserError]):
     """Groups of a split, read and shuffled by the process that asks for them, or by a worker.
 
     A request is a group, and which of its shuffled examples are wanted.
-    What is wrong with a file is returned: a DataLoader wraps what is raised in a traceback.
+    What is wrong with a file or a store is returned: a DataLoader wraps what is raised in a traceback.
     """
 
     def __init__(self, examples: StoredRanges) -> None:
         self.examples = examples
         self._room: dict[str, np.ndarray] = {}  # used again: new memory costs a fifth of reading
 
-    def __getitem__(self, request: tuple[ExampleGroup, slice]) -> Arrays | DataError:
+    def __getitem__(self, request: tuple[ExampleGroup, slice]) -> Arrays | UserError:
         group, wanted = request
         count, filled = len(group), 0
         if not self._room or len(self._room["labels"]) < count:
@@ -132,7 +132,7 @@ class GroupDataset(Dataset[Arrays | DataError]):
                     start, {name: array[part] for name, array in arrays.items()}
                 )
                 filled = part.stop
-        except DataError as error:
+        except UserError as error:
             return error
         places_K = group.draw_permutation()[wanted]
         return {n: torch.from_numpy(a).index_select(0, places_K) for n, a in arrays.items()}
@@ -158,7 +158,7 @@ class ShardLoader(BatchLoader):
         self.order = PassOrder(len(examples), seed)
         self.device, self.sampler = device, EpochSampler()
         self._requests: list[tuple[ExampleGroup, slice]] = []  # what the DataLoader brings next
-        self._loader: DataLoader[Arrays | DataError] = DataLoader(
+        self._loader: DataLoader[Arrays | UserError] = DataLoader(
             GroupDataset(examples),
             sampler=self._requests,
             batch_size=None,
@@ -177,7 +177,7 @@ class ShardLoader(BatchLoader):
         pieces: list[Arrays] = []  # of the next batch
         missing = self.batch_size
         for fields in self._loader:
-            if isinstance(fields, DataError):
+            if isinstance(fields, UserError):
                 raise fields
             # One copy for all batches of a group.
             group = {name: t.to(self.device, non_blocking=True) for name, t in fields.items()}

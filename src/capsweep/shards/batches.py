@@ -112,7 +112,7 @@ class GroupDataset(Dataset[Arrays | UserError]):
     """Groups of a split, read and shuffled by the process that asks for them, or by a worker.
 
     A request is a group, and which of its shuffled examples are wanted.
-    What is wrong with a file or a store is returned: a DataLoader wraps what is raised in a traceback.
+    A fault of a file or store is returned: a DataLoader wraps what is raised in a traceback.
     """
 
     def __init__(self, examples: StoredRanges) -> None:

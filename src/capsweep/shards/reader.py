@@ -103,26 +103,22 @@ class ShardReader:
 
     def _find_data_set(self, folder: str) -> tuple[Path, Manifest]:
         """Return the folder that has the declared data set."""
-        places = official_files.resolve_folders(folder, self.folders)
-        others: list[str] = []
-        for place in places:
+        found: list[str] = []
+        for place in official_files.resolve_folders(folder, self.folders):
             if not official_files.has_file(place, INDEX, self._is_declared):
+                found.append(f"{hide_query(place)}/{INDEX}: no such file")
                 continue
             local = official_files.local_folder(place)
             whole = manifest.read_manifest(local)
             if whole.content.fingerprint == self.fingerprint:
                 self._check_origin(local, whole.content)
                 return local, whole
-            others.append(f"{local / INDEX} by {' '.join(declare_data_set(whole.content))}")
-        if others:
-            raise DataError(
-                f"dataset.shards.fingerprint is {self.fingerprint}, which no folder has. Declared "
-                f"are {'; '.join(others)}; declare what is there, or make the other (make shards)"
-            )
-        looked = ", ".join(f"{hide_query(place)}/{INDEX}" for place in places)
+            declared = " ".join(declare_data_set(whole.content))
+            found.append(f"{local / INDEX}: another data set, declared by {declared}")
         raise DataError(
-            f"{looked}: no such file; make the data set (make shards DATASET=multimnist), or "
-            "say where it is: dataset.shards.folders=[FOLDER]"
+            f"dataset.shards.fingerprint={self.fingerprint}: {'; '.join(found)}; make the data set "
+            "(make shards DATASET=multimnist), declare what is there, or say where it is: "
+            "dataset.shards.folders=[FOLDER]"
         )
 
     def _is_declared(self, path: Path) -> bool:

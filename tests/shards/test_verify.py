@@ -100,7 +100,7 @@ def put(file: h5py.File, name: str, value: Any) -> None:
         ),
         (
             lambda file, outside: put(file, "labels", h5py.ExternalLink(str(outside), "labels")),
-            "labels is 'a link'",
+            "labels is 'no data set of this file'",
         ),
         (
             lambda file, _: put(file, "hidden", np.zeros(3)),

@@ -15,9 +15,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
-
-from pydantic import JsonValue, TypeAdapter
+from typing import TypeAlias
 
 from capsweep.config.cell import flat
 from capsweep.errors import DataError, UserError
@@ -32,12 +30,10 @@ from capsweep.shards.layout import (
 )
 from capsweep.shards.manifest import INDEX, STATE, Manifest, Shard, ShardPart, count_bytes
 from capsweep.storage import stores
-from capsweep.storage.checked import parse_json
-from capsweep.storage.files import hash_file, read_plain_file, write_json
+from capsweep.storage.files import hash_file, read_plain_file, write_text
 
 FINISHED, INCOMPLETE, INTERRUPTED = 0, 1, 130  # exit statuses
 WANTED, LOCK = "wanted.json", "lock"  # in STATE
-STORED = TypeAdapter(dict[Literal["identity"], dict[str, JsonValue]])  # what is in WANTED
 AGAIN = "run the same command again"
 
 
@@ -94,13 +90,13 @@ class MakingPlan:
         existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
         return shutil.disk_usage(existing).free
 
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """All that must be equal in two commands that fill one folder, by dotted key."""
+    @property
+    def identity(self) -> str:
+        """All that must be equal in two commands that fill one folder, a dotted key a line."""
         content, names = self.job.content, self.job.list_fields()
         shards = {split: sum(p.split == split for p in self.parts) for split in content.splits}
         values = {**asdict(content), "fields": ", ".join(names), "shards": shards}
-        return json.loads(json.dumps(flat(values)))  # as it is read again
+        return json.dumps({"identity": flat(values)}, indent=2) + "\n"
 
 
 def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
@@ -121,29 +117,21 @@ def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
 
 
 def check_folder(plan: MakingPlan) -> None:
-    """Refuse a folder that holds something else. Raises DataError naming what differs."""
-    folder, path = plan.folder, plan.folder / STATE / WANTED
-    try:
-        stored = parse_json(read_plain_file(path), STORED)["identity"]
-    except FileNotFoundError:
+    """Refuse a folder that holds something else. Raises DataError naming what is not there."""
+    folder, wanted = plan.folder, plan.folder / STATE / WANTED
+    if not wanted.exists():
         names = sorted(os.listdir(folder)) if folder.is_dir() else []
         if others := [name for name in names if name[0] != "." and name != "lost+found"]:
             some = ", ".join(others[:3])
-            raise DataError(
-                f"STORAGE={folder}: holds other files ({some}); name an empty folder"
-            ) from None
+            raise DataError(f"STORAGE={folder}: holds other files ({some}); name an empty folder")
         return
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); name an empty folder") from error
-    differences = [
-        f"{key}: {stored.get(key)} there, {plan.identity.get(key)} asked for"
-        for key in {**stored, **plan.identity}
-        if stored.get(key) != plan.identity.get(key)
-    ]
-    if differences:
+    there = read_plain_file(wanted).decode(errors="replace").splitlines()
+    asked = plan.identity.splitlines()
+    if there != asked:
+        new = ", ".join(line.strip(" ,") for line in asked if line not in there)
         raise DataError(
-            f"STORAGE={folder}: another data set, or another layout of it, is there "
-            f"({'; '.join(differences)}); name another folder, or ask for what is there"
+            f"STORAGE={folder}: another data set, or another layout of it, is there (new is {new}; "
+            f"see {wanted}); name another folder, or ask for what is there"
         )
 
 
@@ -247,7 +235,7 @@ def _hold_folder(plan: MakingPlan) -> Iterator[None]:
             lock = stack.enter_context((folder / STATE / LOCK).open("ab"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             check_folder(plan)  # another process may have begun meanwhile
-            write_json(folder / STATE / WANTED, {"identity": plan.identity})
+            write_text(folder / STATE / WANTED, plan.identity)
             _remove_temporaries(folder)
         except BlockingIOError as error:
             raise UserError(

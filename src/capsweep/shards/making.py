@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
@@ -159,7 +159,11 @@ def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
     if path.is_symlink() or not path.is_file():
         return None
     shard = Shard(**asdict(part), bytes=path.stat().st_size, sha256=hash_file(path))
-    if _list_known(job, folder).get(part.name, shard) != shard:
+    try:
+        known = manifest.read_manifest(folder).shards
+    except DataError:  # none yet, or altered: it is written anew at the end
+        known = ()
+    if known and shard not in known:
         return None
     try:
         with open_shard(path) as file:
@@ -170,16 +174,6 @@ def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
     except DAMAGE_ERRORS:
         return None
     return shard
-
-
-def _list_known(job: ShardJob, folder: Path) -> dict[str, Shard]:
-    """Return the shards of an `index.json` of this data set, by name."""
-    try:
-        stored = manifest.read_manifest(folder)
-    except DataError:  # none yet, or altered: it is written anew at the end
-        return {}
-    is_same = replace(stored, shards=()) == build_manifest(job, [])
-    return {shard.name: shard for shard in stored.shards if is_same}
 
 
 def build_manifest(job: ShardJob, shards: Sequence[Shard]) -> Manifest:

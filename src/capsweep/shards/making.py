@@ -28,7 +28,7 @@ from capsweep.shards.layout import (
     open_shard,
     write_shard,
 )
-from capsweep.shards.manifest import INDEX, STATE, Manifest, Shard, ShardPart, count_bytes
+from capsweep.shards.manifest import FORMAT, INDEX, STATE, Manifest, Shard, ShardPart, count_bytes
 from capsweep.storage import stores
 from capsweep.storage.files import hash_file, read_plain_file, write_text
 
@@ -178,9 +178,8 @@ def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
 
 def build_manifest(job: ShardJob, shards: Sequence[Shard]) -> Manifest:
     """Return the manifest of these shards."""
-    content = job.content
-    known = manifest.FORMAT, content.fingerprint, content
-    return Manifest(*known, "pixels", job.list_fields(), tuple(shards))
+    content, fields = job.content, job.list_fields()
+    return Manifest(FORMAT, content.fingerprint, content, "pixels", fields, tuple(shards))
 
 
 def run_plan(
@@ -230,7 +229,6 @@ def _hold_folder(plan: MakingPlan) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             check_folder(plan)  # another process may have begun meanwhile
             write_text(folder / STATE / WANTED, plan.identity)
-            _remove_temporaries(folder)
         except BlockingIOError as error:
             raise UserError(
                 f"STORAGE={folder}: is being filled by another process; wait for its end, or end it"

@@ -15,6 +15,7 @@ Shape letters: B batch, G examples of a group, K of them, L classes shown in one
 
 import hashlib
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -67,7 +68,6 @@ class PassOrder:
     def __init__(self, count: int, seed: int, block: int = BLOCK, buffer: int = BUFFER) -> None:
         self.count, self.seed = count, seed
         self.block, self.buffer = block, buffer
-        self._blocks: tuple[int, Tensor, Tensor] | None = None
 
     def groups_from(self, position: int, examples: int) -> Iterator[tuple[ExampleGroup, slice]]:
         """Return the groups that so many examples from a position on are part of, and which part of
@@ -87,7 +87,7 @@ class PassOrder:
 
     def _list_stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield positions start .. stop - 1 of the permuted sequence, as stretches of the split."""
-        stops, ends = self._permute_blocks(number)
+        stops, ends = _permute_blocks(self.count, self.block, self.seed, number)
         place = int(torch.searchsorted(ends, start, right=True))
         while start < stop:
             left = int(ends[place]) - start  # examples of the block
@@ -96,16 +96,17 @@ class PassOrder:
             yield first, first + taken
             start, place = start + taken, place + 1
 
-    def _permute_blocks(self, number: int) -> tuple[Tensor, Tensor]:
-        """Return where each block of a pass, in their order, ends in the split, and where in the
-        sequence.
-        """
-        if self._blocks is None or self._blocks[0] != number:
-            generator = generator_of(self.seed, "blocks", number)
-            first = self.block * torch.randperm(-(-self.count // self.block), generator=generator)
-            stops = (first + self.block).clamp(max=self.count)
-            self._blocks = number, stops, (stops - first).cumsum(0)
-        return self._blocks[1:]
+
+@lru_cache(maxsize=1)  # a group after the other asks for those of one pass
+def _permute_blocks(count: int, block: int, seed: int, number: int) -> tuple[Tensor, Tensor]:
+    """Return where each block of a pass, in their order, ends in the split, and where in the
+    sequence.
+    """
+    first = block * torch.randperm(
+        -(-count // block), generator=generator_of(seed, "blocks", number)
+    )
+    stops = (first + block).clamp(max=count)
+    return stops, (stops - first).cumsum(0)
 
 
 class GroupDataset(Dataset[Arrays | UserError]):

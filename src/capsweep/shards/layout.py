@@ -60,12 +60,15 @@ class ShardJob(Protocol):
     @property
     def content(self) -> DataSetContent:
         """What the examples are."""
+        ...
 
     def list_fields(self) -> Fields:
         """Return what is stored of each example."""
+        ...
 
     def build_maker(self, split: str) -> Maker:
         """Return the function that makes examples of a split."""
+        ...
 
 
 def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...]:

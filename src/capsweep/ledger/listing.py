@@ -43,7 +43,7 @@ class ListedCell:
     def value_of(self, key: str) -> Any:
         """The value of a key, the name of a group; None where the cell has none."""
         value = causes.value_of(self.leaves, key)
-        return self.leaves.get(f"{key}.name") if value is causes.ABSENT else value
+        return self.leaves.get(f"{key}.name") if value is None else value
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -206,18 +206,12 @@ class Ledger:
         """Return the rows of metrics.jsonl, one per epoch in order, or of steps.jsonl, one per
         step; the last of an epoch or a step counts.
 
-        A torn line, of a process that was killed while it wrote, is left out. Raises DamageError,
-        also for an epoch after the last one of a finished cell.
+        A torn line, of a process that was killed while it wrote, is left out. Raises DamageError.
         """
         key = "step" if name == POINTS else "epoch"
-        result = self.read_result(signature) or {}
-        content, where = self._read_located(signature, name, result)
+        content, where = self._read_located(signature, name, None)
         rows = stored_files.read_rows(content or b"", where, ROWS[name])
         by_place = {row[key]: row for row in rows}
-        last, epochs = max((row["epoch"] for row in rows), default=-1), result.get("epochs")
-        if epochs is not None and last > epochs - (name == METRICS):
-            why = f"epoch {last:g} of a cell of {epochs} epochs"
-            raise stored_files.damage_error(where, why, REMOVE)
         return [by_place[place] for place in sorted(by_place)]
 
     def list_files(self, signature: str, below: str = "") -> list[str]:

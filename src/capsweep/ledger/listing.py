@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from capsweep.config.cell import flat
@@ -90,19 +91,14 @@ def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
     tracking = made.get("tracking", {})
     origin = {"sweep": tracking.get("group"), "arm": tracking.get("job_type")}
     date = (entry.result or {}).get("finished") or made.get("started")
+    name = tracking.get("name")  # of its W&B run; None where it was given none
     return ListedCell(
         signature=signature,
         entry=ledger.judge(signature, entry, science) if science else entry,
         leaves=flat(science) | tracking.get("columns", {}) | origin,
-        place=_describe_place(made, science),
+        place=name and name.removesuffix(f" · seed {science.get('seed')}"),
         date=None if date is None else datetime.fromisoformat(date),
     )
-
-
-def _describe_place(made: Mapping[str, Any], science: Mapping[str, Any]) -> str | None:
-    """The name of its W&B run, without the seed; None where it was given none."""
-    name = made.get("tracking", {}).get("name")
-    return name and name.removesuffix(f" · seed {science.get('seed')}")
 
 
 def describe_circumstances(made: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, str]:
@@ -171,11 +167,8 @@ def group_failures(cells: Iterable[ListedCell]) -> list[list[ListedCell]]:
 
 
 def read_failure(ledger: Ledger, signature: str) -> str:
-    """Return what a failed cell left of its failure; of a damaged file its cause says all."""
-    try:
-        content = ledger.read(signature, FAILURE) or b""
-    except DamageError:
-        content = b""
+    """Return what a failed cell left of its failure; a damaged file is printed and left out."""
+    content = stored_files.read_if_sound(partial(ledger.read, signature, FAILURE)) or b""
     return content.decode(errors="replace").strip()
 
 

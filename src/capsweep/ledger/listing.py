@@ -2,7 +2,6 @@
 letters of a signature; and failures by their cause.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +16,10 @@ from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import READERS, Entry, Ledger
 from capsweep.ledger.stored_files import FAILURE
 from capsweep.runtime.terminal import count_of, format_command
-from capsweep.storage.files import hash_bytes
 
 COLUMNS = ("signature", "state", "error", "data", "epochs", "seed", "date", "sweep", "arm, place")
 KEYS = ("dataset", "epochs", "seed")
 UNRECORDED = "what nobody recorded"
-DIGITS = 12  # of a fingerprint
 CANDIDATES = 5  # cells that are named where a prefix is that of several
 
 
@@ -102,17 +99,13 @@ def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
 
 
 def describe_circumstances(made: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, str]:
-    """Return what made a finished cell, in words: hardware, torch, code and the fingerprint of its
-    data. made: its provenance.
+    """Return what made a finished cell, in words: hardware, torch and code. made: its provenance.
+    The fingerprint of its data is part of its signature.
     """
-    fingerprint = made.get("fingerprint")
-    if isinstance(fingerprint, dict):  # a hash for each file
-        fingerprint = hash_bytes(json.dumps(fingerprint, sort_keys=True).encode())
     values = {
         "hardware": read_hardware(made),
         "torch": made.get("versions", {}).get("torch"),
         "code": {**made.get("code", {}), **result.get("code", {})}.get("numerics"),
-        "fingerprint": fingerprint and fingerprint[:DIGITS],
     }
     return {kind: UNRECORDED if v is None else str(v) for kind, v in values.items()}
 

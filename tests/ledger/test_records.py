@@ -49,7 +49,6 @@ WHOLE: dict[type[records.Record], dict[str, Any]] = {
     },
     records.Row: {"epoch": 1, "step": 3, "lr": 0.5, "margin": 0.5, "seconds": 1.0, "a/loss": 1.0},
     records.Point: {"epoch": 0.5, "step": 3, "lr": 0.5, "train/loss_step": 0.5},
-    records.Stopped: {"epochs": 1, "metrics": {"val/error": 0.5}},
     lease.Claim: {
         "signature": "0123456789abcdef",
         "generation": 1,

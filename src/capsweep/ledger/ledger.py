@@ -14,9 +14,7 @@ from capsweep.errors import DamageError, UserError
 from capsweep.ledger import causes, lease, stored_files
 from capsweep.ledger.causes import Status
 from capsweep.ledger.lease import Claim
-from capsweep.ledger.records import Stopped
 from capsweep.ledger.stored_files import (
-    AGAIN,
     CONFIG,
     DIGESTS,
     FAILURE,
@@ -251,9 +249,7 @@ class Ledger:
             if (error := read(FAILURE)) is not None:
                 cause, _, _ = error.decode(errors="replace").partition("\n")
                 return Entry("failed", cause=cause, package=self._read_package(signature))
-            if (content := read(STOPPED)) is not None:
-                where = join(self.store.root, f"{folder}/{STOPPED}")
-                stored_files.parse_json(content, where, AGAIN, Stopped)
+            if read(STOPPED) is not None:
                 return Entry("stopped")
         except DamageError as error:
             return Entry("failed", cause=str(error))

@@ -176,13 +176,6 @@ class Point(Row):
     step: Count = Field()
 
 
-class Stopped(Record):
-    """stopped.json: a search ended the cell after so many epochs."""
-
-    epochs: Count
-    metrics: Metrics = ABSENT
-
-
 class Mark(Record):
     """What W&B has of a cell, and which server."""
 

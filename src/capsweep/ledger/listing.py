@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from capsweep.config.cell import flat
-from capsweep.errors import ConfigError, DamageError, UserError
+from capsweep.errors import ConfigError, UserError
 from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import READERS, Entry, Ledger
 from capsweep.ledger.stored_files import FAILURE
@@ -78,13 +78,11 @@ def list_cells(ledger: Ledger, signatures: Iterable[str]) -> list[ListedCell]:
 
 
 def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
-    try:
-        made = ledger.read_provenance(signature, entry.result)
-        # The provenance of cells of earlier code has no science; YAML is slow to read.
-        science = made.get("science") or ledger.read_science(signature) or {}
-    except DamageError as error:
-        stored_files.print_damage(error)
-        made, science = {}, {}
+    read = partial(ledger.read_provenance, signature, entry.result)
+    made = stored_files.read_if_sound(read) or {}
+    # The provenance of cells of earlier code has no science; YAML is slow to read.
+    if (science := made.get("science")) is None:
+        science = stored_files.read_if_sound(partial(ledger.read_science, signature)) or {}
     tracking = made.get("tracking", {})
     origin = {"sweep": tracking.get("group"), "arm": tracking.get("job_type")}
     date = (entry.result or {}).get("finished") or made.get("started")

@@ -106,11 +106,6 @@ def kind_of_cause(cause: str) -> CauseKind:
     return kind
 
 
-def can_succeed(cause: str) -> bool:
-    """Whether running the cell again, as it is, may help."""
-    return kind_of_cause(cause) not in DETERMINISTIC
-
-
 def find_differences(
     here: Mapping[str, Any], there: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:

@@ -263,9 +263,10 @@ class Ledger:
 
 def fails_again(entry: Entry) -> bool:
     """Whether a failed cell would fail in the same way: a deterministic cause, the same code."""
-    if entry.status != "failed" or entry.cause is None or causes.can_succeed(entry.cause):
+    if entry.status != "failed" or entry.cause is None or is_damaged(entry):
         return False
-    return not is_damaged(entry) and entry.package == code_identity.hash_package()
+    is_deterministic = causes.kind_of_cause(entry.cause) in causes.DETERMINISTIC
+    return is_deterministic and entry.package == code_identity.hash_package()
 
 
 def is_damaged(entry: Entry) -> bool:

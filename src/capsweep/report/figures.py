@@ -93,11 +93,7 @@ def average_seeds(name: str, row: int, seeds: Sequence[Series]) -> list[Curve]:
     values = {e: numbers for e, numbers in values.items() if all(map(math.isfinite, numbers))}
     if not values:
         return []
-    lows, highs = tuple(map(min, values.values())), tuple(map(max, values.values()))
-    means = tuple(  # of equal numbers, it may be rounded out of them
-        min(max(fmean(numbers), low), high)
-        for numbers, low, high in zip(values.values(), lows, highs, strict=True)
-    )
+    means, lows, highs = (tuple(map(each, values.values())) for each in (fmean, min, max))
     epochs = tuple(epoch + 1 for epoch in values)
     return [Curve(name, row, epochs, means, lows, highs)]
 

@@ -141,11 +141,9 @@ def _make_costs(metric: str, fields: Sequence[CellGroup], where: str) -> ReportF
         return 60 * result["gpu_hours"] if on_gpus else seconds and seconds / 60
 
     clock, stem = "device" if on_gpus else "wall", "cost-time"
-    hardware = {cell.hardware for cell in cells}
-    mixed = " (different hardware: its times do not compare)" if len(hardware) > 1 else ""
+    hardware = ", ".join(sorted({cell.hardware for cell in cells}))
     caption = (
-        f"{metric}{where} against the {clock} time of a cell, training and test, on "
-        f"{', '.join(sorted(hardware))}{mixed}"
+        f"{metric}{where} against the {clock} time of a cell, training and test, on {hardware}"
     )
     marks = collect_marks(fields, read_minutes)
     if not marks:

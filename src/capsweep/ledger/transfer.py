@@ -19,18 +19,9 @@ from typing import IO, Any, TypeAlias
 
 from capsweep.errors import DamageError, DataError, UserError
 from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import (
-    EVALUATIONS,
-    METRICS,
-    POINTS,
-    STOPPED,
-    Entry,
-    Ledger,
-    folder_of,
-    is_damaged,
-)
+from capsweep.ledger.ledger import EVALUATIONS, STOPPED, Entry, Ledger, folder_of, is_damaged
 from capsweep.ledger.records import Manifest
-from capsweep.ledger.stored_files import CONFIG, DIGESTS, FAILURE, RESULT
+from capsweep.ledger.stored_files import CONFIG, DIGESTS, FAILURE, METRICS, POINTS, RESULT
 from capsweep.storage.files import hash_bytes, write_atomically
 from capsweep.storage.stores import join
 

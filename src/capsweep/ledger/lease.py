@@ -28,7 +28,7 @@ from capsweep.storage.scratch import identify_machine, read_start_time
 BEAT_SECONDS = 10.0
 LEASE_SECONDS = 60.0  # NFS may show a beat late by some seconds
 SETTLED_SECONDS = 3600.0  # what is untouched for that long is nobody's work any more
-NAME = re.compile(r"(?P<signature>[^.].*)\.(?P<generation>[0-9]{6,})")  # see `claim_path`
+NAME = re.compile(r"(?P<signature>[^.].*)\.(?P<generation>[0-9]{6,18})")  # see `claim_path`
 
 
 class ClaimedElsewhereError(RuntimeError):
@@ -68,7 +68,7 @@ class Claim(Record):
     """
 
     signature: str
-    generation: int
+    generation: Count
     owner: Owner
     beat: Count
 

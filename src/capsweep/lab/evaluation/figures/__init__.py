@@ -110,7 +110,8 @@ def _draw_curve(axes: Axes, number: int, curve: BandedCurve) -> None:
     style, x = charts.choose_style(number), curve.x
     colour, marker = style.colour, style.marker if len(x) <= MAX_MARKERS else None
     # A band of one point shows as its edge.
-    axes.fill_between(x, curve.low, curve.high, color=colour, alpha=0.18, linewidth=1)
+    band, edge = (colour, 0.18), (colour, 0.5)
+    axes.fill_between(x, curve.low, curve.high, facecolor=band, edgecolor=edge, linewidth=1)
     axes.plot(
         x, curve.middle, style.line, color=colour, marker=marker, markersize=4, label=curve.label
     )

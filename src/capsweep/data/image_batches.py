@@ -121,9 +121,7 @@ class CroppedImages(DeviceSplit):
         everyone_N = torch.arange(len(self), device=self.device)
         offsets_N2 = torch.randint(self.slack + 1, (len(self), 2), generator=generator)
         place_N = window_places(self.windows, everyone_N, offsets_N2.to(self.device))
-        flip_N, brightness_N, contrast_N = (
-            draw_N.to(self.device) for draw_N in self._draw_jitter(generator)
-        )
+        flip_N, brightness_N, contrast_N = self._draw_jitter(generator)
 
         def make_batch(index_B: Tensor) -> Batch:
             images_BCHW = windows_at(self.windows, place_N[index_B]).float()
@@ -168,7 +166,7 @@ class CroppedImages(DeviceSplit):
 
     def _draw_jitter(self, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Of all examples: whether mirrored, what is added, what contrast is multiplied by."""
-        uniform_3N = torch.rand((3, len(self)), generator=generator)
+        uniform_3N = torch.rand((3, len(self)), generator=generator).to(self.device)
         flip_N = uniform_3N[0] < (0.5 if self.flip else 0.0)
         brightness_N = (2 * uniform_3N[1] - 1) * self.brightness
         contrast_N = self.lowest + uniform_3N[2] * (self.highest - self.lowest)

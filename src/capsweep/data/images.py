@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsweep.data.batches import Presenter
+from capsweep.data.batches import Presenter, Split
 from capsweep.errors import ConfigError, DataError
 
 EVALUATION_BATCH = 500
@@ -193,11 +193,8 @@ def prepare_splits(
     """
     splits = reader.read(folder)
     train, validated = trained_and_validated(splits, validation)
-    parts = {
-        "train": presenter(train.to(device), "train"),
-        "validation": presenter(validated.to(device), "validation"),
-        "test": presenter(splits.test.to(device), "test"),
-    }
+    examples: dict[Split, Any] = {"train": train, "validation": validated, "test": splits.test}
+    parts = {split: presenter(each.to(device), split) for split, each in examples.items()}
     sizes = {"train": len(parts["train"]) + validation, "test": len(parts["test"])}
     if splits.validation is not None:
         sizes["validation"] = len(splits.validation)

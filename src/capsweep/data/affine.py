@@ -16,7 +16,7 @@ import torch
 
 from capsweep.data.batches import seed_of
 from capsweep.data.digits import load_matlab
-from capsweep.data.images import LabelledImages, label_images
+from capsweep.data.images import LabelledImages, join_examples, label_images
 from capsweep.data.official import decode_once
 from capsweep.data.pairs import draw_integers
 from capsweep.errors import ConfigError
@@ -195,9 +195,7 @@ class AffnistTest:
         name, path = ("test", whole) if whole else ("test_batches", paths[0].parent)
         declared, key = self.sha256.get(name, UNKNOWN), f"dataset.test.sha256.{name}"
         self.files.check_digests(Digest(path, digest.hexdigest(), declared, key))
-        parts = [_parse_affnist(path, data) for path, data in zip(paths, contents, strict=True)]
-        images_NCHW = torch.cat([part.images_NCHW for part in parts])
-        return LabelledImages(images_NCHW, torch.cat([part.labels_N for part in parts]))
+        return join_examples([*map(_parse_affnist, paths, contents)])
 
     def _find_batches(self, folder: str) -> list[Path]:
         """The numbered files, up to the first that is absent."""

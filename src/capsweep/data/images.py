@@ -49,6 +49,12 @@ class LabelledImages:
         return LabelledImages(self.images_NCHW.to(device), self.labels_N.to(device))
 
 
+def join_examples(parts: Sequence[LabelledImages]) -> LabelledImages:
+    """Return all examples of all parts, in their order."""
+    images_NCHW = torch.cat([part.images_NCHW for part in parts])
+    return LabelledImages(images_NCHW, torch.cat([part.labels_N for part in parts]))
+
+
 Decoded = Mapping[str, LabelledImages]  # by split
 
 

@@ -122,14 +122,10 @@ class OfficialReader(Reader):
         self.sha256, self.sha256_plain = dict(sha256), dict(sha256_plain or {})
         self.files = OfficialFiles(folders, self.publisher)
 
-    @property
-    def declared_hashes(self) -> Mapping[str, Mapping[str, str]]:
-        """All hashes that the files are verified by."""
-        return {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
-
     def read(self, folder: str) -> Splits:
         """Return the verified data set. Raises DataError naming the file and the cure."""
-        images = decode_once(self.name, self.declared_hashes, lambda: self.decode_files(folder))
+        declared = {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
+        images = decode_once(self.name, declared, lambda: self.decode_files(folder))
         return Splits(images["train"], images["test"], images.get("validation"))
 
     @abstractmethod

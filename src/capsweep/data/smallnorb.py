@@ -36,12 +36,6 @@ class SmallNorbReader(OfficialReader):
     name = "smallnorb"
     publisher = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
 
-    @property
-    def declared_hashes(self) -> Mapping[str, Mapping[str, str]]:
-        """The hashes that the images are verified by; of other files there may be more."""
-        groups = super().declared_hashes
-        return {g: {n: hashes[n] for n in IMAGES if n in hashes} for g, hashes in groups.items()}
-
     def decode_files(self, folder: str) -> Decoded:
         """Stereo pairs [N, 2, 48, 48]: of 96x96 pixels each 2x2 block becomes its mean, rounded
         half up. Raises DataError naming the file and the cure.
@@ -101,13 +95,15 @@ class NovelViewpoints(Reader):
         viewpoint: str,
         familiar: Sequence[int],
     ) -> None:
-        self.smallnorb = SmallNorbReader(sha256, folders, sha256_plain)
+        self.files = SmallNorbReader(sha256, folders, sha256_plain)
+        own = [{n: group[n] for n in IMAGES if n in group} for group in (sha256, sha256_plain)]
+        self.images = SmallNorbReader(own[0], folders, own[1])  # decoded once, for all viewpoints
         self.column, self.familiar = INFO.index(viewpoint), list(familiar)
 
     def read(self, folder: str) -> Splits:
         """The three splits, each in the order of its file. Raises DataError."""
-        files = self.smallnorb.read_verified(folder, list_names(INFOS.values()))
-        splits = self.smallnorb.read(folder)
+        files = self.files.read_verified(folder, list_names(INFOS.values()))
+        splits = self.images.read(folder)
 
         def is_familiar(split: str) -> Tensor:
             info_NE = parse_matrix(*files[INFOS[split]], len(INFO))

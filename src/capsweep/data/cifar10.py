@@ -53,11 +53,10 @@ class Cifar10Reader(OfficialReader):
     def decode_files(self, folder: str) -> Decoded:
         """Images [N, 3, 32, 32]. Raises DataError naming the file and the cure."""
         if self.is_official and self.files.find(folder, f"{ARCHIVE}.tar.gz"):
-            files = self.read_verified(folder, {ARCHIVE: [f"{ARCHIVE}.tar.gz"]})
+            files = self.read_verified(folder, [ARCHIVE], ".tar.gz")
             batches = _parse_archive(*files[ARCHIVE])
         else:
-            names = {name: [f"{name}.bin", f"{name}.bin.xz"] for name in (*TRAIN, TEST)}
-            files = self.read_verified(folder, names)
+            files = self.read_verified(folder, [*TRAIN, TEST], ".bin", ".bin.xz")
             batches = {name: _parse_batch(*file) for name, file in files.items()}
         return {"train": join_examples([batches[name] for name in TRAIN]), "test": batches[TEST]}
 

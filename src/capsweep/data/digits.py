@@ -57,7 +57,7 @@ class IdxReader(OfficialReader):
         for name in self.sha256:
             if self.files.find(folder, f"{name}.gz", name) is None:
                 self._download_file(folder, f"{name}.gz")
-        files = self.read_verified(folder, {name: [f"{name}.gz", name] for name in self.sha256})
+        files = self.read_verified(folder, self.sha256, ".gz", "")
         arrays = {name: decode_idx(*file) for name, file in files.items()}
         return {
             split: LabelledImages(
@@ -110,9 +110,8 @@ class SvhnReader(OfficialReader):
 
     def decode_files(self, folder: str) -> Decoded:
         """Images [N, 3, 32, 32]. Raises DataError naming the file and the cure."""
-        names = {split: f"{split}_32x32" for split in ("train", "test")}
-        files = self.read_verified(folder, {name: [f"{name}.mat"] for name in names.values()})
-        return {split: _decode_svhn(*files.pop(name)) for split, name in names.items()}
+        files = self.read_verified(folder, ["train_32x32", "test_32x32"], ".mat")
+        return {split: _decode_svhn(*files.pop(f"{split}_32x32")) for split in ("train", "test")}
 
 
 def _decode_svhn(path: Path, data: bytes) -> LabelledImages:

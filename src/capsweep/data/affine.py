@@ -33,7 +33,11 @@ DRAWS = 8  # places of the random sequence that belong to one image
 FRACTION = 8  # bits after the binary point of a pixel's place
 AT_ONCE = 16  # images, so that their numbers stay in the cache
 AFFNIST, AFFNIST_SIDE = "affNISTdata", 40  # the struct in a file; pixels
-AFFNIST_PUBLISHER = "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/"
+AFFNIST_FILES = "test.mat or test_batches/1.mat ... 32.mat"
+AFFNIST_PUBLISHER = (
+    "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/ (test.mat.zip or "
+    "test_batches.zip, unpacked)"
+)
 
 
 class AffineTest:
@@ -202,10 +206,7 @@ class AffnistTest:
         numbered = (self.batches.find(folder, f"{number}.mat") for number in count(1))
         paths = [path for path in takewhile(bool, numbered) if path]
         if not paths:
-            needed = "test.mat or test_batches/1.mat ... 32.mat"
-            archives = "test.mat.zip or test_batches.zip"
-            cure = f"download {archives} from {AFFNIST_PUBLISHER} and unpack it there"
-            raise self.files.missing_error(folder, needed, cure)
+            raise self.files.missing_error(folder, AFFNIST_FILES)
         return paths
 
 

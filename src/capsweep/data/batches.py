@@ -77,6 +77,10 @@ class EvaluatedSplit(ABC):
     def make_loader(self, batch_size: int, seed: int) -> "BatchLoader":
         """Return its shuffled batches."""
 
+    def fingerprint(self) -> str | None:
+        """Return the identity of examples that no official file holds; None where files do."""
+        return None
+
 
 class DeviceSplit(EvaluatedSplit):
     """A split that lies on the training device, of which any examples can be asked for."""

@@ -173,12 +173,6 @@ class PreparedSplits(dict[str, Any]):
         super().__init__(parts)
         self.digests = dict(digests)
 
-    @property
-    def test_fingerprint(self) -> str | None:
-        """Identity of test examples that no file holds; None where files do."""
-        fingerprint = getattr(self["test"], "fingerprint", None)
-        return None if fingerprint is None else fingerprint()
-
 
 def prepare_splits(
     reader: Reader,

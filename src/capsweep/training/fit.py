@@ -108,7 +108,7 @@ def _summarise_run(
         "images_per_second": images / sum(row["seconds"] for row in recorder.rows),
         "peak_memory_bytes": devices.read_memory_peak(),
         DATA: splits.digests,
-        "test_sha256": splits.test_fingerprint,
+        "test_sha256": splits["test"].fingerprint(),
     }
 
 

@@ -131,8 +131,7 @@ class EvaluationLoader(BatchLoader):
 
     def __iter__(self) -> Iterator[Batch]:
         for start in range(0, self.count, self.batch_size):
-            stop = min(start + self.batch_size, self.count)
-            yield self.examples.evaluation_batch(slice(start, stop))
+            yield self.examples.evaluation_batch(slice(start, start + self.batch_size))
 
 
 class EvaluationParts:

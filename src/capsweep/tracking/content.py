@@ -187,15 +187,10 @@ def mark_file(storage: Path, signature: str) -> Path:
 
 
 def write_mark(storage: Path, content: RunContent, server: str) -> None:
-    """Note that W&B at `server` has exactly this content, so that W&B's own `wandb sync` skips the
-    cell's offline runs too: it does where RUN.wandb.synced stands beside RUN.wandb.
-    """
+    """Note that W&B at `server` has exactly this content."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     mark = {"digest": content.digest, "server": server, "synced": now}
     write_json(mark_file(storage, content.signature), mark)
-    run = f"run-{content.signature}.wandb"
-    for file in (storage / "wandb").glob(f"offline-run-*/{run}"):
-        file.with_suffix(".wandb.synced").touch()
 
 
 def is_synced(storage: Path, content: RunContent, server: str) -> bool:

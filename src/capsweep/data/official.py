@@ -19,8 +19,7 @@ from capsweep.runtime import terminal
 from capsweep.storage.checked import open_npz
 from capsweep.storage.files import (
     hash_bytes,
-    hold_lock,
-    remove_temporaries,
+    lock_file,
     user_cache_folder,
     write_atomically,
 )
@@ -52,13 +51,11 @@ def decode_once(
     images = _load_decoded(path, identity)
     if images is not None:
         return images
-    with hold_lock(path.with_suffix(".lock")) as is_held:
+    with lock_file(path):
         images = _load_decoded(path, identity)  # another process made it meanwhile
         if images is None:
             images = decode()
             try:
-                if is_held:
-                    remove_temporaries(path)
                 _save_decoded(path, identity, images)
             except OSError as error:
                 reason = error.strerror or error

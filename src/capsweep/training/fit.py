@@ -144,8 +144,6 @@ class FirstActivations(Callback):
         while self.hooks:
             self.hooks.pop().remove()
 
-    on_exception = on_train_batch_end
-
     def _note_activations(self, name: str, module: nn.Module, _: Any, output: Any) -> None:
         active = find_activations(module, output)
         if active is not None:

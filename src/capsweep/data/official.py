@@ -8,7 +8,7 @@ deleted at any time.
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -119,14 +119,10 @@ class OfficialReader(Reader):
         self.sha256, self.sha256_plain = dict(sha256), dict(sha256_plain or {})
         self.files = OfficialFiles(folders, self.publisher)
 
-    @property
-    def declared_hashes(self) -> Mapping[str, Mapping[str, str]]:
-        """All hashes that the files are verified by."""
-        return {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
-
     def read(self, folder: str) -> Splits:
         """Return the verified data set. Raises DataError naming the file and the cure."""
-        images = decode_once(self.name, self.declared_hashes, lambda: self.decode_files(folder))
+        declared = {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
+        images = decode_once(self.name, declared, lambda: self.decode_files(folder))
         return Splits(images["train"], images["test"], images.get("validation"))
 
     @abstractmethod
@@ -136,12 +132,14 @@ class OfficialReader(Reader):
         """
 
     def read_verified(
-        self, folder: str, names: Mapping[str, Sequence[str]]
+        self, folder: str, names: Iterable[str], *endings: str
     ) -> dict[str, tuple[Path, bytes]]:
-        """Return paths and verified bytes by name without ending, `names` being what files may be
-        called. Raises DataError naming the file and the cure.
+        """Return paths and verified bytes by name without ending, which is one of `endings`.
+
+        Raises DataError naming the file and the cure.
         """
-        paths = self.files.find_all(folder, names)
+        allowed = {name: [f"{name}{ending}" for ending in endings] for name in names}
+        paths = self.files.find_all(folder, allowed)
         contents = {name: (path, self.read_file(path)) for name, path in paths.items()}
         self.files.check_digests(*(self._make_digest(n, *file) for n, file in contents.items()))
         return contents

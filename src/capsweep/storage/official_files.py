@@ -211,13 +211,13 @@ class OfficialFiles:
             raise self.missing_error(data, ", ".join(absent))
         return {key: path for key, path in paths.items() if path is not None}
 
-    def missing_error(self, data: str, needed: str, cure: str = "") -> DataError:
-        """The error for files that are nowhere; `needed` says which, `cure` where to have them."""
+    def missing_error(self, data: str, needed: str) -> DataError:
+        """The error for files that are nowhere; `needed` says which."""
         place = f"{KEY}={hide_query(data)}" if is_url(data) else data
         looked = ", ".join(self.folders) or "no folder"
-        cure = cure or f"download from {self.publisher} and put it there"
         return DataError(
-            f"{place}: {needed} not found (looked in {looked} below {KEY}); {cure}, or set DATA_DIR"
+            f"{place}: {needed} not found (looked in {looked} below {KEY}); download from "
+            f"{self.publisher} and put it there, or set DATA_DIR"
         )
 
     def check_digests(self, *digests: Digest) -> None:

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 
 from capsweep.errors import AccuracyNotReachedError, DataError, LeftEarlyError
+from capsweep.ledger import causes
+from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import METRICS, POINT_LOSS, POINTS
 from capsweep.runtime.lightning import Checkpoint, LightningModule, Trainer
@@ -194,6 +196,8 @@ def _read_recorder(path: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
         (state,) = (state for state in stored["callbacks"].values() if "rows" in state)
         code, cell = state["provenance"]["code"]["numerics"], state["provenance"]["signature"]
     except Exception as error:  # anything, for a file that is none
+        if causes.kind_of_cause(causes.describe_cause(error)) is CauseKind.OUT_OF_MEMORY:
+            raise  # of this moment: the checkpoint is kept
         raise DataError(f"it is no checkpoint of a cell ({type(error).__name__})") from error
     if damaged is not None:
         raise DataError(f"it is damaged ({damaged})")

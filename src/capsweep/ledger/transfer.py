@@ -67,7 +67,8 @@ def export_cells(
 ) -> int:
     """Write cells that ended to a tar file with a manifest of hashes; returns how many bytes.
 
-    choose: which files of a cell. Raises UserError where something is there already.
+    choose: which files of a cell. Raises UserError where something is there already, and for a
+    packed archive that would be too large to be read.
     """
     names = [
         f"{signature}/{name}"
@@ -185,11 +186,18 @@ def _write_archive(file: Path, names: Sequence[str], read: Callable[[str], bytes
     """Write the contents of these names, read twice, one in memory at a time; returns how many
     bytes the file has.
 
-    Raises UserError where something is there already.
+    Raises UserError where something is there already, and for a packed archive that would be too
+    large to be read.
     """
     if os.path.lexists(file):
         raise UserError(f"{file} is there already; remove it, or name another file")
-    hashes = {name: hash_bytes(read(name)) for name in names}
+    hashes, size = {}, 0
+    for name in names:
+        content = read(name)
+        hashes[name] = hash_bytes(content)
+        size += len(content)
+    if file.suffix == PACKED and size > LARGEST:
+        raise UserError(f"{file}: {size:,} bytes are too many to be packed; leave {PACKED} out")
     manifest = json.dumps({"format": FORMAT, "sha256": hashes}, indent=1).encode()
 
     def write(target: IO[bytes]) -> None:

@@ -114,7 +114,7 @@ def _make_curve_figures(fields: Sequence[CellGroup], where: str) -> Iterator[Rep
             "all of them have; band from the lowest seed to the highest.",
             stem,
             [curve.name for curve in curves],
-            charts.draw_png(charts.draw_curves, f"{key}{unit}", curves),
+            charts.draw_once(charts.draw_curves, f"{key}{unit}", curves),
         )
 
 
@@ -151,5 +151,5 @@ def _make_costs(metric: str, fields: Sequence[CellGroup], where: str) -> ReportF
     caption += ": mean over seeds, bars of one standard deviation."
     if incomplete := len(fields) - len(marks):
         caption += f" Rows that lack seeds or their cost are left out: {incomplete}."
-    image = charts.draw_png(charts.draw_marks, f"{clock} minutes of a cell", metric, marks)
+    image = charts.draw_once(charts.draw_marks, f"{clock} minutes of a cell", metric, marks)
     return ReportFigure(caption, stem, [mark.name for mark in marks], image)

@@ -58,6 +58,17 @@ def test_cells_are_listed_shown_and_compared_as_text_and_json(swept: Path, capsy
     assert all(part in text for part in ("360 test examples", "McNemar", "paired bootstrap"))
 
 
+def test_why_names_the_key_that_differs_from_the_nearest_cell(swept: Path, capsys: Capture) -> None:
+    path = next(swept.glob(f"ledger/*/{list_signatures(swept)[0]}/provenance.json"))
+    overrides = json.loads(path.read_text())["overrides"]
+    others = [text for text in overrides if not text.startswith("seed=")]
+    assert call_ledger(swept, "why", *others, "seed=7") == 0
+    text = capsys.readouterr().out
+    assert "missing" in text
+    assert "  seed: 7 here, " in text
+    assert text.count(" here, ") == 1
+
+
 def test_reproduce_prints_the_command_and_run_gives_the_same_numbers(
     swept: Path, capsys: Capture
 ) -> None:

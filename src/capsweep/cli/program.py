@@ -79,6 +79,7 @@ STATUS = _option("--status", "only these cells", choices=get_args(Status))
 FILTERS = _option(
     "filters", "settings or first letters: dataset=digits sweep=ablation ab", nargs="*"
 )
+CELL = _option("cell", "a signature, or overrides: routing.num_iters=2", nargs="+")
 PAIR = _option("signature", "two cells", nargs=2)
 REMOVABLE = _option("signature", "cells, by their first letters", nargs="+")
 RERUN = _switch("--run", "run it, and compare the numbers")
@@ -105,6 +106,7 @@ COMMANDS = {
 LEDGER = {
     "ls": ("a line per cell, the newest last", [FILTERS, STATUS, JSON]),
     "show": ("all that is known of a cell", [SIGNATURE, JSON]),
+    "why": ("the keys that differ from the nearest finished cell", [CELL]),
     "compare": ("two cells on the same test examples", [PAIR]),
     "failures": ("failures of all sweeps, or of one, by their cause", [FILTERS]),
     "reproduce": ("the command that makes a cell again", [SIGNATURE, OVERRIDES, RERUN]),

@@ -17,14 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, get_args
 
 from capsweep import __version__
-from capsweep.config.words import (
-    WordError,
-    describe_words,
-    find_target,
-    list_arguments,
-    list_words,
-    split_words,
-)
+from capsweep.config import words
 from capsweep.errors import UserError
 from capsweep.ledger.causes import Status
 from capsweep.runtime import terminal
@@ -156,8 +149,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     The values of short names are `words`, and attributes named like them, None where they were not
     typed. Raises UserError or WordError naming a command, option or word that there is not.
     """
-    parser, target = make_parser(), find_target(arguments)
-    values, others = split_words(target, arguments)
+    parser, target = make_parser(), words.find_target(arguments)
+    values, others = words.split_words(target, arguments)
     parsed, rest = parser.parse_known_args(others)
     is_grid = isinstance(getattr(parsed, "sweep", None), list)
     takes_keys = is_grid or hasattr(parsed, "overrides")
@@ -169,7 +162,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     elif hasattr(parsed, "sweep"):
         named = values.pop("SWEEP", "")
         _tell_name_apart(parsed, "sweep", named, "ablation" if is_grid else None)
-    typed = {word.name.lower(): values.get(word.name, word.default) for word in list_words(target)}
+    given = words.DEFAULTS | values
+    typed = {word.name.lower(): given.get(word.name) for word in words.list_words(target)}
     vars(parsed).update(typed | {"sweep": getattr(parsed, "sweep", None)})
     parsed.words = values
     return parsed
@@ -227,7 +221,7 @@ def _add_group(commands: Any, name: str, text: str) -> Any:
 
 def _add_command(commands: Any, handler: str, name: str, command: Command, group: str = "") -> None:
     text, options = command
-    listed = describe_words(find_target([*group.split(), name]))
+    listed = words.describe_words(words.find_target([*group.split(), name]))
     parser = commands.add_parser(
         name,
         help=text,
@@ -250,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["--make"]:  # a target of make and its ARGS; make says what else was typed
         flags = os.environ.pop("MAKEFLAGS", "")
-        arguments = list_arguments(arguments[1], arguments[2:], flags)
+        arguments = words.list_arguments(arguments[1], arguments[2:], flags)
     if arguments[:1] in (["sweep"], ["train"]):
         terminal.outlive_readers()  # `| head` ends no training
     try:
@@ -267,7 +261,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_reported(arguments: list[str]) -> int:
     try:
         return _run_command(arguments)
-    except (UserError, WordError) as error:
+    except (UserError, words.WordError) as error:
         # What was typed, and is quoted, may hold line breaks.
         print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
         return BAD_INPUT
@@ -276,12 +270,9 @@ def _run_reported(arguments: list[str]) -> int:
     except OSError:
         raise
     except Exception as error:  # whatever it is, it is one line for the person
-        name = f"unexpected {type(error).__name__}"
-        message = " ".join(str(error).split())[:LONGEST] or "it says nothing"
-        print(
-            f"error: {name}: {message}; the traceback is in {_keep_traceback(error)}",
-            file=sys.stderr,
-        )
+        text = " ".join(str(error).split())[:LONGEST] or "it says nothing"
+        where = f"the traceback is in {_keep_traceback(error)}"
+        print(f"error: unexpected {type(error).__name__}: {text}; {where}", file=sys.stderr)
         return UNEXPECTED
 
 

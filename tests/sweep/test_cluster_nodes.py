@@ -14,7 +14,7 @@ from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError, NodeError
 from capsweep.sweep import cluster_nodes
 from capsweep.sweep.cluster_nodes import ClusterNodes, check_node, node_requirements
-from capsweep.sweep.resources import Capacity, Node
+from capsweep.sweep.resources import Capacity
 
 
 @pytest.fixture(autouse=True)
@@ -97,11 +97,11 @@ def test_a_cluster_counts_what_it_had_at_most_and_may_grow_to(
 ) -> None:
     declare_nodes(monkeypatch, 1, 1)
     nodes = ClusterNodes({"address": "far:1", "grows_to": {"cpu": 24, "gpu": 0, "nodes": 1}})
-    assert nodes.read_capacity() == Capacity(24, 2, (Node(8, 1), Node(8, 1)))
+    assert nodes.read_capacity() == Capacity(24, 2, (Capacity(8, 1), Capacity(8, 1)))
     declare_nodes(monkeypatch, 1)
     assert nodes.find_growth() is None, "lost nodes still count"
     declare_nodes(monkeypatch, 1, 2)
-    assert nodes.find_growth() == Capacity(24, 3, (Node(8, 1), Node(8, 2)))
+    assert nodes.find_growth() == Capacity(24, 3, (Capacity(8, 1), Capacity(8, 2)))
 
 
 def test_nodes_that_refused_are_avoided_and_are_an_error_when_none_is_left(

@@ -12,7 +12,7 @@ from capsweep.errors import ConfigError, NodeError, UserError
 from capsweep.runtime import terminal
 from capsweep.runtime.ray_start import ray
 from capsweep.storage.stores import hide_query, open_store, prove_writable
-from capsweep.sweep.resources import Capacity, Node
+from capsweep.sweep.resources import Capacity
 from capsweep.training.provenance import find_version
 
 LOOK_SECONDS = 10.0  # between two looks at what a cluster has
@@ -29,7 +29,7 @@ class ClusterNodes:
 
     def __init__(self, cluster: Mapping[str, Any]) -> None:
         self.name, grows = f"RAY_ADDRESS={cluster['address']}", cluster["grows_to"]
-        self._growth = Capacity.of_nodes([Node(grows["cpu"], grows["gpu"])] * grows["nodes"])
+        self._growth = Capacity.of_nodes([Capacity(grows["cpu"], grows["gpu"])] * grows["nodes"])
         self.refused: dict[str, str] = {}
         self._largest = Capacity(0, 0)
         self._last_look = time.monotonic()
@@ -60,7 +60,7 @@ class ClusterNodes:
         count: the resources of cells must not depend on them.
         """
         resources = [node["Resources"] for node in _list_nodes()]
-        now = Capacity.of_nodes([Node(had["CPU"], had.get("GPU", 0)) for had in resources])
+        now = Capacity.of_nodes([Capacity(had["CPU"], had.get("GPU", 0)) for had in resources])
         self._largest = max(self._largest, now, key=lambda had: (had.gpu, had.cpu))
         most, growth, nodes = self._largest, self._growth, self._largest.nodes
         # Nodes that are there tell what those that come will have.

@@ -23,26 +23,18 @@ HEADROOM = 0.1  # of the device's memory, for fragmentation
 
 
 @dataclass(frozen=True)
-class Node:
-    """The CPUs and GPUs of one node."""
-
-    cpu: float = 1
-    gpu: float = 0
-
-
-@dataclass(frozen=True)
 class Capacity:
-    """What an executor can run at once, or may grow to. The default runs one cell at a time.
+    """What an executor, or one of its nodes, can run at once. The default is one cell at a time.
 
-    nodes: empty for an executor that is one process, which takes what it finds.
+    nodes: empty for a node, and for an executor that is one process, which takes what it finds.
     """
 
     cpu: float = 1
     gpu: float = 0
-    nodes: tuple[Node, ...] = ()
+    nodes: "tuple[Capacity, ...]" = ()
 
     @classmethod
-    def of_nodes(cls, nodes: Sequence[Node]) -> "Capacity":
+    def of_nodes(cls, nodes: "Sequence[Capacity]") -> "Capacity":
         """Return the sum of some nodes."""
         return cls(sum(node.cpu for node in nodes), sum(node.gpu for node in nodes), tuple(nodes))
 

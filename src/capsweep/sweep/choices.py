@@ -303,10 +303,7 @@ def _split(text: str | None) -> list[str]:
 
 
 def _read_excluded(text: str) -> Mapping[str, object]:
-    """Return the settings of `a=1 b=2`, in which short names stand for their keys.
-
-    Raises ConfigError where there is none.
-    """
+    """Return the settings of `a=1 b=2`, in which short names stand for their keys."""
     settings = []
     for word in text.split():
         name, _, value = word.partition("=")
@@ -314,8 +311,6 @@ def _read_excluded(text: str) -> Mapping[str, object]:
         if name == "ROUTING":
             key = ITERATIONS if value.isdecimal() else ROUTING
         settings.append(f"{key}={value}" if key else word)
-    if not settings:
-        raise ConfigError("EXCLUDE is empty; write settings such as EXCLUDE='a=1 b=2'")
     return {override.key: override.value for override in grammar.parse_single(settings)}
 
 

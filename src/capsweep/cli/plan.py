@@ -39,7 +39,8 @@ def run_plan(parsed: argparse.Namespace) -> None:
     if parsed.json:
         print(plan.as_json(sweep, planned, costs))
         return
-    terminal.print_table(console, plan.make_table(planned, costs))
+    rows = plan.list_rows(planned, costs)
+    terminal.print_table(console, grid.grid_terminal(None, plan.COLUMNS, rows))
     for line in (*sweep.notes, described, *plan.describe_costs(planned, costs)):
         terminal.print_paragraph(console, line)
 

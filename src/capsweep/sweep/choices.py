@@ -191,7 +191,7 @@ def _set_keys(sweep: Sweep, typed: Sequence[Override]) -> Sweep:
 
 def _read_own_routing(arm: Arm) -> str | None:
     """Return the routing of an arm's first place; None where its network does not route."""
-    files = compose.read_files((*arm.fixed, *arm.first_place))
+    files = compose.compose_files((*arm.fixed, *arm.first_place)).written
     return files[ROUTING]["name"] if files["model"].get("routes") else None
 
 

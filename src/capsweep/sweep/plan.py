@@ -41,17 +41,12 @@ class PlannedCell:
         """The run itself."""
         return self.points[0].cell
 
-    @property
-    def fails_again(self) -> bool:
-        """Whether it failed in a way that the same code repeats."""
-        return ledgers.fails_again(self.entry)
-
     def is_due(self, retry_failed: bool = False) -> bool:
         """Whether a sweep runs it now."""
         rerun = self.cell.config["rerun"]
         if self.entry.status in ("done", "stale"):
             return rerun == "always" or rerun == self.entry.status
-        return retry_failed or not self.fails_again
+        return retry_failed or not ledgers.fails_again(self.entry)
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,6 @@ class Capacity:
         """Return the sum of some nodes."""
         return cls(sum(node.cpu for node in nodes), sum(node.gpu for node in nodes), tuple(nodes))
 
-    @property
-    def largest_cpu(self) -> float:
-        """The CPUs of the largest node."""
-        return max((node.cpu for node in self.nodes), default=self.cpu)
-
     def has_room(self, job: Job, running: Sequence[Job]) -> bool:
         """Whether the job would start at once, nodes taken together."""
         cpu = job.cpu + sum(other.cpu for other in running)
@@ -129,14 +124,15 @@ class GpuSharing:
         share = 1.0 if result is None else choose_share(Measurement(**result))
         self._shares[job.cell.shape] = share
 
-    def enlarge_share(self, job: Job, largest_cpu: float) -> Job | None:
+    def enlarge_share(self, job: Job, capacity: Capacity) -> Job | None:
         """Return the job after an out-of-memory: with at least twice its share of a GPU, also for
         cells of its shape that come later; without a GPU, with twice the CPUs, once. None: it had
         all.
         """
         facts = {**job.facts, "larger_share": True}
         if job.gpu == 0:
-            cpu = min(2 * job.cpu, largest_cpu)
+            largest = max((node.cpu for node in capacity.nodes), default=capacity.cpu)
+            cpu = min(2 * job.cpu, largest)
             has_all = cpu <= job.cpu or "larger_share" in job.facts
             return None if has_all else replace(job, cpu=cpu, facts=facts)
         if job.gpu >= 1:

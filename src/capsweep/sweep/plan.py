@@ -14,7 +14,7 @@ from capsweep.config.places import Places
 from capsweep.errors import ConfigError
 from capsweep.ledger import ledger as ledgers
 from capsweep.ledger.ledger import Entry, Ledger
-from capsweep.runtime.terminal import count_of
+from capsweep.runtime.terminal import count_of, describe_seeds
 from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.expand import Point
 from capsweep.sweep.resources import count_slots
@@ -24,7 +24,6 @@ from capsweep.training.size import Size, network_size
 STATUSES = ("done", "stale", "running", "stopped", "missing", "failed")
 COMMON = ("done", "missing", "failed")  # named also where there is none
 NAMES = {"stale": "stale (finished by other code; RERUN=stale runs these again)"}
-MOST_SEEDS = 5  # in a row of the table, each by itself
 COLUMNS = ("cells", "seeds", "parameters", "MFLOPs", "s/cell", "state")
 
 
@@ -159,19 +158,12 @@ def list_rows(plan: Plan, costs: Estimates) -> list[list[str]]:
             for each, point in cells
         )
         seconds = costs.seconds(cell.cell)
-        seeds = _format_seeds([point.seed for _, point in cells])
+        seeds = describe_seeds(point.seed for _, point in cells)
         size = f"{cell.size.parameters:,}", f"{cell.size.flops / 1e6:,.1f}"
         time = "?" if seconds is None else f"{seconds:,.{int(seconds < 10)}f}"
         counts = ", ".join(f"{count} {state}" for state, count in states.items())
         rows.append([title, seeds, *size, time, counts])
     return rows
-
-
-def _format_seeds(seeds: list[int]) -> str:
-    """Return `0,1,7`, or `0-999` of many that follow each other."""
-    if len(seeds) > MOST_SEEDS and seeds == list(range(seeds[0], seeds[-1] + 1)):
-        return f"{seeds[0]}-{seeds[-1]}"
-    return ",".join(map(str, seeds))
 
 
 def _name_state(plan: Plan, planned: PlannedCell) -> str:

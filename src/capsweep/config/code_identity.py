@@ -146,9 +146,11 @@ def _hash_of(modules: frozenset[str]) -> str:
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:
     for node in ast.walk(tree):
-        match getattr(node, "body", None):
-            case [ast.Expr(value=ast.Constant(value=str())), *_] as body:
-                body[0] = ast.Pass()
+        body = getattr(node, "body", None)
+        first = body[0] if isinstance(body, list) and body else None
+        text = first.value if isinstance(first, ast.Expr) else None
+        if body and isinstance(text, ast.Constant) and isinstance(text.value, str):
+            body[0] = ast.Pass()
     return tree
 
 

@@ -1,6 +1,5 @@
 """Sweeps that run as jobs of a cluster, or are submitted to Slurm."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 from fake_programs import Programs
 
 pytest.importorskip("ray")
+from ray.job_submission import JobDetails
 
 from capsweep import cli
 from capsweep.cli import sweep as commands
@@ -16,7 +16,14 @@ from capsweep.cluster.client import SweepJob
 
 NAME = "capsweep-ablation-01234567"
 COMMAND = "exec python -m capsweep sweep ablation"
-JOB = SweepJob(f"{NAME}-1", NAME, "ablation", 1, "RUNNING", COMMAND, "", 0.0, None)
+
+
+def make_job(status: str = "RUNNING", **details: Any) -> SweepJob:
+    said = {"type": "SUBMISSION", "entrypoint": COMMAND, "start_time": 0, **details}
+    return SweepJob(f"{NAME}-1", NAME, "ablation", 1, JobDetails(status=status, **said))
+
+
+JOB = make_job()
 
 
 class Head:
@@ -53,7 +60,7 @@ def test_status_has_the_last_line_of_a_job_or_why_it_did_not_begin(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    head = Head(replace(JOB, state=state, status=status, message="no node"), log)
+    head = Head(make_job(state, driver_exit_code=status, message="no node"), log)
     monkeypatch.setattr(commands, "open_jobs", lambda cluster: head)
     assert cli.main(["status", f"RAY_ADDRESS={Head.address}"]) == 0
     first, second = capsys.readouterr().out.splitlines()
@@ -68,7 +75,7 @@ def test_status_has_the_last_line_of_a_job_or_why_it_did_not_begin(
 def test_a_driver_that_was_killed_is_reported(
     status: int, text: str, shell: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server: Any = Head(replace(JOB, state="FAILED", status=status))
+    server: Any = Head(make_job("FAILED", driver_exit_code=status))
     assert commands.watch_job(server, JOB) == shell
     printed = capsys.readouterr().out
     assert text in printed
@@ -79,7 +86,7 @@ def test_a_command_that_runs_already_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(commands, "open_jobs", lambda cluster: Head())
-    job = replace(JOB, code="another")
+    job = make_job(metadata={driver.CODE: "another"})
     monkeypatch.setattr(driver, "submit_sweep", lambda *arguments: (job, False))
     assert cli.main(["sweep", "ablation", "SEEDS=1", "CLUSTER=address", "--detach"]) == 0
     printed = capsys.readouterr().out

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("ray")
+from ray.job_submission import JobDetails
 
 from capsweep.cli import program
 from capsweep.cluster import driver
@@ -84,7 +85,15 @@ def test_a_sweep_file_of_elsewhere_is_named_as_it_is_staged(tmp_path: Path) -> N
 
 WORDS = ["sweep", "table1_mnist", "--here", "SEEDS=3"]
 NAME = driver.name_command("table1-mnist.v2", WORDS)
-JOB = SweepJob(f"{NAME}-1", NAME, "table1-mnist.v2", 1, "RUNNING", "exec python", "", 0.0, None)
+
+
+def make_job(**details: Any) -> SweepJob:
+    """The first run of the command, of which Ray says so much."""
+    said = {"type": "SUBMISSION", "status": "RUNNING", "entrypoint": "exec python", **details}
+    return SweepJob(f"{NAME}-1", NAME, "table1-mnist.v2", 1, JobDetails(**said))
+
+
+JOB = make_job()
 LOG = "plan\none: 1 %\ntwo: 2 %\ntable\n"
 
 
@@ -123,14 +132,14 @@ class JobServer:
         if log is None:
             raise UnreachableError("nobody")
         self.log = log
-        return replace(JOB, state="SUCCEEDED", status=0) if log == LOG else JOB
+        return make_job(status="SUCCEEDED", driver_exit_code=0) if log == LOG else JOB
 
     def read_log(self, job_id: str) -> str:
         return self.log
 
 
 def test_a_command_that_runs_is_not_doubled_and_its_next_run_has_another_number(tmp_path) -> None:
-    ended = replace(JOB, state="FAILED", number=7)
+    ended = replace(make_job(status="FAILED"), number=7)
     other = replace(JOB, name=driver.name_command(JOB.sweep, ["sweep"]))
     file = tmp_path / "table1-mnist.v2.yaml"
     file.touch()
@@ -146,7 +155,7 @@ def test_another_sweep_file_is_other_code(tmp_path: Path) -> None:
     server, file = JobServer([], [""]), tmp_path / "mine.yaml"
     file.touch()
     driver.submit_sweep(server, file, WORDS)
-    job = replace(JOB, code=server.code)
+    job = make_job(metadata={driver.CODE: server.code})
     assert not driver.runs_other_code(job, file)
     file.write_text("question: Another?")
     assert driver.runs_other_code(job, file)
@@ -154,7 +163,7 @@ def test_another_sweep_file_is_other_code(tmp_path: Path) -> None:
 
 
 def test_a_job_is_found_by_its_id_or_its_sweep_the_running_one_first() -> None:
-    ended = replace(JOB, id="capsweep-old", state="STOPPED")
+    ended = replace(make_job(status="STOPPED"), id="capsweep-old")
     server = JobServer([JOB, ended])
     assert driver.find_job(server, "table1-mnist.v2") == JOB
     assert driver.find_job(server, "capsweep-old") == ended
@@ -175,7 +184,7 @@ def test_what_a_job_prints_is_printed_once_also_after_a_lost_connection() -> Non
     said: list[str] = []
     server = JobServer([], ["", LOG[:7], None, None, LOG[:5], LOG[:9], LOG])
     ended = driver.follow_job(server, JOB, written.append, said.append)
-    assert ("".join(written), ended.status) == (LOG, 0)
+    assert ("".join(written), ended.details.driver_exit_code) == (LOG, 0)
     (line,) = said
     assert "the sweep goes on there" in line
 
@@ -190,6 +199,6 @@ def test_what_a_job_prints_is_printed_once_also_after_a_lost_connection() -> Non
 def test_why_a_job_did_not_begin_is_said_with_the_cure(
     command: str, status: int | None, text: str
 ) -> None:
-    job = replace(JOB, state="FAILED", command=command, status=status, message="no runtime\nenv")
-    assert text in str(driver.find_obstacle(job))
-    assert driver.find_obstacle(replace(job, status=1)) is None
+    said = {"status": "FAILED", "entrypoint": command, "message": "no runtime\nenv"}
+    assert text in str(driver.find_obstacle(make_job(driver_exit_code=status, **said)))
+    assert driver.find_obstacle(make_job(driver_exit_code=1, **said)) is None

@@ -166,7 +166,7 @@ def test_a_process_killed_while_it_decodes_is_in_nobodys_way(tmp_path: Path, dec
     processes.wait_until(log.exists, 60)
     killed.kill()
     killed.communicate()
-    left = user_cache_folder() / f".{next(user_cache_folder().glob('*.lock')).stem}.npz.1.tmp"
+    left = user_cache_folder() / f"{next(user_cache_folder().glob('*.lock')).stem}.1.tmp"
     left.write_text("half a file")
     decode_once("few", DECLARED, decode)
     assert decode.call_count == 1

@@ -13,7 +13,7 @@ from laws import at_most_examples
 from torch import Tensor
 
 from capsweep.data.batches import Batch, shift_windows, to_unit, window_places, windows_at
-from capsweep.data.image_batches import ShiftedImages, centre_images
+from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import LabelledImages
 from capsweep.errors import ConfigError
 
@@ -91,7 +91,9 @@ def test_images_move_on_a_canvas_as_if_they_had_been_put_on_it_before(
 ) -> None:
     images_NCHW = torch.arange(1, 1 + math.prod(shape)).view(shape).to(torch.uint8)
     canvas = max(shape[2:]) + room
-    on_it = centre_images(LabelledImages(images_NCHW, torch.zeros(shape[0])), canvas)
+    on_it = torch.zeros(*shape[:2], canvas, canvas, dtype=torch.uint8)
+    above, left = ((canvas - size) // 2 for size in shape[2:])
+    on_it[:, :, above : above + shape[2], left : left + shape[3]] = images_NCHW
     found = shift_windows(images_NCHW, shift, canvas)
     assert torch.equal(found, shift_windows(on_it, shift))
 

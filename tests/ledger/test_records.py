@@ -49,8 +49,9 @@ WHOLE: dict[type[records.Record], dict[str, Any]] = {
     },
     records.Row: {"epoch": 1, "step": 3, "lr": 0.5, "margin": 0.5, "seconds": 1.0, "a/loss": 1.0},
     records.Point: {"epoch": 0.5, "step": 3, "lr": 0.5, "train/loss_step": 0.5},
-    records.Stopped: {"epochs": 1, "metrics": {"val/error": 0.5}},
-    lease.ClaimFile: {
+    lease.Claim: {
+        "signature": "0123456789abcdef",
+        "generation": 1,
         "owner": {"host": "h", "machine": "m", "pid": 3, "started": "9"},
         "beat": 0,
     },
@@ -105,7 +106,7 @@ def test_a_value_of_another_kind_is_refused_by_the_name_of_its_field(
         (records.Row, {"epoch": 0.5}, "epoch"),
         (records.Row, {"val/loss": -1}, "val/loss is -1, below 0"),
         (records.Row, {"val/error": "0.5"}, "val/error is '0.5', no number"),
-        (lease.ClaimFile, {"beat": 1e999}, "beat"),
+        (lease.Claim, {"beat": 1e999}, "beat"),
     ],
 )
 def test_a_number_that_nobody_measures_is_refused(

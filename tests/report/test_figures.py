@@ -57,7 +57,8 @@ def test_a_band_holds_its_mean(seeds: list[list[float]]) -> None:
     (curve,) = figures.average_seeds("row", 0, [dict(enumerate(values)) for values in seeds])
     assert len(curve.epochs) == min(map(len, seeds))
     bands = zip(curve.low, curve.mean, curve.high, strict=True)
-    assert all(low <= mean <= high for low, mean, high in bands)
+    rounding = 1e-9  # of the mean of equal numbers
+    assert all(low - rounding <= mean <= high + rounding for low, mean, high in bands)
 
 
 def test_validation_is_shown_only_where_all_cells_have_it(tmp_path: Path) -> None:
@@ -83,7 +84,7 @@ def test_a_row_costs_the_mean_of_its_seeds_and_one_that_lacks_a_seed_is_left_out
     assert (mark.mean, mark.std) == (pytest.approx(0.2), pytest.approx(0.02**0.5))
     caption = draw(tmp_path)["cost-time"].caption
     assert "against the device time of a cell" in caption
-    assert "on A processor, Another (different hardware: its times do not compare)" in caption
+    assert "on A processor, Another" in caption
     assert "Rows that lack seeds or their cost are left out: 2." in caption
     finish(tmp_path, points[2], 0.1, gpu_hours=0.0)  # it ran on no GPU
     assert "against the wall time of a cell" in draw(tmp_path)["cost-time"].caption

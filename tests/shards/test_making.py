@@ -165,9 +165,9 @@ def test_what_cannot_be_meant_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dataset.batches.seed=1"], "settings.seed: 0 there, 1 asked for"),
-        (["PAIRS=3"], "splits.train: 2874 there, 4311 asked for"),
-        (["SHARDS=5"], "shards.train: 4 there, 5 asked for"),
+        (["dataset.batches.seed=1"], '(new is "settings.seed": 1; see '),
+        (["PAIRS=3"], '(new is "splits.train": 4311, "splits.test": 1080; see '),
+        (["SHARDS=5"], '(new is "shards.train": 5; see '),
     ],
 )
 def test_a_folder_of_another_data_set_or_layout_is_refused(
@@ -209,8 +209,8 @@ def test_damaged_knowledge_of_what_a_folder_is_to_hold_is_one_line_with_its_file
     capsys.readouterr()
     assert make() == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: {wanted}: cannot be read (")
-    assert line.endswith("name an empty folder")
+    assert line.startswith(f"error: STORAGE={folder}: another data set, or another layout of it")
+    assert str(wanted) in line
     assert line.isprintable()
 
 

@@ -66,10 +66,10 @@ def test_all_faults_are_named_and_not_the_first(folder: Path, tmp_path: Path) ->
     for fault, beginning in zip(
         faults,
         (
-            "train-00000.h5: a link, where a file of this folder is to be",
+            "train-00000.h5: a link, or no plain file; run the same",
             f"{NAME}: sha256 ",
             "train-00002.h5: 7 bytes, ",
-            "test-00000.h5: a pipe, where a file of this folder is to be",
+            "test-00000.h5: a link, or no plain file; run the same",
             "notes.txt: not in index.json; move it away",
         ),
         strict=True,
@@ -100,7 +100,7 @@ def put(file: h5py.File, name: str, value: Any) -> None:
         ),
         (
             lambda file, outside: put(file, "labels", h5py.ExternalLink(str(outside), "labels")),
-            "labels is 'a link'",
+            "labels is 'no data set of this file'",
         ),
         (
             lambda file, _: put(file, "hidden", np.zeros(3)),

@@ -57,8 +57,10 @@ def test_the_cells_of_the_sweep_are_grouped_by_arm_and_axes(
     assert (bars["metrics"], bars["groupBy"]) == (["test/error"], "jobType")
 
 
-def test_a_workspace_is_renewed_at_its_url(server: WandbServer) -> None:
-    url = upload.send_workspace(VIEW, None, "capsules")
+def test_a_workspace_is_renewed_at_its_url(
+    server: WandbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = upload.send_workspace(VIEW, None, "capsules", None)
     assert url.startswith(f"{server.url}/tester/capsules?nw=")
     more = replace(VIEW, cells=["024a17b29d610624"])
     assert upload.send_workspace(more, None, "capsules", url) == url
@@ -66,8 +68,9 @@ def test_a_workspace_is_renewed_at_its_url(server: WandbServer) -> None:
     assert (view["entityName"], view["displayName"]) == ("tester", "capsweep ablation-seeds-1")
     assert "024a17b29d610624" in view["spec"]
     server.mode = "hang"
+    monkeypatch.setattr(upload, "SEND_SECONDS", 2)
     with pytest.raises(UserError, match=r"the workspace is not saved: .*in time"):
-        upload.send_workspace(VIEW, None, "capsules", url, seconds=2)
+        upload.send_workspace(VIEW, None, "capsules", url)
 
 
 def save_dashboard(storage: Path, *more: str) -> int:

@@ -38,19 +38,12 @@ def settle(
     [
         ({}, "offline", "nobody is logged in"),
         ({"WANDB_MODE": "dryrun"}, "offline", "upload later"),  # W&B's old word for offline
-        ({"WANDB_DISABLED": "false"}, "offline", "upload later with make wandb-sync"),
-        ({"WANDB_DISABLED": "true"}, "none", "W&B: off (WANDB_DISABLED=true); metrics are in the"),
-        ({"WANDB_MODE": "disabled"}, "none", "W&B: off (WANDB_MODE=disabled); metrics are in"),
+        ({"WANDB_MODE": "disabled"}, "none", "W&B: off (wandb disabled); metrics are in the"),
         ({"settings": "mode = disabled"}, "none", "W&B: off (wandb disabled); metrics are in the"),
         (
             {**LOGIN, "settings": "base_url = http://127.0.0.1:9"},  # of `wandb login --host`
             "offline",
             "http://127.0.0.1:9 does not answer",
-        ),
-        (
-            {"WANDB_PROJECT": "a/b"},
-            "offline",
-            "logger.project=capsweep, WANDB_PROJECT is not read",
         ),
     ],
 )

@@ -59,7 +59,7 @@ def make_graphs(network: nn.Module, capture: Callable[[Run], Run] | None) -> Ste
     def make_optimizer(trained: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.Adam(trained.parameters(), lr=0.01)
 
-    objective = Objective(cross_entropy, 0, 3, on_logits=True)
+    objective = Objective(cross_entropy, 0, on_logits=True)
     step = TrainingStep(network, objective, make_optimizer(network), make_optimizer, None, "32")
     return StepGraphs(step, SplitMetrics(), None if capture else "a test", capture)
 

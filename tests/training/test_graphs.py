@@ -122,7 +122,7 @@ def test_a_network_that_waits_for_the_device_is_trained_eagerly(
         loss = cross_entropy(logit_BN, target_BN)
         return loss * (1 if loss.item() > 0 else 0)
 
-    monkeypatch.setattr(build, "build_objective", lambda _: Objective(measure, 0, 10, True))
+    monkeypatch.setattr(build, "build_objective", lambda _: Objective(measure, 0, True))
     train(eager)
     train(captured)
     assert "it cannot be captured" in capsys.readouterr().err

@@ -19,7 +19,7 @@ from capsweep.runtime import terminal
 from capsweep.runtime.terminal import count_of
 from capsweep.shards import making, verify
 from capsweep.shards.layout import MULTIMNIST, ShardJob
-from capsweep.shards.making import FINISHED, INTERRUPTED, MakingPlan, MakingResult, TaskRunner
+from capsweep.shards.making import FINISHED, MakingPlan, MakingResult, TaskRunner
 from capsweep.shards.manifest import INDEX, DataSetContent, Manifest, ShardPart, read_manifest
 from capsweep.shards.reader import declare_data_set
 from capsweep.storage.stores import is_url
@@ -128,9 +128,8 @@ def _describe_result(plan: MakingPlan, result: MakingResult, data: str) -> Itera
         yield f"whole: {plan.folder / INDEX}"
         yield f"train on it: {_make_train_command(plan.folder, read_manifest(plan.folder), data)}"
         return
-    ended = "interrupted" if result.status == INTERRUPTED else "not whole"
     missing = f"{count_of(total - whole, 'shard')} missing"
-    yield f"{ended}: {plan.folder}: {missing}; run the same command again, which makes them alone"
+    yield f"not whole: {plan.folder}: {missing}; the same command makes them alone"
 
 
 def _make_train_command(folder: Path, manifest: Manifest, data: str) -> str:

@@ -199,10 +199,8 @@ def run_export(parsed: argparse.Namespace) -> None:
     entries = ledger.entries(_select_cells(ledger, parsed.signature))
     ended = transfer.list_ended_cells(entries)
     if not ended:
-        raise UserError(
-            f"{ledger.store.root}: no finished cell to export, and no failed one; name another "
-            "ledger with STORAGE=... or LEDGER=..."
-        )
+        cure = "name another ledger with STORAGE=... or LEDGER=..."
+        raise UserError(f"{ledger.store.root}: no cell to export has ended; {cure}")
     for signature in entries.keys() - set(ended):
         cause = entries[signature].cause or entries[signature].status
         print(f"left out: {signature}: {cause}", file=sys.stderr)
@@ -254,9 +252,8 @@ def _list_settings(parsed: argparse.Namespace) -> list[str]:
     from capsweep.sweep.choices import is_logistics
 
     for key in (parse(text).key for text in parsed.overrides):
-        if key in ("places.storage", "places.ledger"):
-            raise UserError(f"{key}: type STORAGE=... or LEDGER=... instead")
-        if not is_logistics(key):
-            raise UserError(f"{key} decides what the cell is; type places and how to run")
+        if key in ("places.storage", "places.ledger") or not is_logistics(key):
+            cure = "type STORAGE=... or LEDGER=..., and how to run"
+            raise UserError(f"{key} decides what the cell is, or where it is; {cure}")
     data = [] if parsed.data_dir is None else [render("places.data", parsed.data_dir)]
     return [*parsed.overrides, *data]

@@ -43,10 +43,8 @@ def run_new(parsed: argparse.Namespace) -> None:
             "clone of the repository, after make setup"
         )
     words = name_words(parsed.name)
-    lines: list[str] = []
     if kind == "dataset":
-        described, lines = describe_file(parsed.file, parsed.axes)
-        words |= described
+        words |= describe_file(parsed.file, parsed.axes)
     elif parsed.file is not None or parsed.axes is not None:
         raise UserError("--file and --axes are for a data set alone")
     if kind == "sweep":
@@ -55,8 +53,6 @@ def run_new(parsed: argparse.Namespace) -> None:
     for path, text in texts.items():
         write_text(path, text)
         print(f"wrote {path.relative_to(checkout)}")
-    for line in lines:
-        print(line)
     print(f"next, in {checkout}:")
     for command in COMMANDS[kind]:
         print(f"  make {replace_words(command, {**words, 'KIND': kind, 'NAME': parsed.name})}")
@@ -82,8 +78,8 @@ def list_routings(checkout: Path, sweep: str) -> list[str]:
     return list(dict.fromkeys(("uniform", "dynamic", *own)))
 
 
-def describe_file(path: Path | None, axes: str | None) -> tuple[dict[str, str], list[str]]:
-    """Return what stands for the words of a data set, and lines on what is in its file.
+def describe_file(path: Path | None, axes: str | None) -> dict[str, str]:
+    """Print what is in the file of a data set; return what stands for its words.
 
     Raises UserError for no file, a name of other letters, or other arrays.
     """
@@ -98,24 +94,21 @@ def describe_file(path: Path | None, axes: str | None) -> tuple[dict[str, str], 
     with open_plain_file(path) as file:
         sha256 = hash_open_file(file)
         arrays = decode_arrays(path, file, axes)
-    sizes = {split: len(examples) for split, examples in arrays.splits.items()}
     channels, height, width = arrays.splits["train"].images_NCHW.shape[1:]
-    words = {
+    examples = ", ".join(f"{split}: {len(each)}" for split, each in arrays.splits.items())
+    print(f"examples: {examples}; classes: {arrays.num_classes}")
+    print(f"images: height {height}, width {width}, channels {channels}")
+    if arrays.unused:
+        print(f"not used of {path.name}: {', '.join(arrays.unused)}")
+    return {
         "FILE": path.stem,
         "FOLDER": shlex.quote(os.path.abspath(path.parent)),
         "SHA256": sha256,
         "IMAGE_SHAPE": str([channels, height, width]),
         "NUM_CLASSES": str(arrays.num_classes),
         "AXES": arrays.axes,
-        "EXAMPLES": ", ".join(f"{split}: {size}" for split, size in sizes.items()),
+        "EXAMPLES": examples,
     }
-    lines = [
-        f"examples: {words['EXAMPLES']}; classes: {arrays.num_classes}",
-        f"images: height {height}, width {width}, channels {channels}",
-    ]
-    if arrays.unused:
-        lines.append(f"not used of {path.name}: {', '.join(arrays.unused)}")
-    return words, lines
 
 
 def fill_examples(checkout: Path, kind: str, words: dict[str, str]) -> dict[Path, str]:

@@ -147,7 +147,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Return what was typed: words may stand anywhere among the options.
 
     The values of short names are `words`, and attributes named like them, None where they were not
-    typed. Raises UserError or WordError naming a command, option or word that there is not.
+    typed. Raises UserError or words.WordError naming a command, option or word that there is not.
     """
     parser, target = make_parser(), words.find_target(arguments)
     values, others = words.split_words(target, arguments)
@@ -270,9 +270,9 @@ def _run_reported(arguments: list[str]) -> int:
     except OSError:
         raise
     except Exception as error:  # whatever it is, it is one line for the person
-        text = " ".join(str(error).split())[:LONGEST] or "it says nothing"
-        where = f"the traceback is in {_keep_traceback(error)}"
-        print(f"error: unexpected {type(error).__name__}: {text}; {where}", file=sys.stderr)
+        message = " ".join(str(error).split())[:LONGEST] or "it says nothing"
+        fault = f"unexpected {type(error).__name__}: {message}"
+        print(f"error: {fault}; the traceback is in {_keep_traceback(error)}", file=sys.stderr)
         return UNEXPECTED
 
 
@@ -317,13 +317,11 @@ def _run_command(arguments: list[str]) -> int:
     module, _, function = parsed.handler.partition(":")
     if function == "run_sweep" and not parsed.dry_run:  # before imports, which take a second
         terminal.announce(f"{parsed.sweep}: composing its cells")
-    status = getattr(importlib.import_module(module), function)(parsed)
-    return 0 if status is None else status
+    return getattr(importlib.import_module(module), function)(parsed) or 0
 
 
 def _clean_variables() -> None:
     """Unset variables that are empty, and strip the newline of a secret from a file."""
     for name in [name for name in os.environ if name.startswith(VARIABLES)]:
-        value = os.environ.pop(name).strip()
-        if value:
+        if value := os.environ.pop(name).strip():
             os.environ[name] = value

@@ -45,20 +45,16 @@ def run_report(parsed: argparse.Namespace) -> int:
         raise UserError(f"{sweep.name} is a search: {cure}")
     points = expand.list_points(sweep)
     places.prepare(places.resolve(points[0].cell.config["places"]))
-    report = _make_report(sweep, points)
-    is_written = _write_and_print(report, console, parsed.json)
+    report = make_report(sweep, points)
+    is_written = write_and_print(report, console, parsed.json)
     if parsed.publish:
         answer = publish.publish_answer(report.table, report.ledger)
         console.out(f"published: {answer}")
     return 0 if is_written else 1
 
 
-def print_and_write(sweep: Sweep, points: Sequence[Point], console: Console) -> None:
-    """Write the answer of a sweep, or what a search chose, into files, then print it."""
-    _write_and_print(_make_report(sweep, points), console)
-
-
-def _make_report(sweep: Sweep, points: Sequence[Point]) -> SweepReport:
+def make_report(sweep: Sweep, points: Sequence[Point]) -> SweepReport:
+    """Return the report of a sweep, or of what a search chose."""
     resolved = places.resolve(points[0].cell.config["places"])
     ledger = Ledger(resolved.ledger)
     if sweep.search is not None:
@@ -71,8 +67,10 @@ def _make_report(sweep: Sweep, points: Sequence[Point]) -> SweepReport:
     return SweepReport(built, formatted_table.format_table(built), ledger, resolved)
 
 
-def _write_and_print(report: SweepReport, console: Console, as_json: bool = False) -> bool:
-    """Return whether all files could be written: a sweep that ran does not fail for its report."""
+def write_and_print(report: SweepReport, console: Console, as_json: bool = False) -> bool:
+    """Write a report into files, then print it. Returns whether all files could be written: a sweep
+    that ran does not fail for its report.
+    """
     folder = report.places.storage / "reports" / report.table.sweep.report_name
     path, fault = folder / "index.html", None
     try:

@@ -100,7 +100,7 @@ def _run_here(
             ended = drive.add_seeds(sweep, points, options, last_seeds, console)
     from capsweep.cli import report  # after training: its imports take time
 
-    report.print_and_write(sweep, points, console)
+    report.write_and_print(report.make_report(sweep, points), console)
     for line in ended.lines:
         print(line)
     return ended.status
@@ -174,11 +174,11 @@ def run_stop(parsed: argparse.Namespace) -> None:
     jobs = _open_named_jobs(parsed)
     job = driver.find_job(jobs, parsed.sweep)
     if job.has_ended:
-        print(f"{job.id} has ended already: {job.state.lower()}")
+        print(f"{job.id} has ended already: {job.details.status.lower()}")
         return
     print(f"stopping {job.id}; it is killed after {driver.STOP_SECONDS} s", flush=True)
     ended = driver.stop_job(jobs, job)
-    print(f"{ended.id}: {ended.state.lower()}; the same command goes on")
+    print(f"{ended.id}: {ended.details.status.lower()}; the same command goes on")
 
 
 def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
@@ -193,12 +193,12 @@ def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
     except KeyboardInterrupt:
         say("detached; the sweep goes on: make attach, status or stop")
         return DETACHED
-    if ended.state == "STOPPED":
+    if ended.details.status == "STOPPED":
         say("it was stopped; the same command goes on")
         return STOPPED
     if (obstacle := driver.find_obstacle(ended)) is not None:
         raise ConfigError(f"{ended.id}: {obstacle}")
-    status = ended.status or 0
+    status = ended.details.driver_exit_code or 0
     if status < 0:
         say(f"its driver was killed (signal {-status}); the same command goes on")
         return KILLED - status
@@ -210,10 +210,11 @@ def run_status(parsed: argparse.Namespace) -> None:
     jobs = _open_named_jobs(parsed)
     chosen = jobs.list_sweeps() if parsed.sweep is None else [driver.find_job(jobs, parsed.sweep)]
     for job in chosen:
-        when = time.strftime(", submitted %Y-%m-%d %H:%M", time.localtime(job.since or 0))
-        state = job.state.lower() + (f" (exit status {job.status})" if job.status else "")
+        state, status = job.details.status.lower(), job.details.driver_exit_code
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.details.start_time / 1000))
         lines = [line.strip() for line in jobs.read_log(job.id).splitlines() if line.strip()]
         last = driver.find_obstacle(job) or (lines or ["it has printed nothing"])[-1][:300]
-        print(f"{job.id}: {state}{when if job.since is not None else ''}\n  {last}")
+        print(f"{job.id}: {state}{f' (exit status {status})' if status else ''}, submitted {when}")
+        print(f"  {last}")
     if not chosen:
         print(f"no sweep runs or ran as a job of {jobs.address}")

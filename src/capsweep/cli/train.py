@@ -27,10 +27,6 @@ def main(arguments: Sequence[str]) -> int:
     """Run the application; returns 0, or 1 when the cell failed. Raises UserError."""
     typed, arguments = split_words("train", list(arguments))
     arguments += [expand_word(name, value) for name, value in typed.items()]
-    return _run_application(arguments)
-
-
-def _run_application(arguments: Sequence[str]) -> int:
     options = {word.partition("=")[0] for word in arguments if word.startswith("-")}
     _check_arguments(arguments, options)
     if not options & COMPLETION:

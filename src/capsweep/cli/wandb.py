@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -62,7 +61,6 @@ def run_sync(parsed: argparse.Namespace) -> int:
     """Upload what W&B does not have."""
     storage, ledger = places.folder_of(find_storage(parsed)), open_ledger(parsed)
     server, console = mode.server_url(), terminal.make_console(stderr=parsed.json)
-    started = time.monotonic()
     cells = [find_signature(ledger, prefix) for prefix in parsed.signature]
     result = upload.find_unsynced(ledger, storage, server, cells or ledger.list_signatures())
     if result.waiting:
@@ -71,22 +69,21 @@ def run_sync(parsed: argparse.Namespace) -> int:
             terminal.print_paragraph(console, f"{signature}: {fault or 'uploaded'}")
 
         Sync(ledger, storage, server, parsed.jobs, parsed.timeout).run(result, report_cell)
-    seconds = time.monotonic() - started
     if parsed.json:
         names = {"uploaded": "uploaded", "there": "synced", "running": "live", "failed": "faults"}
         values = {key: getattr(result, name) for key, name in names.items()}
-        print(json.dumps({"server": server, **values, "seconds": seconds}))
-    for line in _result_lines(server, result, seconds):
+        print(json.dumps({"server": server, **values}))
+    for line in _result_lines(server, result):
         terminal.print_paragraph(console, line)
     return 1 if result.faults else 0
 
 
-def _result_lines(server: str, result: SyncResult, seconds: float) -> Iterator[str]:
+def _result_lines(server: str, result: SyncResult) -> Iterator[str]:
     if not (result.waiting or result.synced or result.live or result.faults):
         yield "no cell of this ledger was tracked with W&B"
         return
-    counts = f"{count_of(len(result.uploaded), 'cell')} uploaded in {seconds:.1f} s"
-    yield f"W&B at {server}: {counts}, {len(result.synced)} were there"
+    uploaded = count_of(len(result.uploaded), "cell")
+    yield f"W&B at {server}: {uploaded} uploaded, {len(result.synced)} were there"
     if result.live:
         yield f"{count_of(len(result.live), 'cell')} still running: rows are sent as they come"
     if result.faults:

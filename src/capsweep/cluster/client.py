@@ -4,7 +4,6 @@ The token (RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token) goes along 
 header of every request.
 """
 
-import json
 import logging
 import os
 import re
@@ -25,7 +24,6 @@ from ray._private.authentication.authentication_token_setup import ensure_token_
 from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 from ray.job_submission import JobSubmissionClient
 
-from capsweep.cluster.driver import CODE
 from capsweep.errors import ConfigError, UnreachableError
 
 for _name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # the second sets its own
@@ -35,7 +33,6 @@ ANSWER_SECONDS = 5.0, 60.0  # to connect, and between two pieces of an answer
 LOCAL_SERVER = "http://127.0.0.1:8265"  # Ray's own choice; a tunnel ends there too
 KEY = "RAY_ADDRESS or cluster.jobs"
 WORKER_COMMAND = "--python_worker_command="  # of a raylet
-ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 JOB_ID = re.compile(r"(?P<name>capsweep-(?P<sweep>.+)-[0-9a-f]{8})-(?P<number>[0-9]+)")
 
 
@@ -46,26 +43,20 @@ def is_url(address: str | None) -> bool:
 
 @dataclass(frozen=True)
 class SweepJob:
-    """A sweep's job. name: of its command. number: of the run of that. since: seconds of the epoch.
-    command: what its driver runs. code: a hash of the package and the sweep file that it was
-    sent with; None where it came with an image.
+    """A sweep's job. name: of its command. number: of the run of that. details: what Ray says of
+    it, a `JobDetails`.
     """
 
     id: str
     name: str
     sweep: str
     number: int
-    state: str
-    command: str
-    message: str
-    since: float | None
-    status: int | None
-    code: str | None = None
+    details: Any
 
     @property
     def has_ended(self) -> bool:
         """Whether it will change no more."""
-        return self.state in ENDED
+        return self.details.status.is_terminal()
 
 
 class Jobs(JobSubmissionClient):
@@ -89,14 +80,12 @@ class Jobs(JobSubmissionClient):
 
     def list_sweeps(self) -> list[SweepJob]:
         """Return every sweep's job that the cluster knows, the newest last."""
-        jobs = [job for details in self.list_jobs() if (job := _read_job(details))]
-        return sorted(jobs, key=lambda job: (job.since or 0, job.id))
+        jobs = [_read_job(d) for d in self.list_jobs() if JOB_ID.fullmatch(d.submission_id or "")]
+        return sorted(jobs, key=lambda job: (job.details.start_time or 0, job.id))
 
     def read_job(self, job_id: str) -> SweepJob:
         """Return a job as it is now."""
-        job = _read_job(self.get_job_info(job_id))
-        assert job is not None
-        return job
+        return _read_job(self.get_job_info(job_id))
 
     def read_log(self, job_id: str) -> str:
         """Return all that the job has printed; nothing where its node is gone, or it had none."""
@@ -109,14 +98,10 @@ class Jobs(JobSubmissionClient):
 
     def find_python(self) -> str:
         """Return the program that Ray runs its workers with on the head, else `python`."""
-        answer = self._do_request("GET", "/nodes?view=summary")
-        try:
-            nodes = json.loads(answer.text)["data"]["summary"]
-            (head,) = (node for node in nodes if node["raylet"].get("isHeadNode"))
-            (text,) = (word for word in head["cmdline"] if word.startswith(WORKER_COMMAND))
-            return shlex.split(text.removeprefix(WORKER_COMMAND))[0]
-        except (LookupError, TypeError, AttributeError, ValueError):
-            return "python"
+        nodes = self._do_request("GET", "/nodes?view=summary").json()["data"]["summary"]
+        heads = [node.get("cmdline") or () for node in nodes if node["raylet"].get("isHeadNode")]
+        starts = [word for words in heads for word in words if word.startswith(WORKER_COMMAND)]
+        return shlex.split(starts[0].removeprefix(WORKER_COMMAND))[0] if starts else "python"
 
 
 def open_jobs(cluster: Mapping[str, Any]) -> Jobs:
@@ -190,23 +175,11 @@ def _named_faults(address: str) -> Iterator[None]:
         raise ConfigError(f"{address}: {_choose_line(str(error))}") from error
 
 
-def _read_job(details: Any) -> SweepJob | None:
-    """Return a job; None for one that is not capsweep's."""
-    match = JOB_ID.fullmatch(details.submission_id or "")
-    if match is None:
-        return None
-    return SweepJob(
-        id=match[0],
-        name=match["name"],
-        sweep=match["sweep"],
-        number=int(match["number"]),
-        state=str(details.status.value),
-        command=details.entrypoint,
-        message=details.message or "",
-        since=details.start_time and details.start_time / 1000,
-        status=details.driver_exit_code,
-        code=(details.metadata or {}).get(CODE),
-    )
+def _read_job(details: Any) -> SweepJob:
+    """Return a job of capsweep's."""
+    match = JOB_ID.fullmatch(details.submission_id)
+    assert match is not None
+    return SweepJob(match[0], match["name"], match["sweep"], int(match["number"]), details)
 
 
 def _choose_line(text: str) -> str:

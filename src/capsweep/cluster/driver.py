@@ -24,10 +24,7 @@ if TYPE_CHECKING:  # it imports Ray
 CODE = "capsweep_code"  # in a job's metadata
 PLACES = ("STORAGE", "DATA_DIR", "LEDGER")
 # Words that say where to drive, which `--here` does inside.
-OF_HERE = (
-    *("CLUSTER", "RAY_ADDRESS"),
-    *("cluster", "cluster.address", "cluster.jobs", "cluster.submit"),
-)
+OF_HERE = ("CLUSTER", "RAY_ADDRESS", "cluster", "cluster.address", "cluster.jobs", "cluster.submit")
 STOP_SECONDS = 60  # in which a driver ends by itself; then Ray kills it
 LOOK_SECONDS = 1.0  # between two looks at a job
 NOT_FOUND, NOT_RUNNABLE = 127, 126  # what a shell says of a program
@@ -142,8 +139,10 @@ def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
 
 
 def runs_other_code(job: "SweepJob", sweep: Path) -> bool:
-    """Whether a job was sent with other code, configuration or sweep file than those here."""
-    return job.code not in (None, _hash_code(sweep))
+    """Whether a job was sent with other code, configuration or sweep file than those here; false
+    where it came with an image.
+    """
+    return (job.details.metadata or {}).get(CODE) not in (None, _hash_code(sweep))
 
 
 def _hash_code(sweep: Path) -> str:
@@ -211,10 +210,11 @@ def follow_job(
 
 def find_obstacle(job: "SweepJob") -> str | None:
     """Return what kept a job's driver from an exit status, with the cure; None: it has one."""
-    if job.state != "FAILED" or job.status not in (None, NOT_FOUND, NOT_RUNNABLE):
+    details, status = job.details, job.details.driver_exit_code
+    if details.status != "FAILED" or status not in (None, NOT_FOUND, NOT_RUNNABLE):
         return None
-    if job.status is None:
-        why = " ".join(job.message.split())[:500] or "Ray does not say why"
+    if status is None:
+        why = " ".join((details.message or "").split())[:500] or "Ray does not say why"
         return f"it ended without an exit status: {why}; the same command goes on"
-    program = shlex.split(job.command.removeprefix("exec "))[0]
+    program = shlex.split(details.entrypoint.removeprefix("exec "))[0]
     return f"the head has no program {program}; set cluster.python to that of its Ray, a path there"

@@ -40,7 +40,7 @@ EPOCHS=5 | RUNS | epochs | epochs of every cell
 BATCH=64 | RUNS | batch_size | batch size of every cell
 RERUN=stale | RUNS | rerun | also cells that other code finished, or always
 DATA_DIR=path | CELLS shards data | places.data | where the data sets are; default STORAGE/data
-STORAGE=path | CELLS shards wandb-sync bench | places.storage | where results go; default outputs
+STORAGE=path | CELLS shards wandb-sync | places.storage | where results go; default outputs
 LEDGER=path | CELLS wandb-sync | places.ledger | cells, also s3://bucket/x; default STORAGE/ledger
 EXECUTOR=local | sweep shards | | ray (default), local: in this process, or array: with SHARD
 SHARD=2/8 | sweep | | with EXECUTOR=array: this job's part of the cells

@@ -16,7 +16,7 @@ import torch
 
 from capsweep.data.batches import seed_of
 from capsweep.data.digits import load_matlab
-from capsweep.data.images import LabelledImages, label_images
+from capsweep.data.images import LabelledImages, join_examples, label_images
 from capsweep.data.official import decode_once
 from capsweep.data.pairs import draw_integers
 from capsweep.errors import ConfigError
@@ -33,7 +33,11 @@ DRAWS = 8  # places of the random sequence that belong to one image
 FRACTION = 8  # bits after the binary point of a pixel's place
 AT_ONCE = 16  # images, so that their numbers stay in the cache
 AFFNIST, AFFNIST_SIDE = "affNISTdata", 40  # the struct in a file; pixels
-AFFNIST_PUBLISHER = "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/"
+AFFNIST_FILES = "test.mat or test_batches/1.mat ... 32.mat"
+AFFNIST_PUBLISHER = (
+    "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/ (test.mat.zip or "
+    "test_batches.zip, unpacked)"
+)
 
 
 class AffineTest:
@@ -104,17 +108,13 @@ class AffineTest:
 
 def _ink_corners(images_NCHW: np.ndarray) -> np.ndarray:
     """The four corners (row, column) of the box of each image's ink [N, 4, 2], one pixel further
-    out, which is how far bilinear interpolation spreads it. Without ink: the image's middle.
+    out, which is how far bilinear interpolation spreads it. Without ink: of the whole image.
     """
-    height, width = images_NCHW.shape[2:]
     ink_NHW = images_NCHW.any(axis=1)
     (top, bottom), (left, right) = (_first_and_last(np.any(ink_NHW, axis=axis)) for axis in (2, 1))
     top, bottom, left, right = top - 1, bottom + 1, left - 1, right + 1
     corners_4N2 = np.array([(top, left), (top, right), (bottom, left), (bottom, right)])
-    corners_N42 = corners_4N2.transpose(2, 0, 1)
-    middle = (np.array([height, width]) - 1) / 2
-    is_inked_N = np.any(ink_NHW, axis=(1, 2))
-    return np.where(is_inked_N[:, None, None], corners_N42, middle)
+    return corners_4N2.transpose(2, 0, 1)
 
 
 def _first_and_last(is_inked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -127,39 +127,36 @@ def _move_images(
     images_NCHW: np.ndarray, matrix_NVU: np.ndarray, shift_NV: np.ndarray, canvas: int
 ) -> np.ndarray:
     """The images on canvas x canvas pixels, bilinear, zeros around."""
-    count, channels, height, width = images_NCHW.shape
-    half = (canvas - 1) / 2
-    row, column = np.meshgrid(np.arange(canvas) - half, np.arange(canvas) - half, indexing="ij")
+    size_U1 = np.array(images_NCHW.shape[2:])[:, None]
+    axis = np.arange(canvas) - (canvas - 1) / 2
+    row, column = np.meshgrid(axis, axis, indexing="ij")
     place_NVE = np.stack([row.ravel(), column.ravel()]) - shift_NV[:, :, None]
-    from_NUE = np.linalg.inv(matrix_NVU) @ place_NVE + (np.array([[height], [width]]) - 1) / 2
+    from_NUE = np.linalg.inv(matrix_NVU) @ place_NVE + (size_U1 - 1) / 2
     fixed_NUE = np.rint(from_NUE * 2**FRACTION).astype(np.int64)
     # Two zeros around: a place beyond them is as one in them, and so is its next.
-    limit_U1 = np.array([[height], [width]])
-    whole_NUE = np.clip(fixed_NUE >> FRACTION, -2, limit_U1) + 2
+    whole_NUE = np.clip(fixed_NUE >> FRACTION, -2, size_U1) + 2
     part_NUE = (fixed_NUE & (2**FRACTION - 1)).astype(np.int32)
     padded_NCHW = np.pad(images_NCHW, ((0, 0), (0, 0), (2, 2), (2, 2))).astype(np.int32)
-    moved_NCE = np.empty((count, channels, canvas * canvas), np.uint8)
-    for channel in range(channels):
-        moved_NCE[:, channel] = _interpolate_at(padded_NCHW[:, channel], whole_NUE, part_NUE)
-    return moved_NCE.reshape(count, channels, canvas, canvas)
+    moved_NCE = _interpolate_at(padded_NCHW, whole_NUE, part_NUE).astype(np.uint8)
+    return moved_NCE.reshape(*images_NCHW.shape[:2], canvas, canvas)
 
 
 def _interpolate_at(
-    padded_NHW: np.ndarray, whole_NUE: np.ndarray, part_NUE: np.ndarray
+    padded_NCHW: np.ndarray, whole_NUE: np.ndarray, part_NUE: np.ndarray
 ) -> np.ndarray:
-    """int32 [N, E]: images at places, which are whole pixels and parts of one in 2**-FRACTION."""
-    count, height, width = padded_NHW.shape
-    pixels = padded_NHW.ravel()
-    image_N1 = height * width * np.arange(count)[:, None]
-    place_NE = whole_NUE[:, 0] * width + whole_NUE[:, 1] + image_N1
-    down_NE, right_NE = part_NUE[:, 0], part_NUE[:, 1]
+    """int32 [N, C, E]: images at places, whole pixels and parts of one in 2**-FRACTION."""
+    count, channels, height, width = padded_NCHW.shape
+    pixels = padded_NCHW.ravel()
+    plane_NC1 = height * width * np.arange(count * channels).reshape(count, channels, 1)
+    place_NCE = (whole_NUE[:, 0] * width + whole_NUE[:, 1])[:, None] + plane_NC1
+    down_N1E, right_N1E = part_NUE[:, :1], part_NUE[:, 1:]
     rows = []
     for below in (0, width):
-        left_NE, next_NE = pixels[place_NE + below], pixels[place_NE + below + 1]
-        rows.append((left_NE << FRACTION) + (next_NE - left_NE) * right_NE)
-    upper_NE, lower_NE = rows
-    total_NE = (upper_NE << FRACTION) + (lower_NE - upper_NE) * down_NE
-    return (total_NE + 2 ** (2 * FRACTION - 1)) >> (2 * FRACTION)
+        left_NCE, next_NCE = pixels[place_NCE + below], pixels[place_NCE + below + 1]
+        rows.append((left_NCE << FRACTION) + (next_NCE - left_NCE) * right_N1E)
+    upper_NCE, lower_NCE = rows
+    total_NCE = (upper_NCE << FRACTION) + (lower_NCE - upper_NCE) * down_N1E
+    return (total_NCE + 2 ** (2 * FRACTION - 1)) >> (2 * FRACTION)
 
 
 class AffnistTest:
@@ -195,19 +192,14 @@ class AffnistTest:
         name, path = ("test", whole) if whole else ("test_batches", paths[0].parent)
         declared, key = self.sha256.get(name, UNKNOWN), f"dataset.test.sha256.{name}"
         self.files.check_digests(Digest(path, digest.hexdigest(), declared, key))
-        parts = [_parse_affnist(path, data) for path, data in zip(paths, contents, strict=True)]
-        images_NCHW = torch.cat([part.images_NCHW for part in parts])
-        return LabelledImages(images_NCHW, torch.cat([part.labels_N for part in parts]))
+        return join_examples([*map(_parse_affnist, paths, contents)])
 
     def _find_batches(self, folder: str) -> list[Path]:
         """The numbered files, up to the first that is absent."""
         numbered = (self.batches.find(folder, f"{number}.mat") for number in count(1))
         paths = [path for path in takewhile(bool, numbered) if path]
         if not paths:
-            needed = "test.mat or test_batches/1.mat ... 32.mat"
-            archives = "test.mat.zip or test_batches.zip"
-            cure = f"download {archives} from {AFFNIST_PUBLISHER} and unpack it there"
-            raise self.files.missing_error(folder, needed, cure)
+            raise self.files.missing_error(folder, AFFNIST_FILES)
         return paths
 
 

@@ -77,6 +77,10 @@ class EvaluatedSplit(ABC):
     def make_loader(self, batch_size: int, seed: int) -> "BatchLoader":
         """Return its shuffled batches."""
 
+    def fingerprint(self) -> str | None:
+        """Return the identity of examples that no official file holds; None where files do."""
+        return None
+
 
 class DeviceSplit(EvaluatedSplit):
     """A split that lies on the training device, of which any examples can be asked for."""
@@ -127,8 +131,7 @@ class EvaluationLoader(BatchLoader):
 
     def __iter__(self) -> Iterator[Batch]:
         for start in range(0, self.count, self.batch_size):
-            stop = min(start + self.batch_size, self.count)
-            yield self.examples.evaluation_batch(slice(start, stop))
+            yield self.examples.evaluation_batch(slice(start, start + self.batch_size))
 
 
 class EvaluationParts:
@@ -202,14 +205,17 @@ def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) ->
     [N, C, 2 shift + 1, 2 shift + 1, H, W]; the image moved down by dy and right by dx is at
     [n, :, shift - dy, shift - dx]. Raises ConfigError when the images have no room.
     """
-    left, right, above, below = compute_margins(images_NCHW, canvas)
     count, channels, height, width = images_NCHW.shape
+    rows, columns = (height, width) if canvas is None else (canvas, canvas)
+    if height > rows or width > columns:
+        raise ConfigError(f"a canvas of {canvas} pixels has no room for images of {height}x{width}")
+    above, left = (rows - height) // 2, (columns - width) // 2
     # Zeros right of a row are those left of the next one, and so with rows and images: where the
     # margin is as wide as the shift, as in MultiMNIST, a window is one stretch of memory.
-    row, plane_rows = width + right + shift, height + below + shift
+    row, plane_rows = columns - left + shift, rows - above + shift
     plane = plane_rows * row
     before = (above + shift) * row + left + shift
-    side, rows, columns = 2 * shift + 1, height + above + below, width + left + right
+    side = 2 * shift + 1
     # The last row of the last window is there in full too, as `windows_at` reads it.
     after = max(row - columns, 0)
     padded_E = images_NCHW.new_zeros(before + count * channels * plane + after)
@@ -247,20 +253,6 @@ def windows_at(windows: Tensor, place_B: Tensor) -> Tensor:
         (1, plane, down, right),
     )
     return everywhere.index_select(0, place_B)[..., :width]
-
-
-def compute_margins(images_NCHW: Tensor, canvas: int | None) -> tuple[int, int, int, int]:
-    """Pixels left, right, above and below of images in the middle of canvas x canvas; None: none.
-
-    Raises ConfigError when they have no room.
-    """
-    if canvas is None:
-        return 0, 0, 0, 0
-    height, width = images_NCHW.shape[2:]
-    if max(height, width) > canvas:
-        raise ConfigError(f"a canvas of {canvas} pixels has no room for images of {height}x{width}")
-    above, left = (canvas - height) // 2, (canvas - width) // 2
-    return left, canvas - width - left, above, canvas - height - above
 
 
 def to_unit(images: Tensor) -> Tensor:

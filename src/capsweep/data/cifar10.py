@@ -11,9 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from capsweep.data.images import LabelledImages, label_images
+from capsweep.data.images import LabelledImages, join_examples, label_images
 from capsweep.data.official import Decoded, OfficialReader
 from capsweep.storage.official_files import name_undecodable, read_content
 
@@ -54,16 +53,12 @@ class Cifar10Reader(OfficialReader):
     def decode_files(self, folder: str) -> Decoded:
         """Images [N, 3, 32, 32]. Raises DataError naming the file and the cure."""
         if self.is_official and self.files.find(folder, f"{ARCHIVE}.tar.gz"):
-            files = self.read_verified(folder, {ARCHIVE: [f"{ARCHIVE}.tar.gz"]})
+            files = self.read_verified(folder, [ARCHIVE], ".tar.gz")
             batches = _parse_archive(*files[ARCHIVE])
         else:
-            names = {name: [f"{name}.bin", f"{name}.bin.xz"] for name in (*TRAIN, TEST)}
-            files = self.read_verified(folder, names)
+            files = self.read_verified(folder, [*TRAIN, TEST], ".bin", ".bin.xz")
             batches = {name: _parse_batch(*file) for name, file in files.items()}
-        train = [batches[name] for name in TRAIN]
-        images_NCHW = torch.cat([batch.images_NCHW for batch in train])
-        labels_N = torch.cat([batch.labels_N for batch in train])
-        return {"train": LabelledImages(images_NCHW, labels_N), "test": batches[TEST]}
+        return {"train": join_examples([batches[name] for name in TRAIN]), "test": batches[TEST]}
 
     def read_file(self, path: Path) -> bytes:
         """Return the bytes of a file, those of an `.xz` decompressed."""

@@ -57,7 +57,7 @@ class IdxReader(OfficialReader):
         for name in self.sha256:
             if self.files.find(folder, f"{name}.gz", name) is None:
                 self._download_file(folder, f"{name}.gz")
-        files = self.read_verified(folder, {name: [f"{name}.gz", name] for name in self.sha256})
+        files = self.read_verified(folder, self.sha256, ".gz", "")
         arrays = {name: decode_idx(*file) for name, file in files.items()}
         return {
             split: LabelledImages(
@@ -110,9 +110,8 @@ class SvhnReader(OfficialReader):
 
     def decode_files(self, folder: str) -> Decoded:
         """Images [N, 3, 32, 32]. Raises DataError naming the file and the cure."""
-        names = {split: f"{split}_32x32" for split in ("train", "test")}
-        files = self.read_verified(folder, {name: [f"{name}.mat"] for name in names.values()})
-        return {split: _decode_svhn(*files.pop(name)) for split, name in names.items()}
+        files = self.read_verified(folder, ["train_32x32", "test_32x32"], ".mat")
+        return {split: _decode_svhn(*files.pop(f"{split}_32x32")) for split in ("train", "test")}
 
 
 def _decode_svhn(path: Path, data: bytes) -> LabelledImages:
@@ -129,11 +128,23 @@ def load_matlab(data: bytes) -> dict[str, Any]:
     return loadmat(io.BytesIO(data))
 
 
-class DigitsReader(Reader):
-    """scikit-learn's 1,797 embedded digits as images of MNIST's size; the split is fixed."""
+class ComputedReader(Reader):
+    """A reader of images that no file holds. sha256: of what they are made of, as declared."""
 
     def __init__(self, sha256: str) -> None:
         self.sha256 = sha256
+
+    def check_digest(self, content: bytes) -> None:
+        """Raise DataError where images are made of other bytes than the declared ones."""
+        if (found := hash_bytes(content)) != self.sha256:
+            raise DataError(
+                f"{type(self).__name__} reads sha256 {found}, dataset.reader.sha256 declares "
+                f"{self.sha256}; install what is pinned: make setup, or declare another data set"
+            )
+
+
+class DigitsReader(ComputedReader):
+    """scikit-learn's 1,797 embedded digits as images of MNIST's size; the split is fixed."""
 
     def read(self, folder: str) -> Splits:
         """1,437 training and 360 test images [N, 1, 28, 28]; `folder` is not used.
@@ -149,12 +160,7 @@ class DigitsReader(Reader):
         pixels_NE, target_N = load_digits(return_X_y=True)  # E = 8 * 8
         images = np.asarray(pixels_NE, dtype=np.uint8).reshape(-1, 8, 8)
         labels = np.asarray(target_N, dtype=np.uint8)
-        digest = hash_bytes(images.tobytes() + labels.tobytes())
-        if digest != self.sha256:
-            raise DataError(
-                f"scikit-learn's load_digits has sha256 {digest}, conf/dataset/digits.yaml "
-                f"declares {self.sha256}; install the pinned scikit-learn: make setup"
-            )
+        self.check_digest(images.tobytes() + labels.tobytes())
         drawn_N1HW = draw_on_canvas(torch.from_numpy(images))
         examples = LabelledImages(drawn_N1HW, torch.from_numpy(labels.astype(np.int64)))
         train, test = hold_out(examples, TEST_DIGITS, SPLIT_SEED)
@@ -169,15 +175,12 @@ def draw_on_canvas(images_NHW: Tensor) -> Tensor:
     return F.pad(box.clamp(0, 255).round().to(torch.uint8), [margin] * 4)
 
 
-class SignReader(Reader):
+class SignReader(ComputedReader):
     """Numbers as images of one pixel, whose class is their sign: what a network of capsules cannot
     learn without a bias (Peer, Stabinger, Rodriguez-Sanchez 2021, "Limitation of capsule
     networks"). A byte v stands for x = (2 v - 255) / 255, so that 255 - v stands for -x, and none
     for 0. There are all 256, with v and 255 - v in the same split; sha256: of both splits.
     """
-
-    def __init__(self, sha256: str) -> None:
-        self.sha256 = sha256
 
     def read(self, folder: str) -> Splits:
         """192 training and 64 test images [N, 1, 1, 1]; `folder` is not used.
@@ -188,12 +191,7 @@ class SignReader(Reader):
         pair_N = np.minimum(byte_N, LARGEST - byte_N)
         is_test_N = pair_N % TEST_STEP == TEST_PLACE
         train, test = (_label_bytes(byte_N[chosen_N]) for chosen_N in (~is_test_N, is_test_N))
-        digest = hash_bytes(b"".join(map(_list_bytes, (train, test))))
-        if digest != self.sha256:
-            raise DataError(
-                f"the numbers of SignReader have sha256 {digest}, dataset.reader.sha256 "
-                f"declares {self.sha256}; declare theirs, as another data set"
-            )
+        self.check_digest(b"".join(map(_list_bytes, (train, test))))
         return Splits(train=train, test=test)
 
 

@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from capsweep.data.batches import (
     Batch,
     DeviceSplit,
     Split,
-    compute_margins,
     generator_of,
     shift_windows,
     to_unit,
@@ -42,25 +40,21 @@ class ShiftedImages(DeviceSplit):
         canvas: int | None = None,
         moved_validation: bool = False,
     ) -> None:
-        self.images_NCHW = (
-            examples.images_NCHW if canvas is None else centre_images(examples, canvas)
-        )
         self.labels_N, self.device = examples.labels_N, examples.labels_N.device
-        self.shift = shift
-        if split == "train":
-            self.windows = shift_windows(examples.images_NCHW, shift, canvas)
-        elif split == "validation" and moved_validation:
-            windows = shift_windows(examples.images_NCHW, shift, canvas)
-            drawn_from = generator_of("validation", shift)
-            place_N = self._draw_places(windows, drawn_from)
-            self.images_NCHW = windows_at(windows, place_N).contiguous()
+        is_validation_moved = split == "validation" and moved_validation
+        self.shift = shift if split == "train" or is_validation_moved else 0
+        self.windows = shift_windows(examples.images_NCHW, self.shift, canvas)
+        self.images_NCHW = self.windows[:, :, self.shift, self.shift]
+        if is_validation_moved:
+            place_N = self._draw_places(generator_of("validation", shift))
+            self.images_NCHW = windows_at(self.windows, place_N)
 
     def __len__(self) -> int:
         return len(self.labels_N)
 
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """Each example with its shift of that epoch."""
-        place_N = self._draw_places(self.windows, generator_of(seed, "shift", epoch))
+        place_N = self._draw_places(generator_of(seed, "shift", epoch))
 
         def make_batch(index_B: Tensor) -> Batch:
             images_BCHW = windows_at(self.windows, place_N.index_select(0, index_B))
@@ -69,24 +63,16 @@ class ShiftedImages(DeviceSplit):
         return make_batch
 
     def evaluation_batch(self, part: slice) -> Batch:
-        """Examples in order, unshifted."""
+        """Return examples in order, as they are validated and tested."""
         return Batch(to_unit(self.images_NCHW[part]), self.labels_N[part])
 
-    def _draw_places(self, windows: Tensor, generator: torch.Generator) -> Tensor:
+    def _draw_places(self, generator: torch.Generator) -> Tensor:
         """The place of a drawn window of every example [N]."""
         # Drawn on the CPU, moved once per epoch: the same numbers on every device, no copy per
         # step.
         offsets_N2 = torch.randint(2 * self.shift + 1, (len(self), 2), generator=generator)
         everyone_N = torch.arange(len(self), device=self.device)
-        return window_places(windows, everyone_N, offsets_N2.to(self.device))
-
-
-def centre_images(examples: LabelledImages, canvas: int) -> Tensor:
-    """Images [N, C, H, W] in the middle of canvas x canvas pixels, zeros around.
-
-    Raises ConfigError when they have no room.
-    """
-    return F.pad(examples.images_NCHW, compute_margins(examples.images_NCHW, canvas))
+        return window_places(self.windows, everyone_N, offsets_N2.to(self.device))
 
 
 class CroppedImages(DeviceSplit):
@@ -135,9 +121,7 @@ class CroppedImages(DeviceSplit):
         everyone_N = torch.arange(len(self), device=self.device)
         offsets_N2 = torch.randint(self.slack + 1, (len(self), 2), generator=generator)
         place_N = window_places(self.windows, everyone_N, offsets_N2.to(self.device))
-        flip_N, brightness_N, contrast_N = (
-            draw_N.to(self.device) for draw_N in self._draw_jitter(generator)
-        )
+        flip_N, brightness_N, contrast_N = self._draw_jitter(generator)
 
         def make_batch(index_B: Tensor) -> Batch:
             images_BCHW = windows_at(self.windows, place_N[index_B]).float()
@@ -182,7 +166,7 @@ class CroppedImages(DeviceSplit):
 
     def _draw_jitter(self, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Of all examples: whether mirrored, what is added, what contrast is multiplied by."""
-        uniform_3N = torch.rand((3, len(self)), generator=generator)
+        uniform_3N = torch.rand((3, len(self)), generator=generator).to(self.device)
         flip_N = uniform_3N[0] < (0.5 if self.flip else 0.0)
         brightness_N = (2 * uniform_3N[1] - 1) * self.brightness
         contrast_N = self.lowest + uniform_3N[2] * (self.highest - self.lowest)

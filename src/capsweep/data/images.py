@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsweep.data.batches import Presenter
+from capsweep.data.batches import Presenter, Split
 from capsweep.errors import ConfigError, DataError
 
 EVALUATION_BATCH = 500
@@ -47,6 +47,12 @@ class LabelledImages:
     def to(self, device: torch.device) -> "LabelledImages":
         """The same examples on `device`."""
         return LabelledImages(self.images_NCHW.to(device), self.labels_N.to(device))
+
+
+def join_examples(parts: Sequence[LabelledImages]) -> LabelledImages:
+    """Return all examples of all parts, in their order."""
+    images_NCHW = torch.cat([part.images_NCHW for part in parts])
+    return LabelledImages(images_NCHW, torch.cat([part.labels_N for part in parts]))
 
 
 Decoded = Mapping[str, LabelledImages]  # by split
@@ -167,12 +173,6 @@ class PreparedSplits(dict[str, Any]):
         super().__init__(parts)
         self.digests = dict(digests)
 
-    @property
-    def test_fingerprint(self) -> str | None:
-        """Identity of test examples that no file holds; None where files do."""
-        fingerprint = getattr(self["test"], "fingerprint", None)
-        return None if fingerprint is None else fingerprint()
-
 
 def prepare_splits(
     reader: Reader,
@@ -193,11 +193,8 @@ def prepare_splits(
     """
     splits = reader.read(folder)
     train, validated = trained_and_validated(splits, validation)
-    parts = {
-        "train": presenter(train.to(device), "train"),
-        "validation": presenter(validated.to(device), "validation"),
-        "test": presenter(splits.test.to(device), "test"),
-    }
+    examples: dict[Split, Any] = {"train": train, "validation": validated, "test": splits.test}
+    parts = {split: presenter(each.to(device), split) for split, each in examples.items()}
     sizes = {"train": len(parts["train"]) + validation, "test": len(parts["test"])}
     if splits.validation is not None:
         sizes["validation"] = len(splits.validation)

@@ -8,7 +8,7 @@ deleted at any time.
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,7 @@ from capsweep.runtime import terminal
 from capsweep.storage.checked import open_npz
 from capsweep.storage.files import (
     hash_bytes,
-    hold_lock,
-    remove_temporaries,
+    lock_file,
     user_cache_folder,
     write_atomically,
 )
@@ -52,13 +51,11 @@ def decode_once(
     images = _load_decoded(path, identity)
     if images is not None:
         return images
-    with hold_lock(path.with_suffix(".lock")) as is_held:
+    with lock_file(path):
         images = _load_decoded(path, identity)  # another process made it meanwhile
         if images is None:
             images = decode()
             try:
-                if is_held:
-                    remove_temporaries(path)
                 _save_decoded(path, identity, images)
             except OSError as error:
                 reason = error.strerror or error
@@ -122,14 +119,10 @@ class OfficialReader(Reader):
         self.sha256, self.sha256_plain = dict(sha256), dict(sha256_plain or {})
         self.files = OfficialFiles(folders, self.publisher)
 
-    @property
-    def declared_hashes(self) -> Mapping[str, Mapping[str, str]]:
-        """All hashes that the files are verified by."""
-        return {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
-
     def read(self, folder: str) -> Splits:
         """Return the verified data set. Raises DataError naming the file and the cure."""
-        images = decode_once(self.name, self.declared_hashes, lambda: self.decode_files(folder))
+        declared = {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
+        images = decode_once(self.name, declared, lambda: self.decode_files(folder))
         return Splits(images["train"], images["test"], images.get("validation"))
 
     @abstractmethod
@@ -139,12 +132,14 @@ class OfficialReader(Reader):
         """
 
     def read_verified(
-        self, folder: str, names: Mapping[str, Sequence[str]]
+        self, folder: str, names: Iterable[str], *endings: str
     ) -> dict[str, tuple[Path, bytes]]:
-        """Return paths and verified bytes by name without ending, `names` being what files may be
-        called. Raises DataError naming the file and the cure.
+        """Return paths and verified bytes by name without ending, which is one of `endings`.
+
+        Raises DataError naming the file and the cure.
         """
-        paths = self.files.find_all(folder, names)
+        allowed = {name: [f"{name}{ending}" for ending in endings] for name in names}
+        paths = self.files.find_all(folder, allowed)
         contents = {name: (path, self.read_file(path)) for name, path in paths.items()}
         self.files.check_digests(*(self._make_digest(n, *file) for n, file in contents.items()))
         return contents

@@ -204,7 +204,8 @@ class ComposedPairs(DeviceSplit):
         pairs: int,
         test_examples: int,
     ) -> None:
-        self.source = PairSource(examples, split, seed, margin, shift) if len(examples) else None
+        if len(examples):  # else no example will be asked for
+            self.source = PairSource(examples, split, seed, margin, shift)
         self.device = examples.labels_N.device
         self.count = test_examples if split == "test" else len(examples)
         self.pairs = pairs
@@ -215,29 +216,25 @@ class ComposedPairs(DeviceSplit):
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """The epoch's stretch of the sequence; the cell's seed decides their order alone."""
         first = (epoch % self.pairs) * len(self)
-        source = self._require_source()
-        drawn = source.draw_pairs(torch.arange(first, first + len(self), device=self.device))
-        return lambda index_B: _make_batch(source.compose_drawn(drawn.select(index_B)))
+        drawn = self.source.draw_pairs(torch.arange(first, first + len(self), device=self.device))
+        return lambda index_B: _make_batch(self.source.compose_drawn(drawn.select(index_B)))
 
     def evaluation_batch(self, part: slice) -> Batch:
         """Examples in order."""
-        start, stop, _ = part.indices(len(self))
-        k_B = torch.arange(start, stop, device=self.device)
-        return _make_batch(self._require_source().compose_pairs(k_B))
+        return _make_batch(self._compose_part(part))
 
     def fingerprint(self) -> str:
         """sha256 of all evaluated images and labels."""
         digest = hashlib.sha256()
         for start in range(0, len(self), 1000):
-            k_B = torch.arange(start, min(start + 1000, len(self)), device=self.device)
-            pairs = self._require_source().compose_pairs(k_B)
+            pairs = self._compose_part(slice(start, start + 1000))
             digest.update(pairs.images_BCHW.cpu().numpy().tobytes())
             digest.update(pairs.labels_BL.cpu().to(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
-    def _require_source(self) -> PairSource:
-        assert self.source is not None, "a split without digits has no examples"
-        return self.source
+    def _compose_part(self, part: slice) -> Pairs:
+        start, stop, _ = part.indices(len(self))
+        return self.source.compose_pairs(torch.arange(start, stop, device=self.device))
 
 
 def _make_batch(pairs: Pairs) -> Batch:

@@ -6,7 +6,7 @@ at least three dimensions (unused ones are 1); then the numbers, last dimension 
 
 import gzip
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ IMAGES = tuple(f"{prefix}-{kind}" for prefix in PREFIXES.values() for kind in ("
 LEAST_DIMENSIONS = 3  # in the header, however few the matrix has
 PAIR = (2, 96, 96)  # left and right camera
 NUM_CLASSES = 5
+ENDINGS = (".mat.gz", ".mat")
 INFO = ("instance", "elevation", "azimuth", "light")  # a row of an `info` file, of a stereo pair
 INFOS = {split: f"{prefix}-info" for split, prefix in PREFIXES.items()}
 
@@ -36,17 +37,11 @@ class SmallNorbReader(OfficialReader):
     name = "smallnorb"
     publisher = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
 
-    @property
-    def declared_hashes(self) -> Mapping[str, Mapping[str, str]]:
-        """The hashes that the images are verified by; of other files there may be more."""
-        groups = super().declared_hashes
-        return {g: {n: hashes[n] for n in IMAGES if n in hashes} for g, hashes in groups.items()}
-
     def decode_files(self, folder: str) -> Decoded:
         """Stereo pairs [N, 2, 48, 48]: of 96x96 pixels each 2x2 block becomes its mean, rounded
         half up. Raises DataError naming the file and the cure.
         """
-        files = self.read_verified(folder, list_names(IMAGES))
+        files = self.read_verified(folder, IMAGES, *ENDINGS)
         images = {}
         for split, prefix in PREFIXES.items():
             # The pairs have no name here: 448 MB, not to be kept while the other split is read.
@@ -56,11 +51,6 @@ class SmallNorbReader(OfficialReader):
             with name_undecodable(path):
                 images[split] = label_images(images_NCHW, labels_N, NUM_CLASSES)
         return images
-
-
-def list_names(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return what the files of these names may be called."""
-    return {name: [f"{name}.mat.gz", f"{name}.mat"] for name in names}
 
 
 def halve_images(images_NCHW: np.ndarray) -> np.ndarray:
@@ -101,13 +91,15 @@ class NovelViewpoints(Reader):
         viewpoint: str,
         familiar: Sequence[int],
     ) -> None:
-        self.smallnorb = SmallNorbReader(sha256, folders, sha256_plain)
+        self.files = SmallNorbReader(sha256, folders, sha256_plain)
+        own = [{n: group[n] for n in IMAGES if n in group} for group in (sha256, sha256_plain)]
+        self.images = SmallNorbReader(own[0], folders, own[1])  # decoded once, for all viewpoints
         self.column, self.familiar = INFO.index(viewpoint), list(familiar)
 
     def read(self, folder: str) -> Splits:
         """The three splits, each in the order of its file. Raises DataError."""
-        files = self.smallnorb.read_verified(folder, list_names(INFOS.values()))
-        splits = self.smallnorb.read(folder)
+        files = self.files.read_verified(folder, INFOS.values(), *ENDINGS)
+        splits = self.images.read(folder)
 
         def is_familiar(split: str) -> Tensor:
             info_NE = parse_matrix(*files[INFOS[split]], len(INFO))

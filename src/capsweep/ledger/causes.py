@@ -5,9 +5,7 @@ line begins with the name of that type. Only what is provably of the code is not
 """
 
 import builtins
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -108,45 +106,24 @@ def kind_of_cause(cause: str) -> CauseKind:
     return kind
 
 
-def can_succeed(cause: str) -> bool:
-    """Whether running the cell again, as it is, may help."""
-    return kind_of_cause(cause) not in DETERMINISTIC
-
-
-ABSENT = object()
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One key, here and there; None where a key does not exist."""
-
-    key: str
-    here: Any
-    there: Any
-
-    def __str__(self) -> str:
-        return f"{self.key}: {json.dumps(self.here)} here, {json.dumps(self.there)} there"
-
-
-def find_differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Difference]:
-    """Every leaf key in which two science configurations, or their leaves, differ, sorted.
+def find_differences(
+    here: Mapping[str, Any], there: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """Every leaf key in which two science configurations differ, sorted, with its value here and
+    there; None where a key does not exist.
 
     One that is older than an option has it at its neutral value, as its signature says.
     """
     ours, theirs = flat(here), flat(there)
-    differences = []
-    for key in sorted(ours.keys() | theirs.keys()):
-        our, their = value_of(ours, key), value_of(theirs, key)
-        if our != their:
-            values = (None if value is ABSENT else value for value in (our, their))
-            differences.append(Difference(key, *values))
-    return differences
+    keys = sorted(ours.keys() | theirs.keys())
+    pairs = {key: (value_of(ours, key), value_of(theirs, key)) for key in keys}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def value_of(leaves: Mapping[str, Any], key: str) -> Any:
-    """The value of a leaf; neutral where its group stands and does not have it, else ABSENT."""
+    """The value of a leaf; neutral where its group stands and does not have it, else None."""
     if key in leaves or key not in NEUTRAL:
-        return leaves.get(key, ABSENT)
+        return leaves.get(key)
     group, _, inside = key.partition(".")
     stands = not inside or any(leaf.startswith(f"{group}.") for leaf in leaves)
-    return NEUTRAL[key] if stands else ABSENT
+    return NEUTRAL[key] if stands else None

@@ -13,9 +13,9 @@ import yaml
 
 from capsweep.config.cell import Cell
 from capsweep.ledger import causes, stored_files
-from capsweep.ledger.ledger import METRICS, POINTS, STOPPED, Ledger, folder_of
+from capsweep.ledger.ledger import STOPPED, Ledger, folder_of
 from capsweep.ledger.records import Provenance
-from capsweep.ledger.stored_files import AGAIN, FAILURE, RESULT
+from capsweep.ledger.stored_files import AGAIN, FAILURE, METRICS, POINTS, RESULT
 from capsweep.storage.files import (
     hash_file,
     remove_path,

@@ -7,6 +7,7 @@ a dead owner makes the next generation, which again only one can; nothing is eve
 by a clock that is not one's own. Durations are monotonic, so a clock set back breaks no lease.
 """
 
+import json
 import os
 import re
 import secrets
@@ -15,20 +16,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic_core import from_json
 
 from capsweep.ledger.records import Count, Record
-from capsweep.storage.checked import parse_json
 from capsweep.storage.files import read_plain_file, remove_path, write_text
 from capsweep.storage.scratch import identify_machine, read_start_time
 
 BEAT_SECONDS = 10.0
 LEASE_SECONDS = 60.0  # NFS may show a beat late by some seconds
 SETTLED_SECONDS = 3600.0  # what is untouched for that long is nobody's work any more
-NAME = re.compile(r"(?P<signature>[^.].*)\.(?P<generation>[0-9]{6,})")  # see `claim_path`
+NAME = re.compile(r"(?P<signature>[^.].*)\.(?P<generation>[0-9]{6,18})")  # see `claim_path`
 
 
 class ClaimedElsewhereError(RuntimeError):
@@ -61,24 +61,16 @@ class Owner(Record):
         return self.machine == identify_machine() and read_start_time(self.pid) != self.started
 
 
-class ClaimFile(Record):
-    """What stands in the file of a claim; `beat` grows as long as its owner lives."""
+class Claim(Record):
+    """One generation of a claim: its name has signature and generation, its content the rest.
 
-    owner: Owner
-    beat: Count
-
-
-CLAIM_FILE = TypeAdapter(ClaimFile)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One generation of a claim, as read: a beat that stands still for a lease is a dead one's."""
+    `beat` grows as long as the owner lives: one that stands still for a lease is a dead one's.
+    """
 
     signature: str
-    generation: int
+    generation: Count
     owner: Owner
-    beat: int
+    beat: Count
 
     @property
     def last_sign(self) -> str:
@@ -124,14 +116,14 @@ def _read_generation(ledger: Path, signature: str, generation: int) -> Claim | N
     the next beat.
     """
     path = claim_path(ledger, signature, generation)
+    name: dict[str, Any] = {"signature": signature, "generation": generation}
     try:
-        stored = parse_json(read_plain_file(path), CLAIM_FILE)
-        return Claim(signature, generation, stored.owner, stored.beat)
+        return Claim(**from_json(read_plain_file(path)) | name)
     except (FileNotFoundError, NotADirectoryError):  # released a moment ago
         return None
-    except (IsADirectoryError, ValueError):
+    except (IsADirectoryError, TypeError, ValueError):
         host = f"an unknown host: {path} is damaged"
-        return Claim(signature, generation, Owner(host=host, machine="", pid=0, started=""), -1)
+        return Claim(**name, owner=Owner(host=host, machine="", pid=0, started=""), beat=0)
 
 
 def claim_path(ledger: Path, signature: str, generation: int) -> Path:
@@ -189,7 +181,7 @@ class Lease:
 
 
 def _write_claim(path: Path, beat: int = 0) -> None:
-    write_text(path, ClaimFile(owner=current_owner(), beat=beat).model_dump_json())
+    write_text(path, json.dumps({"owner": current_owner().model_dump(), "beat": beat}))
 
 
 def take_lease(ledger: Path, signature: str, dead: str = "") -> Lease:

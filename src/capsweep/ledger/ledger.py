@@ -14,9 +14,7 @@ from capsweep.errors import DamageError, UserError
 from capsweep.ledger import causes, lease, stored_files
 from capsweep.ledger.causes import Status
 from capsweep.ledger.lease import Claim
-from capsweep.ledger.records import Stopped
 from capsweep.ledger.stored_files import (
-    AGAIN,
     CONFIG,
     DIGESTS,
     FAILURE,
@@ -206,18 +204,12 @@ class Ledger:
         """Return the rows of metrics.jsonl, one per epoch in order, or of steps.jsonl, one per
         step; the last of an epoch or a step counts.
 
-        A torn line, of a process that was killed while it wrote, is left out. Raises DamageError,
-        also for an epoch after the last one of a finished cell.
+        A torn line, of a process that was killed while it wrote, is left out. Raises DamageError.
         """
         key = "step" if name == POINTS else "epoch"
-        result = self.read_result(signature) or {}
-        content, where = self._read_located(signature, name, result)
+        content, where = self._read_located(signature, name, None)
         rows = stored_files.read_rows(content or b"", where, ROWS[name])
         by_place = {row[key]: row for row in rows}
-        last, epochs = max((row["epoch"] for row in rows), default=-1), result.get("epochs")
-        if epochs is not None and last > epochs - (name == METRICS):
-            why = f"epoch {last:g} of a cell of {epochs} epochs"
-            raise stored_files.damage_error(where, why, REMOVE)
         return [by_place[place] for place in sorted(by_place)]
 
     def list_files(self, signature: str, below: str = "") -> list[str]:
@@ -257,9 +249,7 @@ class Ledger:
             if (error := read(FAILURE)) is not None:
                 cause, _, _ = error.decode(errors="replace").partition("\n")
                 return Entry("failed", cause=cause, package=self._read_package(signature))
-            if (content := read(STOPPED)) is not None:
-                where = join(self.store.root, f"{folder}/{STOPPED}")
-                stored_files.parse_json(content, where, AGAIN, Stopped)
+            if read(STOPPED) is not None:
                 return Entry("stopped")
         except DamageError as error:
             return Entry("failed", cause=str(error))
@@ -273,9 +263,10 @@ class Ledger:
 
 def fails_again(entry: Entry) -> bool:
     """Whether a failed cell would fail in the same way: a deterministic cause, the same code."""
-    if entry.status != "failed" or entry.cause is None or causes.can_succeed(entry.cause):
+    if entry.status != "failed" or entry.cause is None or is_damaged(entry):
         return False
-    return not is_damaged(entry) and entry.package == code_identity.hash_package()
+    is_deterministic = causes.kind_of_cause(entry.cause) in causes.DETERMINISTIC
+    return is_deterministic and entry.package == code_identity.hash_package()
 
 
 def is_damaged(entry: Entry) -> bool:

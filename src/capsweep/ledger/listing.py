@@ -2,26 +2,24 @@
 letters of a signature; and failures by their cause.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from capsweep.config.cell import flat
-from capsweep.errors import ConfigError, DamageError, UserError
+from capsweep.errors import ConfigError, UserError
 from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import READERS, Entry, Ledger
 from capsweep.ledger.stored_files import FAILURE
 from capsweep.runtime.terminal import count_of, format_command
-from capsweep.storage.files import hash_bytes
 
 COLUMNS = ("signature", "state", "error", "data", "epochs", "seed", "date", "sweep", "arm, place")
 KEYS = ("dataset", "epochs", "seed")
 UNRECORDED = "what nobody recorded"
-DIGITS = 12  # of a fingerprint
 CANDIDATES = 5  # cells that are named where a prefix is that of several
 
 
@@ -43,7 +41,7 @@ class ListedCell:
     def value_of(self, key: str) -> Any:
         """The value of a key, the name of a group; None where the cell has none."""
         value = causes.value_of(self.leaves, key)
-        return self.leaves.get(f"{key}.name") if value is causes.ABSENT else value
+        return self.leaves.get(f"{key}.name") if value is None else value
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -80,43 +78,32 @@ def list_cells(ledger: Ledger, signatures: Iterable[str]) -> list[ListedCell]:
 
 
 def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
-    try:
-        made = ledger.read_provenance(signature, entry.result)
-        # The provenance of cells of earlier code has no science; YAML is slow to read.
-        science = made.get("science") or ledger.read_science(signature) or {}
-    except DamageError as error:
-        stored_files.print_damage(error)
-        made, science = {}, {}
+    read = partial(ledger.read_provenance, signature, entry.result)
+    made = stored_files.read_if_sound(read) or {}
+    # The provenance of cells of earlier code has no science; YAML is slow to read.
+    if (science := made.get("science")) is None:
+        science = stored_files.read_if_sound(partial(ledger.read_science, signature)) or {}
     tracking = made.get("tracking", {})
     origin = {"sweep": tracking.get("group"), "arm": tracking.get("job_type")}
     date = (entry.result or {}).get("finished") or made.get("started")
+    name = tracking.get("name")  # of its W&B run; None where it was given none
     return ListedCell(
         signature=signature,
         entry=ledger.judge(signature, entry, science) if science else entry,
         leaves=flat(science) | tracking.get("columns", {}) | origin,
-        place=_describe_place(made, science),
+        place=name and name.removesuffix(f" · seed {science.get('seed')}"),
         date=None if date is None else datetime.fromisoformat(date),
     )
 
 
-def _describe_place(made: Mapping[str, Any], science: Mapping[str, Any]) -> str | None:
-    """The name of its W&B run, without the seed; None where it was given none."""
-    name = made.get("tracking", {}).get("name")
-    return name and name.removesuffix(f" · seed {science.get('seed')}")
-
-
 def describe_circumstances(made: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, str]:
-    """Return what made a finished cell, in words: hardware, torch, code and the fingerprint of its
-    data. made: its provenance.
+    """Return what made a finished cell, in words: hardware, torch and code. made: its provenance.
+    The fingerprint of its data is part of its signature.
     """
-    fingerprint = made.get("fingerprint")
-    if isinstance(fingerprint, dict):  # a hash for each file
-        fingerprint = hash_bytes(json.dumps(fingerprint, sort_keys=True).encode())
     values = {
         "hardware": read_hardware(made),
         "torch": made.get("versions", {}).get("torch"),
         "code": {**made.get("code", {}), **result.get("code", {})}.get("numerics"),
-        "fingerprint": fingerprint and fingerprint[:DIGITS],
     }
     return {kind: UNRECORDED if v is None else str(v) for kind, v in values.items()}
 
@@ -171,11 +158,8 @@ def group_failures(cells: Iterable[ListedCell]) -> list[list[ListedCell]]:
 
 
 def read_failure(ledger: Ledger, signature: str) -> str:
-    """Return what a failed cell left of its failure; of a damaged file its cause says all."""
-    try:
-        content = ledger.read(signature, FAILURE) or b""
-    except DamageError:
-        content = b""
+    """Return what a failed cell left of its failure; a damaged file is printed and left out."""
+    content = stored_files.read_if_sound(partial(ledger.read, signature, FAILURE)) or b""
     return content.decode(errors="replace").strip()
 
 

@@ -6,7 +6,6 @@ absent: earlier code did not write it.
 
 import sys
 from datetime import datetime
-from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -16,7 +15,6 @@ from pydantic import (
     Field,
     JsonValue,
     StringConstraints,
-    TypeAdapter,
     ValidationError,
     model_validator,
 )
@@ -178,13 +176,6 @@ class Point(Row):
     step: Count = Field()
 
 
-class Stopped(Record):
-    """stopped.json: a search ended the cell after so many epochs."""
-
-    epochs: Count
-    metrics: Metrics = ABSENT
-
-
 class Mark(Record):
     """What W&B has of a cell, and which server."""
 
@@ -258,15 +249,10 @@ class Manifest(Record):
     sha256: Digests
 
 
-def find_fault(kind: Any, value: Any) -> str | None:
+def find_fault(kind: type[Record], value: Any) -> str | None:
     """Return the field in which a value is not of this kind, and why; None where it is."""
     try:
-        _adapter_of(kind).validate_python(value)
+        kind.model_validate(value)
     except ValidationError as error:
         return describe_fault(error)
     return None
-
-
-@cache
-def _adapter_of(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)

@@ -19,18 +19,9 @@ from typing import IO, Any, TypeAlias
 
 from capsweep.errors import DamageError, DataError, UserError
 from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import (
-    EVALUATIONS,
-    METRICS,
-    POINTS,
-    STOPPED,
-    Entry,
-    Ledger,
-    folder_of,
-    is_damaged,
-)
+from capsweep.ledger.ledger import EVALUATIONS, STOPPED, Entry, Ledger, folder_of, is_damaged
 from capsweep.ledger.records import Manifest
-from capsweep.ledger.stored_files import CONFIG, DIGESTS, FAILURE, RESULT
+from capsweep.ledger.stored_files import CONFIG, DIGESTS, FAILURE, METRICS, POINTS, RESULT
 from capsweep.storage.files import hash_bytes, write_atomically
 from capsweep.storage.stores import join
 
@@ -76,8 +67,7 @@ def export_cells(
 ) -> int:
     """Write cells that ended to a tar file with a manifest of hashes; returns how many bytes.
 
-    choose: which files of a cell. Raises UserError where something is there already, and for a
-    packed archive that would be too large to be read.
+    choose: which files of a cell. Raises UserError where something is there already.
     """
     names = [
         f"{signature}/{name}"
@@ -195,18 +185,11 @@ def _write_archive(file: Path, names: Sequence[str], read: Callable[[str], bytes
     """Write the contents of these names, read twice, one in memory at a time; returns how many
     bytes the file has.
 
-    Raises UserError where something is there already, and for a packed archive that would be too
-    large to be read.
+    Raises UserError where something is there already.
     """
     if os.path.lexists(file):
         raise UserError(f"{file} is there already; remove it, or name another file")
-    hashes, size = {}, 0
-    for name in names:
-        content = read(name)
-        hashes[name] = hash_bytes(content)
-        size += len(content)
-    if file.suffix == PACKED and size > LARGEST:
-        raise UserError(f"{file}: {size:,} bytes are too many to be packed; leave {PACKED} out")
+    hashes = {name: hash_bytes(read(name)) for name in names}
     manifest = json.dumps({"format": FORMAT, "sha256": hashes}, indent=1).encode()
 
     def write(target: IO[bytes]) -> None:

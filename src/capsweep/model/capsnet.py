@@ -105,15 +105,7 @@ class CapsNet(nn.Module):
     def _count_places(self, size: int) -> int:
         """Primary capsule places along one image axis."""
         for name, conv in (("conv", self.conv), ("primary", self.primary.conv)):
-            if conv is None:
-                continue
-            places = conv.count_places(size)
-            if places < 1:
-                raise ValueError(
-                    f"model.{name}.kernel={conv.kernel_size[0]} does not fit into {size} pixels; "
-                    "make kernels or strides smaller"
-                )
-            size = places
+            size = size if conv is None else conv.count_places(size, f"model.{name}.kernel")
         return size
 
 

@@ -50,10 +50,10 @@ class Convolution(nn.Conv2d):
         self.method = "auto"
         self.methods: set[str] = set()
 
-    def count_places(self, size: int) -> int:
-        """Places along an image axis of `size` pixels; below 1 when the kernel does not fit."""
+    def count_places(self, size: int, key: str = "kernel") -> int:
+        """Return the places along an image axis of `size` pixels. Raises as `count_places`."""
         kernel, stride = self.kernel_size[0], self.stride[0]
-        return -(-size // stride) if self.same else (size - kernel) // stride + 1
+        return -(-size // stride) if self.same else count_places(size, kernel, stride, key)
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the feature maps [B, C, H, W]."""
@@ -136,6 +136,18 @@ class Convolution(nn.Conv2d):
         return padding
 
 
+def count_places(size: int, kernel: int, stride: int, key: str) -> int:
+    """Return the places of a kernel along an axis of `size` pixels, without padding.
+
+    Raises ValueError naming the key of a kernel that does not fit.
+    """
+    if kernel > size:
+        raise ValueError(
+            f"{key}={kernel} does not fit into {size} pixels; make kernels or strides smaller"
+        )
+    return (size - kernel) // stride + 1
+
+
 def set_method(network: nn.Module, method: str) -> None:
     """Let the convolutions of `network` compute by a method of `Convolution`."""
     for module in network.modules():
@@ -206,19 +218,14 @@ class PositionGrid:
         """N."""
         return self.height * self.width
 
-    def after_convolution(self, kernel: int, stride: int, key: str = "kernel") -> "PositionGrid":
-        """The positions of a kernel on this grid, without padding.
+    def after_convolution(self, kernel: int, stride: int, key: str) -> "PositionGrid":
+        """Return the positions of a kernel on this grid, without padding.
 
         Raises ValueError naming the key of a kernel that does not fit.
         """
-        if kernel > min(self.height, self.width):
-            raise ValueError(
-                f"{key}={kernel} does not fit into {self.height}x{self.width} positions; make it "
-                "or the strides before it smaller"
-            )
         return PositionGrid(
-            height=(self.height - kernel) // stride + 1,
-            width=(self.width - kernel) // stride + 1,
+            height=count_places(self.height, kernel, stride, key),
+            width=count_places(self.width, kernel, stride, key),
             first=self.first + self.step * (kernel - 1) / 2,
             step=self.step * stride,
         )

@@ -4,20 +4,15 @@ when the numbers are.
 Shape letters: R rows, K columns of pictures, C H W image; X Y the canvas.
 """
 
-import base64
-import importlib.metadata
 import io
-import json
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from capsweep.config import code_identity
 from capsweep.statistics import metric_format
-from capsweep.storage.checked import compute_once
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,10 +30,6 @@ OPTIONS: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "lines.linewidth": 1.6,
-    "figure.facecolor": "white",
 }
 # Okabe and Ito 2008, without the yellow, which white paper swallows.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -86,23 +77,14 @@ class Mark:
     std: float | None
 
 
-def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> bytes:
-    """Return a PNG of the figure that `draw` makes of some numbers: plain data or dataclasses.
+def draw_png(draw: "Callable[..., Figure]", *numbers: Any) -> bytes:
+    """Return a PNG of the figure that `draw` makes of some numbers."""
+    import matplotlib as mpl
 
-    Drawn once on a machine: after that matplotlib is not even imported.
-    """
-
-    def encode_figure() -> str:
-        import matplotlib as mpl
-
-        png = io.BytesIO()
-        with mpl.rc_context(OPTIONS):
-            draw(*numbers).savefig(png, format="png", dpi=DPI)
-        return base64.b64encode(png.getvalue()).decode()
-
-    inputs = json.dumps([draw.__qualname__, numbers], default=asdict)
-    code = [code_identity.hash_package(), importlib.metadata.version("matplotlib")]
-    return base64.b64decode(compute_once("figures", f"{code} {inputs}", encode_figure))
+    png = io.BytesIO()
+    with mpl.rc_context(OPTIONS):
+        draw(*numbers).savefig(png, format="png", dpi=DPI)
+    return png.getvalue()
 
 
 def draw_curves(label: str, curves: Sequence[Curve]) -> "Figure":

@@ -10,12 +10,6 @@ from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.ledger.stored_files import DATA
 from capsweep.statistics import examples
-from capsweep.statistics.examples import (
-    bootstrap_interval,
-    count_disagreement,
-    mcnemar_p,
-    wilson_interval,
-)
 
 TEST_KEYS = ("dataset.reader", "dataset.test")  # what the test images of a cell are
 
@@ -45,17 +39,9 @@ def _describe_test(ledger: Ledger, signature: str) -> dict[str, Any]:
     return parts | {"test_sha256": composed}
 
 
-def _find_wrong(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """As in `examples`; raises UserError for scores that are no predictions of the labels."""
-    try:
-        return examples.find_wrong(scores, labels)
-    except ValueError as error:
-        raise UserError(f"predictions.npz: {error}; run the cell again") from error
-
-
 def format_error(wrong: int, total: int) -> str:
     """Return `0.83 % (3 of 360) [0.28, 2.43]`, with Wilson's interval."""
-    low, high = wilson_interval(wrong, total)
+    low, high = examples.wilson_interval(wrong, total)
     return f"{100 * wrong / total:.2f} % ({wrong} of {total}) [{100 * low:.2f}, {100 * high:.2f}]"
 
 
@@ -68,13 +54,17 @@ def describe_comparison(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]]
     (first, (ours, labels)), (second, (theirs, others)) = predictions.items()
     if not np.array_equal(labels, others):
         raise UserError("the two cells were tested on different examples; compare like with like")
-    counts = count_disagreement(_find_wrong(ours, labels), _find_wrong(theirs, others))
+    try:
+        wrong = [examples.find_wrong(scores, labels) for scores in (ours, theirs)]
+    except ValueError as error:
+        raise UserError(f"predictions.npz: {error}; run the cell again") from error
+    counts = examples.count_disagreement(*wrong)
     difference = (counts.first_only - counts.second_only) / counts.total
-    low, high = bootstrap_interval(counts)
+    low, high = examples.bootstrap_interval(counts)
     return (
         f"{counts.total} test examples: wrong only in {first}: {counts.first_only}, only in "
         f"{second}: {counts.second_only}, in both: {counts.both}\n"
         f"difference of error {100 * difference:+.2f} points, 95 % interval "
         f"[{100 * low:.2f}, {100 * high:.2f}] (paired bootstrap)\n"
-        f"p = {mcnemar_p(counts):.3g} (McNemar, exact)"
+        f"p = {examples.mcnemar_p(counts):.3g} (McNemar, exact)"
     )

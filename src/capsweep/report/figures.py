@@ -93,11 +93,7 @@ def average_seeds(name: str, row: int, seeds: Sequence[Series]) -> list[Curve]:
     values = {e: numbers for e, numbers in values.items() if all(map(math.isfinite, numbers))}
     if not values:
         return []
-    lows, highs = tuple(map(min, values.values())), tuple(map(max, values.values()))
-    means = tuple(  # of equal numbers, it may be rounded out of them
-        min(max(fmean(numbers), low), high)
-        for numbers, low, high in zip(values.values(), lows, highs, strict=True)
-    )
+    means, lows, highs = (tuple(map(each, values.values())) for each in (fmean, min, max))
     epochs = tuple(epoch + 1 for epoch in values)
     return [Curve(name, row, epochs, means, lows, highs)]
 
@@ -118,7 +114,7 @@ def _make_curve_figures(fields: Sequence[CellGroup], where: str) -> Iterator[Rep
             "all of them have; band from the lowest seed to the highest.",
             stem,
             [curve.name for curve in curves],
-            charts.draw_once(charts.draw_curves, f"{key}{unit}", curves),
+            charts.draw_png(charts.draw_curves, f"{key}{unit}", curves),
         )
 
 
@@ -145,11 +141,9 @@ def _make_costs(metric: str, fields: Sequence[CellGroup], where: str) -> ReportF
         return 60 * result["gpu_hours"] if on_gpus else seconds and seconds / 60
 
     clock, stem = "device" if on_gpus else "wall", "cost-time"
-    hardware = {cell.hardware for cell in cells}
-    mixed = " (different hardware: its times do not compare)" if len(hardware) > 1 else ""
+    hardware = ", ".join(sorted({cell.hardware for cell in cells}))
     caption = (
-        f"{metric}{where} against the {clock} time of a cell, training and test, on "
-        f"{', '.join(sorted(hardware))}{mixed}"
+        f"{metric}{where} against the {clock} time of a cell, training and test, on {hardware}"
     )
     marks = collect_marks(fields, read_minutes)
     if not marks:
@@ -157,5 +151,5 @@ def _make_costs(metric: str, fields: Sequence[CellGroup], where: str) -> ReportF
     caption += ": mean over seeds, bars of one standard deviation."
     if incomplete := len(fields) - len(marks):
         caption += f" Rows that lack seeds or their cost are left out: {incomplete}."
-    image = charts.draw_once(charts.draw_marks, f"{clock} minutes of a cell", metric, marks)
+    image = charts.draw_png(charts.draw_marks, f"{clock} minutes of a cell", metric, marks)
     return ReportFigure(caption, stem, [mark.name for mark in marks], image)

@@ -20,7 +20,6 @@ from capsweep.report.trained import PublishedNumber
 
 Record = dict[str, Any]
 TRAINED = ("dataset", "model", "epochs", "batch_size", "limit_batches")
-SWEEP_KEYS = ("question", "metric", "rows", "columns")
 TEMPLATE = Path(__file__).with_name("templates") / "table.tex"
 # What LaTeX does not set as it stands. [ and * in braces: after \\ and \midrule LaTeX would take
 # them as an argument of those.
@@ -177,7 +176,7 @@ def render_json(table: ResultTable, formatted: FormattedTable) -> str:
     baseline = None if table.baseline is None else table.rows[table.baseline].coordinates
     content = {
         "sweep": sweep.name,
-        **{key: getattr(sweep, key) for key in SWEEP_KEYS},
+        **{key: getattr(sweep, key) for key in ("question", "metric", "rows", "columns")},
         "higher_is_better": table.measure.higher_is_better,
         "baseline": baseline and dict(zip(sweep.rows, baseline, strict=True)),
         "published_source": sweep.published.source or None,

@@ -89,9 +89,7 @@ def connected(
             stack.callback(os.environ.pop, PORT_WAIT, None)
         stack.callback(ray.shutdown)
         ray_driver._worker_logs_enabled = False  # the last lines of a lost raylet's log
-        dashboard = _start_or_join(address, cpus, gpus, package).dashboard_url
-        if dashboard:
-            terminal.print_aside(f"Ray's dashboard: http://{dashboard}")
+        _start_or_join(address, cpus, gpus, package)
         if callable(before):  # Ray has put its own in the place of the caller's
             signal.signal(signal.SIGTERM, before)
         if watch is not None:
@@ -186,14 +184,14 @@ def _adopt_orphans(is_on: bool) -> None:
 
 def _start_or_join(
     address: str | None, cpus: int | None, gpus: int | None, package: Path | None
-) -> Any:
+) -> None:
     runtime_env = None  # a driver that is a job came with its package, which its workers get
     if package is not None and "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:
         runtime_env = {"py_modules": [str(package), str(package.with_name("data_prep"))]}
     try:
         if address is not None:
             check_listening(address)
-        return ray.init(
+        ray.init(
             # Without an address Ray would join whatever cluster this machine, or RAY_ADDRESS, last
             # had, and wait for it when it is gone; the caller decides.
             address=address or "local",

@@ -80,8 +80,7 @@ def outlive_readers() -> None:
         with suppress(AttributeError, OSError):  # no stream, or one without a descriptor
             old = stream.rich_proxied_file  # pyright: ignore
             file = io.BufferedWriter(_Unbroken(old.fileno(), "w", closefd=False))
-            settings = {"line_buffering": old.line_buffering, "write_through": old.write_through}
-            new = io.TextIOWrapper(file, old.encoding, old.errors, **settings)
+            new = io.TextIOWrapper(file, old.encoding, old.errors, line_buffering=True)
             stream.rich_proxied_file = new  # pyright: ignore
 
 
@@ -109,17 +108,13 @@ def _console_class() -> "type[Console]":
     class Escaping(Console):
         """A console of which text is escaped, and the codes of its own are not."""
 
-        @property
+        @Console.file.getter
         def file(self) -> IO[str]:
             """The stream itself: a live display puts a proxy of rich's own before ours."""
             file = super().file
             while (below := getattr(file, "rich_proxied_file", None)) is not None:
                 file = below
             return file
-
-        @file.setter
-        def file(self, new_file: IO[str]) -> None:
-            self._file = new_file
 
         @property
         def encoding(self) -> str:

@@ -15,6 +15,7 @@ Shape letters: B batch, G examples of a group, K of them, L classes shown in one
 
 import hashlib
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,7 +32,7 @@ from capsweep.data.batches import (
     generator_of,
     to_unit,
 )
-from capsweep.errors import ConfigError, DataError
+from capsweep.errors import ConfigError, UserError
 from capsweep.shards.reader import StoredRanges, make_room, read_range
 
 AT_ONCE = 1000  # examples that are hashed at once
@@ -67,7 +68,6 @@ class PassOrder:
     def __init__(self, count: int, seed: int, block: int = BLOCK, buffer: int = BUFFER) -> None:
         self.count, self.seed = count, seed
         self.block, self.buffer = block, buffer
-        self._blocks: tuple[int, Tensor, Tensor] | None = None
 
     def groups_from(self, position: int, examples: int) -> Iterator[tuple[ExampleGroup, slice]]:
         """Return the groups that so many examples from a position on are part of, and which part of
@@ -87,7 +87,7 @@ class PassOrder:
 
     def _list_stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield positions start .. stop - 1 of the permuted sequence, as stretches of the split."""
-        stops, ends = self._permute_blocks(number)
+        stops, ends = _permute_blocks(self.count, self.block, self.seed, number)
         place = int(torch.searchsorted(ends, start, right=True))
         while start < stop:
             left = int(ends[place]) - start  # examples of the block
@@ -96,30 +96,31 @@ class PassOrder:
             yield first, first + taken
             start, place = start + taken, place + 1
 
-    def _permute_blocks(self, number: int) -> tuple[Tensor, Tensor]:
-        """Return where each block of a pass, in their order, ends in the split, and where in the
-        sequence.
-        """
-        if self._blocks is None or self._blocks[0] != number:
-            generator = generator_of(self.seed, "blocks", number)
-            first = self.block * torch.randperm(-(-self.count // self.block), generator=generator)
-            stops = (first + self.block).clamp(max=self.count)
-            self._blocks = number, stops, (stops - first).cumsum(0)
-        return self._blocks[1:]
+
+@lru_cache(maxsize=1)  # a group after the other asks for those of one pass
+def _permute_blocks(count: int, block: int, seed: int, number: int) -> tuple[Tensor, Tensor]:
+    """Return where each block of a pass, in their order, ends in the split, and where in the
+    sequence.
+    """
+    first = block * torch.randperm(
+        -(-count // block), generator=generator_of(seed, "blocks", number)
+    )
+    stops = (first + block).clamp(max=count)
+    return stops, (stops - first).cumsum(0)
 
 
-class GroupDataset(Dataset[Arrays | DataError]):
+class GroupDataset(Dataset[Arrays | UserError]):
     """Groups of a split, read and shuffled by the process that asks for them, or by a worker.
 
     A request is a group, and which of its shuffled examples are wanted.
-    What is wrong with a file is returned: a DataLoader wraps what is raised in a traceback.
+    A fault of a file or store is returned: a DataLoader wraps what is raised in a traceback.
     """
 
     def __init__(self, examples: StoredRanges) -> None:
         self.examples = examples
         self._room: dict[str, np.ndarray] = {}  # used again: new memory costs a fifth of reading
 
-    def __getitem__(self, request: tuple[ExampleGroup, slice]) -> Arrays | DataError:
+    def __getitem__(self, request: tuple[ExampleGroup, slice]) -> Arrays | UserError:
         group, wanted = request
         count, filled = len(group), 0
         if not self._room or len(self._room["labels"]) < count:
@@ -132,7 +133,7 @@ class GroupDataset(Dataset[Arrays | DataError]):
                     start, {name: array[part] for name, array in arrays.items()}
                 )
                 filled = part.stop
-        except DataError as error:
+        except UserError as error:
             return error
         places_K = group.draw_permutation()[wanted]
         return {n: torch.from_numpy(a).index_select(0, places_K) for n, a in arrays.items()}
@@ -158,7 +159,7 @@ class ShardLoader(BatchLoader):
         self.order = PassOrder(len(examples), seed)
         self.device, self.sampler = device, EpochSampler()
         self._requests: list[tuple[ExampleGroup, slice]] = []  # what the DataLoader brings next
-        self._loader: DataLoader[Arrays | DataError] = DataLoader(
+        self._loader: DataLoader[Arrays | UserError] = DataLoader(
             GroupDataset(examples),
             sampler=self._requests,
             batch_size=None,
@@ -177,7 +178,7 @@ class ShardLoader(BatchLoader):
         pieces: list[Arrays] = []  # of the next batch
         missing = self.batch_size
         for fields in self._loader:
-            if isinstance(fields, DataError):
+            if isinstance(fields, UserError):
                 raise fields
             # One copy for all batches of a group.
             group = {name: t.to(self.device, non_blocking=True) for name, t in fields.items()}

@@ -169,16 +169,11 @@ def find_disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Ite
 
 
 def _describe_data_set(file: h5py.File, name: str) -> str:
-    """Return its dtype and shape; or why it is none. A hash proves no bytes that lie in another
-    file.
-    """
-    if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-        return "a link"
-    stored = file[name]
-    if not isinstance(stored, h5py.Dataset):
-        return "no data set"
-    if stored.is_virtual or stored.external:
-        return "in another file"
+    """Return its dtype and shape, where its bytes lie in this file: a hash proves no others."""
+    is_link = not isinstance(file.get(name, getlink=True), h5py.HardLink)
+    stored = None if is_link else file[name]
+    if not isinstance(stored, h5py.Dataset) or stored.is_virtual or stored.external:
+        return "no data set of this file"
     return f"{stored.dtype} {list(stored.shape or ())}"
 
 

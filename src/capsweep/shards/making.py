@@ -12,12 +12,10 @@ import os
 import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
-
-from pydantic import JsonValue, TypeAdapter
+from typing import TypeAlias
 
 from capsweep.config.cell import flat
 from capsweep.errors import DataError, UserError
@@ -30,14 +28,12 @@ from capsweep.shards.layout import (
     open_shard,
     write_shard,
 )
-from capsweep.shards.manifest import INDEX, STATE, Manifest, Shard, ShardPart, count_bytes
+from capsweep.shards.manifest import FORMAT, INDEX, STATE, Manifest, Shard, ShardPart, count_bytes
 from capsweep.storage import stores
-from capsweep.storage.checked import parse_json
-from capsweep.storage.files import hash_file, read_plain_file, write_json
+from capsweep.storage.files import hash_file, read_plain_file, write_text
 
 FINISHED, INCOMPLETE, INTERRUPTED = 0, 1, 130  # exit statuses
 WANTED, LOCK = "wanted.json", "lock"  # in STATE
-STORED = TypeAdapter(dict[Literal["identity"], dict[str, JsonValue]])  # what is in WANTED
 AGAIN = "run the same command again"
 
 
@@ -94,13 +90,13 @@ class MakingPlan:
         existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
         return shutil.disk_usage(existing).free
 
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """All that must be equal in two commands that fill one folder, by dotted key."""
+    @property
+    def identity(self) -> str:
+        """All that must be equal in two commands that fill one folder, a dotted key a line."""
         content, names = self.job.content, self.job.list_fields()
         shards = {split: sum(p.split == split for p in self.parts) for split in content.splits}
         values = {**asdict(content), "fields": ", ".join(names), "shards": shards}
-        return json.loads(json.dumps(flat(values)))  # as it is read again
+        return json.dumps({"identity": flat(values)}, indent=2) + "\n"
 
 
 def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
@@ -121,29 +117,21 @@ def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
 
 
 def check_folder(plan: MakingPlan) -> None:
-    """Refuse a folder that holds something else. Raises DataError naming what differs."""
-    folder, path = plan.folder, plan.folder / STATE / WANTED
-    try:
-        stored = parse_json(read_plain_file(path), STORED)["identity"]
-    except FileNotFoundError:
+    """Refuse a folder that holds something else. Raises DataError naming what is not there."""
+    folder, wanted = plan.folder, plan.folder / STATE / WANTED
+    if not wanted.exists():
         names = sorted(os.listdir(folder)) if folder.is_dir() else []
         if others := [name for name in names if name[0] != "." and name != "lost+found"]:
             some = ", ".join(others[:3])
-            raise DataError(
-                f"STORAGE={folder}: holds other files ({some}); name an empty folder"
-            ) from None
+            raise DataError(f"STORAGE={folder}: holds other files ({some}); name an empty folder")
         return
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); name an empty folder") from error
-    differences = [
-        f"{key}: {stored.get(key)} there, {plan.identity.get(key)} asked for"
-        for key in {**stored, **plan.identity}
-        if stored.get(key) != plan.identity.get(key)
-    ]
-    if differences:
+    there = read_plain_file(wanted).decode(errors="replace").splitlines()
+    asked = plan.identity.splitlines()
+    if there != asked:
+        new = ", ".join(line.strip(" ,") for line in asked if line not in there)
         raise DataError(
-            f"STORAGE={folder}: another data set, or another layout of it, is there "
-            f"({'; '.join(differences)}); name another folder, or ask for what is there"
+            f"STORAGE={folder}: another data set, or another layout of it, is there (new is {new}; "
+            f"see {wanted}); name another folder, or ask for what is there"
         )
 
 
@@ -171,7 +159,11 @@ def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
     if path.is_symlink() or not path.is_file():
         return None
     shard = Shard(**asdict(part), bytes=path.stat().st_size, sha256=hash_file(path))
-    if _list_known(job, folder).get(part.name, shard) != shard:
+    try:
+        known = manifest.read_manifest(folder).shards
+    except DataError:  # none yet, or altered: it is written anew at the end
+        known = ()
+    if known and shard not in known:
         return None
     try:
         with open_shard(path) as file:
@@ -184,21 +176,10 @@ def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
     return shard
 
 
-def _list_known(job: ShardJob, folder: Path) -> dict[str, Shard]:
-    """Return the shards of an `index.json` of this data set, by name."""
-    try:
-        stored = manifest.read_manifest(folder)
-    except DataError:  # none yet, or altered: it is written anew at the end
-        return {}
-    is_same = replace(stored, shards=()) == build_manifest(job, [])
-    return {shard.name: shard for shard in stored.shards if is_same}
-
-
 def build_manifest(job: ShardJob, shards: Sequence[Shard]) -> Manifest:
     """Return the manifest of these shards."""
-    content = job.content
-    known = manifest.FORMAT, content.fingerprint, content
-    return Manifest(*known, "pixels", job.list_fields(), tuple(shards))
+    content, fields = job.content, job.list_fields()
+    return Manifest(FORMAT, content.fingerprint, content, "pixels", fields, tuple(shards))
 
 
 def run_plan(
@@ -247,8 +228,7 @@ def _hold_folder(plan: MakingPlan) -> Iterator[None]:
             lock = stack.enter_context((folder / STATE / LOCK).open("ab"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             check_folder(plan)  # another process may have begun meanwhile
-            write_json(folder / STATE / WANTED, {"identity": plan.identity})
-            _remove_temporaries(folder)
+            write_text(folder / STATE / WANTED, plan.identity)
         except BlockingIOError as error:
             raise UserError(
                 f"STORAGE={folder}: is being filled by another process; wait for its end, or end it"

@@ -13,18 +13,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeAdapter
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter
 
 from capsweep.errors import DataError
 from capsweep.storage.checked import parse_json
-from capsweep.storage.files import hash_bytes, stat_regular_file, write_text
+from capsweep.storage.files import hash_bytes, read_plain_file, write_text
 
 FORMAT: Literal[1] = 1  # to be raised when a reader of today could not read what is written
 INDEX = "index.json"
 STATE = ".making"  # a folder of what `make shards` knows
 AGAIN = "run the same `make shards` again, which makes it anew, or copy it again"
 MOST = 2**63 - 1  # of examples, or of bytes
-STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,79}$")]
 ShardName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,99}\.h5$")]
@@ -35,19 +34,12 @@ Count = Annotated[int, Field(ge=1, le=MOST)]
 Fields: TypeAlias = Mapping[Name, tuple[Dtype, tuple[Count, ...]]]  # dtype and shape of an example
 
 
-def _check_finite(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    json.dumps(settings, allow_nan=False)
-    return settings
-
-
 @dataclass(frozen=True)
 class Origin:
     """The digits, or other images, that examples are made of.
 
     name: of the data set. sha256: of what declares its official files; see `hash_declared`.
     """
-
-    __pydantic_config__ = STRICT
 
     name: Name
     sha256: Sha256
@@ -61,25 +53,23 @@ class DataSetContent:
     beside their origin. splits: examples by split.
     """
 
-    __pydantic_config__ = STRICT
-
     dataset: Name
     version: Size
-    settings: Annotated[Mapping[str, Any], AfterValidator(_check_finite)]
+    settings: Mapping[str, Any]
     origin: Origin
     splits: Annotated[Mapping[Name, Count], Field(min_length=1)]
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of all of it; part of the signature of every cell that is trained on it."""
-        return hash_bytes(json.dumps(asdict(self), sort_keys=True).encode())
+        """sha256 of all of it; part of the signature of every cell that is trained on it. Raises
+        ValueError for a setting that is not finite.
+        """
+        return hash_bytes(json.dumps(asdict(self), sort_keys=True, allow_nan=False).encode())
 
 
 @dataclass(frozen=True)
 class ShardPart:
     """A shard that is to be made: examples first .. first + examples - 1 of a split."""
-
-    __pydantic_config__ = STRICT
 
     name: ShardName
     split: Name
@@ -103,7 +93,7 @@ class Manifest:
     "pixels". fields: what is stored of each example, by name.
     """
 
-    __pydantic_config__ = STRICT
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")  # of what is in it, too
 
     format: Literal[1]
     fingerprint: Sha256
@@ -142,21 +132,17 @@ def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a folder. Raises DataError naming the file and the cure."""
     path = folder / INDEX
     try:
-        stat_regular_file(folder, INDEX)
-        stored = parse_json(path.read_bytes(), STORED)
+        stored = parse_json(read_plain_file(path), STORED)
         if stored.content.fingerprint != stored.fingerprint:
             raise ValueError("the fingerprint is not that of the content")
         _check_shards(stored)
-    except DataError:
-        raise
     except FileNotFoundError as error:
         raise DataError(
             f"{path}: no such file; it is written when all shards are there, by `make shards`"
         ) from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
-    except ValueError as error:
-        raise DataError(f"{path}: altered, or of another program ({error}); {AGAIN}") from error
+    except (OSError, ValueError) as error:
+        cause = f"unreadable, altered, or of another program ({error})"
+        raise DataError(f"{path}: {cause}; {AGAIN}") from error
     return stored
 
 

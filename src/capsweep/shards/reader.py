@@ -5,10 +5,10 @@ Shape letters: B examples of a range.
 
 import os
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -103,26 +103,22 @@ class ShardReader:
 
     def _find_data_set(self, folder: str) -> tuple[Path, Manifest]:
         """Return the folder that has the declared data set."""
-        places = official_files.resolve_folders(folder, self.folders)
-        others: list[str] = []
-        for place in places:
+        found: list[str] = []
+        for place in official_files.resolve_folders(folder, self.folders):
             if not official_files.has_file(place, INDEX, self._is_declared):
+                found.append(f"{hide_query(place)}/{INDEX}: no such file")
                 continue
             local = official_files.local_folder(place)
             whole = manifest.read_manifest(local)
             if whole.content.fingerprint == self.fingerprint:
                 self._check_origin(local, whole.content)
                 return local, whole
-            others.append(f"{local / INDEX} by {' '.join(declare_data_set(whole.content))}")
-        if others:
-            raise DataError(
-                f"dataset.shards.fingerprint is {self.fingerprint}, which no folder has. Declared "
-                f"are {'; '.join(others)}; declare what is there, or make the other (make shards)"
-            )
-        looked = ", ".join(f"{hide_query(place)}/{INDEX}" for place in places)
+            declared = " ".join(declare_data_set(whole.content))
+            found.append(f"{local / INDEX}: another data set, declared by {declared}")
         raise DataError(
-            f"{looked}: no such file; make the data set (make shards DATASET=multimnist), or "
-            "say where it is: dataset.shards.folders=[FOLDER]"
+            f"dataset.shards.fingerprint={self.fingerprint}: {'; '.join(found)}; make the data set "
+            "(make shards DATASET=multimnist), declare what is there, or say where it is: "
+            "dataset.shards.folders=[FOLDER]"
         )
 
     def _is_declared(self, path: Path) -> bool:
@@ -161,7 +157,6 @@ class StoredRanges:
         self.source, self.count = source, manifest.content.splits.get(split, 0)
         self.shards = manifest.shards_of(split)
         self.verifier = ShardVerifier(folder, manifest)
-        self._open: OrderedDict[tuple[int, str], h5py.File] = OrderedDict()
 
     @property
     def digest(self) -> str:
@@ -174,11 +169,8 @@ class StoredRanges:
     def to(self, device: torch.device) -> "StoredRanges":
         """Return the same ranges, whose batches are to be on a device."""
         moved = copy(self)
-        moved.device, moved._open = device, OrderedDict()
+        moved.device = device
         return moved
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": OrderedDict()}
 
     def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Fill arrays with the examples from `start` on, from as many shards as it takes."""
@@ -198,21 +190,19 @@ class StoredRanges:
             start += read
 
     def _read_shard(self, shard: Shard, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        file, first = self._find_open(shard), start - shard.first
+        file, first = find_open(os.getpid(), self.verifier, shard), start - shard.first
         with naming_damage(self.verifier.folder / shard.name):  # a checksum of HDF5's, or the disk
             for name, array in arrays.items():
                 stored = h5py.Dataset(h5py.h5d.open(file.id, name.encode()))
                 stored.read_direct(array, np.s_[first : first + len(array)])
 
-    def _find_open(self, shard: Shard) -> h5py.File:
-        """Return a shard that this process has open; of all, those used last stay open."""
-        key = os.getpid(), shard.name  # after a fork, what was open is the parent's
-        if key not in self._open:
-            while len(self._open) >= OPEN:
-                self._open.popitem(last=False)[1].close()
-            self._open[key] = self.verifier.open_shard(shard)
-        self._open.move_to_end(key)
-        return self._open[key]
+
+@lru_cache(maxsize=OPEN)
+def find_open(process: int, verifier: ShardVerifier, shard: Shard) -> h5py.File:
+    """Return a shard that this process has open; those used last stay open. process: after a fork,
+    what was open is the parent's.
+    """
+    return verifier.open_shard(shard)
 
 
 def make_room(fields: Fields, count: int) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ neither the next process nor the next run reads the whole file again.
 
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,8 +23,8 @@ from capsweep.shards.layout import DAMAGE_ERRORS, find_disagreements, open_shard
 from capsweep.shards.manifest import AGAIN, INDEX, STATE, Manifest, Shard
 from capsweep.storage import official_files
 from capsweep.storage.checked import load_cached, save_cached
-from capsweep.storage.files import hash_file, stat_regular_file
-from capsweep.storage.stores import StoreError, hide_query
+from capsweep.storage.files import hash_file
+from capsweep.storage.stores import hide_query
 
 TICK = 2 * 10**9  # ns: what FAT counts time in; others take less
 
@@ -35,8 +36,6 @@ def naming_damage(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except DataError:  # it names the file itself
-        raise
     except DAMAGE_ERRORS as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise DataError(f"{path}: {' '.join(reason.split())}; {AGAIN}") from error
@@ -45,8 +44,11 @@ def naming_damage(path: Path) -> Iterator[None]:
 def check_size(folder: Path, shard: Shard) -> None:
     """Raise DataError unless a shard is a plain file of its number of bytes."""
     with naming_damage(folder / shard.name):
-        if (size := stat_regular_file(folder, shard.name).st_size) != shard.bytes:
-            raise ValueError(f"{size:,} bytes, {shard.bytes:,} in {INDEX}")
+        status = (folder / shard.name).lstat()  # to open a pipe is to wait for ever
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("a link, or no plain file")
+        if status.st_size != shard.bytes:
+            raise ValueError(f"{status.st_size:,} bytes, {shard.bytes:,} in {INDEX}")
 
 
 def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:
@@ -94,7 +96,7 @@ class ShardVerifier:
         cure.
         """
         if self.origin is not None:
-            self._fetch(self.origin, shard)
+            official_files.has_file(self.origin, shard.name, partial(self._is_whole, shard))
         self._check(shard)
         with naming_damage(self.folder / shard.name):
             return open_shard(self.folder / shard.name)
@@ -123,25 +125,15 @@ class ShardVerifier:
         expected = [self.manifest.content.fingerprint, self.manifest.fields, asdict(shard)]
         return json.dumps([*expected, state.st_size, state.st_mtime_ns, state.st_ctime_ns])
 
-    def _fetch(self, origin: str, shard: Shard) -> None:
-        """Have a shard of an object store in its folder of the cache. Raises DataError.
-
-        A copy that is there already may be of a data set that was in the store before.
+    def _is_whole(self, shard: Shard, _: Path) -> bool:
+        """Return whether the copy that was fetched before is of this data set: the store may have
+        had another one.
         """
-
-        def is_whole(path: Path) -> bool:
-            try:
-                self._check(shard)
-            except DataError:
-                return False
-            return True
-
         try:
-            is_there = official_files.fetch_file(origin, shard.name, is_whole)
-        except StoreError as error:  # workers that read ahead hand on what is wrong with data
-            raise DataError(str(error)) from error
-        if not is_there:
-            raise _refuse_object(origin, self.folder, shard, "no such object")
+            self._check(shard)
+        except DataError:
+            return False
+        return True
 
 
 def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
@@ -154,15 +146,8 @@ def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
         if origin is None:
             check_size(folder, shard)
         elif (size := sizes.get(shard.name)) != shard.bytes:
-            raise _refuse_object(origin, folder, shard, f"{size or 'no'} bytes")
-
-
-def _refuse_object(origin: str, folder: Path, shard: Shard, reason: str) -> DataError:
-    """Forget the manifest, which may be that of shards that were there before, and return the
-    error.
-    """
-    official_files.forget_copy(folder / INDEX)
-    return DataError(
-        f"{official_files.KEY}: {hide_query(origin)}/{shard.name}: {reason}, {shard.bytes:,} "
-        f"bytes in {INDEX}; copy the whole folder there again, {INDEX} last"
-    )
+            official_files.forget_copy(folder / INDEX)  # of shards that were there before, perhaps
+            raise DataError(
+                f"{official_files.KEY}: {hide_query(origin)}/{shard.name}: {size or 'no'} bytes, "
+                f"{shard.bytes:,} in {INDEX}; copy the whole folder there again, {INDEX} last"
+            )

@@ -8,13 +8,9 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
-
-from capsweep.errors import DataError
-
-KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe"}
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -32,12 +28,6 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def remove_temporaries(path: Path) -> None:
-    """Remove what killed processes left of `path`; the caller alone writes it."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-        left.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -67,23 +57,6 @@ def read_plain_file(path: Path) -> bytes:
         return file.read()
 
 
-def stat_regular_file(folder: Path, name: str) -> os.stat_result:
-    """What the disk knows of a file of the folder, so that to open it is to read just that.
-
-    Raises DataError for a name that is a path, a link, and whatever is no file: to open a pipe is
-    to wait for ever. Raises OSError, FileNotFoundError among them.
-    """
-    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
-        raise DataError(f"{folder}: {name!r} is a path, and no name of a file of it")
-    status = (folder / name).lstat()
-    if not stat.S_ISREG(status.st_mode):
-        kind = KINDS.get(stat.S_IFMT(status.st_mode), "no file")
-        raise DataError(
-            f"{folder / name}: {kind}, where a file of this folder is to be; move it away"
-        )
-    return status
-
-
 def remove_path(path: Path) -> None:
     """Remove a file or a folder; an absent one is no error."""
     if path.is_dir() and not path.is_symlink():
@@ -93,20 +66,20 @@ def remove_path(path: Path) -> None:
 
 
 @contextmanager
-def hold_lock(path: Path) -> Iterator[bool]:
-    """Hold the lock of a file, which is made; False where there can be none: the folder cannot be
-    written, or the file system has no locks. A dead process holds none.
+def lock_file(path: Path) -> Iterator[None]:
+    """Let one process at a time write `path`, and remove what killed ones left of it. There is no
+    lock where the folder cannot be written, or the file system has none; a dead process holds none.
     """
     import fcntl  # which systems that are refused do not have
 
     with ExitStack() as stack:
-        try:
+        with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            fcntl.flock(stack.enter_context(path.open("wb")), fcntl.LOCK_EX)
-            is_held = True
-        except OSError:
-            is_held = False
-        yield is_held
+            lock = stack.enter_context(path.with_name(f".{path.name}.lock").open("wb"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+                left.unlink(missing_ok=True)
+        yield
 
 
 def user_cache_folder() -> Path:

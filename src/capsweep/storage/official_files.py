@@ -19,10 +19,9 @@ from typing import IO, NamedTuple
 from capsweep.errors import DataError
 from capsweep.storage.files import (
     hash_bytes,
-    hold_lock,
+    lock_file,
     open_plain_file,
     remove_path,
-    remove_temporaries,
     user_cache_folder,
     write_atomically,
     write_text,
@@ -76,28 +75,14 @@ def read_origin(folder: Path) -> str | None:
         return None
 
 
-def find_file(places: Sequence[str], names: Sequence[str]) -> Path | None:
-    """The first of `names` in the first place that has one; None where none has.
-
-    Raises DataError and StoreError.
-    """
-    for place, name in itertools.product(places, names):
-        if has_file(place, name):
-            return local_folder(place) / name
-    return None
-
-
 def has_file(place: str, name: str, is_current: IsCurrent = lambda path: True) -> bool:
-    """Whether a place has a file, which is then in its local folder. Raises as `fetch_file`."""
-    return fetch_file(place, name, is_current) if is_url(place) else Path(place, name).is_file()
-
-
-def fetch_file(place: str, name: str, is_current: IsCurrent = lambda path: True) -> bool:
-    """Whether a file is there now, whole; False where the store has none. Its reader verifies it.
+    """Whether a place has a file, which is then in its local folder, whole; its reader verifies it.
     is_current: whether what was fetched before will do.
 
     Raises StoreError for a store that does not answer; DataError where there is no room for it.
     """
+    if not is_url(place):
+        return Path(place, name).is_file()
     check_inside(name, f"{KEY}={hide_query(place)}")
     folder = local_folder(place)
     path = folder / name
@@ -105,9 +90,7 @@ def fetch_file(place: str, name: str, is_current: IsCurrent = lambda path: True)
         return True
     fill = partial(_open_bucket(place, os.getpid()).copy_to, name)
     try:
-        with hold_lock(folder / f".{name}.lock") as is_held:
-            if is_held:
-                remove_temporaries(path)
+        with lock_file(path):
             if not (path.is_file() and is_current(path)):  # another process may have fetched it
                 write_text(folder / ORIGIN, place)
                 write_atomically(path, fill)
@@ -212,7 +195,10 @@ class OfficialFiles:
                     f"{KEY}: {data} does not exist; set DATA_DIR to the folder of the files from "
                     f"{self.publisher}"
                 )
-            return find_file(resolve_folders(data, self.folders), names)
+            for place, name in itertools.product(resolve_folders(data, self.folders), names):
+                if has_file(place, name):
+                    return local_folder(place) / name
+            return None
 
     def find_all(self, data: str, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:
         """A file for every key, `names` being what it may be called.
@@ -225,13 +211,13 @@ class OfficialFiles:
             raise self.missing_error(data, ", ".join(absent))
         return {key: path for key, path in paths.items() if path is not None}
 
-    def missing_error(self, data: str, needed: str, cure: str = "") -> DataError:
-        """The error for files that are nowhere; `needed` says which, `cure` where to have them."""
+    def missing_error(self, data: str, needed: str) -> DataError:
+        """The error for files that are nowhere; `needed` says which."""
         place = f"{KEY}={hide_query(data)}" if is_url(data) else data
         looked = ", ".join(self.folders) or "no folder"
-        cure = cure or f"download from {self.publisher} and put it there"
         return DataError(
-            f"{place}: {needed} not found (looked in {looked} below {KEY}); {cure}, or set DATA_DIR"
+            f"{place}: {needed} not found (looked in {looked} below {KEY}); download from "
+            f"{self.publisher} and put it there, or set DATA_DIR"
         )
 
     def check_digests(self, *digests: Digest) -> None:

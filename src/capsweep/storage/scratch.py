@@ -4,7 +4,6 @@ left is told from what a living one uses.
 
 import os
 import re
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,10 +21,8 @@ UNTOUCHED_SECONDS = 7 * 24 * 3600.0
 @cache
 def identify_machine() -> str:
     """Return what names this boot of this kernel and this namespace of process ids."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    if not boot.exists():
-        return socket.gethostname()
-    return f"{boot.read_text(encoding='utf-8').strip()}/{os.readlink('/proc/self/ns/pid')}"
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
 
 
 def read_start_time(pid: int) -> str | None:

@@ -1,5 +1,6 @@
 """The command that makes a cell of the ledger again, at the settings it was recorded with."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -64,13 +65,16 @@ def _compose_today(
             return cell, []
         changed = find_differences(cell.science, science)
         given = {override.partition("=")[0] for override in overrides}
-        more = [render(d.key, d.there) for d in changed if d.key not in given]
+        more = [render(key, there) for key, (_, there) in changed.items() if key not in given]
         cell = compose.cell([*overrides, *more])
     except ConfigError as error:
         return None, [f"today's configuration refuses these settings: {error}"]
     if cell.signature != signature:
         return None, ["defaults have changed in a way that overrides cannot set back"]
-    return cell, [f"a default has changed since: {difference}" for difference in changed]
+    return cell, [
+        f"a default has changed since: {key}: {json.dumps(here)} here, {json.dumps(there)} there"
+        for key, (here, there) in changed.items()
+    ]
 
 
 def run_apart(overrides: Sequence[str], storage: str, ledger: str, settings: Sequence[str]) -> None:

@@ -34,12 +34,7 @@ class Labels:
     job_type: str = "train"
     name: str = ""
     notes: str = ""
-    tags: tuple[str, ...] = ()
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "Labels":
-        """Return the labels whose fields these are, as JSON has them."""
-        return cls(**{**plain, "tags": tuple(plain["tags"])})
+    tags: Sequence[str] = ()
 
 
 UNTRACKED = {"project": None, "entity": None, "mode": "none"} | asdict(Labels())
@@ -124,12 +119,11 @@ def read_content(ledger: Ledger, signature: str) -> RunContent:
     entry, provenance = ledger.entry(signature), ledger.read_provenance(signature)
     rows = ledger.read_rows(signature)
     points = ledger.read_rows(signature, POINTS)
-    tracking = UNTRACKED | provenance.get("tracking", {})
     last = {key: value for row in rows[-1:] for key, value in row.items() if "/" in key}
     return RunContent(
         signature=signature,
         status="finished" if entry.status in ("done", "stale") else entry.status,
-        mode=tracking["mode"],
+        mode=provenance.get("tracking", UNTRACKED)["mode"],
         run=run_arguments(signature, provenance, ledger.read_science(signature) or {}),
         rows=tuple(merge_rows(rows, points)),
         summary=summarise_result(entry.result) if entry.result else last,
@@ -187,15 +181,10 @@ def mark_file(storage: Path, signature: str) -> Path:
 
 
 def write_mark(storage: Path, content: RunContent, server: str) -> None:
-    """Note that W&B at `server` has exactly this content, so that W&B's own `wandb sync` skips the
-    cell's offline runs too: it does where RUN.wandb.synced stands beside RUN.wandb.
-    """
+    """Note that W&B at `server` has exactly this content."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     mark = {"digest": content.digest, "server": server, "synced": now}
     write_json(mark_file(storage, content.signature), mark)
-    run = f"run-{content.signature}.wandb"
-    for file in (storage / "wandb").glob(f"offline-run-*/{run}"):
-        file.with_suffix(".wandb.synced").touch()
 
 
 def is_synced(storage: Path, content: RunContent, server: str) -> bool:
@@ -216,8 +205,3 @@ def _hash_pictures(ledger: Ledger, signature: str) -> dict[str, str]:
     names = [name for name in ledger.list_evaluations(signature) if name.endswith(".png")]
     pictures = ((name, ledger.read(signature, f"{EVALUATIONS}/{name}")) for name in names)
     return {name: hash_bytes(png) for name, png in pictures if png}
-
-
-def picture_key(name: str) -> str:
-    """What a picture of evals/ is called in W&B."""
-    return f"pictures/{Path(name).stem}"

@@ -27,7 +27,6 @@ KEPT = {
     *("INSECURE_DISABLE_SSL", "X_EXTRA_HTTP_HEADERS", "X_EXECUTABLE", "ERROR_REPORTING", "DEBUG"),
     *("CORE_DEBUG", "DISABLE_CODE", "DISABLE_GIT", "SAVE_CODE"),
 }
-NO = ("", "0", "false", "no", "off")  # values of a switch that is not on
 
 
 def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
@@ -37,8 +36,8 @@ def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
     Raises ConfigError when the chosen logger is not installed, or mode=online has no login.
     """
     logger = config["logger"]
-    if (switch := _find_off_switch(logger["name"])) is not None:
-        return "none", f"W&B: off ({switch}); metrics are in the ledger"
+    if logger["name"] != "wandb":
+        return "none", f"W&B: off (logger={logger['name']}); metrics are in the ledger"
     if importlib.util.find_spec("wandb") is None:
         raise ConfigError("logger=wandb: wandb is not installed; install it or set logger=csv")
     # To import W&B for its settings takes half a second, which a user without any need not pay.
@@ -58,27 +57,10 @@ def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
     elif logger["mode"] == "auto" and not _is_answering(url):
         reason = f"{url} does not answer"
     else:
-        return "online", f"W&B: online at {url}{_note_project(logger)}"
+        return "online", f"W&B: online at {url}, project {logger['project']}"
     folder = f"{places.folder_of(config['places']['storage'])}/wandb"
     cure = "upload later with make wandb-sync"
-    return "offline", f"W&B: offline, {reason}; runs go to {folder}; {cure}{_note_project(logger)}"
-
-
-def _find_off_switch(logger: str) -> str | None:
-    """Return what says that no W&B is wanted, neither now nor later; None: nothing does."""
-    if logger != "wandb":
-        return f"logger={logger}"
-    mode, off = (os.environ.get(f"WANDB_{name}", "").strip() for name in ("MODE", "DISABLED"))
-    if mode.lower() == "disabled":
-        return f"WANDB_MODE={mode}"
-    return None if off.lower() in NO else f"WANDB_DISABLED={off}"
-
-
-def _note_project(logger: Mapping[str, Any]) -> str:
-    """Return a word on a variable of W&B's that has no effect here."""
-    if os.environ.get("WANDB_PROJECT") in (None, logger["project"]):
-        return ""
-    return f"; the project is logger.project={logger['project']}, WANDB_PROJECT is not read"
+    return "offline", f"W&B: offline, {reason}; runs go to {folder}; {cure}"
 
 
 def with_mode(cell: Cell, mode: str) -> Cell:

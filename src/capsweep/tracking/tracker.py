@@ -242,10 +242,8 @@ class Tracker:
         is uploaded once more, into the same run."""
         if self.server is None:
             return
-        try:
+        with self._guard_training():
             content.write_mark(storage, content.read_content(ledger, signature), self.server)
-        except (OSError, ValueError, UserError) as error:
-            print(f"W&B: no mark for {signature}: {error}", file=sys.stderr, flush=True)
 
     @contextlib.contextmanager
     def _guard_training(self) -> Iterator[None]:
@@ -253,7 +251,7 @@ class Tracker:
         started = time.monotonic()
         try:
             yield
-        except (TrackingError, OSError) as error:
+        except (TrackingError, OSError, ValueError, UserError) as error:
             if self._child is not None:
                 self._child.kill()
                 self._child = None
@@ -276,8 +274,7 @@ def main() -> None:
     pipe, answers = _take_pipe(0), _take_pipe(1)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     alone = ALONE_SECONDS if handler == OF_RUNS else 0.0  # the next sync may send the same cell
-    arguments = (pipe, requests, folder, alone)
-    threading.Thread(target=_read_requests, args=arguments, daemon=True).start()
+    threading.Thread(target=_read_requests, args=(pipe, requests, alone), daemon=True).start()
     do = ""
     while do != "end":
         request = requests.get()
@@ -291,9 +288,7 @@ def main() -> None:
                 os.write(answers, json.dumps(answer).encode() + b"\n")
 
 
-def _read_requests(
-    pipe: int, requests: "queue.SimpleQueue[Any]", folder: str, alone: float
-) -> None:
+def _read_requests(pipe: int, requests: "queue.SimpleQueue[Any]", alone: float) -> None:
     """Queue every request; in a thread, so that the pipe is never full."""
     with os.fdopen(pipe, "rb") as lines:
         for line in lines:
@@ -301,7 +296,6 @@ def _read_requests(
                 requests.put(json.loads(line))
     requests.put({"do": "end"})
     time.sleep(alone)
-    shutil.rmtree(folder, ignore_errors=True)
     kill_with_children(os.getpid())
 
 

@@ -212,21 +212,16 @@ def _make_sections(view: SweepView) -> "list[Section]":
     return [ws.Section(name=name, panels=made, is_open=True) for name, made in panels.items()]
 
 
-def send_workspace(
-    view: SweepView,
-    entity: str | None,
-    project: str,
-    url: str | None = None,
-    seconds: float = SEND_SECONDS,
-) -> str:
+def send_workspace(view: SweepView, entity: str | None, project: str, url: str | None) -> str:
     """Save the workspace, in a process that can be ended, within the time; its URL.
 
-    url: of the workspace that it takes the place of. Raises UserError with W&B's reason.
+    url: of the workspace that it takes the place of; None: it is new. Raises UserError with W&B's
+    reason.
     """
     place = {"entity": entity, "project": project, "url": url}
     child = Child(OF_WORKSPACES)
     try:
-        return child.ask("save", seconds, view=asdict(view), **place)["url"]
+        return child.ask("save", SEND_SECONDS, view=asdict(view), **place)["url"]
     except (TrackingError, OSError) as error:
         cure = "with capsweep[wandb] installed, run it again later"
         raise UserError(f"W&B: the workspace is not saved: {error}; {cure}") from error

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,36 +91,32 @@ def open_run(
     run: of `content.run_arguments`. of_process: the process whose use of processor and memory W&B
     draws; None: another one trained the cell, on this or another machine. Raises whatever W&B does.
     """
-    own_words = sys.argv
     # What W&B adds of the machine: one that only uploads is not the one that trained.
     switches = [f"x_disable_{part}" for part in ("meta", "stats", "machine_info")]
     switches += ["disable_code", "disable_git"]
     machine: Any = dict.fromkeys(switches, True) if of_process is None else {}
-    # W&B takes the words of this process for the command of the run.
-    sys.argv = shlex.split(run["config"].get("command", "")) or own_words
-    try:
-        opened = wandb.init(
-            **run,
-            dir=storage,
-            mode=mode,
-            resume="allow",
-            settings=wandb.Settings(
-                x_transaction_log_flush_interval=FLUSH_SECONDS,
-                init_timeout=seconds,
-                login_timeout=seconds,
-                finish_timeout=seconds,
-                finish_timeout_raises=True,
-                x_stats_pid=of_process or os.getpid(),
-                program=sys.argv[0],
-                silent=True,
-                console="off",
-                sagemaker_disable=True,  # it would give the run another id
-                x_save_requirements=of_process is not None,
-                **machine,
-            ),
-        )
-    finally:
-        sys.argv = own_words
+    if command := run["config"].get("command"):
+        sys.argv = shlex.split(command)  # else W&B shows the words of this process
+    opened = wandb.init(
+        **run,
+        dir=storage,
+        mode=mode,
+        resume="allow",
+        settings=wandb.Settings(
+            x_transaction_log_flush_interval=FLUSH_SECONDS,
+            init_timeout=seconds,
+            login_timeout=seconds,
+            finish_timeout=seconds,
+            finish_timeout_raises=True,
+            x_stats_pid=of_process or os.getpid(),
+            program=sys.argv[0],
+            silent=True,
+            console="off",
+            sagemaker_disable=True,  # it would give the run another id
+            x_save_requirements=of_process is not None,
+            **machine,
+        ),
+    )
     # A resumed run starts its own step count at 0 again; the epoch is what rows share.
     opened.define_metric("epoch")
     opened.define_metric("*", step_metric="epoch")
@@ -163,7 +159,7 @@ def log_files(
                 title="",
             )
     for name in pictures:
-        png, key = read(f"{EVALUATIONS}/{name}") or b"", contents.picture_key(name)
+        png, key = read(f"{EVALUATIONS}/{name}") or b"", f"pictures/{Path(name).stem}"
         digests[key] = hash_bytes(png)
         if run_digests.get(key) != digests[key]:
             logged[key] = wandb.Image(Image.open(io.BytesIO(png)))
@@ -200,17 +196,18 @@ def use_storage(storage: str) -> None:
 def handle_upload(request: Mapping[str, Any]) -> dict[str, Any]:
     """Carry out a request: `start` (W&B is imported then), `check` the login, or `upload`."""
     os.environ["WANDB_MODE"] = "online"
-    if request["do"] == "check" and not _open_api(request["seconds"]).default_entity:
+    seconds = math.ceil(request["seconds"])
+    if request["do"] == "check" and not wandb.Api(timeout=seconds).default_entity:
         raise TrackingError("the server does not know this login")
     if request["do"] == "upload":
         ledger = Ledger(request["ledger"])
         content = contents.read_content(ledger, request["signature"])
-        upload_cell(content, ledger, request["seconds"])
+        upload_cell(content, ledger, seconds)
         contents.write_mark(Path(request["storage"]), content, request["server"])
     return {}
 
 
-def upload_cell(content: RunContent, ledger: Ledger, seconds: float) -> None:
+def upload_cell(content: RunContent, ledger: Ledger, seconds: int) -> None:
     """Complete the cell's run at the server that W&B is configured for.
 
     The caller must bound the time too, by ending this process: `seconds` bounds W&B's waiting
@@ -230,9 +227,9 @@ def upload_cell(content: RunContent, ledger: Ledger, seconds: float) -> None:
     _read_back(f"{run.entity}/{run.project}/{run.id}", digests, last, seconds)
 
 
-def _read_back(path: str, digests: Mapping[str, str], last: int, seconds: float) -> None:
+def _read_back(path: str, digests: Mapping[str, str], last: int, seconds: int) -> None:
     """W&B's client ends quietly when it could not send: only the server knows what it has."""
-    api = _open_api(seconds)
+    api = wandb.Api(timeout=seconds)
     deadline = time.monotonic() + min(seconds / 4, READ_BACK_SECONDS)
     while True:
         api.flush()
@@ -242,8 +239,3 @@ def _read_back(path: str, digests: Mapping[str, str], last: int, seconds: float)
         if time.monotonic() > deadline:
             raise TrackingError(f"sent, but the server has {run.lastHistoryStep} of {last} steps")
         time.sleep(LOOK_SECONDS)
-
-
-@cache
-def _open_api(seconds: float) -> wandb.Api:
-    return wandb.Api(timeout=max(1, math.ceil(seconds)))

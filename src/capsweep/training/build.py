@@ -139,8 +139,7 @@ def build_objective(config: Mapping[str, Any]) -> Objective:
     """The loss of a batch."""
     classification: Classification = _instantiate(config["loss"]["classification"])
     weight = config["loss"]["reconstruction"]["weight"]
-    on_logits = validation.is_on_logits(config["loss"])
-    return Objective(classification, weight, config["dataset"]["num_classes"], on_logits)
+    return Objective(classification, weight, validation.is_on_logits(config["loss"]))
 
 
 def build_optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.optim.Optimizer]:

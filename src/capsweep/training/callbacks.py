@@ -6,7 +6,6 @@ epoch after the module has collected its metrics.
 """
 
 import math
-import os
 import sys
 import time
 import zipfile
@@ -18,8 +17,6 @@ from typing import Any
 import torch
 
 from capsweep.errors import AccuracyNotReachedError, DataError, LeftEarlyError
-from capsweep.ledger import causes
-from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import METRICS, POINT_LOSS, POINTS
 from capsweep.runtime.lightning import Checkpoint, LightningModule, Trainer
@@ -67,11 +64,9 @@ class EpochRecorder(Checkpoint):
         self.task, self.directory, self.hooks = task, directory, hooks
         self.record_row = record_row
         self.accuracy, self.digests = task.config["stop_accuracy"], dict(digests)
-        self.every_n_steps = task.config["logger"].get("every_n_steps", "auto")  # in new cells
         self.rows: list[Row] = []
         self.points: list[Row] = []
         self.earlier_seconds = 0.0
-        self.interval = task.config["trainer"]["checkpoint_interval"]
         self.started, self.kept = 0.0, time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
@@ -110,7 +105,8 @@ class EpochRecorder(Checkpoint):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         batches, done = int(trainer.num_training_batches), batch_idx + 1
-        every = choose_interval(self.every_n_steps, batches, self.task.steps)
+        every_n_steps = self.task.config["logger"].get("every_n_steps", "auto")  # in new cells
+        every = choose_interval(every_n_steps, batches, self.task.steps)
         if done % every and done != batches:
             return
         step = trainer.global_step
@@ -140,22 +136,15 @@ class EpochRecorder(Checkpoint):
         trainer.should_stop |= is_reached(self.accuracy, row)
         is_asked, done = self.hooks.on_epoch(row) is True, trainer.current_epoch + 1
         leaves = (is_asked or self.hooks.is_stopping) and done < (trainer.max_epochs or 0)
-        if leaves or time.monotonic() - self.kept >= self.interval:
+        interval = self.task.config["trainer"]["checkpoint_interval"]
+        if leaves or time.monotonic() - self.kept >= interval:
             self.keep_checkpoint(trainer)
         if leaves:
             raise LeftEarlyError(f"it left after {count_of(done, 'epoch')}; its checkpoint is kept")
 
     def keep_checkpoint(self, trainer: Trainer) -> None:
-        """Renew resume.ckpt, whole or not at all."""
-        path = self.directory.resume_checkpoint
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            trainer.save_checkpoint(temporary)
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)  # a full disk needs the room
+        """Renew resume.ckpt, whole or not at all: see `AtomicCheckpoints`."""
+        trainer.save_checkpoint(self.directory.resume_checkpoint)
         self.directory.store_checkpoint()
         self.kept = time.monotonic()
 
@@ -205,8 +194,6 @@ def _read_recorder(path: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
         (state,) = (state for state in stored["callbacks"].values() if "rows" in state)
         code, cell = state["provenance"]["code"]["numerics"], state["provenance"]["signature"]
     except Exception as error:  # anything, for a file that is none
-        if causes.kind_of_cause(causes.describe_cause(error)) is CauseKind.OUT_OF_MEMORY:
-            raise  # of this moment: the checkpoint is kept
         raise DataError(f"it is no checkpoint of a cell ({type(error).__name__})") from error
     if damaged is not None:
         raise DataError(f"it is damaged ({damaged})")

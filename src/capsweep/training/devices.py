@@ -98,7 +98,11 @@ def read_memory_peak() -> dict[str, int | None]:
     GPU. Others cannot have what is reserved, be it freed or kept by a captured step.
     """
     gpu = torch.cuda.max_memory_reserved() if torch.cuda.is_available() else None
-    return {"process": _read_status("VmHWM"), "gpu": gpu}
+    with suppress(OSError):
+        for line in (PROCESS / "status").read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return {"process": int(line.split()[1]) * 1024, "gpu": gpu}
+    return {"process": None, "gpu": gpu}
 
 
 def read_taken_memory() -> int:
@@ -108,11 +112,3 @@ def read_taken_memory() -> int:
     free, total = torch.cuda.mem_get_info()
     beside = total - free - torch.cuda.memory_reserved()
     return torch.cuda.max_memory_reserved() + beside
-
-
-def _read_status(field: str) -> int | None:
-    with suppress(OSError):
-        for line in (PROCESS / "status").read_text(encoding="utf-8").splitlines():
-            if line.startswith(f"{field}:"):
-                return int(line.split()[1]) * 1024
-    return None

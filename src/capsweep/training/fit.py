@@ -108,7 +108,7 @@ def _summarise_run(
         "images_per_second": images / sum(row["seconds"] for row in recorder.rows),
         "peak_memory_bytes": devices.read_memory_peak(),
         DATA: splits.digests,
-        "test_sha256": splits.test_fingerprint,
+        "test_sha256": splits["test"].fingerprint(),
     }
 
 
@@ -143,8 +143,6 @@ class FirstActivations(Callback):
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
         while self.hooks:
             self.hooks.pop().remove()
-
-    on_exception = on_train_batch_end
 
     def _note_activations(self, name: str, module: nn.Module, _: Any, output: Any) -> None:
         active = find_activations(module, output)

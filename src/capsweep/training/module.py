@@ -25,8 +25,10 @@ from capsweep.runtime.lightning import (
     LightningEnvironment,
     LightningModule,
     OptimizerLRSchedulerConfig,
+    TorchCheckpointIO,
     Trainer,
 )
+from capsweep.storage.files import write_atomically
 from capsweep.training import build, devices
 from capsweep.training.graphs import StepGraphs, print_reason
 from capsweep.training.step import Objective, SplitMetrics, TrainingStep, autocast
@@ -197,6 +199,14 @@ class CapsuleTask(LightningModule):
         return torch.cat(scores)
 
 
+class AtomicCheckpoints(TorchCheckpointIO):
+    """Writes checkpoints as all files are written: whole, or not at all."""
+
+    def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint to a path."""
+        write_atomically(Path(path), lambda file: torch.save(checkpoint, file))
+
+
 def make_task(cell: Cell) -> CapsuleTask:
     """Return the network, its weights drawn from the seed, with its objective and optimiser.
 
@@ -220,7 +230,8 @@ def fit_and_test(
         max_epochs=config["epochs"],
         accelerator=devices.choose_device(config).type,
         devices=1,
-        plugins=[LightningEnvironment()],  # else Lightning would detect an unrelated Slurm job
+        # Without the first, Lightning would detect an unrelated Slurm job.
+        plugins=[LightningEnvironment(), AtomicCheckpoints()],
         callbacks=called,
         limit_train_batches=limit,
         limit_val_batches=limit if count_validation_examples(config["dataset"]) else 0,

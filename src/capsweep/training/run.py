@@ -58,7 +58,7 @@ class Job:
     def from_json(cls, text: str) -> "Job":
         """Return the job that `to_json` wrote."""
         plain = json.loads(text)
-        cell, labels = Cell.from_json(plain.pop("cell")), Labels.from_plain(plain.pop("labels"))
+        cell, labels = Cell.from_json(plain.pop("cell")), Labels(**plain.pop("labels"))
         return cls(cell, labels, **plain)
 
 

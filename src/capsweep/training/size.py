@@ -25,7 +25,6 @@ from capsweep.storage.checked import compute_once
 
 if TYPE_CHECKING:
     from capsweep.data.batches import BatchLoader
-    from capsweep.training.graphs import StepGraphs
     from capsweep.training.module import CapsuleTask
 
 LABELS = "labels_per_image"
@@ -69,24 +68,21 @@ def network_size(config: Mapping[str, Any]) -> Size:
 
     def measure() -> dict[str, int]:
         layers = measure_layers(config)
-        return {
-            "parameters": sum(layer.parameters for layer in layers),
-            "flops": sum(layer.flops for layer in layers),
-        }
+        return {key: sum(getattr(one, key) for one in layers) for key in ("parameters", "flops")}
 
     return Size(**compute_once("sizes", _cache_key(config), measure))
 
 
 def measure_layers(config: Mapping[str, Any]) -> list[Layer]:
-    """The layers of a canonical configuration's network, in the order in which it has them; lists
-    of layers are left out, and the network where it has nothing of its own.
+    """The layers of a canonical configuration's network, in the order in which it has them, itself
+    the first; lists of layers are left out.
 
     Nothing is computed: the network is on the meta device, and one image is pushed through it.
     Raises ConfigError naming the key of a target that may not be called, sizes that do not fit, or
     an optimiser that cannot be had as it is asked for.
     """
     network, flops, shapes = _profile_forward(config)
-    layers = [
+    return [
         Layer(
             name=name or "(network)",
             output_shape=shapes.get(name),
@@ -97,8 +93,6 @@ def measure_layers(config: Mapping[str, Any]) -> list[Layer]:
         for name, module in network.named_modules()
         if type(module).__name__ not in ("Sequential", "ModuleList")
     ]
-    has_own_costs = layers[0].parameters or layers[0].flops
-    return layers if has_own_costs else layers[1:]
 
 
 def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict[str, Any]]:
@@ -159,14 +153,11 @@ def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
     """Train the cell's own network on its own data for `steps` timed steps, after a warm-up; on a
     GPU for BUSY seconds at least.
 
-    Random state and thread count are as before, memory is freed; nothing is written. Raises
-    ConfigError, before all else, for a `_target_` that may not be called.
+    Random state and thread count are as before, memory is freed; nothing is written.
     """
     from capsweep.runtime.lightning import isolate_rng
-    from capsweep.training import build
     from capsweep.training.devices import using_threads
 
-    build.check_targets(cell.config)
     with isolate_rng(), using_threads(cell.config["trainer"]["threads"]):
         try:
             return _measure_steps(cell, places, steps)
@@ -190,8 +181,7 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     parts = build.load_splits(config, str(places.data), device)
     train = parts["train"].make_loader(config["batch_size"], config["seed"])
     startup = time.perf_counter() - started
-    captured = task.make_graphs(task.make_optimizer(task.network))
-    seconds = _time_training(task, captured, train, steps)
+    seconds = _time_training(task, train, steps)
     utilisation, total = None, None
     if device.type == "cuda":
         with suppress(ModuleNotFoundError, RuntimeError):  # without NVIDIA's bindings
@@ -214,10 +204,10 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     )
 
 
-def _time_training(
-    task: "CapsuleTask", captured: "StepGraphs", loader: "BatchLoader", steps: int
-) -> list[float]:
+def _time_training(task: "CapsuleTask", loader: "BatchLoader", steps: int) -> list[float]:
     """Return the seconds of each step after the warm-up, the device's work included."""
+    # The task keeps its graphs, whose memory counts.
+    captured = task.captured = task.make_graphs(task.make_optimizer(task.network))
     margin = task.objective.margin_at(0, 1)
     task.train()
     least = BUSY if task.device.type == "cuda" else 0.0

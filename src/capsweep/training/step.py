@@ -36,6 +36,7 @@ class Losses(NamedTuple):
     drawn_BLCHW: Tensor | None = None
 
 
+@dataclass(frozen=True)
 class Objective:
     """total = classification + weight * reconstruction.
 
@@ -46,16 +47,9 @@ class Objective:
     draws one after the other (section 6.2), each from its own capsule alone, and the errors add up.
     """
 
-    def __init__(
-        self,
-        classification: Classification,
-        reconstruction_weight: float,
-        num_classes: int,
-        on_logits: bool = False,
-    ) -> None:
-        self.classification, self.on_logits = classification, on_logits
-        self.reconstruction_weight = reconstruction_weight
-        self.num_classes = num_classes
+    classification: Classification
+    reconstruction_weight: float
+    on_logits: bool = False
 
     def margin_at(self, step: int, steps: int) -> float | None:
         """Return the margin of the loss at one of so many steps; None where it has no margin that
@@ -101,7 +95,7 @@ class Objective:
 
     def _draw_digits(self, decoder: nn.Module, pose_BJD: Tensor, labels_BL: Tensor) -> Tensor:
         """All digits of all images in one pass of the one decoder."""
-        only_BLN = torch.zeros(*labels_BL.shape, self.num_classes, device=labels_BL.device)
+        only_BLN = torch.zeros(*labels_BL.shape, pose_BJD.shape[1], device=labels_BL.device)
         only_BLN.scatter_(2, labels_BL[..., None], 1.0)
         digits = labels_BL.shape[1]
         drawn = decoder(pose_BJD.repeat_interleave(digits, dim=0), only_BLN.flatten(0, 1))

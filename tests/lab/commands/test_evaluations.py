@@ -1,4 +1,4 @@
-"""`capsweep eval ensemble | attack | multicrop | routing | routing-cell`."""
+"""`capsweep eval ensemble | attack | multicrop | routing`."""
 
 import json
 from contextlib import suppress
@@ -159,34 +159,17 @@ def test_routing_is_measured_into_a_table(sweep: Path, storage: Path, capsys: Ou
         assert note in (report / "routing.md").read_text()
         assert note in printed
     dynamic = list_points(sweep)["capsnet", 0].cell.signature
-    (storage / "ledger" / folder_of(dynamic) / "weights.ckpt").unlink()
+    folder = storage / "ledger" / folder_of(dynamic)
+    written = json.loads((folder / "evals" / "routing.json").read_text())
+    with np.load(folder / "predictions.npz") as stored:
+        wrong = find_wrong(stored["scores"][:30], stored["labels"][:30])
+    assert (written["examples"], written["error"]) == (30, wrong.mean())
+    (folder / "weights.ckpt").unlink()
     assert evaluate(*words) == 0
     assert "no weights; routing.json is taken as it was stored" in capsys.readouterr().out
     assert read_rows(report / "routing.md") == rows
-
-
-def test_the_routing_of_one_cell_is_measured_by_its_first_letters(
-    sweep: Path, storage: Path, capsys: Output
-) -> None:
-    train_cells(sweep, storage, "SEEDS=1")
-    signature = list_points(sweep)["capsnet", 0].cell.signature
-    capsys.readouterr()
-    where = [f"STORAGE={storage}", "--device", "cpu", "--examples", "20"]
-    assert cli.main(["eval", "routing-cell", signature[:8], *where]) == 0
-    written = json.loads(capsys.readouterr().out)
-    (path,) = storage.glob("ledger/*/*/evals/routing.json")
-    assert written == {"cell": signature, **json.loads(path.read_text())}
-    with np.load(path.parents[1] / "predictions.npz") as stored:
-        wrong = find_wrong(stored["scores"][:20], stored["labels"][:20])
-    assert (written["examples"], written["error"]) == (20, wrong.mean())
-    cnn = list_points(sweep)["cnn", 0].cell.signature
-    for name, target, options, message in (
-        ("routing-cell", cnn, [], f"{cnn}: its network does not route"),
-        ("routing", "nosuch", [], "SWEEP=nosuch: no file "),
-        ("routing", str(sweep), ["ARMS=cnn", "SEEDS=1"], "three: no cell of it routes"),
-    ):
-        assert cli.main(["eval", name, target, *where, *options]) == 2
-        assert message in capsys.readouterr().err.splitlines()[-1]
+    assert evaluate(*words, "ARMS=cnn") == 2
+    assert "three: no cell of it routes" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

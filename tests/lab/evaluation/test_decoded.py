@@ -50,7 +50,7 @@ def test_examples_are_those_of_the_test_and_say_what_they_said(
 
 def draw_labels(network: TrainedCell, places_K: np.ndarray) -> np.ndarray:
     """[K, L, C, H, W]: what training draws of the labels of test examples."""
-    objective = Objective(lambda scores, _: scores.sum(), 1.0, 10)
+    objective = Objective(lambda scores, _: scores.sum(), 1.0)
     with torch.no_grad():
         losses = objective(network.network, network.test.evaluation_batch(slice(0, 500)))
     assert losses.drawn_BLCHW is not None

@@ -116,7 +116,7 @@ def test_a_routing_without_iterations_or_traces_is_told_apart() -> None:
     routing = {k: v for k, v in cell.config["routing"].items() if k != "num_iters"}
     cell = replace(cell, config={**cell.config, "routing": routing})
     alone = find_routed(cell, 1000, None)
-    assert alone.describe_images() == "first 360 test images, 1 routing iteration as in training"
+    assert alone.describe_images() == "first 360 test images, 1 routing iteration (trained with 1)"
     with pytest.raises(NotApplicableError, match=r"no num_iters; leave --iterations out"):
         find_routed(cell, 3, 2)
     cell.network.classes.routing = UniformRouting(sizes=LayerSizes(1, 1, 1, 1))

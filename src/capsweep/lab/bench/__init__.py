@@ -1,4 +1,4 @@
-"""What `make bench` measures: numbers beside the bars they are held to, as tables, JSON, or a page.
+"""What `make bench` measures: numbers beside the bars they are held to, as tables, or on a page.
 
 A benchmark is a function `measure_NAME(is_quick)` of a module here, which returns a BenchReport; a
 quick one only shows that it runs.
@@ -7,13 +7,12 @@ quick one only shows that it runs.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby, takewhile
 from typing import Any
 
 import torch
-from pydantic_core import from_json, to_json
 from torch.utils.benchmark import timer
 
 from capsweep.config import code_identity, package_files
@@ -97,11 +96,6 @@ class BenchReport:
             what = f"{column}, the worst: {', '.join(map(str, names))}"
             self.measured.append(Measured(what, row[column], unit, bar, at_least))
 
-    def as_json(self, name: str, conditions: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all that is known; a number that is not finite is a word, as JSON has none."""
-        content = {"bench": name, **asdict(self), "conditions": conditions}
-        return from_json(to_json(content, inf_nan_mode="strings"))
-
     def make_tables(self) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
         """Return header and rows of each table: the bars, then the timings."""
         bars = [one.as_row() for one in self.measured]
@@ -135,24 +129,14 @@ def time_call(call: Callable[[], object]) -> float:
     return timer() - started
 
 
-def read_conditions() -> dict[str, Any]:
-    """Return load, code, versions and hardware, before the benchmark itself loads the machine."""
-    return {
-        "when": datetime.now(UTC).isoformat(timespec="minutes"),
-        "load": os.getloadavg()[0],
-        "hardware": provenance.describe_hardware(),
-        "versions": provenance.list_versions(),
-        "code": {**package_files.describe_code(), "package": code_identity.hash_package()},
-    }
-
-
-def describe_conditions(conditions: Mapping[str, Any]) -> str:
-    """Return one line for people; the JSON has the rest."""
-    hardware, code = conditions["hardware"], conditions["code"]
-    commit = code["commit"][:12] if code["commit"] else f"{code['package']} of no checkout"
+def describe_conditions() -> str:
+    """Return a line on code, versions, hardware and load, before a benchmark loads the machine."""
+    hardware, code = provenance.describe_hardware(), package_files.describe_code()
+    package = f"{code_identity.hash_package()} of no checkout"
+    commit = code["commit"][:12] if code["commit"] else package
     commit += ", changed" if code["dirty"] else ""
     return (
-        f"{conditions['when'][:10]}, code {commit}, {read_hardware(conditions)}, "
-        f"{hardware['cores']} cores, load {conditions['load']:.2f}, "
-        f"torch {conditions['versions']['torch']}"
+        f"{datetime.now(UTC):%Y-%m-%d}, code {commit}, {read_hardware({'hardware': hardware})}, "
+        f"{hardware['cores']} cores, load {os.getloadavg()[0]:.2f}, "
+        f"torch {provenance.find_version('torch')}"
     )

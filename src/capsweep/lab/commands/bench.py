@@ -1,4 +1,4 @@
-"""`capsweep bench`: measure, print every number beside its bar, and keep it as JSON."""
+"""`capsweep bench`: measure, and print every number beside its bar."""
 
 import argparse
 import pkgutil
@@ -28,16 +28,12 @@ COMMANDS: dict[str, Command] = {
 def run_bench(parsed: argparse.Namespace) -> int:
     """Return 1 when a bar is missed. Quick ones have no bars, since they measure nothing.
 
-    Writes STORAGE/bench/NAME.json (NAME-quick.json) and, where there is a page, the benchmark's
-    section of it. Raises UserError for an unknown name, or a page without a place for it, before
-    anything is measured.
+    Where there is a page, the benchmark's section of it is renewed. Raises UserError for an unknown
+    name, or a page without a place for it, before anything is measured.
     """
-    from capsweep.cli.ledger import find_storage
-    from capsweep.config.places import folder_of
     from capsweep.lab import bench
     from capsweep.report import grid, publish
     from capsweep.runtime import terminal
-    from capsweep.storage.files import write_json
 
     names = parsed.names or [name for name in BENCHES if name != NAMED]
     if unknown := [name for name in names if name not in BENCHES]:
@@ -47,12 +43,10 @@ def run_bench(parsed: argparse.Namespace) -> int:
     for name in names:
         if page is not None:
             publish.renew_section(page, f"bench {name}{suffix}{where}", None)
-    folder, conditions = folder_of(find_storage(parsed)) / "bench", bench.read_conditions()
-    console, line, is_kept = terminal.make_console(), bench.describe_conditions(conditions), True
+    console, line, is_kept = terminal.make_console(), bench.describe_conditions(), True
     for name in names:
         measure = pkgutil.resolve_name(f"capsweep.lab.bench.{BENCHES[name]}:measure_{name}")
         report: bench.BenchReport = measure(parsed.quick)
-        write_json(folder / f"{name}{suffix}.json", report.as_json(name, conditions))
         if page is not None:
             parts = [f"`capsweep bench {name}`, {line}."]
             parts += [grid.pipe_table(header, rows) for header, rows in report.make_tables()]

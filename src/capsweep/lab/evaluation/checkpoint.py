@@ -7,8 +7,7 @@ import copy
 import io
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -21,15 +20,16 @@ from capsweep.config import compose
 from capsweep.config.cell import LOGISTICS_INSIDE, get
 from capsweep.data.batches import Batch, EvaluatedSplit, EvaluationParts
 from capsweep.data.images import EVALUATION_BATCH, PreparedSplits
-from capsweep.errors import ConfigError, DamageError, NotApplicableError, UserError
+from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger.ledger import Ledger, Predictions, load_predictions
 from capsweep.ledger.stored_files import DATA, REMOVE
 from capsweep.model.capsules import NetworkOutput
 from capsweep.statistics.examples import find_wrong
 from capsweep.training import build, devices
 
-# Overrides of where a cell was trained; older cells may have had several devices.
-OF_TRAINING = ("places.", "resources.", "trainer.devices=")
+# Overrides of where a cell was trained, and of kernels that there are on some devices alone; older
+# cells may have had several devices.
+OF_TRAINING = ("places.", "resources.", "trainer.devices=", "routing.impl=")
 AMBIGUOUS = 1e-3  # of the highest score: the next lower one may win on another device
 
 
@@ -88,12 +88,6 @@ class TrainedCell:
                 scores.append(self.predict_batch(batch).float())
                 labels.append(batch.labels.cpu())
         return torch.cat(scores).numpy(), torch.cat(labels).numpy()
-
-    def check_places(self, places: Sequence[int]) -> None:
-        """Raise UserError naming `--examples` unless all are places of the test set."""
-        last, place = len(self.test) - 1, max(places)
-        if place > last:
-            raise UserError(f"--examples: {self.name} has the test images 0..{last}, got {place}")
 
     def verify(self, examples: int | None = None) -> Retest:
         """Test the network again, once and for all that is asked of it.
@@ -186,7 +180,7 @@ class CellLoader:
             cure = f"import an export with weights, or {REMOVE}"
             raise DamageError(f"{name}: it has no weights.ckpt; {cure}")
         with torch.random.fork_rng(devices=[]):  # the first weights are replaced
-            network = build.build_network(_without_kernels(config, self.device), self.device.type)
+            network = build.build_network(config, self.device.type)
         try:
             weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
             network.load_state_dict(weights)
@@ -203,15 +197,6 @@ class CellLoader:
             self._splits = None  # before the next is read: there may be room for one
             self._splits = key, build.load_splits(config, str(self.data), self.device)
         return self._splits[1]
-
-
-@contextmanager
-def naming(name: str) -> Iterator[None]:
-    """Put the name of a cell before what it has no answer to."""
-    try:
-        yield
-    except NotApplicableError as error:
-        raise NotApplicableError(f"{name}: {error}") from error
 
 
 def find_device(name: str) -> torch.device:
@@ -244,14 +229,6 @@ def _add_logistics(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> 
         if value is not None and isinstance(inside, dict):
             inside[key] = value
     return config
-
-
-def _without_kernels(config: Mapping[str, Any], device: torch.device) -> Mapping[str, Any]:
-    """Return a configuration that asks for a GPU's kernels on GPUs alone."""
-    if get(config, "routing.impl") != "triton" or device.type == "cuda":
-        return config
-    print(f"routing.impl=triton needs a GPU: routed by impl=auto on {device.type}", file=sys.stderr)
-    return {**config, "routing": {**config["routing"], "impl": "auto"}}
 
 
 def _reproduce(name: str) -> str:

@@ -7,11 +7,9 @@ numbers of iterations than in training.
 Shape letters: B images, M parent positions, L children below one, J parent types.
 """
 
-import json
-import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,7 @@ from torch import Tensor, nn
 from capsweep.data.batches import EvaluatedSplit
 from capsweep.errors import NotApplicableError
 from capsweep.lab.evaluation import sweep_cells
-from capsweep.lab.evaluation.checkpoint import TrainedCell, naming
+from capsweep.lab.evaluation.checkpoint import TrainedCell
 from capsweep.lab.evaluation.couplings import LinkSpread, measure_layers
 from capsweep.lab.evaluation.sweep_cells import Content, SweepCells
 from capsweep.lab.evaluation.traces import RoutedCell, find_routed
@@ -77,15 +75,6 @@ def publish_routing(cells: SweepCells, parsed: Namespace) -> None:
         notes.append(f"{count_of(ties, 'near tie')} came out otherwise than the test stored.")
     header = ["layer", *sweep_cells.SEEDS_HEADER, *COLUMNS]
     cells.publish_table("routing", "routing", header, lines, notes)
-
-
-def print_cell(parsed: Namespace) -> None:
-    """Print the measures of one cell as JSON, which its evals/ keep."""
-    loader, signature = sweep_cells.open_cell(parsed)
-    with naming(signature):
-        content = measure_routing(loader.load(signature), parsed.examples)
-    print(sweep_cells.write_content(loader, signature, ROUTING, content), file=sys.stderr)
-    print(json.dumps({"cell": signature, **content}, indent=1))
 
 
 class FrozenRouting(nn.Module):
@@ -154,26 +143,17 @@ def average_couplings(routed: RoutedCell, split: EvaluatedSplit) -> dict[str, Te
     return {name: each.mean_MLJ.to(dtype) for name, each in links.items()}
 
 
-def freeze_couplings(
-    routed: RoutedCell, couplings: Mapping[str, Tensor]
-) -> AbstractContextManager[None]:
-    """Within the block the layers route by these couplings [M, L, J]."""
-    layers = routed.layers.items()
-    frozen = [FrozenRouting(layer.routing, couplings[name]) for name, layer in layers]
-    return _replace(list(routed.layers.values()), "routing", frozen)
-
-
 @contextmanager
-def _replace(owners: Sequence[Any], name: str, values: Sequence[Any]) -> Iterator[None]:
-    """Within the block the attribute of each owner has another value."""
-    before = [getattr(owner, name) for owner in owners]
+def freeze_couplings(routed: RoutedCell, couplings: Mapping[str, Tensor]) -> Iterator[None]:
+    """Within the block the layers route by these couplings [M, L, J]."""
+    before = {name: layer.routing for name, layer in routed.layers.items()}
     try:
-        for owner, value in zip(owners, values, strict=True):
-            setattr(owner, name, value)
+        for name, layer in routed.layers.items():
+            layer.routing = FrozenRouting(layer.routing, couplings[name])
         yield
     finally:
-        for owner, value in zip(owners, before, strict=True):
-            setattr(owner, name, value)
+        for name, layer in routed.layers.items():
+            layer.routing = before[name]
 
 
 def vary_iterations(routed: RoutedCell) -> list[dict[str, Any]] | None:
@@ -185,15 +165,17 @@ def vary_iterations(routed: RoutedCell) -> list[dict[str, Any]] | None:
     trained = routed.cell.config["routing"].get("num_iters")
     if trained is None:
         return None
-    scores_MN, labels = _predict_with(routed, int(trained))
+    # Those of training last: the network is left with them.
+    predictions = {number: _predict_with(routed, number) for number in (*ITERATIONS, int(trained))}
+    scores_MN, labels = predictions[trained]
     shown = labels.reshape(len(labels), -1).shape[1]
     answers = find_answers(scores_MN, shown)
     reroutings = []
     for number in ITERATIONS:
-        scores_MN, _ = _predict_with(routed, number)
-        error, changed = measure_error((scores_MN, labels)), None
+        error, changed = measure_error(predictions[number]), None
         if error is not None:
-            changed = float((find_answers(scores_MN, shown) != answers).any(axis=1).mean())
+            others = find_answers(predictions[number][0], shown)
+            changed = float((others != answers).any(axis=1).mean())
         reroutings.append({"iterations": number, "changed": changed, "error": error})
     return reroutings
 
@@ -204,6 +186,6 @@ def find_answers(scores_MN: np.ndarray, classes: int) -> np.ndarray:
 
 
 def _predict_with(routed: RoutedCell, iterations: int) -> Predictions:
-    routings = [layer.routing for layer in routed.layers.values()]
-    with _replace(routings, "num_iters", [iterations] * len(routings)):
-        return routed.predict_scores()
+    for layer in routed.layers.values():
+        layer.routing.num_iters = iterations
+    return routed.predict_scores()

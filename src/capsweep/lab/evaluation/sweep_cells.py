@@ -61,8 +61,10 @@ class SweepCells:
         self, device: str, evaluate: EvaluateNetwork, kept: tuple[str, type[Record]] | None = None
     ) -> Evaluated[list[Content]]:
         """Return the same for what is computed from a network; each content becomes a file in the
-        evals/ of its cell. kept: name and kind of the file that is read instead where a cell has no
-        weights, as after the import of an archive.
+        evals/ of its cell, with what it was computed by.
+
+        kept: name and kind of the file that is read instead where a cell has no weights, as after
+        the import of an archive.
         """
         loader = self.make_loader(device)
 
@@ -72,7 +74,10 @@ class SweepCells:
                 print(f"{point.name}: no weights; {kept[0]} is taken as it was stored", flush=True)
                 return [content]
             for file, content in evaluate(loader.load(name, point.cell.config)):
-                print(f"{point.name}: {write_content(loader, name, file, content)}", flush=True)
+                content |= {"device": str(loader.device), "code": code_identity.hash_package()}
+                text = f"{json.dumps(content, indent=2, allow_nan=False)}\n"
+                where = self.ledger.write_evaluation(name, file, text.encode())
+                print(f"{point.name}: {where}", flush=True)
                 contents.append(content)
             return contents
 
@@ -136,15 +141,6 @@ def describe_seeds(
     """Return the fields below SEEDS_HEADER and a column for the fractions of each."""
     examples = max((content["examples"] for content in contents), default=None)
     return [count_seeds(group), format_value(examples), *map(format_percent, columns)]
-
-
-def write_content(loader: CellLoader, signature: str, file: str, content: Content) -> str:
-    """Add to the content of a file what it was computed by; write it to the evals/ of a cell, and
-    return where it is.
-    """
-    content |= {"device": str(loader.device), "code": code_identity.hash_package()}
-    text = json.dumps(content, indent=2, allow_nan=False)
-    return loader.ledger.write_evaluation(signature, file, f"{text}\n".encode())
 
 
 def load_cells(parsed: argparse.Namespace) -> SweepCells:

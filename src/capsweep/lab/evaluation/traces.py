@@ -81,10 +81,9 @@ class RoutedCell:
     def describe_images(self) -> str:
         """Return for a caption which images, and how they were routed."""
         images = count_of(self.examples, "test image")
-        text = f"first {images}, {count_of(self.iterations, 'routing iteration')}"
+        routing = count_of(self.iterations, "routing iteration")
         trained = self.cell.config["routing"].get("num_iters", 1)
-        is_usual = self.iterations == trained
-        return f"{text} as in training" if is_usual else f"{text} (trained with {trained})"
+        return f"first {images}, {routing} (trained with {trained})"
 
 
 def trace_images(cell: TrainedCell, images_BCHW: Tensor) -> Mapping[str, Trace | None]:

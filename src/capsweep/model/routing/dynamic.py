@@ -163,14 +163,7 @@ def reference(
 _route_formed = by_products(reference)
 
 
-def fast(
-    votes: LocalVotes,
-    num_iters: int,
-    bias_JD: Tensor | None = None,
-    *,
-    normaliser: str = "softmax",
-    **options: Any,
-) -> Routed:
+def fast(votes: LocalVotes, *arguments: Any, normaliser: str = "softmax", **options: Any) -> Routed:
     """Route as `reference`, in less time and memory, with its options but for traces.
 
     Linear votes are never formed (`dynamic_fast`), and their couplings have no gradients. Other
@@ -178,23 +171,17 @@ def fast(
     (`vote_products`).
     """
     if isinstance(votes, Votes) and normaliser == "softmax":
-        return route_linear(votes, num_iters, bias_JD, **options)
-    return _route_formed(votes, num_iters, bias_JD=bias_JD, normaliser=normaliser, **options)
+        return route_linear(votes, *arguments, **options)
+    return _route_formed(votes, *arguments, normaliser=normaliser, **options)
 
 
 def triton_route(
-    votes: LocalVotes,
-    num_iters: int,
-    bias_JD: Tensor | None = None,
-    *,
-    normaliser: str = "softmax",
-    **options: Any,
+    votes: Votes, *arguments: Any, normaliser: str = "softmax", **options: Any
 ) -> Routed:
     """Route linear votes on a GPU by `dynamic_triton`, with the options of `fast`.
 
     Raises ConfigError without triton, and on another device.
     """
-    assert isinstance(votes, Votes)
     assert normaliser == "softmax"
     if (fault := find_fault_of_kernels(votes.device)) is not None:
         raise ConfigError(
@@ -203,7 +190,7 @@ def triton_route(
         )
     from capsweep.model.routing.dynamic_triton import route_by_kernels
 
-    return route_by_kernels(votes, num_iters, bias_JD, **options)
+    return route_by_kernels(votes, *arguments, **options)
 
 
 IMPLS = {"reference": reference, "fast": fast, "triton": triton_route}

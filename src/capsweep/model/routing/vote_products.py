@@ -297,11 +297,11 @@ class _ProductsFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-        with _without_tf32():
-            return _differentiate_body(ctx, *grad_outputs)
+        return _differentiate_body(ctx, *grad_outputs)
 
 
 @once_differentiable
+@_without_tf32()
 def _differentiate_body(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
     """By kind and body: none; by the votes and the leaves. A second derivative is refused."""
     pairs = zip(ctx.outputs, by_outputs, strict=True)

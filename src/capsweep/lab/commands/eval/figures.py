@@ -9,22 +9,18 @@ which raises NotApplicableError for a cell that has no such figure, and UserErro
 """
 
 import argparse
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from capsweep.cli.program import DEVICE, SIGNATURE, SWEEP, Command, Option, whole_number
-from capsweep.errors import NotApplicableError, UserError
+from capsweep.errors import NotApplicableError
 from capsweep.lab.commands import listed, option
 from capsweep.lab.commands.eval.sweeps import FIRST_IMAGES
 
 if TYPE_CHECKING:
     from capsweep.lab.evaluation.checkpoint import CellLoader
     from capsweep.lab.evaluation.sweep_cells import SweepCells
-
-DRAWING_FAULTS = (UserError, OSError, RuntimeError, MemoryError)  # a GPU's are RuntimeErrors
-
 
 parse_places = listed("places such as 0,5,7", int, lambda place: place >= 0)
 TRACED = (
@@ -35,8 +31,6 @@ CHOSEN = (
     option("--correct", "so many correct ones (8)", type=whole_number(0), default=8),
     option("--failures", "so many wrong ones (4)", type=whole_number(0), default=4),
 )
-EACH_CLASS = "these test images: 0,5,7; default: the first correct one of each class"
-PAGES = (option("--examples", EACH_CLASS, type=parse_places),)
 IMAGES = (option("--examples", "these images (0,1,2)", type=parse_places, default=[0, 1, 2]),)
 
 
@@ -50,7 +44,7 @@ class Figure(NamedTuple):
 
 FIGURES: dict[str, Figure] = {
     "reconstructions": Figure("decoded", "draw test examples and their reconstructions", CHOSEN),
-    "perturbations": Figure("perturbations", "draw what each dimension of a pose changes", PAGES),
+    "perturbations": Figure("perturbations", "draw what each dimension of a pose changes"),
     "segmentation": Figure("decoded", "draw overlapping digits one by one", CHOSEN),
     "vote-distances": Figure("vote_distances", "draw how far votes are from their class", IMAGES),
     "routing-change": Figure("iterations", "draw how much each iteration still changes", TRACED),
@@ -65,14 +59,14 @@ COMMANDS: dict[str, Command] = {
 }
 
 
-def run(parsed: argparse.Namespace) -> int:
+def run(parsed: argparse.Namespace) -> None:
     """Draw a figure of a cell into its evals/, the numbers beside it; or those of a sweep."""
     from capsweep.lab.evaluation.sweep_cells import open_cell
 
     if parsed.command == "figures":
-        return _draw_missing(parsed)
-    _draw(parsed.command, *open_cell(parsed), parsed)
-    return 0
+        _draw_missing(parsed)
+    else:
+        _draw(parsed.command, *open_cell(parsed), parsed)
 
 
 def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Namespace) -> None:
@@ -81,24 +75,24 @@ def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Nam
     Raises NotApplicableError for a cell that has no such figure (no decoder, no routing, ...), else
     UserError; both name the cell.
     """
-    from capsweep.lab.evaluation.checkpoint import naming
-
     module = import_module(f"capsweep.lab.evaluation.figures.{FIGURES[name].module}")
     draw = getattr(module, f"draw_{name.replace('-', '_')}")
-    with naming(signature):
+    try:
         for drawing in draw(loader, signature, options):
             for file, content in drawing.make_files().items():
                 print(loader.ledger.write_evaluation(signature, file, content))
             print(drawing.caption, flush=True)
+    except NotApplicableError as error:
+        raise NotApplicableError(f"{signature}: {error}") from error
 
 
-def _draw_missing(parsed: argparse.Namespace) -> int:
+def _draw_missing(parsed: argparse.Namespace) -> None:
     """Draw the figures that no cell of a row has, of its first finished seed: what a page shows of
-    a row. Returns 1 where one could not be drawn, which is printed; the others are drawn.
+    a row. A fault ends it; what is drawn stays, and is not drawn again.
     """
     from capsweep.lab.evaluation.sweep_cells import load_cells
 
-    cells, faults = load_cells(parsed), set()
+    cells = load_cells(parsed)
     loader = cells.make_loader(parsed.device)
     for signature, name in dict.fromkeys(_list_missing(cells, parsed.only or FIGURES)):
         usual = {word.lstrip("-"): how.get("default") for word, how in FIGURES[name].options}
@@ -106,12 +100,6 @@ def _draw_missing(parsed: argparse.Namespace) -> int:
             _draw(name, loader, signature, argparse.Namespace(**usual))
         except NotApplicableError as error:
             print(f"{name}: {error}")
-        except DRAWING_FAULTS as error:
-            fault = f"{type(error).__name__}: {error}"
-            if fault not in faults:  # absent data is one fault of all figures
-                print(f"error: {name}: {signature}: {fault}", file=sys.stderr)
-            faults.add(fault)
-    return 1 if faults else 0
 
 
 def _list_missing(cells: "SweepCells", names: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -1,10 +1,10 @@
 """`capsweep eval NAME SWEEP`: a table of what is computed from the cells of a sweep, whose numbers
-stand in their evals/; and `capsweep eval routing-cell CELL`: the same of one cell.
+stand in their evals/.
 """
 
 import argparse
 
-from capsweep.cli.program import DEVICE, SIGNATURE, SWEEP, Command, whole_number
+from capsweep.cli.program import DEVICE, SWEEP, Command, whole_number
 from capsweep.lab.commands import listed, option
 from capsweep.lab.evaluation import TRACED_EXAMPLES
 
@@ -31,25 +31,19 @@ COMMANDS: dict[str, Command] = {
     "attack": ("test networks on images that mislead them", (*SWEEP, *ATTACK, DEVICE)),
     "ensemble": ("add the scores of each row's seeds, from stored predictions", SWEEP),
     "multicrop": ("average the scores of 13 crops of each test image", (*SWEEP, DEVICE)),
-    "routing": (
-        "measure couplings, and what they do for answers",
-        (*SWEEP, FIRST_IMAGES, DEVICE),
-    ),
-    "routing-cell": ("print the same of one cell", (SIGNATURE, FIRST_IMAGES, DEVICE)),
+    "routing": ("measure couplings, and what they do for answers", (*SWEEP, FIRST_IMAGES, DEVICE)),
 }
 
 
 def run(parsed: argparse.Namespace) -> None:
-    """Evaluate the finished cells of a sweep, print their table and write it; or print one cell."""
+    """Evaluate the finished cells of a sweep, print their table and write it."""
     from capsweep.lab.evaluation import attack, averages, routing
     from capsweep.lab.evaluation.sweep_cells import load_cells
 
-    if parsed.command == "routing-cell":
-        return routing.print_cell(parsed)
     publish = {
         "attack": attack.publish_attacks,
         "ensemble": averages.publish_ensemble,
         "multicrop": averages.publish_multicrop,
         "routing": routing.publish_routing,
     }
-    return publish[parsed.command](load_cells(parsed), parsed)
+    publish[parsed.command](load_cells(parsed), parsed)

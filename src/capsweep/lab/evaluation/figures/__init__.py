@@ -99,11 +99,8 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     scale = " (log scale)" if panel.scale == "log" else ""
     axes.set_ylabel(f"{panel.quantity}{scale}", fontsize=8)
     axes.set_yscale(panel.scale)
-    places = {place for curve in panel.curves for place in curve.x}
-    if len(places) == 1:  # a locator wants two ticks
-        axes.set_xticks([*places])
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # whole numbers alone
+    # Whole numbers alone; with more ticks than one for a single place, they would stand between.
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.legend(fontsize=7)
     axes.tick_params(labelsize=7, which="both")
     axes.grid(color="0.9", linewidth=0.5)
@@ -112,10 +109,9 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 def _draw_curve(axes: Axes, number: int, curve: BandedCurve) -> None:
     style, x = charts.choose_style(number), curve.x
     colour, marker = style.colour, style.marker if len(x) <= MAX_MARKERS else None
-    if len(x) == 1:  # a band of one point cannot be seen
-        ends = np.maximum([curve.middle - curve.low, curve.high - curve.middle], 0)
-        axes.errorbar(x, curve.middle, ends, fmt="none", color=colour, capsize=3)
-    axes.fill_between(x, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
+    # A band of one point shows as its edge.
+    band, edge = (colour, 0.18), (colour, 0.5)
+    axes.fill_between(x, curve.low, curve.high, facecolor=band, edgecolor=edge, linewidth=1)
     axes.plot(
         x, curve.middle, style.line, color=colour, marker=marker, markersize=4, label=curve.label
     )

@@ -76,14 +76,11 @@ def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterato
         shares.append(figures.make_curve(f"{layer}.share", arrays, layer, 1.0))
         rule = children.rule.norm if children.has_sum else "their sum over types"
         few, many = arrays[f"{layer}.parents"]
-        texts.append(
-            f"{layer}: {few:.0f} to {many:.0f} shares by place, divided by {rule}, "
-            f"{(~children.has_choice).sum()} left out that have no choice"
-        )
+        texts.append(f"{layer}: {few:.0f} to {many:.0f} shares by place, divided by {rule}")
     caption = (
         "entropy of the couplings that an iteration's weighted sums are made with; dotted: equal "
         f"couplings, the mean of ln(shares of a child)\n{'; '.join(texts)}\n"
-        f"mean over children, present or not, and images, band: {BAND} of them; "
+        f"mean over children with a choice, present or not, and images, band: {BAND} of them; "
         f"{routed.describe_images()}"
     )
     relative = Panel("entropy / that of equal couplings", shares)

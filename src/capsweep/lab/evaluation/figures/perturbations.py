@@ -22,18 +22,12 @@ SIDE = 84  # pixels: there are many pictures
 
 
 def draw_perturbations(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield a page for each class that the test shows, or of each asked example."""
+    """Yield a page for each class that the test shows."""
     cell = loader.load(name)
-    if options.examples is None:
-        pairs = find_first(cell.stored)
-    else:
-        cell.check_places(options.examples)
-        pairs = [(int(c), place) for place in options.examples for c in cell.stored[1][place].flat]
-    for page in measure(cell, pairs):
-        example = "" if options.examples is None else f"-example{page['place']}"
+    for page in measure(cell, find_first(cell.stored)):
         caption = _describe_page(page)
         picture = _draw_page(page, f"cell {name}: perturbations of class {page['label']}", caption)
-        yield Drawing(f"perturbations-class{page['label']}{example}", page, picture, caption)
+        yield Drawing(f"perturbations-class{page['label']}", page, picture, caption)
 
 
 def find_first(stored: Predictions) -> list[tuple[int, int]]:
@@ -103,11 +97,9 @@ def _draw_page(page: Mapping[str, Any], title: str, caption: str) -> bytes:
 
 def _describe_page(page: Mapping[str, Any]) -> str:
     """Return the caption: every choice."""
-    is_right = page["prediction"] == page["label"]
-    said = "correctly" if is_right else f"wrongly, as {page['prediction']}"
     return (
-        f"test example {page['place']}, classified {said}; drawn from the capsule of its class "
-        f"{page['label']} alone, of length {page['length']:.3g}; each row adds to one dimension of "
-        "that capsule's pose, from -0.25 to 0.25 by 0.05; its length changes with it; column 0 is "
-        f"the plain reconstruction; {charts.SCALED}"
+        f"test example {page['place']}, classified as {page['prediction']}; drawn from the capsule "
+        f"of its class {page['label']} alone, of length {page['length']:.3g}; each row adds to one "
+        "dimension of that capsule's pose, from -0.25 to 0.25 by 0.05; its length changes with it; "
+        f"column 0 is the plain reconstruction; {charts.SCALED}"
     )

@@ -85,15 +85,13 @@ def find_peers(ledger: Ledger, name: str) -> dict[str, tuple[int, int]]:
     if own is None:
         raise UserError(f"{name}: it has no config.yaml; run the cell again")
 
-    def read_science(cell: str) -> Mapping[str, Any] | None:
-        return read_if_sound(partial(ledger.read_science, cell))
-
     cells = ledger.list_signatures()
     with ThreadPoolExecutor(READERS) as pool:
-        sciences = zip(cells, pool.map(read_science, cells), strict=True)
+        read = pool.map(lambda cell: read_if_sound(partial(ledger.read_science, cell)), cells)
+        sciences = dict(zip(cells, read, strict=True))
     peers = {
         cell: (get(science, "routing.num_iters") or 0, science["seed"])
-        for cell, science in sciences
+        for cell, science in sciences.items()
         if science and _sign_alike(science, own) == name
     }
     return dict(sorted(peers.items(), key=lambda peer: peer[1]))

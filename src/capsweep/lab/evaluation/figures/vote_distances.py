@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from capsweep.errors import NotApplicableError
+from capsweep.errors import NotApplicableError, UserError
 from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.lab.evaluation.figures import Drawing, finish_figure
 from capsweep.lab.evaluation.traces import Trace, trace_images
@@ -33,7 +33,9 @@ INCHES = 1.7  # of a panel's side
 def draw_vote_distances(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """Yield a figure for each of some test images."""
     cell = loader.load(name)
-    cell.check_places(options.examples)
+    last, place = len(cell.test) - 1, max(options.examples)
+    if place > last:
+        raise UserError(f"--examples: {name} has the test images 0..{last}, got {place}")
     for place in options.examples:
         batch = cell.test.evaluation_batch(slice(place, place + 1))
         label = int(batch.labels.flatten()[0])
@@ -56,11 +58,8 @@ def measure(trace: Trace | None) -> dict[str, np.ndarray]:
             "its routing gives no distances of votes; vote distances need routing=em"
         )
     weight_TXJ, distance_TXJ, activation_TMJ = (
-        np.stack([iteration[name][0].cpu().double().numpy() for iteration in trace])
+        np.stack([each[name][0].flatten(0, -2).cpu().double().numpy() for each in trace])
         for name in NEEDED
-    )
-    weight_TXJ, distance_TXJ = (
-        each.reshape(len(trace), -1, each.shape[-1]) for each in (weight_TXJ, distance_TXJ)
     )
     edges = np.linspace(0, RANGE, BINS + 1)
     weight = np.zeros((len(trace), weight_TXJ.shape[2], BINS))

@@ -101,7 +101,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("{}", {"ZIP": "epochs,seed"}, "ZIP=epochs,seed: no arm of "),
     ("{}", {"overrides": AXES, "ZIP": TWICE}, "batch_size is coupled twice"),
     (GRID, {"EXCLUDE": "arm=caps"}, "no place of arm caps is left; name the arm"),
-    (GRID, {"EXCLUDE": ";"}, "EXCLUDE is empty"),
+    (GRID, {"EXCLUDE": ";"}, "EXCLUDE: no place of arm .* is left; name the arm"),
     (GRID, {"EXCLUDE": "epochs=9", "ROUTING": "1"}, "epochs=9': .* has no such place"),
     (GRID, {"RECON": "maybe"}, "RECON=maybe: 'maybe' is neither on, off nor a weight"),
     ("{epochs: [1, 2]}", {"RECON": "on"}, r"RECON: no arm of small\.yaml has the axis"),

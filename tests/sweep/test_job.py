@@ -16,7 +16,7 @@ from job_queues import (
 )
 
 from capsweep.errors import ConfigError
-from capsweep.sweep.resources import Capacity, Node, choose_share
+from capsweep.sweep.resources import Capacity, choose_share
 
 
 def test_a_cell_that_no_node_can_hold_is_refused_with_what_the_nodes_have(
@@ -25,7 +25,7 @@ def test_a_cell_that_no_node_can_hold_is_refused_with_what_the_nodes_have(
     queue, _ = make_queue(["resources.gpu=1"])
     message = r"resources\.gpu=1: no node has so many, .* 1 x 16 CPUs and 0 GPUs, 2 x 8 CPUs and"
     with pytest.raises(ConfigError, match=message):
-        queue.set_capacity(Capacity.of_nodes([Node(cpu=16), Node(cpu=8), Node(cpu=8)]))
+        queue.set_capacity(Capacity.of_nodes([Capacity(cpu=16), Capacity(cpu=8), Capacity(cpu=8)]))
 
 
 def test_each_shape_is_measured_alone_once_and_then_packed(make_queue: MakeQueue) -> None:

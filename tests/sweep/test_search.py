@@ -217,6 +217,9 @@ def test_trials_are_rows_of_their_arms_the_best_first_and_live_lines_name_them_a
     assert "| 0/1 seed; failed: " in text
     assert "4 of 4 trials seen, 2 complete, 1 ended early and are not shown, 1 failed" in text
     assert " to capsnet" not in text  # a search compares with nothing
+    finish_cell(ledger, jobs[0], 0.1)
+    tied = "2 trials share the best val/error: it does not choose among them"
+    assert (tied in text, tied in render.render_markdown(tabulate(sweep, ledger))) == (False, True)
 
 
 def test_a_result_of_code_that_did_not_measure_the_metric_is_a_trial_without_a_value(

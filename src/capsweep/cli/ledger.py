@@ -158,7 +158,7 @@ def _print_failure(ledger: Ledger, group: Sequence[listing.ListedCell]) -> None:
         print(f"  {cell.signature}  {cell}")
     print(f"  why: {listing.format_show(ledger, first)}")
     with suppress(UserError):  # nothing says how it was asked for
-        again = reproduce.find_recipe(ledger, first).command
+        _, again, _ = reproduce.find_recipe(ledger, first)
         print(f"  again: {again} {shlex.quote(f'places.ledger={ledger.store.root}')}")
 
 
@@ -248,13 +248,13 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
     settings = _list_settings(parsed)
     ledger, storage = open_ledger(parsed), find_storage(parsed)
     signature = find_signature(ledger, parsed.signature)
-    recipe = reproduce.find_recipe(ledger, signature)
-    for remark in recipe.remarks:
+    cell, command, remarks = reproduce.find_recipe(ledger, signature)
+    for remark in remarks:
         print(f"# {' '.join(remark.split())}")  # a second line would be a command
-    print(recipe.command)
+    print(command)
     if not parsed.run:
         return 0
-    if recipe.cell is None:
+    if cell is None:
         raise UserError(f"{signature}: this code cannot run it; the lines above say why")
     if ledger.read_result(signature) is None:
         raise UserError(
@@ -263,7 +263,7 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
         )
     name = f"{signature}-{secrets.token_hex(3)}"
     apart = join(places.absolute(storage), f"reproduced/{name}")
-    reproduce.run_apart(recipe.cell.overrides, storage, apart, settings)
+    reproduce.run_apart(cell.overrides, storage, apart, settings)
     print(f"# made again in {apart}")
     is_equal, lines = reproduce.compare_results(ledger, Ledger(apart), signature)
     print(*lines, sep="\n")

@@ -39,7 +39,9 @@ def run_plan(parsed: argparse.Namespace) -> None:
     if parsed.json:
         print(plan.as_json(sweep, planned, costs))
         return
-    terminal.print_table(console, plan.make_table(planned, costs))
+    table = grid.grid_terminal(None, plan.COLUMNS, plan.list_rows(planned, costs))
+    table.padding, table.show_edge = (0, 1, 0, 0), False  # the ablation's fits 80 columns
+    terminal.print_table(console, table)
     for line in (*sweep.notes, described, *plan.describe_costs(planned, costs)):
         terminal.print_paragraph(console, line)
 

@@ -164,9 +164,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     elif hasattr(parsed, "sweep"):
         named = values.pop("SWEEP", "")
         _tell_name_apart(parsed, "sweep", named, "ablation" if is_grid else None)
-    typed = {
-        word.name.lower(): values.get(word.name, word.default) for word in words.list_words(target)
-    }
+    given = words.DEFAULTS | values
+    typed = {word.name.lower(): given.get(word.name) for word in words.list_words(target)}
     vars(parsed).update(typed | {"sweep": getattr(parsed, "sweep", None)})
     parsed.words = values
     return parsed

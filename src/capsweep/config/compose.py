@@ -60,7 +60,7 @@ def cell(overrides: Iterable[str | Override]) -> Cell:
     overrides = list(overrides)
     parsed = grammar.parse_single(overrides)
     values = [override for override in parsed if not grammar.is_group(override.key)]
-    plain = _set_values(_compose_choices(parsed), values)
+    plain = _set_values(compose_files(parsed), values)
     validation.check_config(plain)
     # Relative places start where the command was typed; a worker's current folder is another.
     plain["places"] = places.make_absolute(plain["places"])
@@ -99,17 +99,8 @@ def _check_drawn(written: Mapping[str, Any]) -> None:
             )
 
 
-def read_files(overrides: Iterable[Override]) -> Mapping[str, Any]:
-    """Return the configuration as the files have it that some overrides choose, unresolved."""
-    return _compose_choices(overrides).written
-
-
-def has_key(overrides: Iterable[Override], key: str) -> bool:
-    """Return whether the files have a key that some overrides choose."""
-    return key in _compose_choices(overrides).schema
-
-
-def _compose_choices(overrides: Iterable[Override]) -> Composition:
+def compose_files(overrides: Iterable[Override]) -> Composition:
+    """Return what the files have that some overrides choose. Raises ConfigError for no option."""
     choices = [override for override in overrides if grammar.is_group(override.key)]
     for key, option in ((override.key, override.value) for override in choices):
         if option not in (known := grammar.list_options(key)):
@@ -122,7 +113,7 @@ def read_options(overrides: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
     else by the chosen option of its group: what the names of both tell whoever knows conf/.
     Experiments and typed values are left out.
     """
-    composed = _compose_choices(map(grammar.parse, overrides))
+    composed = compose_files(map(grammar.parse, overrides))
     recipe = {} if composed.recipe is None else _read_recipe(composed.recipe)
     return composed.recipe, {**composed.schema, **recipe}
 

@@ -12,8 +12,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import islice
@@ -22,12 +21,7 @@ from typing import Any
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import (
-    Glob,
-    IntervalSweep,
-    OverrideType,
-    Sweep,
-)
+from hydra.core.override_parser.types import Glob, IntervalSweep, OverrideType, Sweep
 from hydra.core.override_parser.types import Override as HydraOverride
 
 from capsweep.config import package_files
@@ -99,40 +93,30 @@ def parse(text: str) -> Override:
     return override
 
 
-@contextmanager
-def one_line(where: str) -> Iterator[None]:
-    """Turn whatever Hydra's and OmegaConf's grammars raise into a ConfigError of one line that
-    begins with `where`; one of ours, which they may have wrapped, stays as it is.
-    """
-    try:
-        yield
-    except Exception as error:  # theirs, antlr's, decimal's, int's, too deep a recursion
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, ConfigError):
-            cause = cause.__cause__ or cause.__context__
-        if cause is not None:
-            raise cause from None
-        reason = (str(error).splitlines() or [""])[0][:MOST_LETTERS] or type(error).__name__
-        raise ConfigError(f"{where}: {reason}") from error
-
-
 @lru_cache(maxsize=4096)
 def parse_axis(text: str) -> Override | Interval:
     """As `parse`, for `interval()` too."""
     if re.search("[\0\ud800-\udfff]", text):  # neither files nor programs take these
         raise ConfigError(f"{text[:40]!r} is not an override: it has a character that is none")
-    shown = text[:MOST_LETTERS]
-    with one_line(f"{shown!r} is not an override like key=value (text may need quotes: a='x y')"):
-        parsed = _make_parser().parse_override(text)
-    key = with_dots(parsed.key_or_group)
+    try:
+        return _read_parsed(_make_parser().parse_override(text), text[:MOST_LETTERS])
+    except ConfigError:
+        raise
+    except Exception as error:  # Hydra's, antlr's, decimal's, int's, too deep a recursion
+        what = "is not an override like key=value (text may need quotes: a='x y')"
+        reason = (str(error).splitlines() or [""])[0][:MOST_LETTERS] or type(error).__name__
+        raise ConfigError(f"{text[:MOST_LETTERS]!r} {what}: {reason}") from error
+
+
+def _read_parsed(parsed: HydraOverride, text: str) -> Override | Interval:
+    """Return what Hydra's parser read. Raises ConfigError naming the key."""
+    key, value = with_dots(parsed.key_or_group), parsed.value()
     if parsed.type is not OverrideType.CHANGE or parsed.package is not None:
         why = "keys of conf/ cannot be added, deleted or moved"
-        raise ConfigError(f"{shown}: {why}; write {key}=VALUE")
-    with one_line(shown):
-        value = parsed.value()
-        if isinstance(value, IntervalSweep):
-            return _make_interval(key, value, shown)
-        return Override(key, _list_values(parsed, shown))
+        raise ConfigError(f"{text}: {why}; write {key}=VALUE")
+    if isinstance(value, IntervalSweep):
+        return _make_interval(key, value, text)
+    return Override(key, _list_values(parsed, text))
 
 
 def _make_interval(key: str, value: IntervalSweep, text: str) -> Interval:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from capsweep.config.validation import check_resolved
-from capsweep.errors import ConfigError, UserError
+from capsweep.errors import ConfigError
 from capsweep.storage.files import user_cache_folder
-from capsweep.storage.stores import check_folder, is_url, join
+from capsweep.storage.stores import Disk, check_folder, is_url, join, prove_writable
 
 OUTPUTS = "outputs"  # the folder of what needs one, where places.storage is an object store
 
@@ -110,15 +110,6 @@ def prepare(places: Places) -> None:
 
     Raises UserError naming `places.storage` when it cannot.
     """
-    try:
-        places.storage.mkdir(parents=True, exist_ok=True)
-        probe = places.storage / ".probe"
-        probe.touch()
-        probe.unlink(missing_ok=True)  # another sweep may prove the same
-    except OSError as error:
-        raise UserError(
-            f"places.storage: {places.storage} cannot be written ({error.strerror}); "
-            "set STORAGE=... (or places.storage=...) to a writable folder"
-        ) from error
+    prove_writable(Disk(places.storage), word="STORAGE")
     if not is_url(places.data) and Path(places.data).is_relative_to(places.storage):
         Path(places.data).mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from capsweep.config import package_files
-from capsweep.config.cell import flat, get, name_nearest, put
+from capsweep.config.cell import flat, get, put
 from capsweep.config.code_identity import check_targets
 from capsweep.errors import ConfigError
 
@@ -295,9 +295,7 @@ def list_metrics(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def check_metric(where: str, metric: str, configs: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ConfigError, with the nearest name, for a metric that none of the cells measures."""
+    """Raise ConfigError, with those that there are, for a metric that no cell measures."""
     known = dict.fromkeys(name for config in configs for name in list_metrics(config))
     if metric not in known:
-        text = f"{where}: {metric} is not measured; have {', '.join(known)}"
-        nearest = name_nearest(metric, known)
-        raise ConfigError(f"{text}; {nearest}" if nearest else text)
+        raise ConfigError(f"{where}: {metric} is not measured; have {', '.join(known)}")

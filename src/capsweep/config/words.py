@@ -64,7 +64,7 @@ SEVERAL = {
     "CELLS": "sweep plan report eval dashboard train ledger doctor",
     "JOBS": "sweep plan attach status stop",
 }
-DEFAULTS = {"EXECUTOR": "ray"}
+DEFAULTS = {"EXECUTOR": "ray"}  # where a word is not typed
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,6 @@ class Word:
     targets: str
     key: str
     meaning: str
-
-    @property
-    def default(self) -> str | None:
-        """Its value where it is not typed."""
-        return DEFAULTS.get(self.name)
 
     @property
     def is_place(self) -> bool:

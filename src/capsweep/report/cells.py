@@ -17,7 +17,7 @@ from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import READERS, Entry, Ledger
 from capsweep.ledger.listing import describe_circumstances, read_hardware
 from capsweep.ledger.stored_files import DATA
-from capsweep.report.grid import describe_seeds
+from capsweep.runtime.terminal import describe_seeds
 from capsweep.sweep.expand import Point
 
 NAMED = 3  # cells of a digest

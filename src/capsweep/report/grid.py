@@ -58,13 +58,6 @@ def describe_row(coordinates: Iterable[Any]) -> str:
     return " · ".join(map(format_value, coordinates))
 
 
-def describe_seeds(seeds: Iterable[int]) -> str:
-    """Return `0 to 4`, or `0, 2, 3`."""
-    every = sorted(seeds)
-    is_range = len(every) > 2 and every == list(range(every[0], every[-1] + 1))
-    return f"{every[0]} to {every[-1]}" if is_range else ", ".join(map(str, every))
-
-
 def note_stale(stale: Mapping[tuple[Any, ...], int], finished: int) -> list[str]:
     """Return a note for each row that has cells which other code made; one where all are such
     cells.

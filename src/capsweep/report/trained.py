@@ -11,7 +11,8 @@ from typing import Any
 
 from capsweep.config import compose
 from capsweep.config.cell import flat, with_current_targets
-from capsweep.report.grid import MISSING, describe_row, describe_seeds, format_value
+from capsweep.report.grid import MISSING, describe_row, format_value
+from capsweep.runtime.terminal import describe_seeds
 from capsweep.statistics import metric_format
 from capsweep.sweep import expand, spec
 from capsweep.sweep.choices import SHOWN

@@ -144,6 +144,13 @@ def count_of(count: float, noun: str) -> str:
     return f"{count:,.15g} {noun}{'' if count == 1 else 's'}"
 
 
+def describe_seeds(seeds: Iterable[int]) -> str:
+    """Return `0 to 4`, or `0, 2, 3`."""
+    every = sorted(seeds)
+    is_range = len(every) > 2 and every == list(range(every[0], every[-1] + 1))
+    return f"{every[0]} to {every[-1]}" if is_range else ", ".join(map(str, every))
+
+
 def format_command(*words: str) -> str:
     """Return a command of capsweep that a shell takes as it stands, on a PATH without it too."""
     program = ["capsweep"] if shutil.which("capsweep") else [sys.executable, "-m", "capsweep"]

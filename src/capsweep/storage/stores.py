@@ -261,13 +261,15 @@ def open_store(root: str | Path, key: str = "places.ledger") -> Store:
     return Bucket(str(root), key) if is_url(str(root)) else Disk(Path(root))
 
 
-def prove_writable(store: Store, probe: str = ".probe") -> None:
-    """Write and remove a probe. Raises UserError naming `places.ledger`, or the key of a URL."""
+def prove_writable(store: Store, probe: str = ".probe", word: str = "LEDGER") -> None:
+    """Write and remove a probe. Raises UserError naming the key of the word that says where the
+    store is, or of a URL its own.
+    """
     try:
         store.write(probe, b"")
         store.remove(probe)
     except StoreError:
         raise  # it names the key itself
     except OSError as error:
-        why = f"cannot be written ({_join_lines(error)}); set LEDGER=..."
-        raise UserError(f"places.ledger: {store.root} {why}") from error
+        why = f"cannot be written ({_join_lines(error)}); set {word}=... to a writable folder"
+        raise UserError(f"places.{word.lower()}: {store.root} {why}") from error

@@ -12,7 +12,7 @@ from rich.console import Console
 from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import ConfigError, UserError
-from capsweep.ledger.ledger import Ledger
+from capsweep.ledger.ledger import Ledger, fails_again
 from capsweep.runtime import terminal
 from capsweep.runtime.terminal import count_of
 from capsweep.storage import stores
@@ -122,7 +122,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
         terminal.announce(f"{sweep.name}: checking its data")
     plan.check_data(due, node)
     console.out(plan.describe_plan(sweep, ready))
-    repeats = sum(cell.fails_again and cell not in due for cell in ready.cells)
+    repeats = sum(fails_again(cell.entry) and cell not in due for cell in ready.cells)
     lines = _describe_repeats(repeats, sweep, ledger)
     if not due:
         return SweepEnd(FAILED, lines) if lines else SweepEnd(FINISHED, (NOTHING,))

@@ -152,11 +152,11 @@ def _list_places(sweep: Sweep, arm: Arm) -> list[Place]:
         return list(_iterate_places(arm))
     places: dict[tuple[str, ...], Place] = {}
     for place in _iterate_places(arm):
-        choices = (*arm.fixed, *place)
+        schema = compose.compose_files((*arm.fixed, *place)).schema
         kept = [
             choice
             for choice in place
-            if not choice.key.startswith(f"{ROUTING}.") or compose.has_key(choices, choice.key)
+            if not choice.key.startswith(f"{ROUTING}.") or choice.key in schema
         ]
         places.setdefault(tuple(choice.text for choice in kept), tuple(kept))
     unused = {*arm.keys} - {choice.key for place in places.values() for choice in place}

@@ -9,15 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich import box
-from rich.table import Table as RichTable
-
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import ConfigError
 from capsweep.ledger import ledger as ledgers
 from capsweep.ledger.ledger import Entry, Ledger
-from capsweep.runtime.terminal import count_of
+from capsweep.runtime.terminal import count_of, describe_seeds
 from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.expand import Point
 from capsweep.sweep.resources import count_slots
@@ -27,9 +24,7 @@ from capsweep.training.size import Size, network_size
 STATUSES = ("done", "stale", "running", "stopped", "missing", "failed")
 COMMON = ("done", "missing", "failed")  # named also where there is none
 NAMES = {"stale": "stale (finished by other code; RERUN=stale runs these again)"}
-NUMBERS = ("parameters", "MFLOPs", "s/cell")
-MOST_SEEDS = 5  # in a row of the table, each by itself
-COLUMNS = ("cells", "seeds", *NUMBERS, "state")
+COLUMNS = ("cells", "seeds", "parameters", "MFLOPs", "s/cell", "state")
 
 
 @dataclass(frozen=True)
@@ -45,17 +40,12 @@ class PlannedCell:
         """The run itself."""
         return self.points[0].cell
 
-    @property
-    def fails_again(self) -> bool:
-        """Whether it failed in a way that the same code repeats."""
-        return ledgers.fails_again(self.entry)
-
     def is_due(self, retry_failed: bool = False) -> bool:
         """Whether a sweep runs it now."""
         rerun = self.cell.config["rerun"]
         if self.entry.status in ("done", "stale"):
             return rerun == "always" or rerun == self.entry.status
-        return retry_failed or not self.fails_again
+        return retry_failed or not ledgers.fails_again(self.entry)
 
 
 @dataclass(frozen=True)
@@ -150,13 +140,11 @@ def describe_plan(sweep: Sweep, plan: Plan) -> str:
     return "\n".join([text, *damaged])
 
 
-def make_table(plan: Plan, costs: Estimates) -> RichTable:
-    """Return a line per place of the grid, seeds together: parameters, forward FLOPs of an image,
-    estimated seconds of a cell, and how many cells are in which state.
+def list_rows(plan: Plan, costs: Estimates) -> list[list[str]]:
+    """Return a row of COLUMNS per place of the grid, seeds together: parameters, forward FLOPs of
+    an image, estimated seconds of a cell, and how many cells are in which state.
     """
-    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for name in COLUMNS:
-        table.add_column(name, overflow="fold", no_wrap=name in NUMBERS)
+    rows = []
     places: dict[str, list[tuple[PlannedCell, Point]]] = {}
     for cell in plan.cells:
         for point in cell.points:
@@ -170,22 +158,12 @@ def make_table(plan: Plan, costs: Estimates) -> RichTable:
             for each, point in cells
         )
         seconds = costs.seconds(cell.cell)
-        table.add_row(
-            title,
-            _format_seeds([point.seed for _, point in cells]),
-            f"{cell.size.parameters:,}",
-            f"{cell.size.flops / 1e6:,.1f}",
-            "?" if seconds is None else f"{seconds:,.{int(seconds < 10)}f}",
-            ", ".join(f"{count} {state}" for state, count in states.items()),
-        )
-    return table
-
-
-def _format_seeds(seeds: list[int]) -> str:
-    """Return `0,1,7`, or `0-999` of many that follow each other."""
-    if len(seeds) > MOST_SEEDS and seeds == list(range(seeds[0], seeds[-1] + 1)):
-        return f"{seeds[0]}-{seeds[-1]}"
-    return ",".join(map(str, seeds))
+        seeds = describe_seeds(point.seed for _, point in cells)
+        size = f"{cell.size.parameters:,}", f"{cell.size.flops / 1e6:,.1f}"
+        time = "?" if seconds is None else f"{seconds:,.{int(seconds < 10)}f}"
+        counts = ", ".join(f"{count} {state}" for state, count in states.items())
+        rows.append([title, seeds, *size, time, counts])
+    return rows
 
 
 def _name_state(plan: Plan, planned: PlannedCell) -> str:

@@ -178,7 +178,7 @@ class JobQueue:
         """Return whether a failed job is tried again, or was settled as that of a lost worker."""
         signature = job.cell.signature
         if causes.kind_of_cause(cause) == CauseKind.OUT_OF_MEMORY:
-            larger = self.sharing.enlarge_share(job, self.capacity.largest_cpu)
+            larger = self.sharing.enlarge_share(job, self.capacity)
             if larger is not None:
                 self.progress.on_message(signature, f"{cause}; once more with a larger share")
                 self._pending.insert(0, larger)

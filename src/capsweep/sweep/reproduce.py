@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from capsweep.config import code_identity, compose
@@ -19,22 +18,13 @@ OVERRIDE = re.compile(r"(?!hydra\b)[A-Za-z_][A-Za-z0-9_./]*=.*")
 COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How a cell is made again. cell: None when today's configuration cannot express it.
+def find_recipe(ledger: Ledger, signature: str) -> tuple[Cell | None, str, list[str]]:
+    """Return a cell as today's configuration has it, the command that makes it again, and what
+    differs today from when it was made.
 
-    remarks: what differs today from when the cell was made.
-    """
-
-    cell: Cell | None
-    command: str
-    remarks: tuple[str, ...]
-
-
-def find_recipe(ledger: Ledger, signature: str) -> Recipe:
-    """Return recorded overrides, and one more for every setting whose default has changed since.
-
-    Raises UserError when the ledger does not know how the cell was asked for.
+    It has the recorded overrides, and one more for every setting whose default has changed since;
+    None: today's configuration cannot express it. Raises UserError when the ledger does not know
+    how the cell was asked for.
     """
     recorded, science = ledger.read_provenance(signature), ledger.read_science(signature)
     if not recorded.get("overrides") and science is None:
@@ -50,11 +40,10 @@ def find_recipe(ledger: Ledger, signature: str) -> Recipe:
     elif commit:
         remarks.append("the commit in its provenance.json is none; the file was altered")
     if cell is None:
-        command = format_command("train", *overrides)
-        return Recipe(None, f"{checkout}{command}", tuple(remarks))
+        return None, f"{checkout}{format_command('train', *overrides)}", remarks
     if code.get("numerics") != code_identity.hash_numerics(cell.config):
         remarks.append("the code that decides its numbers has changed since, or was not recorded")
-    return Recipe(cell, format_command("train", *cell.overrides), tuple(remarks))
+    return cell, format_command("train", *cell.overrides), remarks
 
 
 def _check_overrides(overrides: Sequence[str], signature: str) -> list[str]:

@@ -23,33 +23,20 @@ HEADROOM = 0.1  # of the device's memory, for fragmentation
 
 
 @dataclass(frozen=True)
-class Node:
-    """The CPUs and GPUs of one node."""
-
-    cpu: float = 1
-    gpu: float = 0
-
-
-@dataclass(frozen=True)
 class Capacity:
-    """What an executor can run at once, or may grow to. The default runs one cell at a time.
+    """What an executor, or one of its nodes, can run at once. The default is one cell at a time.
 
-    nodes: empty for an executor that is one process, which takes what it finds.
+    nodes: empty for a node, and for an executor that is one process, which takes what it finds.
     """
 
     cpu: float = 1
     gpu: float = 0
-    nodes: tuple[Node, ...] = ()
+    nodes: "tuple[Capacity, ...]" = ()
 
     @classmethod
-    def of_nodes(cls, nodes: Sequence[Node]) -> "Capacity":
+    def of_nodes(cls, nodes: "Sequence[Capacity]") -> "Capacity":
         """Return the sum of some nodes."""
         return cls(sum(node.cpu for node in nodes), sum(node.gpu for node in nodes), tuple(nodes))
-
-    @property
-    def largest_cpu(self) -> float:
-        """The CPUs of the largest node."""
-        return max((node.cpu for node in self.nodes), default=self.cpu)
 
     def has_room(self, job: Job, running: Sequence[Job]) -> bool:
         """Whether the job would start at once, nodes taken together."""
@@ -137,14 +124,15 @@ class GpuSharing:
         share = 1.0 if result is None else choose_share(Measurement(**result))
         self._shares[job.cell.shape] = share
 
-    def enlarge_share(self, job: Job, largest_cpu: float) -> Job | None:
+    def enlarge_share(self, job: Job, capacity: Capacity) -> Job | None:
         """Return the job after an out-of-memory: with at least twice its share of a GPU, also for
         cells of its shape that come later; without a GPU, with twice the CPUs, once. None: it had
         all.
         """
         facts = {**job.facts, "larger_share": True}
         if job.gpu == 0:
-            cpu = min(2 * job.cpu, largest_cpu)
+            largest = max((node.cpu for node in capacity.nodes), default=capacity.cpu)
+            cpu = min(2 * job.cpu, largest)
             has_all = cpu <= job.cpu or "larger_share" in job.facts
             return None if has_all else replace(job, cpu=cpu, facts=facts)
         if job.gpu >= 1:

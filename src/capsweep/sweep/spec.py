@@ -12,16 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictInt,
-    StrictStr,
-    StringConstraints,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import ConfigDict, Field, StrictBool, StrictStr, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
 from capsweep.config import bounded_yaml, package_files
@@ -39,8 +30,8 @@ ROUTING = "routing"  # the group of routing variants; keys of a variant begin wi
 MOST_LETTERS = 80  # of words in the name of a folder
 Place: TypeAlias = tuple[Override, ...]  # one value of each axis
 
-Text = Annotated[str, StringConstraints(strict=True, pattern=r"\S")]
-OF_VALIDATION = Annotated[str, StringConstraints(strict=True, pattern="^val/")]  # no test examples
+Text = Annotated[str, Field(strict=True, pattern=r"\S")]
+OF_VALIDATION = Annotated[str, Field(strict=True, pattern="^val/")]  # no test examples
 STRICT = ConfigDict(extra="forbid")
 Texts = list[StrictStr]
 UNKNOWN_KEY = "unexpected_keyword_argument"  # as pydantic has it
@@ -60,10 +51,12 @@ class Search:
     """How settings are chosen."""
 
     metric: OF_VALIDATION
-    trials: Annotated[StrictInt, Field(ge=1)]
+    trials: Annotated[int, Field(strict=True, ge=1)]
     sampler: Literal["optuna", "random"] = "optuna"
     scheduler: Literal["asha", "none"] = "asha"  # asha: a trial may end early
-    reduction_factor: Annotated[StrictInt, Field(ge=2)] = 3  # of so many the best one goes on
+    reduction_factor: Annotated[int, Field(strict=True, ge=2)] = (
+        3  # of so many the best one goes on
+    )
 
 
 @checked(config=STRICT)

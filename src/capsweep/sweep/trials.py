@@ -120,7 +120,9 @@ def tabulate_trials(sweep: Sweep, trials: Sequence[Trial]) -> tuple[Sweep, list[
     """
     ranked = rank_trials(search_of(sweep), trials)
     failed = [trial for trial in trials if trial.entry.status == "failed"]
-    notes = (*sweep.notes, _describe_choice(sweep, trials))
+    equal = sum(trial.value == ranked[0].value for trial in ranked)
+    tied = f"{equal} trials share the best {sweep.metric}: it does not choose among them"
+    notes = (*sweep.notes, *([tied] if equal > 1 else []), _describe_choice(sweep, trials))
     return replace(expand.with_rows(sweep), notes=notes), [
         trial.point for trial in (*ranked, *failed)
     ]

@@ -55,7 +55,7 @@ def test_what_is_there_decides_and_is_said(
     assert words in reason
     assert ("upload later" in reason) == (mode == "offline")
     cell = small_cell("logger=wandb")
-    decided = modes.with_mode(cell, mode)
+    decided = cell.with_mode(mode)
     assert decided.config["logger"]["name"] == ("csv" if mode == "none" else "wandb")
     assert decided.signature == cell.signature
 

@@ -86,7 +86,7 @@ def _run_cell(cell: Cell) -> int:
     )
     if "footnote" in dataset:
         print(f"{dataset['name']}: {dataset['footnote']}")
-    job = Job(modes.with_mode(cell, mode), labels_of(cell))
+    job = Job(cell.with_mode(mode), labels_of(cell))
     outcome = run_job(job, RunHooks(on_epoch=_print_row))
     if outcome.elsewhere is not None:
         cure = f"wait for it, or if its machine is gone: capsweep ledger release {cell.signature}"

@@ -182,6 +182,11 @@ class Cell:
         vars(cell).update(shared, science={**self.science, "seed": seed})
         return cell
 
+    def with_mode(self, mode: str) -> "Cell":
+        """Return the cell with the mode of W&B fixed, for a worker that must not decide again."""
+        logger = {"name": "csv"} if mode == "none" else {"mode": mode}
+        return Cell({**self.config, "logger": self.config["logger"] | logger}, self.overrides)
+
     def to_json(self) -> str:
         """All of the cell as text, for a worker on another node."""
         return json.dumps({"config": self.config, "overrides": self.overrides})

@@ -212,7 +212,7 @@ def _make_jobs(
     """Return the jobs, the largest first: the queue keeps this order where lengths are unknown."""
     labels, jobs = expand.make_labels(sweep, points), []
     for planned in sorted(due, key=_count_flops, reverse=True):
-        cell = modes.with_mode(planned.cell, mode)
+        cell = planned.cell.with_mode(mode)
         cpu, facts = cell.config["resources"]["cpu"], {"estimate_seconds": costs.seconds(cell)}
         jobs.append(Job(cell, labels[planned.cell.signature], cpu=cpu, facts=facts))
     return jobs

@@ -104,7 +104,7 @@ class JobQueue:
             return not self._begun
         if self._running or self._awaited:
             return False
-        jobs = (self.sharing.prepare_job(job, self.capacity) for job in self._pending)
+        jobs = map(self._prepare_job, self._pending)
         return not any(job is None or self._may_start(job) for job in jobs)
 
     def set_capacity(self, capacity: Capacity) -> None:
@@ -121,7 +121,7 @@ class JobQueue:
         """Return the job to start now; None when there is none at the moment."""
         self._collect_awaited()
         for waiting in self._pending:
-            job = self.sharing.prepare_job(waiting, self.capacity)
+            job = self._prepare_job(waiting)
             if job is None or not self._may_start(job):
                 continue
             if job.measures:
@@ -132,6 +132,11 @@ class JobQueue:
             self._running[_key(job)] = job
             return job
         return None
+
+    def _prepare_job(self, job: Job) -> Job | None:
+        """Return the job with its resources; None: not yet."""
+        resources = self.sharing.choose_resources(job, self.capacity)
+        return None if resources is None else replace(job, **resources)
 
     def on_start(self, job: Job) -> None:
         """Note that a worker has the job."""

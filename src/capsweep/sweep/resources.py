@@ -100,16 +100,18 @@ class GpuSharing:
         self._shares: dict[str, float] = {}
         self._measuring: set[str] = set()
 
-    def prepare_job(self, job: Job, capacity: Capacity) -> Job | None:
-        """Return the job with its resources, or a job that measures its shape; None: not yet."""
+    def choose_resources(self, job: Job, capacity: Capacity) -> dict[str, Any] | None:
+        """Return the share of a GPU that a job is to have, and whether it measures that of its
+        shape, as fields of the job; None: not yet.
+        """
         gpu, key = job.cell.config["resources"]["gpu"], job.cell.shape
         if gpu != AUTO:
-            return replace(job, gpu=max(job.gpu, gpu))
+            return {"gpu": max(job.gpu, gpu)}
         if capacity.gpu < 1 or job.gpu > 0:
-            return job
+            return {}
         if key in self._shares:
-            return replace(job, gpu=self._shares[key])
-        return None if key in self._measuring else replace(job, gpu=1, measures=True)
+            return {"gpu": self._shares[key]}
+        return None if key in self._measuring else {"gpu": 1, "measures": True}
 
     def begin_measuring(self, job: Job) -> None:
         """Let other cells of the shape wait: an executor has a job that measures."""

@@ -171,7 +171,7 @@ class TrialQueue(JobQueue):
 
     def _make_job(self, point: Point) -> Job:
         """Return the job of a trial. It takes a whole GPU: trials differ too much to be packed."""
-        cell = modes.with_mode(point.cell, self.mode)
+        cell = point.cell.with_mode(self.mode)
         labels = expand.make_labels(self.sweep, [point])[cell.signature]
         resources = cell.config["resources"]
         takes_gpu = resources["gpu"] == AUTO and self.capacity.gpu >= 1

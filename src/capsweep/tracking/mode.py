@@ -14,7 +14,6 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from capsweep.config import places
-from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError
 
 PROBE_SECONDS = 3.0
@@ -61,12 +60,6 @@ def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
     folder = f"{places.folder_of(config['places']['storage'])}/wandb"
     cure = "upload later with make wandb-sync"
     return "offline", f"W&B: offline, {reason}; runs go to {folder}; {cure}"
-
-
-def with_mode(cell: Cell, mode: str) -> Cell:
-    """Return the cell with its mode fixed, for a worker that must not decide again."""
-    logger = cell.config["logger"] | ({"name": "csv"} if mode == "none" else {"mode": mode})
-    return Cell({**cell.config, "logger": logger}, cell.overrides)
 
 
 def server_url() -> str:

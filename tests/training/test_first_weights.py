@@ -3,7 +3,7 @@
 import pytest
 
 from capsweep.config import compose
-from capsweep.training.module import make_task
+from capsweep.training.build import make_task
 
 # The first, the middle and the last number of each parameter, and the sum of all sizes, at commit
 # edee61c: before there were options of initial weights, padding and routing.

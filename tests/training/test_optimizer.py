@@ -13,8 +13,8 @@ from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError
 from capsweep.training import build
-from capsweep.training.build import decay_continuously
-from capsweep.training.module import make_task
+from capsweep.training.build import make_task
+from capsweep.training.module import decay_continuously
 
 AUTHORS = {"lr": 0.001, "rate": 0.96, "steps": 2000, "floor": 1e-6}
 SMALL = "model.conv.channels=4 model.primary.types=2 model.decoder.hidden=[8]"

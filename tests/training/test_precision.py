@@ -23,7 +23,7 @@ from capsweep.model.capsules import PrimaryCapsules
 from capsweep.model.matrix_capsnet import MatrixCapsules, MatrixPrimary
 from capsweep.model.routing.vote_products import VoteMoments, VoteProducts, apply_to_votes
 from capsweep.training import build, devices
-from capsweep.training.module import make_task
+from capsweep.training.build import make_task
 
 HERE = {"32": False, "tf32": True, "bf16-mixed": False}
 

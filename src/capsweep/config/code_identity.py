@@ -29,7 +29,7 @@ TARGETS = ("capsweep.data.", *SHARDS, "capsweep.model.", "torch.nn.", "torch.opt
 # A cell trains through what these import; its network, routing, loss and reader are named by its
 # `_target_`s, and `hash_numerics` adds what other keys choose. What starts a training, measures it,
 # stores it or reports it is beside these, and decides none of its numbers.
-ROOTS = ("capsweep.training.module", "capsweep.training.callbacks")
+ROOTS = ("capsweep.training.build", "capsweep.training.callbacks")
 NUMERICS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "capsweep.training.")
 CHOSEN = frozenset({"capsweep.data.image_batches"})
 

@@ -4,21 +4,25 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from hydra.utils import instantiate
 from torch import nn
 
 from capsweep.config import code_identity, validation
-from capsweep.config.cell import with_current_targets
-from capsweep.data.batches import Presenter
+from capsweep.config.cell import Cell, with_current_targets
+from capsweep.data.batches import Presenter, seed_of
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import PreparedSplits, Reader, TestedElsewhere, prepare_splits
 from capsweep.errors import ConfigError
 from capsweep.model.convolution import lay_out_weights, set_method
 from capsweep.shards.manifest import hash_declared
+from capsweep.training import devices
 from capsweep.training.step import Classification, Objective
+
+if TYPE_CHECKING:
+    from capsweep.training.module import CapsuleTask
 
 FUSED_KEY = "trainer.fused_optimizer"
 
@@ -33,6 +37,22 @@ def _instantiate(section: Mapping[str, Any], **extra: Any) -> Any:
     called = with_current_targets({**_without_name(section), **extra})
     check_targets(called)
     return instantiate(called, _convert_="all")
+
+
+def make_task(cell: Cell) -> "CapsuleTask":
+    """Return the network, its weights drawn from the seed, with its objective and optimiser.
+
+    Raises ConfigError where this node has no device for the cell.
+    """
+    # Here, since a plan builds networks too, and Lightning takes two seconds to import.
+    from capsweep.training.module import CapsuleTask
+
+    config = cell.config
+    devices.prepare_device(config)
+    torch.manual_seed(seed_of(config["seed"], "weights"))
+    network = build_network(config, devices.choose_device(config).type)
+    objective, optimizer = build_objective(config), build_optimizer(config)
+    return CapsuleTask(network, objective, optimizer, config)
 
 
 def is_channels_last(config: Mapping[str, Any], device: str) -> bool:
@@ -172,18 +192,6 @@ def _lay_out_states(optimizer: torch.optim.Optimizer) -> None:
             is_like = isinstance(value, torch.Tensor) and value.shape == parameter.shape
             if is_like and value.stride() != parameter.stride():
                 state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
-
-
-def decay_continuously(
-    step: int, *, lr: float, rate: float, steps: int, floor: float, warmup: int = 0
-) -> float:
-    """The factor on `lr` at an optimiser step: rate ** (step / steps), never below floor / lr; in
-    the first `warmup` steps it rises to that in equal parts.
-
-    Continuous, as `tf.train.exponential_decay` without staircase, which the authors' code uses.
-    """
-    risen = min(1.0, (step + 1) / warmup) if warmup else 1.0
-    return risen * max(rate ** (step / steps), floor / lr)
 
 
 def group_parameters(network: nn.Module, decayed: str) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ from capsweep.model.routing import Routed, describe_routing
 from capsweep.statistics import examples
 from capsweep.training import RunHooks, build, callbacks, devices, provenance
 from capsweep.training.callbacks import EpochRecorder, RecordRow
-from capsweep.training.module import CapsuleTask, fit_and_test, make_task
+from capsweep.training.module import CapsuleTask, fit_and_test
 from capsweep.training.run import Job
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -56,7 +56,7 @@ def train_and_test(
         devices.keep_freed_memory()
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     torch.set_num_threads(cell.config["trainer"]["threads"])
-    task = make_task(cell)
+    task = build.make_task(cell)
     splits = build.load_splits(cell.config, str(here.data), device)
     recorder = EpochRecorder(task, directory, hooks, record_row, splits.digests)
     first, resume = FirstActivations(), directory.resume_checkpoint

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from capsweep.config.cell import Cell
 from capsweep.config.validation import count_validation_examples
 from capsweep.data.batches import Batch, EvaluationLoader, EvaluationParts, seed_of
 from capsweep.data.images import EVALUATION_BATCH, PreparedSplits
@@ -29,7 +28,7 @@ from capsweep.runtime.lightning import (
     Trainer,
 )
 from capsweep.storage.files import write_atomically
-from capsweep.training import build, devices
+from capsweep.training import devices
 from capsweep.training.graphs import StepGraphs, print_reason
 from capsweep.training.step import Objective, SplitMetrics, TrainingStep, autocast
 
@@ -77,7 +76,7 @@ class CapsuleTask(LightningModule):
         """Adam, say, whose learning rate decays with every step."""
         optimizer = self.make_optimizer(self.network)
         settings = self.config["optim"]["schedule"]
-        factor = partial(build.decay_continuously, lr=optimizer.defaults["lr"], **settings)
+        factor = partial(decay_continuously, lr=optimizer.defaults["lr"], **settings)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor(step))
         scheduler: Any = {"scheduler": schedule, "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
@@ -207,17 +206,16 @@ class AtomicCheckpoints(TorchCheckpointIO):
         write_atomically(Path(path), lambda file: torch.save(checkpoint, file))
 
 
-def make_task(cell: Cell) -> CapsuleTask:
-    """Return the network, its weights drawn from the seed, with its objective and optimiser.
+def decay_continuously(
+    step: int, *, lr: float, rate: float, steps: int, floor: float, warmup: int = 0
+) -> float:
+    """The factor on `lr` at an optimiser step: rate ** (step / steps), never below floor / lr; in
+    the first `warmup` steps it rises to that in equal parts.
 
-    Raises ConfigError where this node has no device for the cell.
+    Continuous, as `tf.train.exponential_decay` without staircase, which the authors' code uses.
     """
-    config = cell.config
-    devices.prepare_device(config)
-    torch.manual_seed(seed_of(config["seed"], "weights"))
-    network = build.build_network(config, devices.choose_device(config).type)
-    objective, optimizer = build.build_objective(config), build.build_optimizer(config)
-    return CapsuleTask(network, objective, optimizer, config)
+    risen = min(1.0, (step + 1) / warmup) if warmup else 1.0
+    return risen * max(rate ** (step / steps), floor / lr)
 
 
 def fit_and_test(

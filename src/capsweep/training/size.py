@@ -170,14 +170,14 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
 
     from capsweep.data.batches import EvaluationLoader
     from capsweep.data.images import EVALUATION_BATCH
-    from capsweep.training import build, devices, module, provenance
+    from capsweep.training import build, devices, provenance
 
     devices.start_memory_peak()
     started = time.perf_counter()
     config, device = cell.config, devices.choose_device(cell.config)
     if device.type == "cpu":
         devices.keep_freed_memory()
-    task = module.make_task(cell).to(device)
+    task = build.make_task(cell).to(device)
     parts = build.load_splits(config, str(places.data), device)
     train = parts["train"].make_loader(config["batch_size"], config["seed"])
     startup = time.perf_counter() - started

@@ -20,7 +20,7 @@ from capsweep.lab.bench.comparison import Results, find_largest_error
 from capsweep.lab.bench.routing import Route, replace_routing
 from capsweep.model.convolution import lay_out_weights
 from capsweep.model.routing.dynamic import NORMALISERS
-from capsweep.training.module import make_task
+from capsweep.training.build import make_task
 
 Words = tuple[str, ...]
 CAPSNET = ("model=capsnet", "dataset=digits", "routing.num_iters=3")

@@ -24,7 +24,7 @@ from capsweep.sweep.expand import Point
 
 TYPED = (
     "SEEDS=2 STORAGE=results batch_size=8,16 ROUTING=1,3 RETRY=failed "
-    "'EXCLUDE=batch_size=8 epochs=12' RAY_ADDRESS=127.0.0.1:6379 cluster.python=mine"
+    "'EXCLUDE=batch_size=8 epochs=12' RAY_ADDRESS=127.0.0.1:6379 cluster.grows_to.cpu=4"
 )
 
 
@@ -56,7 +56,7 @@ def test_the_cells_and_their_places_are_those_that_were_typed(
     assert config["places"] == typed[0].cell.config["places"]
     assert config["places"]["storage"] == str(tmp_path / "results")
     assert config["cluster"]["address"] == "10.0.0.1:6379"
-    assert (config["cluster"]["name"], config["cluster"]["python"]) == ("address", "mine")
+    assert (config["cluster"]["name"], config["cluster"]["grows_to"]["cpu"]) == ("address", 4)
     assert (parsed.here, parsed.retry) == (True, "failed")
 
 

@@ -92,21 +92,23 @@ def declare_nodes(monkeypatch: pytest.MonkeyPatch, *gpus: int) -> None:
     monkeypatch.setattr(cluster_nodes.ray, "nodes", lambda: [head, *nodes])
 
 
-def test_a_cluster_counts_what_it_had_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_counts_what_it_had_at_most_and_may_grow_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     declare_nodes(monkeypatch, 1, 1)
-    nodes = ClusterNodes("far:1")
-    assert nodes.read_capacity() == Capacity(16, 2, (Capacity(8, 1), Capacity(8, 1)))
+    nodes = ClusterNodes({"address": "far:1", "grows_to": {"cpu": 24, "gpu": 0, "nodes": 1}})
+    assert nodes.read_capacity() == Capacity(24, 2, (Capacity(8, 1), Capacity(8, 1)))
     declare_nodes(monkeypatch, 1)
     assert nodes.find_growth() is None, "lost nodes still count"
     declare_nodes(monkeypatch, 1, 2)
-    assert nodes.find_growth() == Capacity(16, 3, (Capacity(8, 1), Capacity(8, 2)))
+    assert nodes.find_growth() == Capacity(24, 3, (Capacity(8, 1), Capacity(8, 2)))
 
 
 def test_nodes_that_refused_are_avoided_and_are_an_error_when_none_is_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     declare_nodes(monkeypatch, 1, 1)
-    nodes = ClusterNodes("far:1")
+    nodes = ClusterNodes({"address": "far:1", "grows_to": {"cpu": 0, "gpu": 0, "nodes": 0}})
     assert nodes.refuse("node-0", "NodeError: old torch")
     assert list(nodes.refused) == ["node-0"]
     nodes.check_usable()

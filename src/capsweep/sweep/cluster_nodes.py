@@ -22,10 +22,14 @@ MARKER_SECONDS, POLL_SECONDS = 10.0, 0.2  # a shared folder may show a new file 
 
 
 class ClusterNodes:
-    """The nodes as a sweep sees them. refused: the cause of each that cannot run its cells."""
+    """The nodes as a sweep sees them. refused: the cause of each that cannot run its cells.
 
-    def __init__(self, address: str | None) -> None:
-        self.name = f"RAY_ADDRESS={address}"
+    cluster: the section of a cell, which says to what an autoscaler may bring it.
+    """
+
+    def __init__(self, cluster: Mapping[str, Any]) -> None:
+        self.name, grows = f"RAY_ADDRESS={cluster['address']}", cluster["grows_to"]
+        self._growth = Capacity.of_nodes([Capacity(grows["cpu"], grows["gpu"])] * grows["nodes"])
         self.refused: dict[str, str] = {}
         self._largest = Capacity(0, 0)
         self._last_look = time.monotonic()
@@ -49,16 +53,20 @@ class ClusterNodes:
             return None
         self._last_look, before = time.monotonic(), self._largest
         capacity = self.read_capacity()
-        return capacity if capacity != before else None
+        return capacity if self._largest != before else None
 
     def read_capacity(self) -> Capacity:
-        """Return the most that was there at once. Lost nodes still count: the resources of cells
-        must not depend on them.
+        """Return the most that was there at once, or that the cluster may grow to. Lost nodes still
+        count: the resources of cells must not depend on them.
         """
         resources = [node["Resources"] for node in _list_nodes()]
         now = Capacity.of_nodes([Capacity(had["CPU"], had.get("GPU", 0)) for had in resources])
         self._largest = max(self._largest, now, key=lambda had: (had.gpu, had.cpu))
-        return self._largest
+        most, growth, nodes = self._largest, self._growth, self._largest.nodes
+        # Nodes that are there tell what those that come will have.
+        if most.cpu == 0 or (most.gpu == 0 and growth.gpu > 0):
+            nodes = (*nodes, *growth.nodes)
+        return Capacity(max(most.cpu, growth.cpu), max(most.gpu, growth.gpu), nodes)
 
     def _has_usable_node(self) -> bool:
         return any(node["NodeID"] not in self.refused for node in _list_nodes())

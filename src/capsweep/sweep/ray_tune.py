@@ -82,7 +82,7 @@ def execute(
         tempfile.TemporaryDirectory(dir=scratch, prefix=own_prefix("sweep")) as folder,
         _connected(config, declared, imports) as required,
     ):
-        nodes = ClusterNodes(config["cluster"]["address"])
+        nodes = ClusterNodes(config["cluster"])
         capacity = nodes.read_capacity()
         # As many waiting trials as slots: Tune keeps the process of a finished trial for a
         # waiting one alone.

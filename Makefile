@@ -5,7 +5,7 @@ PYTHON = $(shell for p in python3 python3.12 python3.11; do $$p -c 'import sys; 
 VENV  := .venv
 READY := $(VENV)/.ready
 LOCK  := requirements.lock
-EXTRA := ray,slurm,wandb,search,dev
+EXTRA := ray,wandb,search,dev
 WORDS := $(or $(PYTHON),python3) src/capsweep/config/words.py
 # A test process for each core, four at most, and one thread in each; a file stays whole.
 TESTS := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --maxprocesses=4 --dist=loadfile --no-loadscope-reorder

@@ -129,7 +129,7 @@ def _describe_result(plan: MakingPlan, result: MakingResult, data: str) -> Itera
         yield f"train on it: {_make_train_command(plan.folder, read_manifest(plan.folder), data)}"
         return
     missing = f"{count_of(total - whole, 'shard')} missing"
-    yield f"not whole: {plan.folder}: {missing}; the same command makes them alone"
+    yield f"not whole: {plan.folder}: {missing}; run the same command again, which makes them alone"
 
 
 def _make_train_command(folder: Path, manifest: Manifest, data: str) -> str:

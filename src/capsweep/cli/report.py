@@ -68,8 +68,9 @@ def make_report(sweep: Sweep, points: Sequence[Point]) -> SweepReport:
 
 
 def write_and_print(report: SweepReport, console: Console, as_json: bool = False) -> bool:
-    """Write a report into files, then print it. Returns whether all files could be written: a sweep
-    that ran does not fail for its report.
+    """Write a report into files, then print it.
+
+    Returns whether all files could be written: a sweep that ran does not fail for its report.
     """
     folder = report.places.storage / "reports" / report.table.sweep.report_name
     path, fault = folder / "index.html", None

@@ -1,5 +1,6 @@
-"""`capsweep sweep`: run what is missing of a sweep, here or as a job of a cluster, then print its
-table; `attach`, `status` and `stop`: sweeps that run as jobs of a cluster.
+"""Run what is missing of a sweep, then print its table: `capsweep sweep`.
+
+A sweep runs here or as a job of a cluster. `attach`, `status` and `stop` are for such jobs.
 """
 
 import argparse

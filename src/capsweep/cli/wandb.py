@@ -38,9 +38,7 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
 
 
 def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
-    """Return what is shown of a sweep: all its cells, and the keys of its table that differ in
-    them.
-    """
+    """Return what a workspace shows: all cells of a sweep, and the keys in which they differ."""
     configs = [point.cell.config for point in points]
     known = [point for point in points if not point.waits]
     if len(known) < len(points):

@@ -43,8 +43,9 @@ def is_url(address: str | None) -> bool:
 
 @dataclass(frozen=True)
 class SweepJob:
-    """A sweep's job. name: of its command. number: of the run of that. details: what Ray says of
-    it, a `JobDetails`.
+    """Describes a sweep's job.
+
+    name: of its command. number: of the run of that. details: what Ray says of it, a `JobDetails`.
     """
 
     id: str
@@ -60,8 +61,10 @@ class SweepJob:
 
 
 class Jobs(JobSubmissionClient):
-    """The jobs of one cluster. Every method raises UnreachableError where nobody answers and
-    ConfigError naming the cure where the answer is no.
+    """Submits, finds and stops the jobs of one cluster.
+
+    Every method raises UnreachableError where nobody answers, and ConfigError naming the cure where
+    the answer is no.
     """
 
     def __init__(self, address: str) -> None:
@@ -183,8 +186,9 @@ def _read_job(details: Any) -> SweepJob:
 
 
 def _choose_line(text: str) -> str:
-    """Return the line that matters of what Ray says: the first, which its manual follows, or the
-    last of a traceback.
+    """Return the line that matters of what Ray says.
+
+    That is the first, which its manual follows, or the last of a traceback.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it says nothing"]
     return lines[-1 if "Traceback" in lines[0] else 0].rstrip(" .:")

@@ -1,5 +1,6 @@
-"""A sweep that a process inside a cluster drives: its command line, its name, its end; and its job
-there, submitted once, found again, followed to its end, stopped.
+"""Drive a sweep by a process inside a cluster: its command line, its name, its end.
+
+Its job there is submitted once, found again, followed to its end, and stopped.
 """
 
 import json
@@ -63,8 +64,9 @@ def interrupted_by_sigterm() -> Iterator[None]:
 def make_inner_command(
     sweep: str, words: Sequence[str], config: Mapping[str, Any], staged: bool = True
 ) -> list[str]:
-    """Return the words after `capsweep` of the same sweep, driven by a process on a cluster: as
-    typed, less what is of this machine, with its cluster and with absolute places.
+    """Return the words after `capsweep` by which a process on a cluster drives the same sweep.
+
+    They are as typed, less what is of this machine, with its cluster and with absolute places.
 
     words: typed behind the sweep. config: of the first cell. staged: a sweep file of elsewhere is
     in the package that travels, by its name; otherwise it is named by its absolute path.

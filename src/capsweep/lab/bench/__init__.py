@@ -69,7 +69,7 @@ class BenchReport:
         """Let a candidate fail, whatever it raises: that is a bar missed, and the others go on."""
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # of a candidate: it becomes a row
             cause = f"{type(error).__name__}: {' '.join(str(error).split())[:LONGEST]}"
             self.measured.append(Measured(f"{candidate}: {cause}", 1.0, "fault", 0))
 

@@ -63,7 +63,7 @@ class RandomRouting(dynamic.DynamicRouting):
         self.draw_LJ: Tensor
 
     @property
-    def prior_LJ(self) -> Tensor:  # noqa: N802
+    def prior_LJ(self) -> Tensor:  # noqa: N802 (shape letters)
         """Return the logarithms of a draw: their softmax divides it by the sum."""
         draw_LJ = self.draw_LJ
         if self.training and self.draw == "anew":

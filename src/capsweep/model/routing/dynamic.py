@@ -231,7 +231,7 @@ class DynamicRouting(RoutingLayer):
             self.coupling_rule = CouplingRule("types")
 
     @property
-    def prior_LJ(self) -> Tensor | None:  # noqa: N802
+    def prior_LJ(self) -> Tensor | None:  # noqa: N802 (shape letters)
         """Return the logits that routing begins with; None: zeros."""
         return self.prior_IJ
 

@@ -68,7 +68,7 @@ class TableCell:
 def read_cells(points: Sequence[Point], ledger: Ledger) -> dict[str, TableCell]:
     """Return the cells of some places, by signature; a damaged file is printed and left out."""
     places = {point.cell.signature: point for point in points}
-    entries = ledger.entries_of(point.cell for point in places.values())
+    entries = ledger.read_cell_entries(point.cell for point in places.values())
 
     def read_cell(signature: str) -> TableCell:
         result = entries[signature].result

@@ -156,7 +156,7 @@ def _notes_on_differences(table: ResultTable) -> list[str]:
 
 def shorten_cause(cause: str) -> str:
     """Return a cause of failure in a word or two: its kind, or the name of the error."""
-    kind = causes.kind_of_cause(cause)
+    kind = causes.classify_cause(cause)
     name = cause.partition(":")[0]
     is_named = kind in (CauseKind.CODE, CauseKind.UNKNOWN) and name.isidentifier()
     return name if is_named else str(kind)

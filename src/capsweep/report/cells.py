@@ -71,7 +71,7 @@ def read_cells(points: Sequence[Point], ledger: Ledger) -> dict[str, TableCell]:
     A damaged file is reported on the terminal, and its content is left empty.
     """
     places = {point.cell.signature: point for point in points}
-    entries = ledger.entries_of(point.cell for point in places.values())
+    entries = ledger.read_cell_entries(point.cell for point in places.values())
 
     def read_cell(signature: str) -> TableCell:
         result = entries[signature].result

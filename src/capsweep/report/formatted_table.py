@@ -152,7 +152,7 @@ def _notes_on_differences(table: ResultTable) -> list[str]:
 
 def shorten_cause(cause: str) -> str:
     """Shorten a cause of failure to its kind, or to the name of the Python error."""
-    kind = causes.kind_of_cause(cause)
+    kind = causes.classify_cause(cause)
     name = cause.partition(":")[0]
     is_named = kind in (CauseKind.CODE, CauseKind.UNKNOWN) and name.isidentifier()
     return name if is_named else str(kind)

@@ -114,7 +114,7 @@ def test_accuracy_falls_under_attack_and_every_cell_has_a_file(
         assert content["attacks"][0]["tries"] == 30
     assert evaluate("attack", sweep, storage, *options, "--targeted", "--method", "fgsm") == 0
     text = (report / "attack-targeted.md").read_text()
-    assert "rate of success of attacks at each of the other classes in turn" in text
+    assert "success rate of attacks with each of the other classes in turn" in text
 
 
 def test_both_errors_of_crops_are_printed_and_written(sweep: Path, storage: Path) -> None:

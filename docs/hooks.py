@@ -11,7 +11,14 @@ from mkdocs.structure.files import File, Files
 
 REPOSITORY = Path(__file__).parents[1]
 # A link to a file that none of these patterns matches fails the build.
-PUBLISHED = ("README.md", "C*.md", "LICENSE", "docs/**/*.md", "docs/**/*.png", "docs/examples/**/*.*")
+PUBLISHED = (
+    "README.md",
+    "C*.md",
+    "LICENSE",
+    "docs/**/*.md",
+    "docs/**/*.png",
+    "docs/examples/**/*.*",
+)
 PUBLISHED += ("sweeps/*.md", "sweeps/*.yaml", "sweeps/**/*.png")
 PACKAGES = ("model", "data", "shards", "statistics")
 

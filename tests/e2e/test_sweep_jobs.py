@@ -149,10 +149,10 @@ def test_faults_are_one_line_with_the_cure(laptop: Laptop) -> None:
     assert message in laptop.run("status", *laptop.address)
     nowhere = f"http://127.0.0.1:{ray_nodes.free_port()}"
     faults = {
-        "no job of": ["attach", "nothing", *laptop.address],
+        "no job of this sweep": ["attach", "nothing", *laptop.address],
         "open the tunnel": ["status", f"RAY_ADDRESS={nowhere}"],
         "has no job server": [*submit[:2], "--detach"],
-        "the cluster refuses the token of RAY_AUTH_TOKEN": ["status", *laptop.address],
+        "the cluster refuses the token, which is read": ["status", *laptop.address],
     }
     for message, words in faults.items():
         if "token" in message:
@@ -162,4 +162,4 @@ def test_faults_are_one_line_with_the_cure(laptop: Laptop) -> None:
         assert lines[-1].startswith("error: ")
         assert message in lines[-1]
     output = laptop.run("status", f"RAY_ADDRESS={laptop.head.address}", status=2)
-    assert "the cluster refuses the token of RAY_AUTH_TOKEN" in output
+    assert "the cluster refuses the token, which is read from RAY_AUTH_TOKEN" in output

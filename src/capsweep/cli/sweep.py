@@ -33,7 +33,7 @@ def run_sweep(parsed: argparse.Namespace) -> int:
     for note in () if parsed.here else sweep.notes:  # once: where it was typed
         print(note, flush=True)
     words = _list_words(parsed)
-    if parsed.here and (there := driver.with_node_places(words, config)) is not None:
+    if parsed.here and (there := driver.use_node_places(words, config)) is not None:
         values, overrides = split_words("sweep", there)
         parsed = argparse.Namespace(**{**vars(parsed), "words": values, "overrides": overrides})
         sweep, points, config = _load(parsed)

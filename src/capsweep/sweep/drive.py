@@ -214,7 +214,7 @@ def _make_jobs(
     for planned in sorted(due, key=_count_flops, reverse=True):
         cell = planned.cell.with_mode(mode)
         cpu, facts = cell.config["resources"]["cpu"], {"estimate_seconds": costs.seconds(cell)}
-        jobs.append(Job(cell, labels[planned.cell.signature], cpu=cpu, facts=facts))
+        jobs.append(Job(cell, labels[planned.cell.signature], cpu=cpu, result_extras=facts))
     return jobs
 
 

@@ -129,7 +129,7 @@ class TrialQueue(JobQueue):
         trial = self.study.ask(self._distributions)
         point = self._make_point(trial.params)
         signature = point.cell.signature
-        state, value = self._judge_entry(self.ledger.entry(signature))
+        state, value = self._judge_entry(self.ledger.read_entry(signature))
         is_running_here = signature in self._numbers
         if is_running_here or state != TrialState.RUNNING:
             self.repeated += 1

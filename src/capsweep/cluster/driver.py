@@ -217,6 +217,6 @@ def find_obstacle(job: "SweepJob") -> str | None:
         return None
     if status is None:
         why = " ".join((details.message or "").split())[:500] or "Ray does not say why"
-        return f"it ended without an exit status: {why}; the same command goes on"
+        return f"it ended without an exit status: {why}; run the same command again to continue"
     program = shlex.split(details.entrypoint.removeprefix("exec "))[0]
     return f"the head has no program {program}; set cluster.python to that of its Ray, a path there"

@@ -153,7 +153,9 @@ class _RayWatch:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
             if self._has_left.wait(1.0):
                 return
-        terminal.print_aside("stopped, without a last word of Ray; the same command goes on")
+        terminal.print_aside(
+            "stopped without waiting for Ray; run the same command again to continue"
+        )
         os._exit(130)  # as at Ctrl-C
 
     def _find_loss(self) -> bool:

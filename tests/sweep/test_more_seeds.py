@@ -45,9 +45,7 @@ def p_value() -> float:
 
 @pytest.mark.parametrize("last", ["x", "3", "9999999999"])
 def test_a_bad_number_of_seeds_to_add_is_refused(last: str) -> None:
-    with pytest.raises(
-        UserError, match=rf"^MORE_SEEDS={last}: must be a number above the .*3 seeds"
-    ):
+    with pytest.raises(UserError, match=rf"^MORE_SEEDS={last}: must be a number above the sweep"):
         more_seeds.plan_looks(spec.load("ablation"), last)
 
 

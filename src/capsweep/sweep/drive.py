@@ -175,7 +175,7 @@ def run_in_order(
         if sum(point.waits for point in points) == left:
             break
     text = f"they need the accuracy of a cell of {sweep.baseline} that has not finished"
-    line = f"{count_of(left, 'cell')} left: {text}; run the same command again to continue"
+    line = f"{count_of(left, 'cell')} left: {text}; type the same command to go on"
     return SweepEnd(UNFINISHED if end.status == FINISHED else end.status, (*end.lines, line))
 
 
@@ -242,7 +242,7 @@ def _make_jobs(
     for planned in sorted(due, key=_count_flops, reverse=True):
         cell = planned.cell.with_mode(mode)
         cpu, facts = cell.config["resources"]["cpu"], {"estimate_seconds": costs.seconds(cell)}
-        jobs.append(Job(cell, labels[planned.cell.signature], cpu=cpu, facts=facts))
+        jobs.append(Job(cell, labels[planned.cell.signature], cpu=cpu, result_extras=facts))
     return jobs
 
 
@@ -261,7 +261,7 @@ def describe_end(
         repeats: Lines about cells that failed in an earlier command and were not run again.
     """
     lines, every = [*repeats], f"{count_of(total, noun)} {'is' if total == 1 else 'are'} finished"
-    so_far = f"{finished} of {every}; run the same command again to continue"
+    so_far = f"{finished} of {every}; type the same command to go on"
     if not queue.is_exhausted:
         return SweepEnd(INTERRUPTED, (*lines, f"stopped: {so_far}"))
     if queue.count_left:

@@ -123,7 +123,7 @@ def read_estimates(ledger: Ledger, cells: Sequence[tuple[Cell, Entry]]) -> Estim
         _add_measurements(estimates, ledger)
     if any(estimates.seconds(cell) is None for cell, _ in cells):
         others = {*ledger.list_signatures()} - {cell.signature for cell, _ in cells}
-        for entry in ledger.entries(sorted(others)).values():
+        for entry in ledger.read_entries(sorted(others)).values():
             estimates.add(entry.result or {})
     return estimates
 

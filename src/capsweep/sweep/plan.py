@@ -20,7 +20,7 @@ from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.expand import Point
 from capsweep.sweep.resources import count_slots
 from capsweep.sweep.spec import Sweep
-from capsweep.training.size import Size, network_size
+from capsweep.training.size import Size, measure_size
 
 STATUSES = ("done", "stale", "running", "stopped", "missing", "failed")
 COMMON = ("done", "missing", "failed")  # printed even if their count is 0
@@ -101,7 +101,7 @@ def make_plan(points: Sequence[Point], ledger: Ledger) -> Plan:
     groups: dict[str, list[Point]] = {}
     for point in points:
         groups.setdefault(point.cell.signature, []).append(point)
-    entries = ledger.entries_of(group[0].cell for group in groups.values())
+    entries = ledger.read_cell_entries(group[0].cell for group in groups.values())
     known: dict[str, Size] = {}
     cells = []
     for signature, group in groups.items():
@@ -119,7 +119,7 @@ def _measure_size(point: Point, known: dict[str, Size]) -> Size:
     network = json.dumps(parts, sort_keys=True)
     if network not in known:
         try:
-            known[network] = network_size(config)
+            known[network] = measure_size(config)
         except ConfigError as error:
             raise ConfigError(f"{point.title}: {error}") from error
     return known[network]

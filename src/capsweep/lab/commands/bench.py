@@ -55,5 +55,5 @@ def run_bench(parsed: argparse.Namespace) -> int:
         for header, rows in report.make_tables():
             terminal.print_table(console, grid.grid_terminal(name, header, rows))
         terminal.print_paragraph(console, line)
-        is_kept &= all(measured.verdict != "MISSED" for measured in report.measured)
+        is_kept &= all(measured.verdict != "MISSED" for measured in report.numbers)
     return 0 if is_kept or parsed.quick else 1

@@ -117,7 +117,7 @@ def test_a_routing_without_iterations_or_traces_is_told_apart() -> None:
     cell = replace(cell, config={**cell.config, "routing": routing})
     alone = find_routed(cell, 1000, None)
     assert alone.describe_images() == "first 360 test images, 1 routing iteration (trained with 1)"
-    with pytest.raises(NotApplicableError, match=r"no num_iters; leave --iterations out"):
+    with pytest.raises(NotApplicableError, match=r"no num_iters; leave out --iterations"):
         find_routed(cell, 3, 2)
     cell.network.classes.routing = UniformRouting(sizes=LayerSizes(1, 1, 1, 1))
     with pytest.raises(NotApplicableError, match="keeps no trace"):

@@ -155,7 +155,7 @@ def test_routing_is_measured_into_a_table(sweep: Path, storage: Path, capsys: Ou
     assert (rows[1][7], rows[1][12:]) == ("–", ["–", "–"])
     assert rows[1][10] == rows[1][11]  # frozen or not
     assert "–" not in rows[0][5:]
-    for note in ("left out: cnn · digits: its network does not route", "no sum", "is ours"):
+    for note in ("left out: cnn · digits: its network does not route", "not sum to 1", "is ours"):
         assert note in (report / "routing.md").read_text()
         assert note in printed
     dynamic = list_points(sweep)["capsnet", 0].cell.signature

@@ -93,7 +93,7 @@ def test_the_share_of_a_change_is_of_all_that_was_added_so_far() -> None:
 
 
 def test_what_does_not_change_is_refused() -> None:
-    with pytest.raises(NotApplicableError, match=r"has one iteration; where it has"):
+    with pytest.raises(NotApplicableError, match=r"has one iteration; if it has"):
         measure_trace([make_iteration(coupling=EQUAL)])
     with pytest.raises(NotApplicableError, match="neither agreement nor couplings"):
         measure_trace([make_iteration(pose=EQUAL)])

@@ -245,9 +245,7 @@ def test_a_plan_names_candidates_arms_trials_left_and_what_they_take(
     printed = capsys.readouterr().out
     assert "capsnet · routing.num_iters=3 · optim.optimizer.lr=0.001" in printed
     assert "cnn · model.conv.channels=[8,8] · model.dropout=0.5" in printed
-    assert (
-        "4 trials, 1 ended before (1 done); 3 left to draw (random) from the arms caps" in printed
-    )
+    assert "4 trials, 1 ended before (1 done); 3 left to draw (random) from the arms" in printed
     assert "\ntime: " in printed
     assert cli.main([*words, "--json"]) == 0
     content = json.loads(capsys.readouterr().out)

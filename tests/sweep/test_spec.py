@@ -85,7 +85,7 @@ REFUSED = [
     ("[1, 3]", "3", r"arms\.capsnet\.space\.routing\.num_iters must be a list of values"),
     (FIXED, "fixed: [routing.num_iters=2]", r"arms\.capsnet: routing\.num_iters is set twice"),
     ("[experiment=digits]", '["epochs=1,2"]', r"one run takes one value of epochs"),
-    ("routing.num_iters: [1, 3]", "seed: [1, 3]", r"arms\.capsnet: seed is not an axis"),
+    ("routing.num_iters: [1, 3]", "seed: [1, 3]", r"arms\.capsnet: seed cannot be an axis"),
     ("value: 0.5", "error: 0.5", r"published\.values: .*: `value` must be"),
     (TEXT, "", r"Input should be a dictionary or an instance"),
     ("Does it help?", "!!python/name:os.system", r"a tag \(!\) or an alias"),

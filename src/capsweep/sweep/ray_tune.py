@@ -272,6 +272,7 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
         self.end_job(trial.trial_id, Outcome(cause=describe_error(text, place)))
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Return False: no reported result ends a trial."""
         return False
 
     def stop_all(self) -> bool:

@@ -191,7 +191,7 @@ class TrialQueue(JobQueue):
         return params
 
     def _make_job(self, point: Point) -> Job:
-        """Return the job of a trial, with a whole GPU, since trials differ too much to share one."""
+        """Return the job of a trial, with a whole GPU: trials differ too much to share one."""
         cell = point.cell.with_mode(self.mode)
         labels = expand.make_labels(self.sweep, [point])[cell.signature]
         resources = cell.config["resources"]

@@ -206,9 +206,7 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
     if file.baseline not in sections:
         raise ConfigError(f"baseline: {file.baseline} is no arm; have {', '.join(sections)}")
     if sections[file.baseline].matched:
-        raise ConfigError(
-            f"arms.{file.baseline}.matched: the baseline cannot be matched; remove it"
-        )
+        raise ConfigError(f"arms.{file.baseline}.matched: not allowed for the baseline; remove it")
     values = tuple({**file.published.of, **value} for value in file.published.values)
     for value in values:
         _check_published(value, list(sections), file.table.metric)

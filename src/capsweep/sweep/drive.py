@@ -177,7 +177,7 @@ def add_seeds(
     if added.looks not in ((), planned):
         raise UserError(
             f"MORE_SEEDS={last}: this sweep was looked at with other plans, {added.looks}; keep to "
-            f"them, or remove sweeps/{sweep.name}.seeds.json in {node.kept} and start anew"
+            f"them, or remove sweeps/{sweep.name}.seeds.json in {node.shared} and start anew"
         )
     added = replace(added, looks=planned)
     end = run(sweep, added.add_points(points), options, console)
@@ -202,7 +202,7 @@ def prepare_storage(node: Places, ledger: Ledger) -> None:
     """
     places.prepare(node)
     stores.prove_writable(ledger.store)
-    if is_url(node.kept):  # a folder was proven with the others
+    if is_url(node.shared):  # a folder was proven with the others
         stores.prove_writable(more_seeds.open_memory(node))
 
 

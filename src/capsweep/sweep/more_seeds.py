@@ -57,7 +57,7 @@ def hash_place(point: Point) -> str:
 
 def open_memory(node: Places) -> Store:
     """Return where sweeps of this storage remember. Raises UserError naming `places.storage`."""
-    return open_store(node.kept, "places.storage")
+    return open_store(node.shared, "places.storage")
 
 
 def load(node: Places, sweep: Sweep) -> Added:

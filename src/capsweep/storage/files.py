@@ -90,7 +90,7 @@ def lock_file(path: Path) -> Iterator[None]:
     Args:
         path: The file that the block may write.
     """
-    import fcntl  # here, since Windows does not have it
+    import fcntl  # here, since Windows lacks it, and is refused later with a message
 
     with ExitStack() as stack:
         with suppress(OSError):

@@ -171,7 +171,7 @@ def test_weights_beyond_all_memory_are_a_lack_of_memory_that_names_the_network()
     with pytest.raises(InstantiationException, match=r"capsweep\.model\.cnn\.") as caught:
         build.build_network(compose.cell(words).config)
     cause = causes.describe_cause(caught.value)
-    assert causes.kind_of_cause(cause) == causes.CauseKind.OUT_OF_MEMORY
+    assert causes.classify_cause(cause) == causes.CauseKind.OUT_OF_MEMORY
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def run_driver(script: str, folder: Path, *words: str) -> list:
 
 SHARES = """
 def work(job, hooks):
-    if job.measures:  # as recorded on an 80 GiB device: batch 32 takes 20 GiB, batch 64 takes 50
+    if job.is_calibration:  # recorded on an 80 GiB device: batch 32 takes 20 GiB, batch 64 50
         gibibytes = 20 if job.cell.config["batch_size"] == 32 else 50
         peak = {"process": 2**30, "gpu": gibibytes * 2**30}
         return Outcome(dict(shape=job.cell.shape, hardware="declared", seconds_per_step=0.1,

@@ -44,18 +44,18 @@ class OddError(Exception):
     ],
 )
 def test_the_type_of_an_error_decides_its_kind(error: Exception, kind: CauseKind) -> None:
-    assert causes.kind_of_cause(causes.describe_cause(error)) == kind
+    assert causes.classify_cause(causes.describe_cause(error)) == kind
 
 
 def test_what_was_raised_from_a_full_disk_is_of_the_storage() -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     for error in (raised_after(full, from_=full), raised_after(full)):
         cause = causes.describe_cause(error)
-        assert causes.kind_of_cause(cause) == CauseKind.STORAGE
+        assert causes.classify_cause(cause) == CauseKind.STORAGE
         assert cause.startswith("OSError: [Errno 28] No space left on device")
         assert "RuntimeError: unexpected pos 64" in cause
     assert (
-        causes.kind_of_cause(causes.describe_cause(raised_after(full, from_=None)))
+        causes.classify_cause(causes.describe_cause(raised_after(full, from_=None)))
         == CauseKind.UNKNOWN
     )
 

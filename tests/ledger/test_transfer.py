@@ -214,14 +214,14 @@ def test_of_a_failed_cell_the_cause_travels_without_what_is_of_that_machine(
         assert transfer.import_cells(there, file) == (1, 0)
         assert transfer.import_cells(there, file) == (0, 1)
         assert there.read(SIGNATURE, "error.txt") == b"DataError: x.gz is damaged"
-        assert there.entry(SIGNATURE).status == "failed"
+        assert there.read_entry(SIGNATURE).status == "failed"
         assert there.list_files(SIGNATURE) == ["error.txt"]
     finish(ledger, "seed=3")
     assert transfer.import_cells(ledger, file) == (0, 1)
-    assert ledger.entry(SIGNATURE).status == "done"
+    assert ledger.read_entry(SIGNATURE).status == "done"
     transfer.export_cells(ledger, [SIGNATURE], tmp_path / "finished.tar")
     assert transfer.import_cells(there, tmp_path / "finished.tar") == (1, 0)
-    assert there.entry(SIGNATURE).status == "done"
+    assert there.read_entry(SIGNATURE).status == "done"
 
 
 def test_a_failure_beside_a_result_is_left_out(
@@ -230,7 +230,7 @@ def test_a_failure_beside_a_result_is_left_out(
     forge(export, "error.txt", b"DataError: of an earlier run")
     there = Ledger(tmp_path / "there")
     assert transfer.import_cells(there, export) == (1, 0)
-    assert there.entry(SIGNATURE).status == "done"
+    assert there.read_entry(SIGNATURE).status == "done"
     assert there.read(SIGNATURE, "error.txt") is None
 
 
@@ -249,7 +249,7 @@ def test_what_an_unfinished_run_left_does_not_mix_with_the_import(
     for name in ("predictions.npz", "stopped.json", "resume.ckpt"):
         there.store.write(f"{folder_of(SIGNATURE)}/{name}", b"of another run")
     transfer.import_cells(there, export)
-    assert there.entry(SIGNATURE).status == "done"
+    assert there.read_entry(SIGNATURE).status == "done"
     assert there.read(SIGNATURE, "weights.ckpt") == b"weights"
     assert there.read(SIGNATURE, "resume.ckpt") is None
     assert not is_bucket or there.read_result(SIGNATURE)["attempt"]
@@ -274,7 +274,7 @@ def test_a_cell_whose_import_was_killed_is_not_finished(
     monkeypatch.setattr(there.store, "write", write_or_die)
     with pytest.raises(KeyboardInterrupt):
         transfer.import_cells(there, export)
-    assert there.entry(SIGNATURE).status == "missing"
+    assert there.read_entry(SIGNATURE).status == "missing"
     monkeypatch.undo()
     assert transfer.import_cells(there, export) == (1, 0)
 

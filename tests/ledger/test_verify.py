@@ -91,7 +91,7 @@ def test_a_result_of_other_epochs_is_damaged_unless_an_accuracy_ends_the_cell_ea
     _, points = reported_cells.small_sweep(tmp_path)
     cell, ledger = points[0].cell, Ledger(tmp_path)
     write_cell(tmp_path, points[0])
-    entry = ledger.entry(cell.signature)
+    entry = ledger.read_entry(cell.signature)
     epochs = cell.config["epochs"] + more
     entry = replace(entry, result={**(entry.result or {}), "epochs": epochs})
     judged = ledger.judge(cell.signature, entry, {**cell.config, "stop_accuracy": accuracy})

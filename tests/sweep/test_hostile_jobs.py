@@ -31,7 +31,7 @@ for text in json.load(sys.stdin):
 def write_hostile_job(tmp_path: Path, path: str, section: Any, measures: bool = False) -> str:
     """A job as it travels, with a section in the place of its own."""
     cell = compose.cell([*SMALL, f"places.storage={tmp_path}"])
-    plain = json.loads(Job(cell, Labels(), measures=measures).to_json())
+    plain = json.loads(Job(cell, Labels(), is_calibration=measures).to_json())
     inner = json.loads(plain["cell"])
     *parents, name = path.split(".")
     place = inner["config"]

@@ -224,7 +224,7 @@ def test_a_metric_that_is_no_number_is_named_with_its_epoch(task: CapsuleTask) -
     task.metrics["val"].update(losses, batch)
     with pytest.raises(NonFiniteLossError, match=r"^val/loss was nan in epoch 0; ") as caught:
         task.on_validation_epoch_end()
-    assert causes.kind_of_cause(causes.describe_cause(caught.value)) == causes.CauseKind.NOT_FINITE
+    assert causes.classify_cause(causes.describe_cause(caught.value)) == causes.CauseKind.NOT_FINITE
 
 
 def test_a_diverging_cell_fails_with_its_cause_and_no_result(

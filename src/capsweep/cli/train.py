@@ -71,10 +71,10 @@ def _run_cell(cell: Cell) -> int:
     from capsweep.tracking.content import labels_of
     from capsweep.training import RunHooks, build, devices
     from capsweep.training.run import Job, run_job
-    from capsweep.training.size import network_size
+    from capsweep.training.size import measure_size
 
     node_places = places.resolve(cell.config["places"])
-    parameters = network_size(cell.config).parameters
+    parameters = measure_size(cell.config).parameters
     devices.prepare_device(cell.config)  # refuses before data is looked for
     ledger = Ledger(node_places.ledger)
     prepare_storage(node_places, ledger)

@@ -57,7 +57,7 @@ def describe_cause(error: BaseException) -> str:
     """One line: the type that decides the kind, and what it says; then what was raised from it."""
     lines = [_describe_error(link) for link in _walk_chain(error)]
     of_no_code = (
-        line for line in lines if kind_of_cause(line) not in (CauseKind.CODE, CauseKind.UNKNOWN)
+        line for line in lines if classify_cause(line) not in (CauseKind.CODE, CauseKind.UNKNOWN)
     )
     deciding = next(of_no_code, lines[0])
     return deciding if deciding == lines[0] else f"{deciding} ({lines[0]})"
@@ -75,7 +75,7 @@ def _walk_chain(error: BaseException) -> Iterator[BaseException]:
 
 def _describe_error(error: BaseException) -> str:
     line = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    if kind_of_cause(line) is not CauseKind.UNKNOWN:
+    if classify_cause(line) is not CauseKind.UNKNOWN:
         return line
     known = next((base.__name__ for base in type(error).__mro__ if base.__name__ in KINDS), None)
     return line if known is None else f"{known}: {line}"
@@ -90,10 +90,10 @@ def is_lost_worker(cause: str) -> bool:
     """Whether its worker was taken from the cell, which need not be the fault of that: Ray ends the
     newest worker of a node without memory, whoever took it.
     """
-    return kind_of_cause(cause) == CauseKind.LOST or cause == NODE_MEMORY
+    return classify_cause(cause) == CauseKind.LOST or cause == NODE_MEMORY
 
 
-def kind_of_cause(cause: str) -> CauseKind:
+def classify_cause(cause: str) -> CauseKind:
     """Which kind of failure a cause tells of, by the type that it begins with."""
     name = cause.partition(":")[0]
     # Ours and torch's types are in KINDS; Python's are there by what they inherit.

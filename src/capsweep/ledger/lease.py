@@ -79,7 +79,7 @@ class Claim(Record):
         return f"{self.generation} {self.beat} {owner.machine} {owner.pid} {owner.started}"
 
 
-def current_owner() -> Owner:
+def get_current_owner() -> Owner:
     """Return this process."""
     pid = os.getpid()
     started = read_start_time(pid) or ""
@@ -131,13 +131,13 @@ def claim_path(ledger: Path, signature: str, generation: int) -> Path:
     return ledger / "claims" / f"{signature}.{generation:06d}"
 
 
-def forget_claims(ledger: Path, signature: str) -> None:
+def remove_claims(ledger: Path, signature: str) -> None:
     """Remove every claim on a cell; for a person who knows that its owner is gone."""
     for generation in _list_generations(ledger).get(signature, ()):
         remove_path(claim_path(ledger, signature, generation))
 
 
-def drop_claim(ledger: Path, claim: Claim) -> None:
+def remove_dead_claim(ledger: Path, claim: Claim) -> None:
     """Remove the claim of a process that is gone, unless another one has taken the cell over."""
     with suppress(ClaimedElsewhereError):
         take_lease(ledger, claim.signature, claim.last_sign).release()
@@ -181,16 +181,16 @@ class Lease:
 
 
 def _write_claim(path: Path, beat: int = 0) -> None:
-    write_text(path, json.dumps({"owner": current_owner().model_dump(), "beat": beat}))
+    write_text(path, json.dumps({"owner": get_current_owner().model_dump(), "beat": beat}))
 
 
-def take_lease(ledger: Path, signature: str, dead: str = "") -> Lease:
+def take_lease(ledger: Path, signature: str, dead_claim: str = "") -> Lease:
     """Claim a cell. `dead`: the last sign of a claim that the caller saw stand still for a lease.
 
     Raises ClaimedElsewhereError when a living process has it.
     """
     newest = read_claim(ledger, signature)
-    if newest is not None and newest.last_sign != dead and not newest.owner.is_dead:
+    if newest is not None and newest.last_sign != dead_claim and not newest.owner.is_dead:
         raise ClaimedElsewhereError(f"cell {signature} is being run by {newest.owner}")
     generation = 1 if newest is None else newest.generation + 1
     if not _create_claim_file(claim_path(ledger, signature, generation)):
@@ -212,12 +212,12 @@ def _create_claim_file(path: Path) -> bool:
 
 
 @contextmanager
-def hold_lease(ledger: Path | None, signature: str, dead: str = "") -> Iterator[Lease | None]:
+def hold_lease(ledger: Path | None, signature: str, dead_claim: str = "") -> Iterator[Lease | None]:
     """A claim for the time of a block; None, and no claim, where there is no POSIX ledger."""
     if ledger is None:
         yield None
         return
-    lease = take_lease(ledger, signature, dead)
+    lease = take_lease(ledger, signature, dead_claim)
     try:
         yield lease
     finally:

@@ -71,12 +71,12 @@ class Ledger:
         """The ledger's folder where it is on a POSIX file system, which alone has claims."""
         return self.store.path if isinstance(self.store, Disk) else None
 
-    def entry(self, signature: str) -> Entry:
+    def read_entry(self, signature: str) -> Entry:
         """What is known of a cell. A damaged result counts as failed, and says so."""
         claimed = None if self.disk is None else lease.read_claim(self.disk, signature)
         return self._make_entry(signature, claimed)
 
-    def entries(self, signatures: Iterable[str]) -> dict[str, Entry]:
+    def read_entries(self, signatures: Iterable[str]) -> dict[str, Entry]:
         """What is known of many cells."""
         names = list(dict.fromkeys(signatures))
         if self.disk is not None:
@@ -87,10 +87,10 @@ class Ledger:
             entries = pool.map(lambda name: self._make_entry(name, None, listed), names)
             return dict(zip(names, entries, strict=True))
 
-    def entries_of(self, cells: Iterable[Cell]) -> dict[str, Entry]:
+    def read_cell_entries(self, cells: Iterable[Cell]) -> dict[str, Entry]:
         """As `entries`, and results that other code made are marked stale."""
         by_signature = {cell.signature: cell for cell in cells}
-        entries = self.entries(by_signature).items()
+        entries = self.read_entries(by_signature).items()
         return {name: self.judge(name, entry, by_signature[name].config) for name, entry in entries}
 
     def judge(self, signature: str, entry: Entry, config: Mapping[str, Any]) -> Entry:
@@ -172,11 +172,11 @@ class Ledger:
     def read_result(self, signature: str) -> dict[str, Any] | None:
         """The result of a finished cell; a damaged one is none."""
         try:
-            return self.sound_result(signature)
+            return self.read_result_or_raise(signature)
         except DamageError:
             return None
 
-    def sound_result(self, signature: str) -> dict[str, Any] | None:
+    def read_result_or_raise(self, signature: str) -> dict[str, Any] | None:
         """Return the result of a finished cell. Raises DamageError."""
         name = f"{folder_of(signature)}/{RESULT}"
         content, where = self.store.read(name), join(self.store.root, name)
@@ -265,7 +265,7 @@ def fails_again(entry: Entry) -> bool:
     """Whether a failed cell would fail in the same way: a deterministic cause, the same code."""
     if entry.status != "failed" or entry.cause is None or is_damaged(entry):
         return False
-    is_deterministic = causes.kind_of_cause(entry.cause) in causes.DETERMINISTIC
+    is_deterministic = causes.classify_cause(entry.cause) in causes.DETERMINISTIC
     return is_deterministic and entry.package == code_identity.hash_package()
 
 

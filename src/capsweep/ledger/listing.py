@@ -72,7 +72,7 @@ class ListedCell:
 
 def list_cells(ledger: Ledger, signatures: Iterable[str]) -> list[ListedCell]:
     """What some cells are. A damaged provenance is printed, and counts as none."""
-    entries = ledger.entries(signatures)
+    entries = ledger.read_entries(signatures)
     with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(lambda item: _read_cell(ledger, *item), entries.items()))
 

@@ -46,8 +46,8 @@ def _check_metrics(metrics: dict[str, Any]) -> dict[str, Any]:
 
 
 Positive = Annotated[float, Field(gt=0)]
-Size = Annotated[float, Field(ge=0)]  # of seconds, hours, shares
-Share = Annotated[float, Field(ge=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0)]  # of seconds, hours, shares
+Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 AtLeastOne = Annotated[int, Field(ge=1, lt=2**63)]
 Memory = dict[str, Count | None]  # bytes of a process, and of a GPU; None: unknown
@@ -80,8 +80,8 @@ class Code(Record):
 class Duration(Record):
     """Seconds of a cell: of its training alone, and from start to result."""
 
-    fit: Size
-    total: Size = ABSENT
+    fit: NonNegative
+    total: NonNegative = ABSENT
 
 
 class Result(Record):
@@ -102,7 +102,7 @@ class Result(Record):
     test_sha256: Digest | None = None
     data: Digests = ABSENT
     code: Code = ABSENT
-    gpu_hours: Size = ABSENT
+    gpu_hours: NonNegative = ABSENT
     first_activations: dict[str, dict[str, float]] = ABSENT
     finished: Date = ABSENT
     attempt: str = ABSENT
@@ -158,9 +158,9 @@ class Row(Record):
 
     epoch: Count
     step: Count = ABSENT
-    lr: Size = ABSENT
-    margin: Size = ABSENT
-    seconds: Size = ABSENT
+    lr: NonNegative = ABSENT
+    margin: NonNegative = ABSENT
+    seconds: NonNegative = ABSENT
 
     @model_validator(mode="after")
     def _check_metrics(self) -> "Row":
@@ -172,7 +172,7 @@ class Row(Record):
 class Point(Row):
     """A line of steps.jsonl, inside an epoch."""
 
-    epoch: Size  # pyright: ignore[reportIncompatibleVariableOverride]
+    epoch: NonNegative  # pyright: ignore[reportIncompatibleVariableOverride]
     step: Count = Field()
 
 
@@ -191,10 +191,10 @@ class Measurement(Record):
     shape: str
     hardware: str
     seconds_per_step: Positive
-    evaluation_seconds_per_image: Size
-    startup_seconds: Size
+    evaluation_seconds_per_image: NonNegative
+    startup_seconds: NonNegative
     peak_memory_bytes: Memory  # of a GPU, all that a process takes of it, its context included
-    utilisation: Share | None  # of the GPU
+    utilisation: Fraction | None  # of the GPU
     device_memory_bytes: Count | None  # what the GPU has
     steps: AtLeastOne  # that were timed
 
@@ -212,12 +212,12 @@ class AddedSeeds(Record):
     seeds: dict[str, list[Count]]
 
 
-class Answer(Record):
+class IterationResult(Record):
     """How a network answers with other iterations than it was trained with."""
 
     iterations: Count
-    changed: Share
-    error: Share
+    changed: Fraction
+    error: Fraction
 
 
 class LayerMeasures(Record):
@@ -237,9 +237,9 @@ class Couplings(Record):
     layers: dict[str, LayerMeasures]
     ties: Count
     without_sum: list[str]
-    error: Share
-    frozen_error: Share | None
-    iterations: list[Answer] | None
+    error: Fraction
+    frozen_error: Fraction | None
+    iterations: list[IterationResult] | None
 
 
 class Manifest(Record):

@@ -90,7 +90,7 @@ def read_predictions(content: bytes, where: str) -> "tuple[np.ndarray, np.ndarra
     return arrays["scores"], arrays["labels"]
 
 
-def digest_of(result: Mapping[str, Any]) -> str:
+def hash_result(result: Mapping[str, Any]) -> str:
     """The digest of a result, without its own digest and its attempt, which a store adds."""
     digests = {name: digest for name, digest in result.get(DIGESTS, {}).items() if name != RESULT}
     plain = {key: value for key, value in result.items() if key != "attempt"}
@@ -100,7 +100,7 @@ def digest_of(result: Mapping[str, Any]) -> str:
 def with_digests(result: Mapping[str, Any], digests: Mapping[str, str]) -> dict[str, Any]:
     """The result with the digests of its cell's files, and its own."""
     plain = json.loads(json.dumps({**result, DIGESTS: digests}, allow_nan=False))
-    plain[DIGESTS][RESULT] = digest_of(plain)
+    plain[DIGESTS][RESULT] = hash_result(plain)
     return plain
 
 
@@ -113,7 +113,7 @@ def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -
     result = parse_json(content, where, cure, Result)
     if (stated := result.get("signature", signature)) != signature:
         raise damage_error(where, f"it is of cell {stated}", cure)
-    if result.get(DIGESTS, {}).get(RESULT) != digest_of(result):
+    if result.get(DIGESTS, {}).get(RESULT) != hash_result(result):
         raise damage_error(where, "it was altered: its digest is absent or another", cure)
     return result
 

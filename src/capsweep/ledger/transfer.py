@@ -113,7 +113,7 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
     folder, and UserError for a cell that is being run here; then nothing is written.
     """
     results = verify_export(file)
-    entries = ledger.entries(results)
+    entries = ledger.read_entries(results)
     # Of each cell of which it says more than is known, the file that says how it ended.
     ends = {
         signature: FAILURE if result is None else RESULT

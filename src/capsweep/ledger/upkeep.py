@@ -57,7 +57,7 @@ def find_garbage(ledger: Ledger, storage: Path | None = None) -> Iterator[Garbag
             path = lease.claim_path(root, claim.signature, claim.generation)
             if claim.owner.is_dead or (_is_settled(path) and not claim.owner.is_alive):
                 for item in _measure(path, f"claim of {claim.owner}, which is gone", root):
-                    yield replace(item, remove=partial(lease.drop_claim, root, claim))
+                    yield replace(item, remove=partial(lease.remove_dead_claim, root, claim))
         for path in root.glob("superseded/*"):
             yield from _measure(path, "result that a later run replaced", root)
     if storage is not None:
@@ -100,7 +100,7 @@ def find_faults(ledger: Ledger, cell: str) -> Iterator[str]:
         names.add(CONFIG)
     names |= {f"{EVALUATIONS}/{name}" for name in ledger.list_evaluations(cell)}
     readers: list[Callable[[], object]] = [
-        partial(ledger.sound_result, cell),
+        partial(ledger.read_result_or_raise, cell),
         partial(ledger.read_provenance, cell),
         partial(_check_science, ledger, cell),
         partial(ledger.read_rows, cell),
@@ -119,7 +119,7 @@ def find_faults(ledger: Ledger, cell: str) -> Iterator[str]:
 def _check_science(ledger: Ledger, cell: str) -> None:
     science = ledger.read_science(cell)
     if science is not None:
-        entry = ledger.judge(cell, ledger.entry(cell), science)
+        entry = ledger.judge(cell, ledger.read_entry(cell), science)
         if is_damaged(entry):
             raise DamageError(entry.cause)
 

@@ -1,1 +1,1 @@
-"""The ground that every process stands on: terminal, Ray, Lightning, torchvision."""
+"""What every process uses first: the terminal, Ray, Lightning and torchvision."""

@@ -94,7 +94,7 @@ class JobQueue:
     def count_left(self) -> int:
         """The number of cells that were not started."""
         waiting = [job for key, job in self._running.items() if key not in self._begun]
-        cells = sum(not job.measures for job in waiting)
+        cells = sum(not job.is_calibration for job in waiting)
         return len(self._pending) + len(self._awaited) + cells
 
     @property
@@ -124,7 +124,7 @@ class JobQueue:
             job = self._prepare_job(waiting)
             if job is None or not self._may_start(job):
                 continue
-            if job.measures:
+            if job.is_calibration:
                 self.sharing.begin_measuring(job)
             else:
                 self._pending.remove(waiting)
@@ -141,7 +141,7 @@ class JobQueue:
     def on_start(self, job: Job) -> None:
         """Note that a worker has the job."""
         self._begun.add(_key(job))
-        if not job.measures:
+        if not job.is_calibration:
             self.progress.on_start(job.cell.signature, job.cell.config["epochs"])
 
     def on_epoch(self, job: Job, row: dict[str, Any]) -> None:
@@ -159,7 +159,7 @@ class JobQueue:
         if outcome.elsewhere is not None:
             self.progress.on_end(job.cell.signature, outcome)
             self._awaited[job.cell.signature] = job
-        elif job.measures:
+        elif job.is_calibration:
             self._end_measuring(job, outcome)
         elif outcome.paused:
             self._pending.insert(0, job)
@@ -182,7 +182,7 @@ class JobQueue:
     def _restart(self, job: Job, cause: str) -> bool:
         """Return whether a failed job is tried again, or was settled as that of a lost worker."""
         signature = job.cell.signature
-        if causes.kind_of_cause(cause) == CauseKind.OUT_OF_MEMORY:
+        if causes.classify_cause(cause) == CauseKind.OUT_OF_MEMORY:
             larger = self.sharing.enlarge_share(job, self.capacity)
             if larger is not None:
                 self.progress.on_message(signature, f"{cause}; once more with a larger share")
@@ -197,7 +197,7 @@ class JobQueue:
             after = "" if attempts.last is None else f" (epoch {attempts.last} was finished)"
             text = f"{cause}; goes on from its last checkpoint{after}"
             self.progress.on_message(signature, text)
-            self._pending.insert(0, replace(job, dead=""))
+            self._pending.insert(0, replace(job, dead_claim=""))
         return True
 
     def _end_measuring(self, job: Job, outcome: Outcome) -> None:
@@ -219,7 +219,7 @@ class JobQueue:
             return
         self._last_look, disk = now, self.ledger.disk
         for signature, job in list(self._awaited.items()):
-            entry = self.ledger.entry(signature)
+            entry = self.ledger.read_entry(signature)
             claim = None if disk is None else lease.read_claim(disk, signature)
             if entry.status in self.ENDED:
                 del self._awaited[signature]
@@ -227,7 +227,8 @@ class JobQueue:
                 self._settle(signature, Outcome(entry.result, entry.cause, stopped=is_stopped))
             elif claim is None or self._monitor.is_dead(claim):
                 del self._awaited[signature]
-                self._pending.append(replace(job, dead="" if claim is None else claim.last_sign))
+                sign = "" if claim is None else claim.last_sign
+                self._pending.append(replace(job, dead_claim=sign))
 
     def _may_start(self, job: Job) -> bool:
         """Return whether a job is handed to the executor: within limits none may wait there, since
@@ -240,7 +241,7 @@ class JobQueue:
 
 
 def _key(job: Job) -> str:
-    return f"measure {job.cell.signature}" if job.measures else job.cell.signature
+    return f"measure {job.cell.signature}" if job.is_calibration else job.cell.signature
 
 
 # Runs jobs until the queue is exhausted; returns early, without an exception, when the user

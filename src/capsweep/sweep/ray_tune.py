@@ -209,7 +209,7 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
         if job is None:
             return
         cause = outcome.cause or ""
-        if node and causes.kind_of_cause(cause) == causes.CauseKind.NODE:
+        if node and causes.classify_cause(cause) == causes.CauseKind.NODE:
             has_other = self.nodes.refuse(node, cause)
             outcome = Outcome(paused="waits for another node", ends_sweep=not has_other)
         self.queue.on_end(job, outcome)

@@ -111,7 +111,7 @@ class GpuSharing:
             return {}
         if key in self._shares:
             return {"gpu": self._shares[key]}
-        return None if key in self._measuring else {"gpu": 1, "measures": True}
+        return None if key in self._measuring else {"gpu": 1, "is_calibration": True}
 
     def begin_measuring(self, job: Job) -> None:
         """Let other cells of the shape wait: an executor has a job that measures."""
@@ -131,15 +131,15 @@ class GpuSharing:
         cells of its shape that come later; without a GPU, with twice the CPUs, once. None: it had
         all.
         """
-        facts = {**job.facts, "larger_share": True}
+        facts = {**job.result_extras, "larger_share": True}
         if job.gpu == 0:
             largest = max((node.cpu for node in capacity.nodes), default=capacity.cpu)
             cpu = min(2 * job.cpu, largest)
-            has_all = cpu <= job.cpu or "larger_share" in job.facts
-            return None if has_all else replace(job, cpu=cpu, facts=facts)
+            has_all = cpu <= job.cpu or "larger_share" in job.result_extras
+            return None if has_all else replace(job, cpu=cpu, result_extras=facts)
         if job.gpu >= 1:
             return None
         share, key = share_equally(round(1 / job.gpu) // 2), job.cell.shape
         if key in self._shares:
             self._shares[key] = max(share, self._shares[key])
-        return replace(job, gpu=share, facts=facts)
+        return replace(job, gpu=share, result_extras=facts)

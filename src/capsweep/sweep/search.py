@@ -129,7 +129,7 @@ class TrialQueue(JobQueue):
         trial = self.study.ask(self._distributions)
         point = self._make_point(trial.params)
         signature = point.cell.signature
-        state, value = self._judge_entry(self.ledger.entry(signature))
+        state, value = self._judge_entry(self.ledger.read_entry(signature))
         is_running_here = signature in self._numbers
         if is_running_here or state != TrialState.RUNNING:
             self.repeated += 1
@@ -222,7 +222,7 @@ def describe_end(queue: TrialQueue) -> SweepEnd:
     if not queue.repeated:
         return end
     drawn = f"{queue.repeated} of {count_of(queue.search.trials, 'draw')} repeated a known setting"
-    return SweepEnd(end.status, (f"{drawn}; the same command draws again", *end.lines))
+    return SweepEnd(end.status, (f"{drawn}; type the same command to draw again", *end.lines))
 
 
 def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor:

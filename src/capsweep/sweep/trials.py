@@ -67,7 +67,8 @@ def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
     for _, signature, recorded in cells:
         with suppress(ConfigError, TypeError):  # overrides of another day, or an altered file
             drawn += _find_place(sweep, signature, recorded)
-    entries, metric = ledger.entries([p.cell.signature for p, _ in drawn]), search_of(sweep).metric
+    entries = ledger.read_entries([p.cell.signature for p, _ in drawn])
+    metric = search_of(sweep).metric
     return [
         Trial(point, place, entry := entries[point.cell.signature], read_value(entry, metric))
         for point, place in drawn

@@ -116,7 +116,7 @@ class RunContent:
 
 def read_content(ledger: Ledger, signature: str) -> RunContent:
     """Return what W&B should have of a cell, as the ledger has it now. Raises DamageError."""
-    entry, provenance = ledger.entry(signature), ledger.read_provenance(signature)
+    entry, provenance = ledger.read_entry(signature), ledger.read_provenance(signature)
     rows = ledger.read_rows(signature)
     points = ledger.read_rows(signature, POINTS)
     last = {key: value for row in rows[-1:] for key, value in row.items() if "/" in key}

@@ -27,7 +27,7 @@ from capsweep.training import Row, RunHooks
 from capsweep.training.module import CapsuleTask
 
 ROUNDING = 1e-9  # of 1 - error; far less than one example is of any data set
-ANEW = "begun_anew"  # key of what says that, in provenance and result
+RESTART_KEY = "begun_anew"  # key of what says that, in provenance and result
 CIRCUMSTANCES = ("code", "versions", "hardware", "implementations")
 AUTO_STEPS, POINTS_OF_EPOCH, MOST_POINTS = 50, 10, 1000
 RecordRow = Callable[[str, Row], None]  # with the name of its file
@@ -178,7 +178,7 @@ def check_resumable(
         path.unlink()
         line = f"{path} is dropped, and the cell begins anew: {fault}"
         print(line, file=sys.stderr, flush=True)
-        return {ANEW: line}, [], []
+        return {RESTART_KEY: line}, [], []
     made = stored["provenance"]
     today, last = ({name: run.get(name) for name in CIRCUMSTANCES} for run in (provenance, made))
     earlier = [run for run in (*made.get("earlier", []), last) if run != today]
@@ -196,7 +196,7 @@ def _read_recorder(path: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
         (state,) = (state for state in stored["callbacks"].values() if "rows" in state)
         code, cell = state["provenance"]["code"]["numerics"], state["provenance"]["signature"]
     except Exception as error:  # anything, for a file that is none
-        if causes.kind_of_cause(causes.describe_cause(error)) is CauseKind.OUT_OF_MEMORY:
+        if causes.classify_cause(causes.describe_cause(error)) is CauseKind.OUT_OF_MEMORY:
             raise  # of this moment: the checkpoint is kept
         raise DataError(f"it is no checkpoint of a cell ({type(error).__name__})") from error
     if damaged is not None:

@@ -66,7 +66,7 @@ def train_and_test(
     # What an unbroken run would have taken: epochs count for the cost of a cell whoever ran them.
     seconds = recorder.earlier_seconds + time.monotonic() - started
     given = (job.gpu or 1.0) if device.type == "cuda" else 0.0
-    scores_MN, labels_M = task.predictions()
+    scores_MN, labels_M = task.collect_predictions()
     scores, labels = scores_MN.float().numpy(), labels_M.numpy()
     arrays: dict[str, Any] = {"scores": scores, "labels": labels}
     directory.write("predictions.npz", lambda file: np.savez_compressed(file, **arrays))

@@ -172,7 +172,7 @@ class CapsuleTask(LightningModule):
         """Collect the test metrics."""
         self._collect_metrics("test")
 
-    def predictions(self) -> tuple[Tensor, Tensor]:
+    def collect_predictions(self) -> tuple[Tensor, Tensor]:
         """Return scores [M, N] and labels, [M] or [M, L], of the M test examples, on the CPU."""
         scores, labels = zip(*self.test_outputs, strict=True)
         return torch.cat(scores).cpu(), torch.cat(labels).cpu()

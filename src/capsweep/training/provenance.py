@@ -16,7 +16,7 @@ from capsweep.tracking.content import Labels
 
 PACKAGES = "torch torchvision pytorch-lightning torchmetrics hydra-core numpy h5py ray wandb"
 # Overrides that say where it ran: they decide no number, and a published ledger tells nobody.
-OF_HERE = ("places.", "cluster.", "cluster=", "logger.entity=")
+LOCAL_OVERRIDES = ("places.", "cluster.", "cluster=", "logger.entity=")
 # Files of GPU drivers: NVIDIA's, AMD's, and NVIDIA's inside of WSL.
 DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
@@ -29,7 +29,7 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
     device = devices.choose_device(config)
     layout = "last" if build.is_channels_last(config, device.type) else "first"
     dataset, routing, trainer = config["dataset"], config["routing"], config["trainer"]
-    overrides = [text for text in cell.overrides if not text.startswith(OF_HERE)]
+    overrides = [text for text in cell.overrides if not text.startswith(LOCAL_OVERRIDES)]
     return {
         "signature": cell.signature,
         "science": cell.science,

@@ -44,9 +44,9 @@ class Job:
     labels: Labels = field(default_factory=Labels)
     cpu: float = 1
     gpu: float = 0
-    dead: str = ""
-    measures: bool = False
-    facts: dict[str, Any] = field(default_factory=dict)
+    dead_claim: str = ""
+    is_calibration: bool = False
+    result_extras: dict[str, Any] = field(default_factory=dict)
     code: str | None = None
     leave_at: float | None = None
 
@@ -114,11 +114,11 @@ def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
     is_driver = config["cluster"]["address"] is None
     here = places.resolve(config["places"]) if is_driver else places.on_node(config)
     ledger = Ledger(here.ledger)
-    if job.measures:
+    if job.is_calibration:
         measured = calibrate(cell, here)
         ledger.store.write(measured.name, measured.model_dump_json().encode())
         return measured.model_dump()
-    with hold_lease(ledger.disk, cell.signature, job.dead) as lease:
+    with hold_lease(ledger.disk, cell.signature, job.dead_claim) as lease:
         cell_directory.recover_cell(ledger, cell.signature)
         finished = _find_finished(ledger, cell)
         if finished is not None:
@@ -143,7 +143,7 @@ def _train_cell(
     earlier, rows, points = callbacks.check_resumable(directory, described)
     if earlier:
         directory.update_provenance(described | earlier)
-    anew = {key: line for key, line in earlier.items() if key == callbacks.ANEW}
+    anew = {key: line for key, line in earlier.items() if key == callbacks.RESTART_KEY}
     with (
         _recording_failures(directory, hooks),
         closing(Tracker(job.cell, here.storage, described)) as tracker,
@@ -166,7 +166,7 @@ def _train_cell(
         check_lease()
         result |= {"code": {name: described["code"][name] for name in CODE}}
         result |= {"finished": datetime.now(UTC).isoformat(timespec="seconds")}
-        result = directory.finish({**result, **anew, **job.facts})
+        result = directory.finish({**result, **anew, **job.result_extras})
         tracker.mark_synced(Ledger(here.ledger), here.storage, job.cell.signature)
         return result
 

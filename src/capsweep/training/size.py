@@ -59,7 +59,7 @@ class Layer:
     votes: int
 
 
-def network_size(config: Mapping[str, Any]) -> Size:
+def measure_size(config: Mapping[str, Any]) -> Size:
     """The size of a canonical configuration's network, which is built for it without memory.
 
     Built once on a machine: after that torch is not even imported. Raises ConfigError as

@@ -219,12 +219,12 @@ class SplitMetrics:
             self._add("error", (scores_BN.argmax(dim=1) != batch.labels).sum())
             return
         self.digits = batch.labels.shape[1]
-        found_BL = is_found(scores_BN, batch.labels)
-        self._add("error", (~found_BL.all(dim=1)).sum())
-        self._add("at_least_one", found_BL.any(dim=1).sum())
+        detected_BL = is_detected(scores_BN, batch.labels)
+        self._add("error", (~detected_BL.all(dim=1)).sum())
+        self._add("at_least_one", detected_BL.any(dim=1).sum())
         if losses.drawn_BLCHW is not None and batch.targets_BLCHW is not None:
             overlap_BL = measure_overlap(losses.drawn_BLCHW.detach(), batch.targets_BLCHW)
-            self._add("segmentation", (overlap_BL * found_BL).sum(dtype=torch.float64))
+            self._add("segmentation", (overlap_BL * detected_BL).sum(dtype=torch.float64))
 
     def compute(self, split: str) -> dict[str, float]:
         """Return what was measured, as `split/loss` and so on, and start again. Synchronises.
@@ -251,7 +251,7 @@ class SplitMetrics:
         self.sums[name].add_(value, alpha=times)
 
 
-def is_found(scores_BN: Tensor, labels_BL: Tensor) -> Tensor:
+def is_detected(scores_BN: Tensor, labels_BL: Tensor) -> Tensor:
     """[B, L]: whether each class shown is among the L most active."""
     active_BL = scores_BN.topk(labels_BL.shape[1], dim=1).indices
     return (labels_BL[:, :, None] == active_BL[:, None, :]).any(dim=2)

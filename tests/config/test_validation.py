@@ -51,7 +51,7 @@ REFUSED = {
     "cluster=slurm cluster.nodes=-1": r"^cluster\.nodes must be >= 1, got -1",
     # combinations
     "model=cnn_small loss.reconstruction.weight=0.1": r"^loss\.reconstruction\.weight needs a dec",
-    "stop_accuracy=0.9 dataset.validation=0": r"^stop_accuracy needs .* set dataset\.validation, for",
+    "stop_accuracy=0.9 dataset.validation=0": r"^stop_accuracy needs .* set dataset\.validation,",
     # matrix capsules
     "model=matrix_capsnet loss.classification.first=0.95": r"^loss\.classification\.first .*\.last",
     # data

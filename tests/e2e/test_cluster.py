@@ -129,7 +129,7 @@ def test_cells_leave_nodes_that_cannot_run_them(
     ):
         output = sweep("SEEDS=4")
     assert "all 4 cells are finished" in output
-    assert "is not the driver's" in output
+    assert "on this node is not the driver's" in output
     assert "has torch 0.1, not " in output
     assert output.count("left out") == 2
 

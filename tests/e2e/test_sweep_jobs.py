@@ -126,7 +126,7 @@ def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
     assert any("capsweep sweep long --here" in words for words in during.values())
 
     output = laptop.run("stop", "long", *laptop.address)
-    assert ": stopped; the same command goes on" in output
+    assert ": stopped; type the same command to go on" in output
     processes.wait_until(lambda: not any(processes.is_alive(pid) for pid in during), 60)
 
     def list_left() -> list[str]:
@@ -138,7 +138,7 @@ def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
     processes.wait_until(lambda: not list_left(), 60)
     assert not list(laptop.storage.glob("ledger/*/*/result.json"))
     output = laptop.run("attach", "long", *laptop.address, status=130)
-    assert "stopped: 0 of 2 cells are finished; the same command goes on" in output
+    assert "stopped: 0 of 2 cells are finished; type the same command to go on" in output
 
 
 def test_faults_are_one_line_with_the_cure(laptop: Laptop) -> None:

@@ -179,7 +179,7 @@ def run_stop(parsed: argparse.Namespace) -> None:
         return
     print(f"stopping {job.id}; it is killed after {driver.STOP_SECONDS} s", flush=True)
     ended = driver.stop_job(jobs, job)
-    print(f"{ended.id}: {ended.details.status.lower()}; the same command goes on")
+    print(f"{ended.id}: {ended.details.status.lower()}; type the same command to go on")
 
 
 def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
@@ -195,13 +195,13 @@ def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
         say("detached; the sweep goes on: make attach, status or stop")
         return DETACHED
     if ended.details.status == "STOPPED":
-        say("it was stopped; the same command goes on")
+        say("it was stopped; type the same command to go on")
         return STOPPED
     if (obstacle := driver.find_obstacle(ended)) is not None:
         raise ConfigError(f"{ended.id}: {obstacle}")
     status = ended.details.driver_exit_code or 0
     if status < 0:
-        say(f"its driver was killed (signal {-status}); the same command goes on")
+        say(f"its driver was killed (signal {-status}); type the same command to go on")
         return KILLED - status
     return status
 

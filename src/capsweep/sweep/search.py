@@ -222,7 +222,7 @@ def describe_end(queue: TrialQueue) -> SweepEnd:
     if not queue.repeated:
         return end
     drawn = f"{queue.repeated} of {count_of(queue.search.trials, 'draw')} repeated a known setting"
-    return SweepEnd(end.status, (f"{drawn}; the same command draws again", *end.lines))
+    return SweepEnd(end.status, (f"{drawn}; type the same command to draw again", *end.lines))
 
 
 def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor:

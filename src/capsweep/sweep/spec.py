@@ -1,7 +1,7 @@
 """A sweep: a question, and arms whose axes span the grid that answers it; read from its file.
 
-`sweeps/README.md` shows the format. Sections of the file are read strictly: no key is unknown, and
-none is missing.
+`docs/how-to/write-a-sweep.md` shows the format. Sections of the file are read strictly: no key is
+unknown, and none is missing.
 """
 
 import math

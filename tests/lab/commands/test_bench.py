@@ -8,12 +8,12 @@ import pytest
 
 from capsweep.cli import main
 from capsweep.lab import bench
-from capsweep.lab.bench import BenchReport, Measured
+from capsweep.lab.bench import BenchReport, Measurement
 from capsweep.lab.commands.bench import BENCHES
 
 PAGE = "by hand\n<!-- bench sweep: begin -->\nold\n<!-- bench sweep: end -->\nmore\n"
 REPORT = BenchReport(
-    [Measured("plan", 2.0, "s", 30), Measured("fast", math.inf, "x")],
+    [Measurement("plan", 2.0, "s", 30), Measurement("fast", math.inf, "x")],
     [
         {"candidate": "a|b", "ms": 1234.5, "extra MB": None},
         {"candidate": "c", "ms": 0.5, "extra MB": 2},
@@ -82,7 +82,7 @@ def test_a_page_without_a_place_is_refused_before_measuring(
 
 
 def test_a_missed_bar_fails_unless_it_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    missed = BenchReport([Measured("plan", 31.0, "s", 30)])
+    missed = BenchReport([Measurement("plan", 31.0, "s", 30)])
     monkeypatch.setattr("capsweep.lab.bench.sweep.measure_sweep", lambda is_quick: missed)
     assert main(["bench", "--quick", "sweep"]) == 0
     assert main(["bench", "sweep"]) == 1
@@ -94,6 +94,6 @@ def test_a_missed_bar_fails_unless_it_is_quick(monkeypatch: pytest.MonkeyPatch) 
 def test_every_benchmark_runs(name: str) -> None:
     measure = pkgutil.resolve_name(f"capsweep.lab.bench.{BENCHES[name]}:measure_{name}")
     report: BenchReport = measure(is_quick=True)
-    assert report.measured
-    assert not any(bar.unit == "fault" for bar in report.measured)
+    assert report.numbers
+    assert not any(bar.unit == "fault" for bar in report.numbers)
     assert all(row.get("ms", 1) > 0 for row in report.rows)

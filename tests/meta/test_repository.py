@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from capsweep.report import publish
+from capsweep.sweep import choices
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # In two parts, so that this file obeys its own rule.
@@ -51,6 +52,18 @@ def test_every_question_is_listed() -> None:
     listed = (REPOSITORY / "sweeps" / "README.md").read_text()
     questions = {path.name for path in REPOSITORY.glob("sweeps/*.yaml")}
     assert questions == set(re.findall(r"`(\w+\.yaml)` \|", listed))
+    answers = {path.name for path in REPOSITORY.glob("sweeps/*.md")} - {"README.md"}
+    assert answers == set(re.findall(r"\((\w+\.md)\) \|", listed))
+
+
+def test_examples_of_a_sweep_file_are_sweeps(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs/how-to/write-a-sweep.md").read_text()
+    examples = re.findall(r"```yaml\n((?:question|kind):.*?)```", page, re.DOTALL)
+    for number, example in enumerate(examples):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(example)
+        assert choices.load_sweep(str(path)).arms
+    assert len(examples) == 2
 
 
 def test_every_answer_has_a_verdict_by_hand(answers: dict[str, str]) -> None:

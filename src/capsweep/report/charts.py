@@ -8,6 +8,7 @@ import base64
 import importlib.metadata
 import io
 import json
+import math
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +28,8 @@ WIDTH, HEIGHT = 4.6, 2.9  # inches of a panel; its letters can be read on the sc
 LEGEND_LINE = 0.18  # inches that a line of the legend adds to the height
 LETTERS = 9  # points, the size of letters
 TICKS = 6  # at most on an axis, so that their numbers do not touch
+ROW = 0.22  # inches of a row in the figure of a table
+MOST_ACROSS = 3  # panels side by side in the figure of a table
 DPI = 200
 SPREAD = 8.0  # a scale is logarithmic if the largest value is at least so many times the smallest
 OPTIONS: dict[Any, Any] = {
@@ -80,6 +83,15 @@ class Mark:
     cost: float  # mean over the seeds
     mean: float  # of the metric over the seeds
     std: float | None  # standard deviation of the metric over the seeds; None for one seed
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One column in the figure of a table."""
+
+    title: str  # above the panel; empty where the table has one column
+    rows: tuple[tuple[int, float, float, float], ...]  # position from the top, mean, interval
+    baseline: float | None  # mean of the row that differences are taken to
 
 
 def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> bytes:
@@ -142,10 +154,42 @@ def draw_marks(label: str, metric: str, marks: Sequence[Mark]) -> "Figure":
         spread = None if std is None else measure.factor * std
         handles.append(axes.errorbar(mark.cost, measure.factor * mark.mean, yerr=spread, **look))
     axes.set_xlabel(label)
-    axes.set_ylabel(f"{metric} ({measure.unit.strip()})" if measure.unit else metric)
+    axes.set_ylabel(_label_metric(metric))
     _set_scale(axes, "x", [mark.cost for mark in marks])
     _add_legend(figure, handles, [mark.name for mark in marks])
     return figure
+
+
+def draw_panels(metric: str, names: Sequence[str], panels: Sequence[Panel]) -> "Figure":
+    """Draw a table: each row has a dot at its mean and a bar over its interval."""
+    from matplotlib.figure import Figure
+
+    measure = metric_format.measure_of(metric)
+    across = min(len(panels), MOST_ACROSS)
+    down = math.ceil(len(panels) / across)
+    size = (WIDTH * (1 + across) / 2, (0.8 + ROW * len(names)) * down)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(down, across, sharey=True, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        place, mean, low, high = np.array(panel.rows).T * [[1], *[[measure.factor]] * 3]
+        bars, look = (mean - low, high - mean), {"fmt": "o", "markersize": 5, "capsize": 3}
+        axes.errorbar(mean, place, xerr=bars, color=COLOURS[0], **look)
+        if panel.baseline is not None:
+            axes.axvline(measure.factor * panel.baseline, color="#777777", linestyle=":")
+        axes.set_title(panel.title, fontsize=LETTERS, parse_math=False)
+        axes.set_xlabel(_label_metric(metric))
+        _set_scale(axes, "x", mean.tolist())
+    grid[0, 0].set_yticks(range(len(names)), names, parse_math=False)
+    grid[0, 0].set_ylim(len(names) - 0.5, -0.5)
+    return figure
+
+
+def _label_metric(metric: str) -> str:
+    """Return the label of an axis: a metric and its unit."""
+    unit = metric_format.measure_of(metric).unit.strip()
+    return f"{metric} ({unit})" if unit else metric
 
 
 def _make_figure(names: int) -> "tuple[Figure, Axes]":

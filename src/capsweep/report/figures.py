@@ -12,11 +12,12 @@ from typing import Any
 
 from capsweep.report import charts
 from capsweep.report.cells import TableCell
-from capsweep.report.charts import Curve, Mark
+from capsweep.report.charts import Curve, Mark, Panel
 from capsweep.report.table import CellGroup, ResultTable
 from capsweep.statistics.seeds import list_common_places
 
 MOST_ROWS = 14  # in a figure; more curves cannot be told apart
+MOST_TABLE_ROWS = 40  # in the figure of a table
 Series = Mapping[int, float]  # a number per epoch
 
 
@@ -31,7 +32,8 @@ class ReportFigure:
 
 
 def make_figures(table: ResultTable) -> Iterator[ReportFigure]:
-    """Yield the figures of each column of a table: loss, error and cost."""
+    """Yield the figure of the table, then loss, error and cost of each column."""
+    yield make_table_figure(table)
     groups = _choose_rows(table)
     for number in range(len(table.columns)):
         name, ending, where = table.name_column(number), "", ""
@@ -42,6 +44,29 @@ def make_figures(table: ResultTable) -> Iterator[ReportFigure]:
         cost_figure = _make_cost_figure(table.sweep.metric, column, where)
         for figure in (*_make_curve_figures(column, where), cost_figure):
             yield replace(figure, stem=f"{figure.stem}{ending}")
+
+
+def make_table_figure(table: ResultTable) -> ReportFigure:
+    """Draw a table: a panel for each column, with the rows of which every seed has finished."""
+    stem, complete = "table", [(g, g.full_summary) for g in table.groups if g.full_summary]
+    names = {group.row: group.name for group, _ in complete}
+    caption = f"{table.sweep.metric}: mean over seeds and its 95 % interval"
+    if not 0 < len(names) <= MOST_TABLE_ROWS:
+        room = f"{len(names)} rows are complete, and a figure has room for {MOST_TABLE_ROWS}"
+        return ReportFigure(f"{caption}: {room}.", stem)
+    if table.baseline in names:
+        caption += f"; the dotted line is the mean of {names[table.baseline]}"
+    places = {row: place for place, row in enumerate(sorted(names))}
+    panels = []
+    for number in sorted({group.column for group, _ in complete}):
+        column = [(group.row, s) for group, s in complete if group.column == number]
+        rows = [(places[row], s.mean, *(s.interval or (s.mean, s.mean))) for row, s in column]
+        baseline = next((s.mean for row, s in column if row == table.baseline), None)
+        title = table.name_column(number) if len(table.columns) > 1 else ""
+        panels.append(Panel(title, tuple(rows), baseline))
+    labels = [names[row] for row in places]
+    image = charts.draw_once(charts.draw_panels, table.sweep.metric, labels, panels)
+    return ReportFigure(f"{caption}.", stem, labels, image)
 
 
 def _choose_rows(table: ResultTable) -> list[CellGroup]:

@@ -14,17 +14,18 @@ from capsweep.errors import UserError
 from capsweep.ledger import stored_files, transfer
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.ledger.records import Couplings
-from capsweep.report import formatted_table, grid, render
+from capsweep.report import figures, formatted_table, grid, render
 from capsweep.report.cells import TableCell
 from capsweep.report.grid import MISSING, format_value
 from capsweep.report.table import ResultTable
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics.seeds import LEVEL, PairedDifference, summarise_values
-from capsweep.storage.files import write_text
+from capsweep.storage.files import write_atomically, write_text
 
 NAME = "report"  # in the markers of a page
 ARCHIVES = "ledgers"  # folder beside the sweep files, with the cells behind published tables
 COMMAND = "(?m)^`(make report [^`]+)` printed this"  # the line of a page that names its command
+CHARTS = "charts"  # folder beside the sweep files, with the figures of published tables
 NOT_TESTED = "Not tested, since the difference is the same for all seeds"
 Content: TypeAlias = Mapping[str, Any]
 ROUTING = "routing.json"  # file in the evals/ of a cell
@@ -101,7 +102,13 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> Path:
     # A published page does not say that cells are stale: it names the commits that made them.
     parts = [text for text in render.list_paragraphs(formatted) if not text.startswith(grid.STALE)]
     beside, decisions = list_costs(table, ledger), describe_decisions(table)
-    paragraphs = [table.sweep.question, *parts, *decisions, *beside, f"`{command}` {training}."]
+    chart, drawn = figures.make_table_figure(table), []
+    if (image := chart.image) is not None:
+        file = path.parent / CHARTS / f"{path.stem}.png"
+        write_atomically(file, lambda opened: opened.write(image))
+        drawn = [f"![{chart.caption}]({CHARTS}/{file.name})"]
+    paragraphs = [table.sweep.question, parts[0], *drawn, *parts[1:], *decisions, *beside]
+    paragraphs.append(f"`{command}` {training}.")
     new = f"# {table.sweep.name}\n\n{markers}\n\n## Verdict\n\n{VERDICT}\n"
     before = re.search(COMMAND, renew_section(path, NAME, None, new))
     if before is not None and before[1] != command:

@@ -1,7 +1,7 @@
 """The sweep file: a question, and the arms and axes that span the grid of its cells.
 
-`sweeps/README.md` shows the format. The file is read strictly: an unknown key is an error, and so
-is a missing one.
+`docs/how-to/write-a-sweep.md` shows the format. The file is read strictly: an unknown key is an
+error, and so is a missing one.
 """
 
 import math

@@ -114,7 +114,7 @@ def test_accuracy_falls_under_attack_and_every_cell_has_a_file(
         assert content["attacks"][0]["tries"] == 30
     assert evaluate("attack", sweep, storage, *options, "--targeted", "--method", "fgsm") == 0
     text = (report / "attack-targeted.md").read_text()
-    assert "rate of success of attacks at each of the other classes in turn" in text
+    assert "success rate of attacks with each of the other classes in turn" in text
 
 
 def test_both_errors_of_crops_are_printed_and_written(sweep: Path, storage: Path) -> None:
@@ -175,11 +175,11 @@ def test_routing_is_measured_into_a_table(sweep: Path, storage: Path, capsys: Ou
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("attack", ["--method", "cw"], "--method: must be of fgsm, bim, pgd, got cw"),
+        ("attack", ["--method", "cw"], "--method: must be some of fgsm, bim, pgd, got cw"),
         ("attack", ["--eps", "0.1,x"], "--eps: must be above 0, such as 0.1,0.2, got 0.1,x"),
         ("attack", ["--eps", "0"], "--eps: must be above 0, such as 0.1,0.2, got 0"),
         ("attack", ["--device", "nosuch"], "--device nosuch: "),
-        ("vote-distances", ["--examples", "0,²"], "--examples: must be places such as 0,5,7"),
+        ("vote-distances", ["--examples", "0,²"], "--examples: must be indices such as 0,5,7"),
         ("couplings", ["--iterations", "0"], "--iterations: must be a whole number >= 1, got 0"),
         ("ensemble", ["METRIC=test/loss"], "METRIC: evaluations have metrics of their own"),
         ("ensemble", [], "no cell of three is finished; run the sweep first"),

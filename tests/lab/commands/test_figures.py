@@ -150,4 +150,4 @@ def test_a_row_gets_the_figure_of_its_first_seed_once_and_the_page_shows_it(
     assert cli.main(words) == 2
     assert f"error: {drawn.parents[1].name}: it has no weights" in capsys.readouterr().err
     assert cli.main([*words[:-1], "portraits"]) == 2
-    assert "--only: must be of reconstructions, " in capsys.readouterr().err
+    assert "--only: must be some of reconstructions, " in capsys.readouterr().err

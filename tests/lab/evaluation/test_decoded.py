@@ -44,7 +44,7 @@ def test_examples_are_those_of_the_test_and_say_what_they_said(
     altered_MN, label = stored[0].copy(), stored[1][17]
     is_right = arrays["predictions"][3, 0] == label
     altered_MN[17, (label + 1) % 10 if is_right else label] = 9
-    with pytest.raises(UserError, match=f"{network.name}: .* 1 of 4 test examples otherwise"):
+    with pytest.raises(UserError, match=f"{network.name}: .* 1 of 4 test examples differently"):
         decoded.ask_network(replace(network, stored=(altered_MN, stored[1])), places)
 
 

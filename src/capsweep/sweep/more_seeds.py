@@ -61,7 +61,7 @@ def open_memory(node: Places) -> Store:
     Raises:
         UserError: The store cannot be opened; the message names `places.storage`.
     """
-    return open_store(node.kept, "places.storage")
+    return open_store(node.shared, "places.storage")
 
 
 def load(node: Places, sweep: Sweep) -> Added:

@@ -8,29 +8,24 @@ from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 REPOSITORY = Path(__file__).parents[1]
 # A link to a file that none of these patterns matches fails the build.
-PUBLISHED = (
-    "README.md",
-    "C*.md",
-    "LICENSE",
-    "docs/**/*.md",
-    "docs/**/*.png",
-    "docs/examples/**/*.*",
-)
-PUBLISHED += ("sweeps/*.md", "sweeps/*.yaml", "sweeps/**/*.png")
-PACKAGES = ("model", "data", "shards", "statistics")
+PUBLISHED = ("README.md", "C*.md", "LICENSE", "sweeps/*.md", "sweeps/*.yaml", "sweeps/**/*.png")
+PUBLISHED += ("docs/**/*.md", "docs/**/*.png", "docs/*.css", "docs/examples/**/*.*")
+PACKAGES = ("model", "model/routing", "data", "shards", "statistics")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Fill the sections Answers and Reference of the navigation."""
     answers = sorted(path.with_suffix(".md") for path in REPOSITORY.glob("sweeps/*.yaml"))
     pages = [{path.stem: f"sweeps/{path.name}"} for path in answers if path.exists()]
-    modules = [{module: _name_page(module)} for module in _list_modules()]
     for section in config.nav or []:
         section.get("Answers", []).extend(pages)
-        section.get("Reference", []).extend(modules)
+        for package in PACKAGES if "Reference" in section else ():
+            modules = [{module: _name_page(module)} for module in _list_modules(package)]
+            section["Reference"].append({package.replace("/", "."): modules})
     return config
 
 
@@ -41,16 +36,24 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted({path for pattern in PUBLISHED for path in REPOSITORY.glob(pattern)}):
         name = path.relative_to(REPOSITORY).as_posix()
         files.append(File.generated(config, name, abs_src_path=str(path)))
-    for module in _list_modules():
+    for module in (module for package in PACKAGES for module in _list_modules(package)):
         content = f"# {module}\n\n::: capsweep.{module}\n"
         files.append(File.generated(config, _name_page(module), content=content))
     return files
 
 
-def _list_modules() -> list[str]:
-    """Return the modules that users import, without the package's name."""
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Keep each number of an answer's table on one line, and give the table the room of a menu."""
+    if not page.file.src_uri.startswith("sweeps/"):
+        return html
+    page.meta["hide"] = ["toc"]
+    return f'<div class="numbers">{html}</div>'
+
+
+def _list_modules(package: str) -> list[str]:
+    """Return the modules of a package that users import, without the name capsweep."""
     source = REPOSITORY / "src/capsweep"
-    paths = [path for name in PACKAGES for path in sorted((source / name).rglob("*.py"))]
+    paths = sorted((source / package).glob("*.py"))
     parts = [path.relative_to(source).with_suffix("").parts for path in paths]
     return [".".join(p[:-1] if p[-1] == "__init__" else p) for p in parts]
 

@@ -200,8 +200,8 @@ def add_seeds(
     added = more_seeds.load(node, sweep)
     if added.looks not in ((), planned):
         raise UserError(
-            f"MORE_SEEDS={last}: an earlier command tested this sweep at {added.looks} seeds; type "
-            f"MORE_SEEDS={added.looks[-1]}, or remove sweeps/{sweep.name}.seeds.json in {node.kept}"
+            f"MORE_SEEDS={last}: an earlier command tested this sweep at {added.looks} seeds; "
+            f"type {added.looks[-1]}, or remove sweeps/{sweep.name}.seeds.json in {node.shared}"
         )
     added = replace(added, looks=planned)
     end = run(sweep, added.add_points(points), options, console)
@@ -227,7 +227,7 @@ def prepare_storage(node: Places, ledger: Ledger) -> None:
     """
     places.prepare(node)
     stores.prove_writable(ledger.store)
-    if is_url(node.kept):  # `places.prepare` has checked a folder
+    if is_url(node.shared):  # `places.prepare` has checked a folder
         stores.prove_writable(more_seeds.open_memory(node))
 
 

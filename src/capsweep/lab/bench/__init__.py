@@ -23,6 +23,9 @@ from capsweep.training import provenance
 
 THREADS = 2  # the bars on a CPU are for two cores
 LONGEST = 120  # characters that are shown of an exception's message
+MOST_ROWS = 20  # of a table on a page
+# Columns that are printed and are on no page.
+DETAILS = {"images/s", "peak MB", "extra MB", "error", "memory over before"}
 Row = Mapping[str, Any]  # values by column
 Bar = tuple[str, str, str, float]  # case, candidate and column of a value, and its least
 
@@ -114,6 +117,21 @@ class BenchReport:
             names = takewhile(lambda value: not isinstance(value, float), row.values())
             what = f"{column}, the worst: {', '.join(map(str, names))}"
             self.numbers.append(Measurement(what, row[column], unit, bar, at_least))
+
+    def shorten(self) -> "BenchReport":
+        """Return the part of the report that belongs on a page.
+
+        That is the numbers with a bar, and the tables of at most MOST_ROWS timings, without details
+        and without columns that have the same value in all rows.
+        """
+        rows: list[Row] = []
+        for table in (list(neighbours) for _, neighbours in groupby(self.rows, key=list)):
+            values = {name: {row[name] for row in table} for name in table[0]}
+            same = {name for name in values if len(table) > 1 and len(values[name]) == 1}
+            if len(table) <= MOST_ROWS:
+                shown = values.keys() - DETAILS - same
+                rows += [{n: value for n, value in row.items() if n in shown} for row in table]
+        return BenchReport([one for one in self.numbers if one.bar is not None], rows)
 
     def make_tables(self) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
         """Return header and rows of each table: the bars first, then the timings."""

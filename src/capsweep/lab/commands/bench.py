@@ -53,7 +53,8 @@ def run_bench(parsed: argparse.Namespace) -> int:
         report: bench.BenchReport = measure(parsed.quick)
         if page is not None:
             parts = [f"`capsweep bench {name}`, {line}."]
-            parts += [grid.pipe_table(header, rows) for header, rows in report.make_tables()]
+            tables = report.shorten().make_tables()
+            parts += [grid.pipe_table(header, rows) for header, rows in tables]
             section = "\n\n".join(parts) + "\n"
             publish.renew_section(page, f"bench {name}{suffix}{where}", section)
         for header, rows in report.make_tables():

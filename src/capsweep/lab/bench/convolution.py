@@ -23,7 +23,7 @@ from capsweep.lab.bench.comparison import (
     median_ratio,
     time_in_turns,
 )
-from capsweep.model.convolution import Convolution, lay_out_weights
+from capsweep.model.convolution import Convolution, set_weight_layout
 from capsweep.training import devices
 
 DIRECT, TRANSFORMED = "direct", "transformed"
@@ -56,7 +56,7 @@ class ConvolutionProblem:
         channels, kernel, stride, pixels, images = sizes
         convolution = Convolution(channels, channels, kernel, stride, same=False)
         convolution.method = method
-        lay_out_weights(convolution.to(dtype), torch.channels_last)
+        set_weight_layout(convolution.to(dtype), torch.channels_last)
         self.convolution = convolution
         features_BCHW, self.gradient_BCHW = (
             torch.randn(images, channels, size, size)

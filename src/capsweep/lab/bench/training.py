@@ -19,7 +19,7 @@ from capsweep.lab import bench
 from capsweep.lab.bench import BenchReport
 from capsweep.lab.bench.comparison import Results, find_largest_error
 from capsweep.lab.bench.routing import Route, replace_routing
-from capsweep.model.convolution import lay_out_weights
+from capsweep.model.convolution import set_weight_layout
 from capsweep.model.routing.dynamic import NORMALISERS
 from capsweep.training.build import make_task
 
@@ -89,7 +89,7 @@ class StepTraining:
             self.optimizer = self.task.make_optimizer(self.network)
         else:
             replace_routing(self.network, way.route)
-            lay_out_weights(self.network, torch.contiguous_format)
+            set_weight_layout(self.network, torch.contiguous_format)
             torch.backends.cudnn.allow_tf32 = True  # torch's default, for this process
             self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.001)
         self.graphs = self.task.make_graphs(self.optimizer)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from capsweep.config.cell import SCIENCE, Cell, flat, get
+from capsweep.config.cell import SCIENCE, Cell, flatten, get
 from capsweep.errors import DamageError
 from capsweep.ledger import records, stored_files
 from capsweep.ledger.ledger import EVALUATIONS, POINTS, Ledger
@@ -34,13 +34,13 @@ class Labels:
     job_type: str = "train"  # the arm
     name: str = ""  # empty: the signature is the name
     notes: str = ""  # the question of the sweep
-    tags: Sequence[str] = ()  # see `run_tags`
+    tags: Sequence[str] = ()  # see `list_run_tags`
 
 
 UNTRACKED = {"project": None, "entity": None, "mode": "none"} | asdict(Labels())
 
 
-def labels_of(cell: Cell) -> Labels:
+def make_labels(cell: Cell) -> Labels:
     """Make the labels of a cell that `capsweep train` runs, which belongs to no sweep.
 
     Its model stands for the arm, and its overrides for the coordinates.
@@ -52,11 +52,11 @@ def labels_of(cell: Cell) -> Labels:
         for text in cell.overrides
         if (key := text.partition("=")[0]) not in named and key.partition(".")[0] in SCIENCE
     ]
-    name = run_name(cell.config, model, place, signature=cell.signature)
-    return Labels(job_type=model, name=name, tags=run_tags(cell.config))
+    name = format_run_name(cell.config, model, place, signature=cell.signature)
+    return Labels(job_type=model, name=name, tags=list_run_tags(cell.config))
 
 
-def run_name(
+def format_run_name(
     config: Mapping[str, Any],
     arm: str,
     place: Sequence[str] = (),
@@ -77,7 +77,7 @@ def run_name(
     iterations = get(config, ITERATIONS)
     parts = [arm] if iterations is None else [arm, f"T={iterations}"]
     if config["routing"] is not None:  # without routing there are no capsules to decode
-        weight = reconstruction_weight(config)
+        weight = read_reconstruction_weight(config)
         same = {weight, *weights} <= {weight, 0}
         parts.append("no recon" if weight == 0 else "recon" if same else f"recon {weight:g}")
     name = SEPARATOR.join([*parts, *axes, f"seed {config['seed']}"])
@@ -86,7 +86,7 @@ def run_name(
     return f"{name[: LONGEST - len(signature) - 2]}… {signature}"
 
 
-def run_tags(config: Mapping[str, Any], *further: str) -> tuple[str, ...]:
+def list_run_tags(config: Mapping[str, Any], *further: str) -> tuple[str, ...]:
     """Return tags that find runs of several sweeps: data set, model and routing variant.
 
     Runs whose data limit_batches cut have the tag `limited`. The tags in `further` come first.
@@ -98,7 +98,7 @@ def run_tags(config: Mapping[str, Any], *further: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tag[:LONGEST_TAG] for tag in tags))
 
 
-def reconstruction_weight(config: Mapping[str, Any]) -> float:
+def read_reconstruction_weight(config: Mapping[str, Any]) -> float:
     """Return the weight of the reconstruction loss; 0 if nothing is reconstructed."""
     return get(config, WEIGHT) or 0.0
 
@@ -110,7 +110,7 @@ class RunContent:
     signature: str  # of the cell; the id of its run
     status: str  # finished, stopped, failed, running or missing
     mode: str  # online, offline, or none for a cell without W&B
-    run: Mapping[str, Any]  # arguments that open the run, see `run_arguments`
+    run: Mapping[str, Any]  # arguments that open the run, see `make_run_arguments`
     rows: tuple[Row, ...]  # rows of epochs and of steps, see `merge_rows`
     summary: Mapping[str, Any]  # last numbers of the run
     pictures: Mapping[str, str]  # names in evals/, and the sha256 of each
@@ -132,7 +132,7 @@ def read_content(ledger: Ledger, signature: str) -> RunContent:
         signature=signature,
         status="finished" if entry.status in ("done", "stale") else entry.status,
         mode=provenance.get("tracking", UNTRACKED)["mode"],
-        run=run_arguments(signature, provenance, ledger.read_science(signature) or {}),
+        run=make_run_arguments(signature, provenance, ledger.read_science(signature) or {}),
         rows=tuple(merge_rows(rows, points)),
         summary=summarise_result(entry.result) if entry.result else last,
         pictures=_hash_pictures(ledger, signature),
@@ -169,11 +169,11 @@ def summarise_result(result: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **result["metrics"],
         **{name: result[key] for key, name in names.items() if key in result},
-        **flat(result.get("first_activations", {}), "first_activations"),
+        **flatten(result.get("first_activations", {}), "first_activations"),
     }
 
 
-def run_arguments(
+def make_run_arguments(
     signature: str, provenance: Mapping[str, Any], science: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments with which W&B opens the run of a cell.
@@ -185,12 +185,12 @@ def run_arguments(
     keys = ("project", "entity", "group", "job_type", "name", "notes", "tags")
     code = {f"code.{key}": provenance.get("code", {}).get(key) for key in CODE}
     origin = {"command": provenance.get("command")} | code
-    config = flat(science) | tracking.get("columns", {})
+    config = flatten(science) | tracking.get("columns", {})
     config |= {key: value for key, value in origin.items() if value is not None}
     return {"id": signature, "config": config} | {key: tracking[key] for key in keys}
 
 
-def mark_file(storage: Path, signature: str) -> Path:
+def locate_mark(storage: Path, signature: str) -> Path:
     """Return the path of a cell's mark, which says that W&B has its whole content."""
     return storage / "wandb" / "synced" / f"{signature}.json"
 
@@ -199,7 +199,7 @@ def write_mark(storage: Path, content: RunContent, server: str) -> None:
     """Write the mark that W&B at `server` has exactly this content."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     mark = {"digest": content.digest, "server": server, "synced": now}
-    write_json(mark_file(storage, content.signature), mark)
+    write_json(locate_mark(storage, content.signature), mark)
 
 
 def is_synced(storage: Path, content: RunContent, server: str) -> bool:
@@ -207,7 +207,7 @@ def is_synced(storage: Path, content: RunContent, server: str) -> bool:
 
     A damaged mark counts as absent; a cell that is sent twice is still one run.
     """
-    file = mark_file(storage, content.signature)
+    file = locate_mark(storage, content.signature)
     try:
         mark = stored_files.parse_json(
             read_plain_file(file), str(file), "it is sent again", records.Mark

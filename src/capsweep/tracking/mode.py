@@ -20,7 +20,7 @@ PROBE_SECONDS = 3.0
 # The WANDB_ variables that W&B's process gets: server, login, folders, connection, user, and what
 # it may not send. Other variables, such as those of agents, notebooks and jobs, would choose
 # another run than the cell's.
-KEPT = {
+PASSED_VARIABLES = {
     *("API_KEY", "IDENTITY_TOKEN_FILE", "CREDENTIALS_FILE", "BASE_URL", "APP_URL", "ENTITY"),
     *("CONFIG_DIR", "DATA_DIR", "CACHE_DIR", "ARTIFACT_DIR", "ORGANIZATION", "USERNAME"),
     *("USER_EMAIL", "HOST", "HTTP_TIMEOUT", "FILE_PUSHER_TIMEOUT", "HTTP_PROXY", "HTTPS_PROXY"),
@@ -49,7 +49,7 @@ def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
     files = (_find_system_settings(), Path("wandb/settings"))
     has_settings = _read_netrc() or any(name.startswith("WANDB_") for name in os.environ)
     settings = _read_settings() if has_settings or any(map(Path.exists, files)) else None
-    url = None if settings is None else without_login(settings.base_url)
+    url = None if settings is None else remove_login(settings.base_url)
     if settings is not None and settings.mode == "disabled":
         return "none", "W&B: off (wandb disabled); metrics are in the ledger"
     if logger["mode"] == "offline" or (settings and settings.mode in ("offline", "dryrun")):
@@ -68,17 +68,18 @@ def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
     return "offline", f"W&B: offline, {reason}; runs go to {folder}; {cure}"
 
 
-def server_url() -> str:
+def read_server_url() -> str:
     """Return the URL of the configured W&B server; raise ConfigError naming a wrong setting."""
-    return without_login(_read_settings().base_url)
+    return remove_login(_read_settings().base_url)
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the environment for a process of W&B: this one, but of WANDB_ variables only KEPT.
+    """Return the environment for a process of W&B, without the WANDB_ variables it may not get.
 
-    Their values are stripped, because a secret that was read from a file ends with a newline.
+    It keeps those of PASSED_VARIABLES, stripped, because a secret read from a file may end with a
+    newline.
     """
-    kept = {f"WANDB_{name}" for name in KEPT}
+    kept = {f"WANDB_{name}" for name in PASSED_VARIABLES}
     variables = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_") or k in kept}
     return variables | {name: variables[name].strip() for name in kept & variables.keys()}
 
@@ -114,7 +115,7 @@ def _read_settings() -> Any:
     return settings
 
 
-def without_login(url: str) -> str:
+def remove_login(url: str) -> str:
     """Return a URL without user name and password, so that it can be printed and stored."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
@@ -134,7 +135,7 @@ def has_login(url: str) -> bool:
         return True
 
 
-def without_keys(text: str) -> str:
+def remove_keys(text: str) -> str:
     """Replace each API key and password of W&B in a text, so that it can be printed and stored."""
     logins = netrc_file.hosts.values() if (netrc_file := _read_netrc()) else ()
     for key in (clean_environment().get("WANDB_API_KEY"), *(password for *_, password in logins)):

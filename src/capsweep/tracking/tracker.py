@@ -1,9 +1,9 @@
 """The tracking of a cell by Weights & Biases, which training does not wait for.
 
-A `Tracker` writes the run of a cell. Another process, a `Child`, imports W&B and talks to it; this
-process is used again for the next cell. If W&B is absent, slow or does not answer, it costs a cell
-at most `logger.max_seconds`. A fault is printed once and ends the tracking of this cell;
-`capsweep wandb sync` uploads its run later.
+A `Tracker` writes the run of a cell. Another process, a `WandbProcess`, imports W&B and talks to
+it; this process is used again for the next cell. If W&B is absent, slow or does not answer, it
+costs a cell at most `logger.max_seconds`. A fault is printed once and ends the tracking of this
+cell; `capsweep wandb sync` uploads its run later.
 
 Requests and answers are lines of JSON in non-blocking pipes, and the parent process decides how
 long it waits for an answer. `python -m capsweep.tracking.tracker HANDLER FOLDER` carries out the
@@ -40,19 +40,19 @@ from capsweep.runtime import terminal
 from capsweep.storage.scratch import own_prefix
 from capsweep.tracking import content, mode
 
-OF_RUNS = "capsweep.tracking.wandb_run:handle_run"  # the function for a tracker's requests
-ALONE_SECONDS = 30.0  # that a run may take to close after its parent has died
+RUN_HANDLER = "capsweep.tracking.wandb_run:handle_run"  # the function for a tracker's requests
+ORPHAN_SECONDS = 30.0  # that a run may take to close after its parent has died
 PIPE_BYTES = 2**20
 KILL_SECONDS = 0.5  # that a killed process has to end
 MOST_RUNS = 100  # of one process, because W&B's client keeps 0.25 MB of memory for each run
-PATIENCE = 2  # faults in a row, after which this process stops using W&B
+MOST_FAULTS = 2  # faults in a row, after which this process stops using W&B
 
 
 class TrackingError(Exception):
     """An error of W&B, or of the process that talks to it, in one line."""
 
 
-class Child:
+class WandbProcess:
     """A separate process that imports W&B, so that the training process need not.
 
     It has its own session, so that Ctrl-C in a terminal does not reach it, and its own folder for
@@ -149,7 +149,7 @@ class Child:
         self._received = rest
         answer = json.loads(line)
         if "fault" in answer:
-            raise TrackingError(mode.without_keys(answer["fault"]))
+            raise TrackingError(mode.remove_keys(answer["fault"]))
         return answer
 
     def _exit_status(self) -> str:
@@ -170,8 +170,8 @@ def kill_with_children(pid: int) -> None:
             os.kill(process, signal.SIGKILL)
 
 
-IDLE: list[Child] = []  # processes that wait for the next cells of this process
-atexit.register(lambda: [child.kill() for child in IDLE])
+IDLE_PROCESSES: list[WandbProcess] = []  # processes that wait for the next cells of this process
+atexit.register(lambda: [child.kill() for child in IDLE_PROCESSES])
 
 
 class Tracker:
@@ -200,23 +200,23 @@ class Tracker:
         self.server: str | None = None
         self.url: str | None = None
         self._logger = cell.config["logger"]
-        self._child: Child | None = None
+        self._child: WandbProcess | None = None
         if self._logger["name"] != "wandb":
             return
         self._mode = provenance["tracking"]["mode"]
-        if Tracker.faults >= PATIENCE:
+        if Tracker.faults >= MOST_FAULTS:
             self._print_fault("W&B failed before")
             return
         with self._guard_training():
-            self._child = IDLE.pop() if IDLE else Child(OF_RUNS)
+            self._child = IDLE_PROCESSES.pop() if IDLE_PROCESSES else WandbProcess(RUN_HANDLER)
             self._child.runs += 1
             self._child.send(
                 "open",
-                run=content.run_arguments(cell.signature, provenance, cell.science),
+                run=content.make_run_arguments(cell.signature, provenance, cell.science),
                 storage=str(storage),
                 mode=self._mode,
                 seconds=self._logger["max_seconds"],
-                of_process=os.getpid(),
+                measured_process=os.getpid(),
             )
 
     def log(self, row: Mapping[str, Any]) -> None:
@@ -253,7 +253,7 @@ class Tracker:
                 self.server, self.url = answer["server"], answer["url"]
             Tracker.faults = 0
             if self._child.runs < MOST_RUNS:
-                IDLE.append(self._child)
+                IDLE_PROCESSES.append(self._child)
             else:
                 self._child.kill()
             self._child = None
@@ -270,7 +270,7 @@ class Tracker:
 
     @contextlib.contextmanager
     def _guard_training(self) -> Iterator[None]:
-        """Add the time of a block to `seconds`; a fault in it only ends the tracking of the cell."""
+        """Add the time of a block to `seconds`; an error in it only ends the tracking of a cell."""
         started = time.monotonic()
         try:
             yield
@@ -296,7 +296,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process ends only with its input
     pipe, answers = _take_pipe(0), _take_pipe(1)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    alone = ALONE_SECONDS if handler == OF_RUNS else 0.0  # the next sync may send the same cell
+    # An upload ends at once, because the next sync may send the same cell.
+    alone = ORPHAN_SECONDS if handler == RUN_HANDLER else 0.0
     threading.Thread(target=_read_requests, args=(pipe, requests, alone), daemon=True).start()
     do = ""
     while do != "end":

@@ -20,14 +20,14 @@ from capsweep.errors import DamageError, UserError
 from capsweep.ledger.ledger import POINT_LOSS, READERS, Ledger
 from capsweep.runtime.terminal import count_of
 from capsweep.tracking.content import RunContent, is_synced, read_content
-from capsweep.tracking.tracker import Child, TrackingError
+from capsweep.tracking.tracker import TrackingError, WandbProcess
 
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Section, Workspace
 
 # Functions that carry out requests in another process.
-OF_CELLS = "capsweep.tracking.wandb_run:handle_upload"
-OF_WORKSPACES = "capsweep.tracking.upload:handle_workspace"
+UPLOAD_HANDLER = "capsweep.tracking.wandb_run:handle_upload"
+WORKSPACE_HANDLER = "capsweep.tracking.upload:handle_workspace"
 START_SECONDS = 30.0  # for the first import of W&B from a slow disk
 CHECK_SECONDS = 3.0  # for a check of the login
 SEND_SECONDS = 30.0  # for a workspace
@@ -101,8 +101,8 @@ class Sync:
     ) -> None:
         self.storage, self.server, self.jobs, self.seconds = storage, server, jobs, seconds
         self._place = {"ledger": str(ledger.store.root), "storage": str(storage), "server": server}
-        self._children: list[Child] = []  # all processes that were started
-        self._idle: list[Child] = []
+        self._children: list[WandbProcess] = []  # all processes that were started
+        self._idle: list[WandbProcess] = []
         self._stop: str | None = None
 
     def run(self, result: SyncResult, report: Report) -> None:
@@ -162,7 +162,7 @@ class Sync:
         if self._idle:
             child = self._idle.pop()
         else:
-            child = Child(OF_CELLS)
+            child = WandbProcess(UPLOAD_HANDLER)
             self._children.append(child)
             if self._stop == "interrupted":  # while the process was started
                 child.kill()
@@ -241,7 +241,7 @@ def send_workspace(view: SweepView, entity: str | None, project: str, url: str |
         UserError: If it is not saved; the message has W&B's reason.
     """
     place = {"entity": entity, "project": project, "url": url}
-    child = Child(OF_WORKSPACES)
+    child = WandbProcess(WORKSPACE_HANDLER)
     try:
         return child.ask("save", SEND_SECONDS, view=asdict(view), **place)["url"]
     except (TrackingError, OSError) as error:

@@ -72,8 +72,8 @@ class RunWriter:
             log_files(run, read_file, pictures)
         url = run.url
         run.finish(exit_code=request["exit_code"])
-        server = modes.without_login(run.settings.base_url)
-        return {"server": server, "url": modes.without_login(url) if url else None}
+        server = modes.remove_login(run.settings.base_url)
+        return {"server": server, "url": modes.remove_login(url) if url else None}
 
 
 handle_run = RunWriter().handle_request
@@ -84,22 +84,22 @@ def open_run(
     storage: str,
     mode: Literal["online", "offline"],
     seconds: float,
-    of_process: int | None,
+    measured_process: int | None,
 ) -> wandb.Run:
     """Open the run of a cell, new or resumed; exceptions of W&B are passed on.
 
     Args:
-        run: The arguments by `content.run_arguments`.
+        run: The arguments by `content.make_run_arguments`.
         storage: The folder for W&B's files.
         mode: Whether W&B sends the run or only stores it.
         seconds: The time limit for the server, at the start and again at the end.
-        of_process: The id of the process whose use of processor and memory W&B records; None if
+        measured_process: The id of the process whose processor and memory use W&B records; None if
             the cell was trained by an earlier process or on another machine.
     """
     # W&B would add facts of this machine, but it may not be the machine that trained the cell.
     switches = [f"x_disable_{part}" for part in ("meta", "stats", "machine_info")]
     switches += ["disable_code", "disable_git"]
-    machine: Any = dict.fromkeys(switches, True) if of_process is None else {}
+    machine: Any = dict.fromkeys(switches, True) if measured_process is None else {}
     if command := run["config"].get("command"):
         sys.argv = shlex.split(command)  # W&B would show the command line of this process
     opened = wandb.init(
@@ -113,12 +113,12 @@ def open_run(
             login_timeout=seconds,
             finish_timeout=seconds,
             finish_timeout_raises=True,
-            x_stats_pid=of_process or os.getpid(),
+            x_stats_pid=measured_process or os.getpid(),
             program=sys.argv[0],
             silent=True,
             console="off",
             sagemaker_disable=True,  # SageMaker would give the run another id
-            x_save_requirements=of_process is not None,
+            x_save_requirements=measured_process is not None,
             **machine,
         ),
     )
@@ -236,7 +236,7 @@ def upload_cell(content: RunContent, ledger: Ledger, seconds: int) -> None:
     """
     folder = tempfile.gettempdir()  # a folder of this process only
     use_storage(folder)
-    run = open_run(content.run, folder, "online", seconds, of_process=None)
+    run = open_run(content.run, folder, "online", seconds, measured_process=None)
     for row in content.rows:
         log_row(run, row)
     read = partial(ledger.read, content.signature)

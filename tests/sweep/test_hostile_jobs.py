@@ -91,5 +91,5 @@ def test_a_checkpoint_that_holds_a_pickle_is_refused_and_not_unpickled(tmp_path:
     torch.save({"state_dict": Evil(tmp_path / "called")}, folder / "resume.ckpt")
     outcome = run_job(Job(cell, Labels()), RunHooks())
     assert outcome.result is not None, outcome.cause
-    assert "it is no checkpoint of a cell (UnpicklingError)" in outcome.result["begun_anew"]
+    assert "it is not a checkpoint of a cell (UnpicklingError)" in outcome.result["begun_anew"]
     assert not (tmp_path / "called").exists()

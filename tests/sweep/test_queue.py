@@ -95,7 +95,7 @@ def test_epochs_trained_again_from_the_same_checkpoint_are_no_progress(
 def test_a_cell_that_paused_goes_on_later_and_is_no_failure(make_queue: MakeQueue) -> None:
     queue, _ = make_queue(["seed=0"], ["seed=1"])
     job = start_job(queue)
-    queue.on_end(job, Outcome(paused="left at the end of an epoch"))
+    queue.on_end(job, Outcome(paused="ended early after an epoch"))
     assert queue.count_left == 2
     assert draw_job(queue).cell.signature == job.cell.signature
     assert queue.ledger.read_entry(job.cell.signature).status == "missing"
@@ -108,7 +108,7 @@ def test_a_failure_that_cannot_be_written_down_is_reported(make_queue: MakeQueue
     queue.ledger.disk.mkdir(parents=True)
     (queue.ledger.disk / job.cell.signature[:2]).touch()  # where its folder would have to be
     queue.on_end(job, Outcome(cause="ValueError: bug"))
-    assert "could not be written down" in listener.messages[0]
+    assert "could not be written to the ledger" in listener.messages[0]
     assert listener.ends[job.cell.signature].cause == "ValueError: bug"
 
 

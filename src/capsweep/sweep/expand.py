@@ -38,8 +38,8 @@ class Point:
 
     arm: str  # the name of its arm
     title: str  # the place without the seed, such as `capsnet · epochs=1`
-    seed: int
-    cell: Cell
+    seed: int  # the seed of the cell
+    cell: Cell  # the composed cell
     waits: bool = False  # whether its stop_accuracy is unknown, as the baseline has not finished
 
     @property

@@ -15,9 +15,10 @@ PAGE = "by hand\n<!-- bench sweep: begin -->\nold\n<!-- bench sweep: end -->\nmo
 REPORT = BenchReport(
     [Measurement("plan", 2.0, "s", 30), Measurement("fast", math.inf, "x")],
     [
-        {"candidate": "a|b", "ms": 1234.5, "extra MB": None},
-        {"candidate": "c", "ms": 0.5, "extra MB": 2},
+        {"case": "it", "candidate": "a|b", "ms": 1234.5, "extra MB": None},
+        {"case": "it", "candidate": "c", "ms": 0.5, "extra MB": 2},
         {"network": "capsnet_tiny", "tiles": "direct, 6x6"},
+        *({"channels": number} for number in range(1 + bench.MOST_ROWS)),
     ],
 )
 
@@ -56,8 +57,10 @@ def test_the_section_of_a_page_is_renewed_and_that_of_a_gpu_is_another(
     text = page.read_bytes().decode()
     assert "old" not in text
     assert "| plan | 2 s | at most 30 | kept |" in text
-    assert "| a/b | 1,234 | – |" in text
+    assert "| candidate | ms |\n| --- | --- |\n| a/b | 1,234 |" in text
     assert "| network | tiles |\n| --- | --- |\n| capsnet_tiny | direct, 6x6 |" in text
+    assert "fast" not in text  # it has no bar
+    assert "channels" not in text  # its table is too long for a page
     monkeypatch.setattr(bench, "is_gpu", lambda: True)
     assert main(words) == 2
     assert "<!-- bench sweep on a GPU: begin -->" in capsys.readouterr().err

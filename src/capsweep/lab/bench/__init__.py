@@ -1,8 +1,8 @@
 """The benchmarks of `make bench`: measured numbers beside their bars, as tables or on a page.
 
-A bar is the limit that a number must keep. A benchmark is a function `measure_NAME(is_quick)` in a
-module of this package, which returns a BenchReport. With `is_quick` it uses tiny sizes and only
-shows that it runs.
+A bar is a limit that a number must keep. A benchmark is a function `measure_NAME(is_quick)` in a
+module of this package, which returns a BenchReport. With `is_quick`, sizes are tiny: this only
+shows that the benchmark runs.
 """
 
 import os
@@ -23,8 +23,11 @@ from capsweep.training import provenance
 
 THREADS = 2  # the bars on a CPU are for two cores
 LONGEST = 120  # characters that are shown of an exception's message
+MOST_ROWS = 20  # a longer table is left out on a page
+# Columns that are printed, but left out on a page.
+DETAILS = {"images/s", "peak MB", "extra MB", "error", "memory over before"}
 Row = Mapping[str, Any]  # values by column
-Bar = tuple[str, str, str, float]  # case, candidate and column of a value, and its least
+Bar = tuple[str, str, str, float]  # case, candidate, column, and least value there
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,21 @@ class BenchReport:
             what = f"{column}, the worst: {', '.join(map(str, names))}"
             self.numbers.append(Measurement(what, row[column], unit, bar, at_least))
 
+    def shorten(self) -> "BenchReport":
+        """Return the part of the report that belongs on a page.
+
+        It has the numbers with a bar, and the tables of at most MOST_ROWS timings. Columns of
+        DETAILS, and those with the same value in all rows, are left out.
+        """
+        rows: list[Row] = []
+        for table in (list(neighbours) for _, neighbours in groupby(self.rows, key=list)):
+            values = {name: {row[name] for row in table} for name in table[0]}
+            same = {name for name in values if len(table) > 1 and len(values[name]) == 1}
+            if len(table) <= MOST_ROWS:
+                shown = values.keys() - DETAILS - same
+                rows += [{n: value for n, value in row.items() if n in shown} for row in table]
+        return BenchReport([one for one in self.numbers if one.bar is not None], rows)
+
     def make_tables(self) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
         """Return header and rows of each table: the bars first, then the timings."""
         bars = [one.as_row() for one in self.numbers]
@@ -149,9 +167,9 @@ def time_call(call: Callable[[], object]) -> float:
 
 
 def describe_conditions() -> str:
-    """Return one line on date, code, hardware, load and torch's version.
+    """Return one line on date, code, hardware, load and version of torch.
 
-    Call it before a benchmark, which would itself raise the load.
+    Call it before a benchmark, because a benchmark itself raises the load.
     """
     hardware, code = provenance.describe_hardware(), package_files.describe_code()
     package = f"{code_identity.hash_package()} outside a checkout"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Literal
 
-from capsweep.config.cell import NEUTRAL, flat
+from capsweep.config.cell import NEUTRAL, flatten
 from capsweep.errors import SHORT_OF_MEMORY
 
 # done: finished. stale: finished, by other code. stopped: ended early by a search, never a result.
@@ -114,7 +114,7 @@ def find_differences(
 
     One that is older than an option has it at its neutral value, as its signature says.
     """
-    ours, theirs = flat(here), flat(there)
+    ours, theirs = flatten(here), flatten(there)
     keys = sorted(ours.keys() | theirs.keys())
     pairs = {key: (value_of(ours, key), value_of(theirs, key)) for key in keys}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}

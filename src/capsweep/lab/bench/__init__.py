@@ -1,8 +1,8 @@
 """The benchmarks of `make bench`: measured numbers beside their bars, as tables or on a page.
 
-A bar is the limit that a number must keep. A benchmark is a function `measure_NAME(is_quick)` in a
-module of this package, which returns a BenchReport. With `is_quick` it uses tiny sizes and only
-shows that it runs.
+A bar is a limit that a number must keep. A benchmark is a function `measure_NAME(is_quick)` in a
+module of this package, which returns a BenchReport. With `is_quick`, sizes are tiny: this only
+shows that the benchmark runs.
 """
 
 import os
@@ -23,10 +23,10 @@ from capsweep.training import provenance
 
 THREADS = 2  # the bars on a CPU are for two cores
 LONGEST = 120  # characters that are shown of an exception's message
-# Columns that are printed and are on no page.
+# Columns that are printed, but left out on a page.
 DETAILS = {"images/s", "peak MB", "extra MB", "error", "memory over before"}
 Row = Mapping[str, Any]  # values by column
-Bar = tuple[str, str, str, float]  # case, candidate and column of a value, and its least
+Bar = tuple[str, str, str, float]  # case, candidate, column, and least value there
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class BenchReport:
     def format_page(self) -> list[str]:
         """Return what a page shows of the report, as paragraphs of Markdown.
 
-        That is a list of the numbers with a bar, and the timings of each table that compares
-        candidates of one case. Details and columns with one value are left out.
+        It has a list of the numbers with a bar, and each table that compares candidates of one
+        case. Columns of DETAILS, and those with the same value in all rows, are left out.
         """
         rows: list[Row] = []
         for table in (list(neighbours) for _, neighbours in groupby(self.rows, key=list)):
@@ -173,9 +173,9 @@ def time_call(call: Callable[[], object]) -> float:
 
 
 def describe_conditions() -> str:
-    """Return one line on date, code, hardware, load and torch's version.
+    """Return one line on date, code, hardware, load and version of torch.
 
-    Call it before a benchmark, which would itself raise the load.
+    Call it before a benchmark, because a benchmark itself raises the load.
     """
     hardware, code = provenance.describe_hardware(), package_files.describe_code()
     package = f"{code_identity.hash_package()} outside a checkout"

@@ -1,4 +1,4 @@
-"""`capsweep bench`: runs benchmarks, and prints every number beside its bar."""
+"""`capsweep bench` runs benchmarks, and prints every number beside its bar."""
 
 import argparse
 import pkgutil
@@ -29,11 +29,12 @@ def run_bench(parsed: argparse.Namespace) -> int:
     """Run the named benchmarks, print their tables, and write them to a page if one is given.
 
     Returns:
-        1 if a bar is missed, else 0. With `--quick` it is always 0, because sizes are too small.
+        1 if a bar is missed, else 0. With `--quick` it is always 0, because tiny sizes measure
+            nothing.
 
     Raises:
-        UserError: a name is unknown, or the page has no section for a benchmark; nothing is
-            measured then.
+        UserError: a name is unknown, or the page has no section for a benchmark. Nothing is run
+            then.
     """
     from capsweep.lab import bench
     from capsweep.report import grid, publish

@@ -46,9 +46,10 @@ OUTPUTS = ((2.0, 2.0), (0.0, 2.0), (-2.0, 0.0))
 def find_direct_cost() -> float:
     """Return the cost of a multiplication in a direct convolution on this processor.
 
-    The unit is a multiplication in a product of large matrices. oneDNN convolves with AVX-512 where
-    a processor has it. MKL multiplies matrices with AVX2 on AMD processors nevertheless, which is
-    half as fast from Zen 5 on. Zen 5 is the first of them with AVX-VNNI.
+    The unit is a multiplication in a product of large matrices. Where a processor has AVX-512,
+    oneDNN convolves with it. MKL multiplies matrices with AVX2 on all AMD processors; from Zen 5 on
+    this is half as fast as AVX-512. Zen 5 is recognised by AVX-VNNI, which earlier AMD processors
+    lack.
     """
     capabilities = torch.cpu.get_capabilities()
     is_amd = "AMD" in str(capabilities.get("cpu_name"))

@@ -82,7 +82,7 @@ class LinearVotes:
         Args:
             pose_sum: Sum V of the poses of all earlier iterations, [J, D, B].
             prior: Logits before the first iteration, [J, I, 1].
-            none_of_the_above: Whether the softmax has one more slot that no parent gets.
+            none_of_the_above: Whether a share of each child may go to no parent.
 
         Returns:
             Couplings [J, I, B] and sums [J, D, B].
@@ -191,7 +191,7 @@ def route_linear(
         num_iters: Number of iterations T, at least 1.
         bias_JD: Bias added to the sum of the votes in each iteration. None: no bias.
         prior_LJ: Routing logits before the first iteration. None: 0.
-        none_of_the_above: Whether the softmax has one more slot that no parent gets.
+        none_of_the_above: Whether a share of each child may go to no parent.
         gradient: "full" or "last", the iterations through which gradients flow.
     """
     pose_BIP, weight_IJDP = votes.pose_BIP, votes.weight_IJDP

@@ -92,7 +92,7 @@ def reference(
     clip: bool = True,
     with_trace: bool = False,
 ) -> Routed:
-    """Route votes by scaled distance agreement, in plain operations on the formed votes.
+    """Route votes by scaled distance agreement, with plain tensor operations.
 
     Args:
         votes: Votes of the children.
@@ -102,8 +102,8 @@ def reference(
         with_trace: Whether to return a trace.
 
     Returns:
-        Poses of the M J parents and their lengths as activations; for layers of one position also
-        the couplings of the last iteration.
+        Poses of the M J parents, with their lengths as activations. If there is only one position,
+        the result also has the couplings of the last iteration.
     """
     formed, trace = form_votes(votes, MeasuredVotes), list[dict[str, Tensor]]()
     if clip:

@@ -58,20 +58,20 @@ def reference(
     psi: float = 1.0,
     with_trace: bool = False,
 ) -> Routed:
-    """Route votes by variational Bayes, in plain operations on the formed votes.
+    """Route votes by variational Bayes, with plain tensor operations.
 
     Args:
         votes: Votes of the children, with activations.
         num_iters: Number of iterations T, at least 1.
         scale_J: Scale of the activation of each parent type.
         shift_J: Shift of the activation of each parent type.
-        kappa: Prior kappa0: it counts as that many votes of 0 for each parent.
+        kappa: Prior kappa0. It acts like so many additional votes of 0 for each parent.
         psi: Prior psi0, added to the sum of squares in each dimension.
         with_trace: Whether to return a trace.
 
     Returns:
-        Poses and activations of the M J parents, with the logits of the activations; for layers of
-        one position also the couplings of the last iteration.
+        Poses and activations of the M J parents, with the logits of the activations. If there is
+        only one position, the result also has the couplings of the last iteration.
 
     Raises:
         ValueError: If the votes have no activations.

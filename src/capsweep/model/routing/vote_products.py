@@ -15,11 +15,12 @@ Gaussians are computed from moments of the votes. Let U = V - c for any constant
     with precision p:     sum_d p_d (V_ld - mu_d)^2 = [-2 p d, p] Q_l + sum_d p_d d_d^2
 
 The variance and the distances are differences of larger numbers. c is the plain mean of the votes,
-so their error is a rounding error relative to the squared spread of all votes around the mean.
-Measured in single precision with 16 numbers, for a Gaussian of 40 votes that agree to 0.01 among
-160 that spread by 10: the error is at most 3e-6 of the variance (the floor of EM is 5e-4) and 0.11
-of a squared distance (7 %). In double precision the error does not matter. Rounding to TF32 is
-8,000 times as coarse, so it is switched off here, whatever is allowed elsewhere.
+so their error is a rounding error relative to the squared spread of all votes around the mean. It
+was measured in single precision with 16 numbers, for a Gaussian of 40 votes that agree to 0.01
+among 160 that spread by 10. The error of the variance is at most 3e-6 (the floor of EM is 5e-4),
+and that of a squared distance at most 0.11 (7 %). In double precision the error does not matter.
+Rounding to TF32 is 8,000 times as coarse, so it is switched off here, whatever is allowed
+elsewhere.
 
 Shape letters: B batch, M parent positions, J parent types, D parent pose, L children below a
 position; E = B M J parents; X = D numbers of U, or 2 D of Q. `by_x` is the gradient of the loss

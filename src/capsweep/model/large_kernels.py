@@ -13,8 +13,8 @@
 All sums are linear in the image, in the weights or in the outputs. The convolution is therefore a
 bilinear form with three fixed matrices, y = Ty' [(Tx x) * (Tw w)], with 3 n^2 / 2 products for m^2
 outputs of an input and an output channel. Summed over input channels, each of these components is
-one matrix product. The gradients use the same matrices: gx = Tx' [(Ty g) * (Tw w)] and gw = Tw'
-[(Ty g) * (Tx x)].
+one matrix product. The gradients use the same matrices: gx = Tx' [(Ty g) * (Tw w)] and
+gw = Tw' [(Ty g) * (Tx x)].
 
 n is even, so that frequencies 0 and n / 2 are both real and the rows of frequencies form pairs. A
 matrix is then one transform of the rows of a tile, and one transform of the columns of each pair.

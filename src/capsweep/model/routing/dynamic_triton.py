@@ -37,7 +37,7 @@ cdiv: Any = triton.cdiv  # Any: its declared type includes constants of kernels
 # Measured on an H200 for the network of the paper, where a program is one warp. 16 images at once
 # do not fit into its registers and are faster nevertheless: weights are read a quarter as often.
 PROGRAMS = 1024  # approximate number of programs to launch
-REGISTERS, COLUMN_REGISTERS = 255, 168  # most per thread: iterate, differentiate_kernel
+REGISTERS, COLUMN_REGISTERS = 255, 168  # per thread of iterate_, differentiate_kernel
 TILE_BYTES = 16384  # bytes per warp, for each of votes, parents and sums
 WEIGHT_BYTES = 8192  # bytes per warp of `differentiate_kernel`, for each of weights and gradient
 MOST_WEIGHT_BYTES = 32768  # most bytes per program of `differentiate_kernel`
@@ -65,7 +65,7 @@ def route_by_kernels(
         bias_JD: Bias added to the sum of the votes in each iteration. None: no bias.
         prior_LJ: Routing logits before the first iteration. None: 0.
         none_of_the_above: Whether a share of each child may go to no parent.
-        gradient: "full" or "last", the iterations through which gradients flow.
+        gradient: "full": gradients flow through all iterations. "last": only through the last one.
     """
     weight_IJDP = votes.weight_IJDP
     if prior_LJ is None:

@@ -18,8 +18,8 @@ construction, like a parse tree. The authors' code takes the mean distance over 
 that the result of an image depends on the other images. Here the mean is over all votes of an
 image.
 
-Where a child is below several positions, J counts the parents at one of them. An iteration costs 2
-B M L J D multiplications; the reference needs twice the memory of the votes per iteration.
+Where a child is below several positions, J counts the parents at one of them. An iteration costs
+2 B M L J D multiplications; the reference needs twice the memory of the votes per iteration.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
 pose, T iterations.

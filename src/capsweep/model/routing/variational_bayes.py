@@ -24,9 +24,10 @@ normalisation without parameters. BN removes every constant of a parent, so the 
 no effect, and it makes the result of an image depend on the other images of its batch. We depart
 from the paper in these points:
 
-- Each parent type has a learned scale and shift, at first 1 and 0, in place of BN. - H is divided
-by D: it is the entropy of one dimension. - Poses are not batch-normalised. - Where a child is below
-several positions, the first assignment is equal among all its parents; in
+- Each parent type has a learned scale and shift, at first 1 and 0, in place of BN.
+- H is divided by D: it is the entropy of one dimension.
+- Poses are not batch-normalised.
+- Where a child is below several positions, the first assignment is equal among all its parents; in
   the paper it is 1 / J at each position.
 
 An iteration costs 4 B M L J D multiplications; the reference keeps about two tensors of the size of

@@ -42,7 +42,7 @@ from capsweep.model.votes import LocalVotes, split_images
 
 
 class FormedVotes:
-    """The formed votes of a layer and the operations of a reference, as they are defined.
+    """The formed votes of a layer, with the operations that references apply to them.
 
     Args:
         votes: Votes of the children.
@@ -104,8 +104,8 @@ class FormedVotes:
         Args:
             logit_BMJL: Routing logits.
             norm: The set of parents that share a child.
-            none_of_the_above: Whether one more slot, whose logit is 0, takes a share that no parent
-                gets.
+            none_of_the_above: Whether a share of each child may go to no parent: one more slot,
+                whose logit is always 0, takes it.
         """
         if logit_BMJL.shape[1] == 1 or norm == "types":
             return softmax_over_parents(logit_BMJL, none_of_the_above, dim=2)
@@ -129,14 +129,15 @@ class VoteProducts(FormedVotes):
         votes_BMJDL: Votes with the children as the last axis.
 
     Attributes:
-        constants: Other tensors that the routing reads of the votes; gradients flow through them.
+        constants: Further tensors of the votes, such as activations, which the routing reads and
+            which may need a gradient.
     """
 
     constants: Sequence[Tensor] = ()
 
     @staticmethod
     def read_constants(votes: LocalVotes, votes_BMJDL: Tensor) -> list[Tensor]:
-        """Return the other tensors that the routing reads of these votes; here none."""
+        """Return the further tensors of the votes that the routing reads; here none."""
         return []
 
     def __init__(self, votes_BMJDL: Tensor) -> None:
@@ -275,7 +276,7 @@ def compute_log_fit(
 
 
 def form_votes(votes: Any, kind: type[FormedVotes] = FormedVotes) -> Any:
-    """Form the votes of a layer for a reference; return votes that are formed already unchanged.
+    """Form the votes of a layer, unless they are formed already.
 
     Args:
         votes: Votes of a layer, or the `FormedVotes` that a fast implementation passes.

@@ -79,7 +79,7 @@ def test_cells_share_declared_gpus_by_what_was_measured(tmp_path: Path) -> None:
         (32, 1.0): 1,  # ran out of memory once: the next larger share is half of three, one
         (64, 1.0): 4,
     }
-    assert any("once more with a larger share" in message for message in messages)
+    assert any("trying again with a larger share" in message for message in messages)
     for cell in results:
         shares = [
             other["share"]

@@ -72,7 +72,7 @@ def test_each_cell_stops_at_the_accuracy_of_the_baselines_cell_of_its_seed(
 
 
 def test_what_cannot_be_matched_is_refused(load_matched: Loaded, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"arms\.cnn\.matched: never of the baseline"):
+    with pytest.raises(ConfigError, match=r"arms\.cnn\.matched: not allowed for the"):
         load_matched(text=TEXT.replace("cnn: {fixed", "cnn: {matched: true, fixed"))
     sweep, points = load_matched()
     with pytest.raises(ConfigError, match=r"arms\.capsnet\.matched: .*cnn has no cell of this"):

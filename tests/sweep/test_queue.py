@@ -108,7 +108,7 @@ def test_a_failure_that_cannot_be_written_down_is_reported(make_queue: MakeQueue
     queue.ledger.disk.mkdir(parents=True)
     (queue.ledger.disk / job.cell.signature[:2]).touch()  # where its folder would have to be
     queue.on_end(job, Outcome(cause="ValueError: bug"))
-    assert "could not be written down" in listener.messages[0]
+    assert "could not be written to the ledger" in listener.messages[0]
     assert listener.ends[job.cell.signature].cause == "ValueError: bug"
 
 

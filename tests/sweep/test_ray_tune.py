@@ -77,7 +77,7 @@ CREATION = "ray::ImplicitFunc.__init__()\n  File x.py\nModuleNotFoundError: No m
         ),
         ("x" * 9999 + CREATION, "No module named 'torch'"),
         ("The actor 9d4efa78e09e988000a6d1d201000000 is unavailable: gone", "lost: gone$"),
-        ("", "nothing says why"),
+        ("", "no reason given"),
     ],
     ids=["killed", "creation", "unavailable", "no word"],
 )

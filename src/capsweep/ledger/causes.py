@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Literal
 
-from capsweep.config.cell import NEUTRAL, flat
+from capsweep.config.cell import NEUTRAL, flatten
 from capsweep.errors import SHORT_OF_MEMORY
 
 # done: finished. stale: finished by other code. stopped: ended early by a search, without a result.
@@ -126,7 +126,7 @@ def find_differences(
         Each such key, sorted, with its value in `here` and in `there`; None: the key does not
         exist.
     """
-    ours, theirs = flat(here), flat(there)
+    ours, theirs = flatten(here), flatten(there)
     keys = sorted(ours.keys() | theirs.keys())
     pairs = {key: (value_of(ours, key), value_of(theirs, key)) for key in keys}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}

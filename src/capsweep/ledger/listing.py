@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from capsweep.config.cell import flat
+from capsweep.config.cell import flatten
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import READERS, Entry, Ledger
@@ -95,7 +95,7 @@ def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
     return ListedCell(
         signature=signature,
         entry=ledger.judge(signature, entry, science) if science else entry,
-        leaves=flat(science) | tracking.get("columns", {}) | origin,
+        leaves=flatten(science) | tracking.get("columns", {}) | origin,
         place=name and name.removesuffix(f" · seed {science.get('seed')}"),
         date=None if date is None else datetime.fromisoformat(date),
     )

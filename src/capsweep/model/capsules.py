@@ -99,7 +99,7 @@ def find_fault_of_kernels(device: torch.device) -> str | None:
     except Exception as error:  # from Triton, its compilers or the driver
         fault = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if getattr(error, "name", None) != "triton":
-            line = f"Triton's kernels cannot run on {device}, torch's operations can: {fault}"
+            line = f"Triton kernels cannot run on {device}, so torch operations are used: {fault}"
             print(line, file=sys.stderr, flush=True)
         return fault
     return None

@@ -47,7 +47,7 @@ class Votes:
 
     CAPSULES: ClassVar = "vector capsules"  # name of these capsules in messages
     MODEL: ClassVar = "capsnet"  # a configuration of `model` with these capsules
-    OF_IMAGES: ClassVar = ("pose_BIP", "activation_BI")  # fields with an axis of images
+    IMAGE_FIELDS: ClassVar = ("pose_BIP", "activation_BI")  # fields with an axis of images
 
     pose_BIP: Tensor
     weight_IJDP: Tensor
@@ -93,8 +93,8 @@ class Votes:
         """
         if self.activation_BI is None:
             raise ValueError(
-                "these votes have no child activations, since the module of this routing does not "
-                "say reads_activations = True"
+                "these votes have no child activations; set reads_activations = True in the class "
+                "of this routing"
             )
         return self.activation_BI[:, None]
 
@@ -131,7 +131,7 @@ class ConvolutionalVotes:
 
     CAPSULES: ClassVar = "matrix capsules"  # name of these capsules in messages
     MODEL: ClassVar = "matrix_capsnet"  # a configuration of `model` with these capsules
-    OF_IMAGES: ClassVar = ("pose_BNIRS", "activation_BNI")  # fields with an axis of images
+    IMAGE_FIELDS: ClassVar = ("pose_BNIRS", "activation_BNI")  # fields with an axis of images
 
     pose_BNIRS: Tensor
     activation_BNI: Tensor
@@ -218,8 +218,8 @@ def split_images(votes: LocalVotes, images: int | None = None) -> list[LocalVote
     if images is None:
         most = NUMBERS_AT_ONCE[votes.device.type == "cuda"]
         images = max(1, most // votes.numbers_per_image)
-    own = {name: getattr(votes, name) for name in votes.OF_IMAGES}
-    parts = {name: tensor.split(images) for name, tensor in own.items() if tensor is not None}
+    fields = {name: getattr(votes, name) for name in votes.IMAGE_FIELDS}
+    parts = {name: tensor.split(images) for name, tensor in fields.items() if tensor is not None}
     return [
         replace(votes, **dict(zip(parts, part, strict=True)))
         for part in zip(*parts.values(), strict=True)

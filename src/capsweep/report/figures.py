@@ -65,7 +65,8 @@ def make_table_figure(table: ResultTable) -> ReportFigure:
         title = table.name_column(number) if len(table.columns) > 1 else ""
         panels.append(Panel(title, tuple(rows), baseline))
     labels = [names[row] for row in places]
-    image = charts.draw_once(charts.draw_panels, table.sweep.metric, labels, panels)
+    keys = " · ".join(table.sweep.rows)
+    image = charts.draw_once(charts.draw_panels, table.sweep.metric, keys, labels, panels)
     return ReportFigure(f"{caption}.", stem, labels, image)
 
 

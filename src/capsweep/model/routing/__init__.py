@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 AUTO = "auto"  # value of `routing.impl` that chooses an implementation
-OF_A_CALL = ("votes", "with_trace")  # arguments that are not attributes of a layer
+CALL_ARGUMENTS = ("votes", "with_trace")  # arguments that are not attributes of a layer
 
 
 class Routed(NamedTuple):
@@ -114,6 +114,7 @@ class RoutingFactory(Protocol):
 
     def __call__(self, *, sizes: LayerSizes) -> nn.Module:
         """Make the routing of a layer with these sizes."""
+        ...
 
 
 class CouplingRule(NamedTuple):
@@ -163,7 +164,7 @@ class RoutingLayer(nn.Module):
         self.impls, self.impl = impls, impl
         self.used: set[str] = set()
         names = inspect.signature(impls["reference"]).parameters
-        self.argument_names = [name for name in names if name not in OF_A_CALL]
+        self.argument_names = [name for name in names if name not in CALL_ARGUMENTS]
 
     def get_arguments(self) -> dict[str, Any]:
         """Return the arguments of the implementations beside the votes, by name."""
@@ -216,12 +217,12 @@ def make_routing(routing: RoutingFactory, sizes: LayerSizes, votes_kind: Any) ->
         ValueError: If the variant routes only votes of another class.
     """
     layer = routing(sizes=sizes)
-    only: Any = getattr(layer, "votes_kind", None)
-    if only not in (None, votes_kind):
-        name, cure = f"routing={name_variant(layer)}", f"add model={only.MODEL}"
+    required: Any = getattr(layer, "votes_kind", None)
+    if required not in (None, votes_kind):
+        name, cure = f"routing={name_variant(layer)}", f"add model={required.MODEL}"
         if (impl := getattr(layer, "impl", AUTO)) != AUTO:
             name, cure = f"{name} routing.impl={impl}", f"{cure} or set routing.impl=auto"
-        raise ValueError(f"{name} is for {only.CAPSULES} alone; {cure}")
+        raise ValueError(f"{name} is for {required.CAPSULES} alone; {cure}")
     return layer
 
 

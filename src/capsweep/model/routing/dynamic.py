@@ -52,7 +52,7 @@ from capsweep.errors import ConfigError
 from capsweep.model.capsules import find_fault_of_kernels, squash
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
 from capsweep.model.routing.dynamic_fast import route_linear
-from capsweep.model.routing.vote_products import FormedVotes, by_products, form_votes
+from capsweep.model.routing.vote_products import FormedVotes, form_votes, make_fast
 from capsweep.model.votes import LocalVotes, Votes
 
 
@@ -102,7 +102,7 @@ NORMALISERS: Mapping[str, Callable[[Tensor, int], Tensor]] = {
     "sparsemax": divide_sparsemax,
     "entmax": divide_entmax,
 }
-DIVIDING = ("softmax", "sparsemax", "entmax")  # normalisers whose couplings sum to 1
+SHARE_NORMALISERS = ("softmax", "sparsemax", "entmax")  # normalisers whose couplings sum to 1
 
 Threshold = Callable[[Tensor, Tensor, Tensor], Tensor]  # (count, mean, mean square) to tau
 
@@ -185,7 +185,7 @@ def reference(
             coupling_BMJL = formed.divide_children(logit_BMJL, "all", none_of_the_above)
         else:
             coupling_BMJL = NORMALISERS[normaliser](logit_BMJL, 2)
-        coupling_BMJL, is_last = formed.settle(coupling_BMJL), len(trace) == num_iters - 1
+        coupling_BMJL, is_last = formed.apply_given(coupling_BMJL), len(trace) == num_iters - 1
         with torch.set_grad_enabled(torch.is_grad_enabled() and (is_last or gradient == "full")):
             s_BMJD = formed.sum_votes(coupling_BMJL)
             v_BMJD = squash(s_BMJD if bias_JD is None else s_BMJD + bias_JD)
@@ -199,7 +199,7 @@ def reference(
         logit_BMJL = logit_BMJL + agreement_BMJL
 
 
-_route_formed = by_products(reference)
+_route_formed = make_fast(reference)
 
 
 def fast(votes: LocalVotes, *arguments: Any, normaliser: str = "softmax", **options: Any) -> Routed:
@@ -236,8 +236,8 @@ def triton_route(
     assert normaliser == "softmax"
     if (fault := find_fault_of_kernels(votes.device)) is not None:
         raise ConfigError(
-            f"routing.impl=triton cannot run on {votes.device.type} (trainer.accelerator=gpu for a "
-            f"GPU, and triton installed): {fault}; set routing.impl=auto, fast or reference"
+            f"routing.impl=triton cannot run on {votes.device.type} (it needs trainer."
+            f"accelerator=gpu and triton): {fault}; set routing.impl=auto, fast or reference"
         )
     from capsweep.model.routing.dynamic_triton import route_by_kernels
 
@@ -291,7 +291,7 @@ class DynamicRouting(RoutingLayer):
         self.votes_kind = Votes if impl == "triton" else None
         if normaliser == "softmax":
             self.coupling_rule = CouplingRule(none_of_the_above=none_of_the_above)
-        elif normaliser in DIVIDING:
+        elif normaliser in SHARE_NORMALISERS:
             self.coupling_rule = CouplingRule("types")
 
     @property
@@ -310,7 +310,7 @@ def _check_normaliser(normaliser: str, none_of_the_above: bool, impl: str) -> No
     if normaliser not in NORMALISERS:
         known = ", ".join(NORMALISERS)
         raise ValueError(f"routing.normaliser must be one of {known}, got {normaliser}")
-    cure = "is for a softmax; set routing.normaliser=softmax"
+    cure = "works with a softmax only; set routing.normaliser=softmax"
     if none_of_the_above and normaliser != "softmax":
         raise ValueError(f"routing.none_of_the_above=true {cure}")
     if impl == "triton" and normaliser != "softmax":

@@ -39,7 +39,7 @@ def locate_parents(J: tl.constexpr, D: tl.constexpr, TILE_J: tl.constexpr, TILE_
 
 
 @jit
-def lay_out_kernel(
+def transpose_weights_kernel(
     weight_IJDP,
     coupling_IJ,
     weight_IPJD,

@@ -28,7 +28,7 @@ from capsweep.model.routing import Routed, softmax_over_parents
 from capsweep.model.routing.dynamic_kernels import (
     differentiate_kernel,
     iterate_kernel,
-    lay_out_kernel,
+    transpose_weights_kernel,
 )
 from capsweep.model.squash_kernels import FUSED, differentiate_sums, power_of_two, squash_sums
 from capsweep.model.votes import Votes
@@ -202,7 +202,7 @@ class Kernels:
         tensors = weight_IJDP.contiguous(), coupling_IJ, self.weight_IPJD, shared_IPJD
         grid = self.num_children, self.column_tiles
         with torch.cuda.device_of(self.pose_BIP):
-            lay_out_kernel[grid](*tensors, TILE_P=self.columns, **self.fixed)
+            transpose_weights_kernel[grid](*tensors, TILE_P=self.columns, **self.fixed)
         sum_BE = self.pose_BIP.flatten(1) @ shared_IPJD.flatten(2).flatten(0, 1)
         return sum_BE.unflatten(1, shared_IPJD.shape[2:])
 

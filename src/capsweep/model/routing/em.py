@@ -38,9 +38,9 @@ from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLaye
 from capsweep.model.routing.vote_products import (
     FormedVotes,
     VoteMoments,
-    by_products,
     compute_log_fit,
     form_votes,
+    make_fast,
 )
 from capsweep.model.votes import LocalVotes
 
@@ -108,7 +108,7 @@ def reference(
     first_1MLJ = formed.votes.divide_children(formed.zero_BMJL.mT[:1], procedure.r0)
     usual_BMJ, present_BM1 = first_1MLJ.sum(dim=2), activation_BML.sum(dim=2)[..., None]
     activate = partial(_activate_parents, procedure, beta_u_J, beta_a_J, usual_BMJ, present_BM1)
-    assigned_BMJL = formed.settle(first_1MLJ.mT.expand_as(formed.zero_BMJL))
+    assigned_BMJL = formed.apply_given(first_1MLJ.mT.expand_as(formed.zero_BMJL))
     while True:
         weight_BMJL = assigned_BMJL * activation_BML[:, :, None]  # M-step
         mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
@@ -124,7 +124,7 @@ def reference(
             return make_routed(trace, with_trace, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ)
         scaled_BMJL = formed.compute_distances(mean_BMJD, variance_BMJD)  # E-step
         fit_BMJL = compute_log_fit(scaled_BMJL, variance_BMJD, log_act_BMJ)
-        assigned_BMJL = formed.settle(formed.divide_children(fit_BMJL, procedure.norm))
+        assigned_BMJL = formed.apply_given(formed.divide_children(fit_BMJL, procedure.norm))
 
 
 def _activate_parents(
@@ -161,7 +161,7 @@ def _activate_parents(
     return logit_BMJ.sigmoid(), F.logsigmoid(logit_BMJ), logit_BMJ
 
 
-fast = by_products(reference, VoteMoments)
+fast = make_fast(reference, VoteMoments)
 
 IMPLS = {"reference": reference, "fast": fast}
 

@@ -36,9 +36,9 @@ from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLaye
 from capsweep.model.routing.vote_products import (
     FormedVotes,
     VoteMoments,
-    by_products,
     compute_log_fit,
     form_votes,
+    make_fast,
 )
 from capsweep.model.votes import LocalVotes
 
@@ -73,7 +73,7 @@ def reference(
     use_children = partial(_use_children, formed.local_activation(), *betas)
     logit_BMJL = formed.zero_BMJL
     while True:
-        coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL, "types"))
+        coupling_BMJL = formed.apply_given(formed.divide_children(logit_BMJL, "types"))
         logit_BMJ, share_BMJL = use_children(coupling_BMJL)
         mean_BMJD, variance_BMJD = formed.fit_gaussians(share_BMJL, FLOOR)
         act_BMJ = logit_BMJ.sigmoid()
@@ -99,7 +99,7 @@ def _use_children(
     return logit_BMJ, used_BMJL / (used_BMJL.sum(dim=3, keepdim=True) + FLOOR)
 
 
-fast = by_products(reference, VoteMoments)
+fast = make_fast(reference, VoteMoments)
 
 IMPLS = {"reference": reference, "fast": fast}
 

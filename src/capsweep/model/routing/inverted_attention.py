@@ -57,7 +57,7 @@ def reference(
     formed, trace = FormedVotes(votes), list[dict[str, Tensor]]()
     logit_BMJL = formed.zero_BMJL
     while True:
-        coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL, "types"))
+        coupling_BMJL = formed.apply_given(formed.divide_children(logit_BMJL, "types"))
         pose_BMJD = _normalise(formed.sum_votes(coupling_BMJL), gain_D, shift_D)
         trace.append({"coupling": coupling_BMJL.mT, "pose": pose_BMJD})
         if len(trace) == num_iters:  # no activations: all parents count as active

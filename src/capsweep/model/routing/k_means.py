@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from capsweep.model.capsules import squash
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
-from capsweep.model.routing.vote_products import FormedVotes, by_products, form_votes
+from capsweep.model.routing.vote_products import FormedVotes, form_votes, make_fast
 from capsweep.model.votes import LocalVotes
 
 
@@ -52,14 +52,14 @@ def reference(
     sum_BMJD = formed.sum_votes(ones_like(formed.zero_BMJL))
     while True:
         logit_BMJL = formed.compare_votes(F.normalize(sum_BMJD, dim=-1))
-        coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL))
+        coupling_BMJL = formed.apply_given(formed.divide_children(logit_BMJL))
         sum_BMJD = formed.sum_votes(coupling_BMJL)
         trace.append({"coupling": coupling_BMJL.mT, "pose": squash(sum_BMJD)})
         if len(trace) == num_iters:
             return make_routed(trace, with_trace)
 
 
-fast = by_products(reference)
+fast = make_fast(reference)
 
 IMPLS = {"reference": reference, "fast": fast}
 

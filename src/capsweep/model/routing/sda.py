@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from capsweep.model.capsules import squash
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
-from capsweep.model.routing.vote_products import FormedVotes, VoteProducts, by_products, form_votes
+from capsweep.model.routing.vote_products import FormedVotes, VoteProducts, form_votes, make_fast
 from capsweep.model.votes import LocalVotes
 
 
@@ -110,7 +110,7 @@ def reference(
         formed.clip_votes()
     logit_BMJL = formed.zero_BMJL
     while True:
-        coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL))
+        coupling_BMJL = formed.apply_given(formed.divide_children(logit_BMJL))
         s_BMJD = formed.sum_votes(coupling_BMJL)
         pose_BMJD = squash(s_BMJD if bias_JD is None else s_BMJD + bias_JD)
         trace.append({"coupling": coupling_BMJL.mT, "pose": pose_BMJD})
@@ -145,7 +145,7 @@ def _take_root(squared: Tensor) -> Tensor:
     return torch.where(is_more, squared, 1.0).sqrt() * is_more
 
 
-fast = by_products(reference, MeasuredProducts)
+fast = make_fast(reference, MeasuredProducts)
 
 IMPLS = {"reference": reference, "fast": fast}
 

@@ -56,7 +56,7 @@ def reference(
     children, numbers = formed.votes_BMJLD.shape[3:]
     factor = math.sqrt(numbers) * (children if scale == "children" else 1)
     logit_BMJL = formed.compare_votes(formed.votes_BMJLD.sum(dim=3)) / factor
-    coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL) + beta_LJ.T)
+    coupling_BMJL = formed.apply_given(formed.divide_children(logit_BMJL) + beta_LJ.T)
     pose_BMJD = squash_exponentially(formed.sum_votes(coupling_BMJL))
     return make_routed([{"coupling": coupling_BMJL.mT, "pose": pose_BMJD}], with_trace)
 

@@ -53,7 +53,7 @@ def reference(
     """
     formed = FormedVotes(votes)
     gate_BMLJ = torch.einsum("bmlp,ljp->bmlj", votes.local_poses(), gate_LJP) + gate_bias_LJ
-    coupling_BMLJ = formed.settle(votes.divide_children(gate_BMLJ, "types").mT).mT
+    coupling_BMLJ = formed.apply_given(votes.divide_children(gate_BMLJ, "types").mT).mT
     weight_BMLJ = coupling_BMLJ * votes.local_activation()[..., None]
     mass_BMJ = weight_BMLJ.sum(dim=2) + SMALLEST_MASS
     pose_BMJD = formed.sum_votes(weight_BMLJ.mT) / mass_BMJ[..., None]

@@ -43,12 +43,7 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
-from capsweep.model.routing.vote_products import (
-    FormedVotes,
-    VoteMoments,
-    by_products,
-    form_votes,
-)
+from capsweep.model.routing.vote_products import FormedVotes, VoteMoments, form_votes, make_fast
 from capsweep.model.votes import LocalVotes
 
 SMALLEST_MASS = 1e-7  # added to masses, so that none is 0
@@ -85,7 +80,7 @@ def reference(
     activation_BM1L = formed.local_activation()[:, :, None]
     logit_BMJL = formed.zero_BMJL
     while True:
-        coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL))
+        coupling_BMJL = formed.apply_given(formed.divide_children(logit_BMJL))
         weight_BMJL = coupling_BMJL * activation_BM1L
         mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
         mass_BMJ1 = mass_BMJ[..., None]
@@ -151,7 +146,7 @@ def _expect_log_precision(nu_BMJ: Tensor, psi_BMJD: Tensor) -> Tensor:
     return digamma_BMJ + numbers * math.log(2) - psi_BMJD.log().sum(dim=3)
 
 
-fast = by_products(reference, VoteMoments)
+fast = make_fast(reference, VoteMoments)
 
 IMPLS = {"reference": reference, "fast": fast}
 

@@ -3,7 +3,7 @@
 A routing reads its votes by sums over children, sum_l s_l U_l, and by scalar products p . U_l. Both
 are one matrix product, and the only operations on tensors of the size of the votes; all other
 tensors are smaller by a factor D. `FormedVotes` computes them plainly, for reference
-implementations. `by_products` makes the fast implementation from a reference, which then reads
+implementations. `make_fast` makes the fast implementation from a reference, which then reads
 `VoteProducts`. In its backward pass the gradient of U is a sum of outer products over all
 iterations, which is one matrix product too. `apply_to_votes` leaves the small tensors to autograd.
 
@@ -110,7 +110,7 @@ class FormedVotes:
             return softmax_over_parents(logit_BMJL, none_of_the_above, dim=2)
         return self.votes.divide_children(logit_BMJL.mT, norm, none_of_the_above).mT
 
-    def settle(self, coupling_BMJL: Tensor) -> Tensor:
+    def apply_given(self, coupling_BMJL: Tensor) -> Tensor:
         """Return the couplings given with the votes, if any, else those of the variant."""
         given_BMLJ = self.votes.given_BMLJ
         return coupling_BMJL if given_BMLJ is None else given_BMLJ.mT
@@ -149,17 +149,17 @@ class VoteProducts(FormedVotes):
         """Compute the weighted sums over the children, sum_l s_l U_l [B, M, J, X]."""
         share_EL = share_BMJL.flatten(0, 2)
         sum_EX = torch.bmm(share_EL[:, None], self.factor_EXL.transpose(1, 2))[:, 0]
-        self._remember(sum_EX, sum_EX, share_EL)
+        self._record(sum_EX, sum_EX, share_EL)
         return sum_EX.unflatten(0, self.parents)
 
     def compare_votes(self, pose_BMJD: Tensor) -> Tensor:
         """Compute the scalar products p . U_l [B, M, J, L] with poses of X numbers."""
         pose_EX = pose_BMJD.flatten(0, 2)
         product_EL = torch.bmm(pose_EX[:, None], self.factor_EXL)[:, 0]
-        self._remember(product_EL, pose_EX, product_EL)
+        self._record(product_EL, pose_EX, product_EL)
         return product_EL.unflatten(0, self.parents)
 
-    def _remember(self, product: Tensor, left_EX: Tensor, right_EL: Tensor) -> None:
+    def _record(self, product: Tensor, left_EX: Tensor, right_EL: Tensor) -> None:
         """Record a product for the backward pass.
 
         The product is itself one of the two factors `left_EX` and `right_EL`. In the backward pass
@@ -283,7 +283,7 @@ def form_votes(votes: Any, kind: type[FormedVotes] = FormedVotes) -> Any:
     return votes if isinstance(votes, FormedVotes) else kind(votes)
 
 
-def by_products(
+def make_fast(
     reference: Callable[..., Routed], kind: type[VoteProducts] = VoteProducts
 ) -> Callable[..., Routed]:
     """Make the fast implementation of a reference that reads its votes through `form_votes`.
@@ -307,8 +307,8 @@ def by_products(
 
         def body(products: VoteProducts, *leaves: Tensor) -> list[Tensor]:
             products.votes, products.constants = votes, leaves[len(tensors) :]
-            own = dict(zip(tensors, leaves, strict=False))
-            routed = reference(**{**given, **own, "votes": products})._asdict()
+            replaced = dict(zip(tensors, leaves, strict=False))
+            routed = reference(**{**given, **replaced, "votes": products})._asdict()
             fields.extend(name for name, value in routed.items() if value is not None)
             return [routed[name] for name in fields]
 
@@ -367,10 +367,10 @@ class _ProductsFunction(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         votes = kind(votes_BMJDL)
         with torch.enable_grad():
-            own = [leaf.detach().requires_grad_() for leaf in leaves]
-            outputs = body(votes, *own)
+            detached = [leaf.detach().requires_grad_() for leaf in leaves]
+            outputs = body(votes, *detached)
         ctx.set_materialize_grads(False)
-        ctx.votes, ctx.leaves, ctx.outputs = votes, own, outputs
+        ctx.votes, ctx.leaves, ctx.outputs = votes, detached, outputs
         return tuple(output.detach() for output in outputs)
 
     @staticmethod

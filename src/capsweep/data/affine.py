@@ -124,7 +124,7 @@ class AffineTest:
         too_large = int((low_NV > high_NV).any(axis=1).sum())
         if too_large:
             raise ConfigError(
-                f"dataset.batches.canvas={self.canvas} pixels have no room for {too_large} of the "
+                f"dataset.batches.canvas={self.canvas} is too small for {too_large} of the "
                 f"{len(images_NCHW)} transformed test images; raise it, or lower dataset.test.scale"
             )
         return low_NV + (high_NV - low_NV) * uniform_N2

@@ -253,8 +253,8 @@ class EvaluationParts:
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
         terminal.print_aside(
-            f"memory ran out while {examples} examples were evaluated at once; from now on "
-            f"{self.examples} are"
+            f"memory ran out while {examples} examples were evaluated together; from now on "
+            f"parts have {self.examples}"
         )
 
 
@@ -304,7 +304,7 @@ def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) ->
     count, channels, height, width = images_NCHW.shape
     rows, columns = (height, width) if canvas is None else (canvas, canvas)
     if height > rows or width > columns:
-        raise ConfigError(f"a canvas of {canvas} pixels has no room for images of {height}x{width}")
+        raise ConfigError(f"dataset.batches.canvas={canvas}: images are larger, {height}x{width}")
     above, left = (rows - height) // 2, (columns - width) // 2
     # The zeros right of a row serve as the zeros left of the next row, and likewise between images.
     # If the margin is as wide as the shift, as in MultiMNIST, a window is contiguous in memory.

@@ -26,10 +26,10 @@ NUM_CLASSES = 10
 BATCH = 10_000 * RECORD  # bytes of each official batch file
 PUBLISHER = "https://www.cs.toronto.edu/~kriz/cifar.html"
 OFFICIAL = (
-    f"{PUBLISHER} ({ARCHIVE}.tar.gz, the pickled version is never read; a copy that is not "
+    f"{PUBLISHER} ({ARCHIVE}.tar.gz; the pickled version is never read; for a copy that is not "
     "byte-exact: dataset=cifar10_approximate)"
 )
-APPROXIMATE = "where you have it from (nobody offers this copy; the official: dataset=cifar10)"
+APPROXIMATE = "its source (this copy is not published; for the official one: dataset=cifar10)"
 
 
 class Cifar10Reader(OfficialReader):

@@ -193,8 +193,8 @@ class ComputedReader(Reader):
         """
         if (found := hash_bytes(content)) != self.sha256:
             raise DataError(
-                f"{type(self).__name__} reads sha256 {found}, dataset.reader.sha256 declares "
-                f"{self.sha256}; install what is pinned: make setup, or declare another data set"
+                f"dataset.reader.sha256 is {self.sha256}, but {type(self).__name__} has sha256 "
+                f"{found}; install the pinned versions (make setup), or correct the hash"
             )
 
 

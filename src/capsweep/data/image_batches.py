@@ -123,8 +123,8 @@ class CroppedImages(DeviceSplit):
         height, width = examples.images_NCHW.shape[2:]
         if height != width or crop > width:
             raise ConfigError(
-                f"dataset.batches.crop={crop} cuts squares out of squares that are as large, and "
-                f"images are {height}x{width}"
+                f"dataset.batches.crop={crop}: images must be square and at least as large as a "
+                f"crop, but are {height}x{width}"
             )
         self.slack = width - crop
         self.windows = examples.images_NCHW.unfold(2, crop, 1).unfold(3, crop, 1)
@@ -187,8 +187,8 @@ class CroppedImages(DeviceSplit):
         middle, last = self.slack // 2, self.slack
         if min(middle, last - middle) < DIAGONAL[-1]:
             raise ConfigError(
-                f"dataset.batches.crop leaves {last} pixels around the crop, and 13 crops need "
-                f"{2 * DIAGONAL[-1]}"
+                f"dataset.batches.crop leaves {last} pixels around the crop, but 13 crops need "
+                f"{2 * DIAGONAL[-1]}; lower it"
             )
         off = [(0, 0), *((dy * k, dx * k) for k in DIAGONAL for dy in SIGNS for dx in SIGNS)]
         for dy, dx in off:

@@ -81,7 +81,7 @@ def label_images(images_NCHW: np.ndarray, labels_N: np.ndarray, classes: int) ->
     """
     labels = labels_N.astype(np.int64)
     if images_NCHW.dtype != np.uint8 or len(images_NCHW) != len(labels) or len(labels) == 0:
-        raise ValueError(f"{images_NCHW.dtype} {images_NCHW.shape} with {len(labels)} labels")
+        raise ValueError(f"images {images_NCHW.dtype} {images_NCHW.shape}, {len(labels)} labels")
     if labels.min() < 0 or labels.max() >= classes or (labels != labels_N).any():
         raise ValueError(f"labels {labels_N.min()}..{labels_N.max()}, not 0..{classes - 1}")
     images = np.ascontiguousarray(images_NCHW)
@@ -300,13 +300,13 @@ def prepare_splits(
         sizes["validation"] = len(splits.validation)
     if declared is not None and dict(declared) != sizes:
         raise DataError(
-            f"dataset.examples: {dict(declared)} declared, {sizes} read; correct the data "
-            "set's file in conf/dataset"
+            f"dataset.examples declares {dict(declared)}, but {sizes} were read; correct the file "
+            "of the data set in conf/dataset"
         )
     shape = list(parts["test"].evaluation_batch(slice(0, 1)).images_BCHW.shape[1:])
     if image_shape is not None and list(image_shape) != shape:
         raise ConfigError(
-            f"dataset.image_shape is {list(image_shape)}, and dataset.batches makes images of "
-            f"{shape}; set both alike"
+            f"dataset.image_shape is {list(image_shape)}, but dataset.batches makes images of "
+            f"{shape}; correct one of them"
         )
     return PreparedSplits(parts, splits.digests)

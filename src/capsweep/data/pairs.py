@@ -170,8 +170,8 @@ class PairSource:
         count_K = torch.bincount(digits.labels_N)
         if (count_K > 0).sum() < 2:
             raise ConfigError(
-                f"the {len(digits)} digits of {split} are all of one class, and a pair is of two "
-                "classes; for validation raise dataset.validation"
+                f"all {len(digits)} digits of the {split} split are of one class, but a pair needs "
+                "two classes; for validation raise dataset.validation"
             )
         # For each digit: where its class begins in by_class_N, the size of this class, and the
         # number of digits of other classes.

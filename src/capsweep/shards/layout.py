@@ -100,11 +100,11 @@ def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...
     count = splits[first]
     shards = -(-count // USUAL) if shards is None else shards
     if not 1 <= shards <= count:
-        raise ConfigError(f"SHARDS={shards}: must be 1 to {count:,}, the {first} examples")
+        raise ConfigError(f"SHARDS={shards}: must be 1 to {count:,} (the {first} examples)")
     room = LARGEST // count_bytes(job.list_fields())
     if (usual := -(-count // shards)) > room:
         raise ConfigError(
-            f"SHARDS={shards}: must be {-(-count // room)} or more, since a shard is made in memory"
+            f"SHARDS={shards}: must be {-(-count // room)} or more, so that a shard fits in memory"
         )
     numbers = {split: -(-examples // usual) for split, examples in splits.items()} | {first: shards}
     parts: list[ShardPart] = []
@@ -213,7 +213,7 @@ def find_disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Ite
     for name in {**expected, **stored}:
         value, wanted = stored.get(name, "missing"), expected.get(name, "nothing")
         if not np.array_equal(value, wanted):
-            yield f"{name} is {reprlib.repr(value)}, {reprlib.repr(wanted)} in index.json"
+            yield f"{name} is {reprlib.repr(value)}, but {reprlib.repr(wanted)} in index.json"
 
 
 def _describe_data_set(file: h5py.File, name: str) -> str:
@@ -225,7 +225,7 @@ def _describe_data_set(file: h5py.File, name: str) -> str:
     is_link = not isinstance(file.get(name, getlink=True), h5py.HardLink)
     stored = None if is_link else file[name]
     if not isinstance(stored, h5py.Dataset) or stored.is_virtual or stored.external:
-        return "no data set of this file"
+        return "no array in this file"
     return f"{stored.dtype} {list(stored.shape or ())}"
 
 
@@ -245,8 +245,8 @@ def make_pair_source(digits: Splits, split: Split, settings: Mapping[str, Any]) 
     for name, value in numbers.items():
         if type(value) is not int or not 0 <= value <= MOST:
             raise DataError(
-                f"{INDEX}: settings.{name} is {reprlib.repr(value)}, no whole number from 0 on; "
-                f"{MULTIMNIST} has one: make the data set again"
+                f"{INDEX}: settings.{name} is {reprlib.repr(value)}, but must be a whole number "
+                "from 0 on; make the data set again"
             )
     train, held_out = trained_and_validated(digits, numbers.pop("validation"))
     examples = {"train": train, "validation": held_out, "test": digits.test}[split]

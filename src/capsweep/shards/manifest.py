@@ -22,7 +22,7 @@ from capsweep.storage.files import hash_bytes, read_plain_file, write_text
 FORMAT: Literal[1] = 1  # raise it when readers of today could not read a new manifest
 INDEX = "index.json"
 STATE = ".making"  # folder with the state of `make shards`
-AGAIN = "run the same `make shards` again, which makes it anew, or copy it again"
+AGAIN = "run the same `make shards` command again, or copy the file again"
 MOST = 2**63 - 1  # largest number of examples or bytes
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,79}$")]
@@ -149,14 +149,14 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         stored = parse_json(read_plain_file(path), STORED)
         if stored.content.fingerprint != stored.fingerprint:
-            raise ValueError("the fingerprint is not that of the content")
+            raise ValueError("the fingerprint does not match the content")
         _check_shards(stored)
     except FileNotFoundError as error:
         raise DataError(
-            f"{path}: no such file; it is written when all shards are there, by `make shards`"
+            f"{path}: no such file; `make shards` writes it when all shards are complete"
         ) from error
     except (OSError, ValueError) as error:
-        cause = f"unreadable, altered, or of another program ({error})"
+        cause = f"unreadable, altered, or written by another program ({error})"
         raise DataError(f"{path}: {cause}; {AGAIN}") from error
     return stored
 
@@ -167,11 +167,11 @@ def _check_shards(manifest: Manifest) -> None:
     one = count_bytes(manifest.fields)
     for shard in manifest.shards:
         if shard.first != following.get(shard.split):
-            raise ValueError(f"{shard.name} begins at {shard.first} of {shard.split}")
+            raise ValueError(f"{shard.name} begins at example {shard.first} of {shard.split}")
         following[shard.split] += shard.examples
         if shard.examples * one > shard.bytes:
-            raise ValueError(f"{shard.name} of {shard.bytes:,} bytes has no room for its examples")
+            raise ValueError(f"{shard.name} of {shard.bytes:,} bytes is too small for its examples")
     if following != manifest.content.splits:
-        raise ValueError(f"shards of {following} examples, not of {manifest.content.splits}")
+        raise ValueError(f"shards hold {following} examples, not {manifest.content.splits}")
     if len({shard.name for shard in manifest.shards}) < len(manifest.shards):
-        raise ValueError("two shards of one name")
+        raise ValueError("two shards have the same name")

@@ -112,15 +112,15 @@ class ShardReader:
         content = whole.content
         if content.version != VERSION:
             raise DataError(
-                f"{place / INDEX}: its examples are composed by version {content.version}, and "
-                f"this program composes version {VERSION}; make the data set again"
+                f"{place / INDEX}: version {content.version} of the program made the examples, but "
+                f"this is version {VERSION}; make the data set again"
             )
         try:
             return self.digits.read(folder)
         except DataError as error:
             raise DataError(
-                f"{place / INDEX}: the digits alone, which the decoder is to draw, cannot be made "
-                f"of {content.origin.name}: {error}; or train without a decoder: "
+                f"{place / INDEX}: the decoder needs single digits, which cannot be read from "
+                f"{content.origin.name}: {error}; or train without a decoder: "
                 "loss.reconstruction.weight=0"
             ) from error
 
@@ -140,7 +140,7 @@ class ShardReader:
             found.append(f"{local / INDEX}: another data set, declared by {declared}")
         raise DataError(
             f"dataset.shards.fingerprint={self.fingerprint}: {'; '.join(found)}; make the data set "
-            "(make shards DATASET=multimnist), declare what is there, or say where it is: "
+            "(make shards DATASET=multimnist), declare the one that is there, or set its folder: "
             "dataset.shards.folders=[FOLDER]"
         )
 
@@ -154,8 +154,8 @@ class ShardReader:
     def _check_origin(self, place: Path, content: DataSetContent) -> None:
         if content.dataset != MULTIMNIST or content.origin.sha256 != self.origin:
             raise DataError(
-                f"{place / INDEX}: made of the digits of {content.origin.name}, and dataset.source "
-                f"declares others; set dataset.source={content.origin.name}"
+                f"{place / INDEX}: it was made from the digits of {content.origin.name}, but "
+                f"dataset.source has others; set dataset.source={content.origin.name}"
             )
 
 

@@ -59,9 +59,9 @@ def check_size(folder: Path, shard: Shard) -> None:
     with naming_damage(folder / shard.name):
         status = (folder / shard.name).lstat()  # a pipe would block if it were opened
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError("a link, or no plain file")
+            raise ValueError("a link, or not a regular file")
         if status.st_size != shard.bytes:
-            raise ValueError(f"{status.st_size:,} bytes, {shard.bytes:,} in {INDEX}")
+            raise ValueError(f"{status.st_size:,} bytes, but {shard.bytes:,} in {INDEX}")
 
 
 def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:
@@ -79,7 +79,7 @@ def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:
     check_size(folder, shard)
     with naming_damage(path):
         if (sha256 := hash_file(path)) != shard.sha256:
-            raise ValueError(f"sha256 {sha256}, {shard.sha256} in {INDEX}")
+            raise ValueError(f"sha256 {sha256}, but {shard.sha256} in {INDEX}")
         with open_shard(path) as file:
             if texts := list(find_disagreements(file, manifest, shard)):
                 raise ValueError(", ".join(texts))
@@ -197,5 +197,5 @@ def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
             official_files.forget_copy(folder / INDEX)  # it may describe earlier shards
             raise DataError(
                 f"{official_files.KEY}: {hide_query(origin)}/{shard.name}: {size or 'no'} bytes, "
-                f"{shard.bytes:,} in {INDEX}; copy the whole folder there again, {INDEX} last"
+                f"but {shard.bytes:,} in {INDEX}; copy the whole folder there again, {INDEX} last"
             )

@@ -77,15 +77,15 @@ def open_npz(file: IO[bytes]) -> "np.lib.npyio.NpzFile":
         for member in archive.infolist():
             most = MOST.get(member.compress_type, 0) * member.compress_size
             if member.compress_size > length or member.file_size > most:
-                text = f"{member.filename} declares {member.file_size:,} bytes of {length:,}"
-                raise ValueError(f"{text}, or is packed otherwise than numpy packs")
+                text = f"{member.filename}: {member.file_size:,} bytes in a file of {length:,}"
+                raise ValueError(f"{text}, or compressed in a way that numpy does not use")
             with archive.open(member) as stream:
                 np.lib.format.read_magic(stream)
                 shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
                 stored = member.file_size - stream.tell()
             if math.prod(shape) * dtype.itemsize != stored and not dtype.hasobject:
                 declared = f"{str(shape)[:80]} numbers of {dtype.itemsize} bytes"
-                raise ValueError(f"{member.filename} declares {declared}, and has {stored:,}")
+                raise ValueError(f"{member.filename} declares {declared}, but has {stored:,}")
     file.seek(0)
     return np.load(file, allow_pickle=False)
 

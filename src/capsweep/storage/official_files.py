@@ -73,8 +73,8 @@ def _cache_root() -> Path:
         return user_cache_folder() / "fetched"
     except RuntimeError as error:
         raise DataError(
-            f"{KEY} is in an object store, and there is no home to fetch it to; set HOME or "
-            "XDG_CACHE_HOME"
+            f"{KEY} is in an object store, and there is no home folder to fetch files to; set HOME "
+            "or XDG_CACHE_HOME"
         ) from error
 
 
@@ -121,9 +121,9 @@ def has_file(place: str, name: str, is_current: IsCurrent = lambda path: True) -
         return False
     except OSError as error:
         raise DataError(
-            f"{_cache_root()}: {name} of {hide_query(place)} cannot be kept there "
-            f"({error.strerror or error}); make room, or set XDG_CACHE_HOME to a folder of this "
-            "node that can be written"
+            f"{_cache_root()}: {name} from {hide_query(place)} cannot be stored there "
+            f"({error.strerror or error}); free space, or set XDG_CACHE_HOME to a writable folder "
+            "of this node"
         ) from error
     return True
 
@@ -208,7 +208,7 @@ def name_undecodable(path: Path) -> Iterator[None]:
     except (DataError, MemoryError):
         raise
     except Exception as error:  # decoders raise anything
-        why = f"its sha256 is declared, but it is not such a file ({error!r})"
+        why = f"it has the declared sha256, but cannot be decoded ({error!r})"
         raise DataError(f"{path}: {why}; put the publisher's file there") from error
 
 
@@ -245,7 +245,7 @@ class OfficialFiles:
         with _name_unreadable():
             if not is_url(data) and not Path(data).is_dir():
                 raise DataError(
-                    f"{KEY}: {data} does not exist; set DATA_DIR to the folder of the files from "
+                    f"{KEY}: {data} does not exist; set DATA_DIR to the folder with the files from "
                     f"{self.publisher}"
                 )
             for place, name in itertools.product(resolve_folders(data, self.folders), names):
@@ -308,6 +308,6 @@ class OfficialFiles:
             files = ", ".join(f"{digest.path} has sha256 {digest.found}" for digest in unknown)
             settings = " ".join(f"{digest.key}={digest.found}" for digest in unknown)
             raise DataError(
-                f"{files}; the publisher's is not known to us, so nothing is read. If this is the "
-                f"file of {self.publisher}, set {settings}"
+                f"{files}; we do not know the publisher's hash, so nothing is read. If this is the "
+                f"file from {self.publisher}, set {settings}"
             )

@@ -97,7 +97,7 @@ class Disk:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except IsADirectoryError as error:
-            raise DamageError(f"{path} is damaged (it is no plain file); remove it") from error
+            raise DamageError(f"{path} is damaged (it is not a regular file); remove it") from error
         except OSError as error:
             raise StoreError(f"{path} cannot be read ({error.strerror or error})") from error
 
@@ -292,12 +292,12 @@ def check_folder(place: str, key: str) -> None:
     if is_url(place):
         return
     if "\0" in place or any(len(os.fsencode(part)) > LONGEST_NAME for part in place.split("/")):
-        raise ConfigError(f"{key}={place[:40]!r}: no folder has such a name; name another one")
+        raise ConfigError(f"{key}={place[:40]!r} is no valid name of a folder; choose another one")
     path = Path(place)
     nearest = next((above for above in (path, *path.parents) if os.path.lexists(above)), None)
     if nearest is not None and not nearest.is_dir():
-        cure = "name another one, or move it away"
-        raise ConfigError(f"{key}={place}: {nearest} is no folder; {cure}")
+        cure = "choose another folder, or move it away"
+        raise ConfigError(f"{key}={place}: {nearest} is not a folder; {cure}")
 
 
 def open_store(root: str | Path, key: str = "places.ledger") -> Store:

@@ -115,7 +115,7 @@ class TrainedCell:
         return Retest(count, int(find_wrong(scores_MN, labels).sum()), ties)
 
     def count_ties(self, predictions: Predictions, index: Any) -> int:
-        """Count test examples that either the new or the stored predictions get right, but not both.
+        """Count test examples that only one of the new and the stored predictions gets right.
 
         All of them must be near ties: the stored scores of the last predicted class and of the next
         one differ by at most TIE_GAP times the highest score.

@@ -11,7 +11,7 @@ WORDS := $(or $(PYTHON),python3) src/capsweep/config/words.py
 TESTS := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 COMMANDS := sweep plan report eval train new shards ledger attach status stop doctor wandb-sync bench
-.PHONY: help words setup $(COMMANDS) test test-all test-gpu soak check format lock clean
+.PHONY: help words setup $(COMMANDS) test test-all test-gpu soak check docs format lock clean
 
 help: ## show this list
 	@$(WORDS) help $(firstword $(MAKEFILE_LIST))
@@ -55,6 +55,8 @@ soak: words $(READY) ## twenty rounds of every kill, two at a time, in 75 minute
 	  status=$$?; $(VENV)/bin/python tests/faults/soak_report.py .soak.jsonl > docs/soak.md; exit $$status
 check: words $(READY) ## formatting, lint, types, and the direction of imports
 	@$(VENV)/bin/ruff format --check && $(VENV)/bin/ruff check && $(VENV)/bin/basedpyright && $(VENV)/bin/lint-imports
+docs: words $(READY) ## build the site of all pages and the reference in site/; read it with: python3 -m http.server -d site
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build $(value ARGS)
 format: words $(READY) ## format the code and apply the linter's safe fixes
 	@$(VENV)/bin/ruff format && $(VENV)/bin/ruff check --fix
 
@@ -72,4 +74,4 @@ lock: ## write requirements.lock from a fresh environment, at the newest version
 	@$(VENV).lock/bin/python -m pip freeze --all --exclude-editable --exclude pip | sed 's/+[a-z0-9.]*$$//' > $(LOCK)
 	@rm -rf $(VENV).lock
 clean: ## remove the environment and caches; results under outputs/ stay
-	@rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) site .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,5 +1,5 @@
-"""Jobs that make data sets of shards, one file each: `capsweep data make NAME` runs `NAME.py`.
+"""Jobs that make data sets in shards: `capsweep data make NAME` runs the job in `NAME.py`.
 
-A job's module has `prepare_job(dataset, digits, pairs)`, which returns a
+The module of a job has a function `prepare_job(dataset, digits, pairs)`, which returns a
 `capsweep.shards.layout.ShardJob`.
 """

@@ -1,4 +1,4 @@
-"""MultiMNIST: pairs of digits, as `capsweep.data.pairs` composes them."""
+"""The job that makes MultiMNIST in shards from the pairs that `capsweep.data.pairs` composes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,16 +16,19 @@ from capsweep.shards.manifest import DataSetContent, Fields, Origin, hash_declar
 
 @dataclass(frozen=True)
 class MultiMnist:
-    """Pairs of the digits of each split.
+    """A job that makes pairs of digits.
 
-    digits: images [N, C, H, W] and labels [N] of "train" and "test", uint8.
+    Attributes:
+        content: The description of the data set.
+        digits: Images [N, C, H, W] and labels [N] of the single digits, uint8, by "train" and
+            "test".
     """
 
     content: DataSetContent
     digits: Mapping[str, tuple[np.ndarray, np.ndarray]]
 
     def list_fields(self) -> Fields:
-        """Composed images, labels, and where they come from."""
+        """Return the dtype and the shape of each field of a pair; see `ShardJob.list_fields`."""
         channels, height, width = self.digits["train"][0].shape[1:]
         margins = 2 * self.content.settings["margin"]
         canvas = (channels, height + margins, width + margins)
@@ -37,17 +40,24 @@ class MultiMnist:
         }
 
     def build_maker(self, split: str) -> Maker:
-        """Composes ranges of the sequence."""
+        """Return a function that composes ranges of the pairs of a split.
+
+        Args:
+            split: Name of the split.
+        """
         train, test = (_build_examples(*self.digits[name]) for name in ("train", "test"))
         source = make_pair_source(Splits(train, test), cast(Split, split), self.content.settings)
         return lambda start, stop: compose_pairs(source, torch.arange(start, stop))
 
 
 def prepare_job(dataset: Mapping[str, Any], digits: Splits, pairs: int | None) -> MultiMnist:
-    """Return the job of a composed `dataset=multimnist`.
+    """Prepare the job for a composed configuration `dataset=multimnist`.
 
-    digits: those of its source. pairs: for each digit of training and test, one for each that is
-    held out; None: as configured.
+    Args:
+        dataset: The group `dataset` of the configuration.
+        digits: The data set of single digits that is its source.
+        pairs: Pairs per digit of "train" and "test"; None takes `dataset.batches.pairs`. Digits
+            that are held out for validation have one pair each.
     """
     origin = Origin(dataset["source"], hash_declared({"sha256": dataset["reader"]["sha256"]}))
     settings = {name: dataset["batches"][name] for name in ("seed", "margin", "shift")}
@@ -71,7 +81,7 @@ def _build_arrays(examples: LabelledImages) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _build_examples(images_NCHW: np.ndarray, labels_N: np.ndarray) -> LabelledImages:
-    # Not copied, though they cannot be written to: all workers of a node share Ray's one copy.
+    # Not copied, so that all workers of a node share the read-only arrays in Ray's object store.
     return LabelledImages(
         torch.from_dlpack(images_NCHW), torch.from_numpy(labels_N.astype(np.int64))
     )

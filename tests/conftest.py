@@ -9,6 +9,7 @@ import laws as laws  # chooses how many examples laws are tried with
 import pytest
 import s3_server
 import torch
+from browsers import browser as browser  # a fixture
 from fake_programs import Programs
 from s3_server import S3Server
 

@@ -1,4 +1,4 @@
-"""`python -m capsweep` is the `capsweep` command."""
+"""The entry point of `python -m capsweep`, which is the same as the command `capsweep`."""
 
 import sys
 

@@ -1,55 +1,55 @@
-"""What went wrong, in one line, for the person who typed the command."""
+"""The exceptions of capsweep; each message is one line for the person who typed the command."""
 
 
 class UserError(ValueError):
-    """A fault the user can cure: the message names the key or file, and the cure."""
+    """A fault that the user can cure; the message names the key or file, and the cure."""
 
 
 class ConfigError(UserError):
-    """A key, value or combination of the configuration that cannot be meant."""
+    """A key, a value, or a combination of values that a configuration cannot have."""
 
 
 class DataError(UserError):
-    """A data file that is absent, truncated, altered or of another format."""
+    """A data file that is missing, truncated or altered, or has an unknown format."""
 
 
 class DamageError(DataError):
-    """A file of the ledger that is not what was stored there; other cells are not concerned."""
+    """A file of the ledger that was damaged after it was written; other cells are not affected."""
 
 
 class NodeError(UserError):
-    """A node of a cluster that cannot run cells as its driver wants them; another one may."""
+    """A node of a cluster that cannot run the cells of this sweep; another node may."""
 
 
 class UnreachableError(ConfigError):
-    """Nobody answers: the cluster, its dashboard or the tunnel is not there."""
+    """An address that does not answer: the cluster, its dashboard or the tunnel is down."""
 
 
 class NotApplicableError(UserError):
-    """A question that this cell's network or data set has no answer to: no fault of either."""
+    """An evaluation that a cell's network or data set does not allow; neither is at fault."""
 
 
 class AccuracyNotReachedError(RuntimeError):
-    """Training ended before the accuracy at which it was to be compared."""
+    """A training that ended before it reached its `stop_accuracy`."""
 
 
 class LeftEarlyError(RuntimeError):
-    """A cell ended at the end of an epoch because it was asked to; its checkpoint is kept."""
+    """A cell that stopped after an epoch because it was told to; its checkpoint is kept."""
 
 
 class NonFiniteLossError(RuntimeError):
-    """The loss or a metric became NaN or infinite; the message names the step or epoch."""
+    """A loss or metric that became NaN or infinite; the message names the step or epoch."""
 
 
 class CodeChangedError(RuntimeError):
-    """Capsweep's files were edited while it runs: the cell ends, and did not fail."""
+    """An edit of capsweep's files while it runs; the cell ends, but does not count as failed."""
 
 
-# torch and the system tell that memory is short in the text of a RuntimeError or OSError.
+# torch and the system report a lack of memory only in the text of a RuntimeError or OSError.
 SHORT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "[errno 12]")
 
 
 def is_short_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory, or that of a GPU, ran out."""
+    """Return whether an error says that the memory of the machine or of a GPU ran out."""
     says_so = any(sign in str(error).lower() for sign in SHORT_OF_MEMORY)
     return isinstance(error, MemoryError) or says_so

@@ -111,7 +111,7 @@ def test_a_command_that_runs_already_is_named(
             "attach ablation RAY_ADDRESS=127.0.0.1:9",
             "RAY_ADDRESS=127.0.0.1:9: no head of Ray answers",
         ),
-        ("status RAY_ADDRESS=http://127.0.0.1:9", "or name another place: RAY_ADDRESS=http://HOST"),
+        ("status RAY_ADDRESS=http://127.0.0.1:9", "set another address: RAY_ADDRESS=http://HOST"),
         ("status CLUSTER=slurm", "cluster=slurm has no job server; set CLUSTER=address"),
         ("sweep ablation RAY_ADDRESS=http://head:8265", "jobs are taken there; add --detach"),
         ("plan ablation CLUSTER=local RAY_ADDRESS=head:1", "CLUSTER=local with RAY_ADDRESS=head:1"),

@@ -104,12 +104,12 @@ def test_variables_of_the_environment_are_no_words(show: Callable[..., list[str]
         ("sweep ROUTNG=3", "ROUTNG is no word of sweep; did you mean ROUTING?"),
         ("sweep HOURS=8", "did you mean MAX_HOURS?"),
         ("sweep ADDRESS=x", "did you mean RAY_ADDRESS?"),
-        ("sweep LR=0.1", "a key of a run is typed as conf/ has it: optim.optimizer.lr=0.1"),
+        ("sweep LR=0.1", "to set a key of conf/, type the key itself: optim.optimizer.lr=0.1"),
         ("plan EXECUTOR=local", "EXECUTOR is no word of plan; its words are SWEEP, ROUTING, "),
         ("train plan SHARD=1/2", "SHARD is no word of train, plan; its words are "),
         ("check ROUTING=3", "ROUTING is no word of check; it takes none"),
         ("check epochs=3", "epochs is no word of check; it takes none"),
-        ("-e plan SEEDS=3", "make -e hides what was typed; leave -e out"),
+        ("-e plan SEEDS=3", "make -e hides the words that were typed; leave -e out"),
     ],
 )
 def test_a_word_that_no_target_takes_is_refused_before_anything_runs(

@@ -116,7 +116,7 @@ def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(
     printed = capsys.readouterr()
     assert printed.out.count(SHOWN) == 6
     assert printed.err == f"{SHOWN}\n"
-    assert not terminal.OBEYED.search(printed.out)
+    assert not terminal.UNSAFE.search(printed.out)
 
 
 def test_signs_that_a_log_lacks_are_escapes_and_tables_stay_straight() -> None:

@@ -167,10 +167,10 @@ def test_a_job_is_found_by_its_id_or_its_sweep_the_running_one_first() -> None:
     server = JobServer([JOB, ended])
     assert driver.find_job(server, "table1-mnist.v2") == JOB
     assert driver.find_job(server, "capsweep-old") == ended
-    with pytest.raises(ConfigError, match=r"no job of .* runs or ran it; have table1-mnist\.v2"):
+    with pytest.raises(ConfigError, match=r"no job of this sweep at .*; have table1-mnist\.v2"):
         driver.find_job(server, "nothing")
     server.jobs.append(replace(JOB, id="capsweep-other"))
-    with pytest.raises(ConfigError, match=f"several .* run; name one of {JOB.id}, capsweep-other"):
+    with pytest.raises(ConfigError, match=f"running; name one of {JOB.id}, capsweep-other"):
         driver.find_job(server, "table1-mnist.v2")
 
 
@@ -193,7 +193,7 @@ def test_what_a_job_prints_is_printed_once_also_after_a_lost_connection() -> Non
     ("command", "status", "text"),
     [
         ("exec 'my python' -m capsweep sweep x", 127, "no program my python; set cluster.python"),
-        ("sweep x", None, "without an exit status: no runtime env; the same command goes on"),
+        ("sweep x", None, "without an exit status: no runtime env; type the same command to go on"),
     ],
 )
 def test_why_a_job_did_not_begin_is_said_with_the_cure(

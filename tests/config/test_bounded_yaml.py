@@ -19,9 +19,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
     ("text", "message"),
     [
         ("[" * 50_000, "deeper than 64 levels"),
-        ("a: &a [1]\nb: [*a, *a]", "line 2: a tag .* or an alias"),
-        ("a: " + "x" * 1_000_000, "1,000,003 bytes large"),
-        ("a: !!python/name:os.system ''", "line 1: a tag"),
+        ("a: &a [1]\nb: [*a, *a]", "line 2: has a tag .* or an alias"),
+        ("a: " + "x" * 1_000_000, "has 1,000,003 bytes"),
+        ("a: !!python/name:os.system ''", "line 1: has a tag"),
         ("a: " + "1" * 5_000, "not YAML: Exceeds the limit"),
         (b"a: \xe9", "not YAML"),
         ("{", "not YAML"),
@@ -96,5 +96,5 @@ def test_a_stored_configuration_is_read_by_the_rules_it_was_written_by() -> None
     "text", ["", "[1]", "1", "a: .nan", "a: [{b: .inf}]", "a: 2001-01-01", "1: 2", "a: {2.5: 1}"]
 )
 def test_settings_are_names_and_plain_values(text: str) -> None:
-    with pytest.raises(ConfigError, match="it is no configuration"):
+    with pytest.raises(ConfigError, match="this is no configuration"):
         bounded_yaml.load_settings(text)

@@ -11,7 +11,7 @@ import pytest
 from capsweep.config import compose
 from capsweep.storage.checked import KEPT_SECONDS, compute_once
 from capsweep.training import size as sizes
-from capsweep.training.size import network_size
+from capsweep.training.size import measure_size
 
 
 @pytest.fixture(autouse=True)
@@ -78,11 +78,11 @@ def test_a_composition_follows_the_files_of_conf(conf_tree: Callable[[], Path]) 
 
 def test_a_size_follows_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     config = compose.cell(["model=cnn_small", "dataset=digits"]).config
-    before = network_size(config)
+    before = measure_size(config)
     monkeypatch.setattr(sizes.code_identity, "hash_package", lambda: "other code")
     measured, measure = [], sizes.measure_layers
     monkeypatch.setattr(
         sizes, "measure_layers", lambda config: measured.append(1) or measure(config)
     )
-    assert network_size(config) == network_size(config) == before
+    assert measure_size(config) == measure_size(config) == before
     assert len(measured) == 1

@@ -98,7 +98,7 @@ def test_values_are_counted_before_they_are_made(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["a=1,range(1,3)", "a=x,glob(y)", "a=range(1,3),2"])
 def test_an_axis_holds_no_other_axis(text: str) -> None:
-    with pytest.raises(ConfigError, match="an axis within an axis; write its values out"):
+    with pytest.raises(ConfigError, match="has an axis inside an axis; write its values out"):
         overrides.parse(text)
 
 

@@ -54,7 +54,7 @@ def test_storage_that_cannot_be_written_is_named_with_its_cure(tmp_path: Path) -
     with pytest.raises(UserError, match=r"^places\.storage: /proc/capsweep cannot .*STORAGE="):
         places.prepare(resolved("places.storage=/proc/capsweep"))
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"^places\.storage.*file is no folder; name another"):
+    with pytest.raises(UserError, match=r"^places\.storage.*file is not a folder; choose another"):
         resolved(f"places.storage={tmp_path}/file")
 
 
@@ -90,7 +90,7 @@ def test_a_node_sees_the_same_storage_elsewhere(
     assert apart == Places(fsx, "s3://bucket/data", "/apart", str(fsx))
     scratch = on_node(f"places.storage='{URL}'", node)  # the store is the same everywhere
     assert scratch.ledger == "s3://bucket/x/ledger?region=eu-west-1"
-    assert (scratch.storage, scratch.kept) == (fsx, URL)
+    assert (scratch.storage, scratch.shared) == (fsx, URL)
     assert on_node(f"places.storage='{URL}'").storage == user_cache_folder() / "outputs"
     with pytest.raises(ConfigError, match=r"^cluster\.node\.data=\$NOWHERE_AT_ALL/x: .*node"):
         on_node("cluster.node.data=$NOWHERE_AT_ALL/x")

@@ -129,7 +129,7 @@ def test_cells_leave_nodes_that_cannot_run_them(
     ):
         output = sweep("SEEDS=4")
     assert "all 4 cells are finished" in output
-    assert "is not the driver's" in output
+    assert "on this node is not the driver's" in output
     assert "has torch 0.1, not " in output
     assert output.count("left out") == 2
 
@@ -147,7 +147,7 @@ def test_cells_of_a_lost_node_go_on_elsewhere_from_their_checkpoint(
         program = ["-c", LOSES_A_NODE, f"{ray_nodes.MARK}={second.mark}"]
         output = commands.read_to_end(commands.start(*words, env=environment, program=program))
         assert second.process.wait(60)
-    (line,) = [line for line in output.splitlines() if "goes on from its last checkpoint" in line]
+    (line,) = [line for line in output.splitlines() if "continues from its last checkpoint" in line]
     assert re.match(r"cnn · seed \d: WorkerLost: its worker on \S+ \(\S+\) was lost: ", line)
     assert re.search(r"\(epoch \d+ was finished\)$", line)
     assert not re.search(r"raylet|\x1b|\\x1b", output)

@@ -1,5 +1,5 @@
 """Ctrl-C, SIGTERM and MAX_HOURS: checkpoints are kept, no failure is in the ledger, no process
-is left, and the same command goes on.
+is left, and the same command continues.
 """
 
 import json
@@ -83,7 +83,7 @@ def test_a_signal_ends_a_sweep_and_nothing_is_left(
         send = os.killpg if number == signal.SIGINT else os.kill  # as a terminal, and as `kill`
         send(process.pid, number)
         output = commands.read_to_end(process, 130, seconds=60)
-    assert "the same command goes on" in output
+    assert "type the same command to go on" in output
     assert "Traceback" not in output
     assert "SIGTERM received" not in output
     processes.wait_until(lambda: not any(processes.is_alive(pid) for pid in family), 60)
@@ -116,7 +116,7 @@ def test_a_sigterm_to_a_job_is_no_failure_of_its_cell(
         send = os.killpg if is_sent_to_all else os.kill
         send(process.pid, signal.SIGTERM)
         output = commands.read_to_end(process, 130, seconds=60)
-    assert "left at the end of an epoch" in output
+    assert "ended early after an epoch" in output
     # Where all processes have the signal, an epoch may not come to its end.
     assert is_sent_to_all or count_checkpoints(tmp_path) == 1
     check_unfinished(tmp_path)
@@ -134,7 +134,7 @@ def test_a_bounded_sweep_ends_at_an_epoch_and_the_same_command_goes_on(
             ended = capsweep(*words, f"MAX_HOURS={bound}")
             output = ended.stdout + ended.stderr
             assert ended.returncode == 3, output
-        assert "left at the end of an epoch, its checkpoint kept" in output
+        assert "ended early after an epoch; its checkpoint is kept" in output
         assert "MAX_HOURS is reached: 0 of 2 cells are finished; the same command" in output
         assert "Traceback" not in output
         check_unfinished(tmp_path)

@@ -122,7 +122,7 @@ def test_reproduce_sets_back_a_default_that_has_changed(swept: Path, capsys: Cap
     text = capsys.readouterr().out
     path.write_text(provenance)
     result.write_text(signed)
-    assert "# a default has changed since: batch_size: 128 here, 16 there" in text
+    assert "# the default of batch_size has changed: 16 then, 128 now" in text
     assert "batch_size=16" in text.splitlines()[-1]
 
 

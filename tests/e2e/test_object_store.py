@@ -124,9 +124,9 @@ def test_a_search_goes_on_when_its_driver_and_its_disk_are_gone(
         lost.kill()
     commands.read_to_end(lost, -signal.SIGKILL)
     output = other.run(*words)
-    known = int(output.partition(" seen before")[0].rpartition(" ")[2])
+    known = int(output.partition(" ended before")[0].rpartition(" ")[2])
     assert known >= 1
-    assert f"4 trials, {known} seen before" in output
+    assert f"4 trials, {known} ended before" in output
     assert "4 of 4 trials seen, 4 complete" in output
     before = dict(store.objects)
     laptop.run("report", words[1])

@@ -77,7 +77,7 @@ def test_a_ray_that_does_not_start_is_one_line_and_leaves_no_process() -> None:
     environment = {**os.environ, MARK: mark, ray_start.PORT_WAIT: "60"}  # the first of its waits
     process = commands.start(env=environment, program=["-c", SILENT])
     (line,) = commands.read_to_end(process).splitlines()
-    assert line.startswith("Ray does not start (its raylet gives no sign); where the machine is")
+    assert line.startswith("Ray does not start (its raylet does not answer); try again when")
     assert processes.with_variable(f"{MARK}={mark}") == []
 
 

@@ -50,7 +50,7 @@ def run_driver(script: str, folder: Path, *words: str) -> list:
 
 SHARES = """
 def work(job, hooks):
-    if job.measures:  # as recorded on an 80 GiB device: batch 32 takes 20 GiB, batch 64 takes 50
+    if job.is_calibration:  # recorded on an 80 GiB device: batch 32 takes 20 GiB, batch 64 50
         gibibytes = 20 if job.cell.config["batch_size"] == 32 else 50
         peak = {"process": 2**30, "gpu": gibibytes * 2**30}
         return Outcome(dict(shape=job.cell.shape, hardware="declared", seconds_per_step=0.1,
@@ -79,7 +79,7 @@ def test_cells_share_declared_gpus_by_what_was_measured(tmp_path: Path) -> None:
         (32, 1.0): 1,  # ran out of memory once: the next larger share is half of three, one
         (64, 1.0): 4,
     }
-    assert any("once more with a larger share" in message for message in messages)
+    assert any("trying again with a larger share" in message for message in messages)
     for cell in results:
         shares = [
             other["share"]

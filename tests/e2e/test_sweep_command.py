@@ -84,7 +84,7 @@ def test_a_failed_arm_is_a_gap_with_its_cause_and_is_not_tried_again(
     assert call_sweep(file, storage) == 1
     output = capsys.readouterr().out
     assert "4 cells: 2 done, 0 missing, 2 failed" in output
-    assert "2 cells failed before, in a way that the same code repeats" in output
+    assert "2 cells failed before, and would fail again with the same code" in output
     assert f"ledger failures diverging LEDGER={storage / 'ledger'}\n" in output
     assert "FAILED" not in output
     assert call_sweep(file, storage, "RETRY=failed") == 1
@@ -101,7 +101,7 @@ def test_a_budget_starts_only_what_ends_in_time_and_says_so(
     assert call_sweep(small_sweep, storage, "BUDGET=30s", *few, *long) == 3
     output = capsys.readouterr().out
     assert "calibrating: 20 steps" in output
-    assert "nothing more fits into BUDGET: 0 of 3 cells are finished" in output
+    assert "no other cell fits into BUDGET: 0 of 3 cells are finished" in output
     assert read_times(storage) == {}
     assert call_sweep(small_sweep, storage, "BUDGET=5m", *few) == 0
 

@@ -126,7 +126,7 @@ def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
     assert any("capsweep sweep long --here" in words for words in during.values())
 
     output = laptop.run("stop", "long", *laptop.address)
-    assert ": stopped; the same command goes on" in output
+    assert ": stopped; type the same command to go on" in output
     processes.wait_until(lambda: not any(processes.is_alive(pid) for pid in during), 60)
 
     def list_left() -> list[str]:
@@ -138,7 +138,7 @@ def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
     processes.wait_until(lambda: not list_left(), 60)
     assert not list(laptop.storage.glob("ledger/*/*/result.json"))
     output = laptop.run("attach", "long", *laptop.address, status=130)
-    assert "stopped: 0 of 2 cells are finished; the same command goes on" in output
+    assert "stopped: 0 of 2 cells are finished; type the same command to go on" in output
 
 
 def test_faults_are_one_line_with_the_cure(laptop: Laptop) -> None:
@@ -149,10 +149,10 @@ def test_faults_are_one_line_with_the_cure(laptop: Laptop) -> None:
     assert message in laptop.run("status", *laptop.address)
     nowhere = f"http://127.0.0.1:{ray_nodes.free_port()}"
     faults = {
-        "no job of": ["attach", "nothing", *laptop.address],
+        "no job of this sweep": ["attach", "nothing", *laptop.address],
         "open the tunnel": ["status", f"RAY_ADDRESS={nowhere}"],
         "has no job server": [*submit[:2], "--detach"],
-        "the cluster refuses the token of RAY_AUTH_TOKEN": ["status", *laptop.address],
+        "the cluster refuses the token, which is read": ["status", *laptop.address],
     }
     for message, words in faults.items():
         if "token" in message:
@@ -162,4 +162,4 @@ def test_faults_are_one_line_with_the_cure(laptop: Laptop) -> None:
         assert lines[-1].startswith("error: ")
         assert message in lines[-1]
     output = laptop.run("status", f"RAY_ADDRESS={laptop.head.address}", status=2)
-    assert "the cluster refuses the token of RAY_AUTH_TOKEN" in output
+    assert "the cluster refuses the token, which is read from RAY_AUTH_TOKEN" in output

@@ -47,7 +47,7 @@ def test_a_cell_that_exceeds_memory_is_tried_once_with_a_larger_share(
     disturbed.file = disturbed.file.with_name("huge.yaml")
     disturbed.file.write_text(text.replace('"model.hidden=8"', '"model.hidden=100000000"'))
     output = read_to_end(disturbed.start(), status=1)
-    assert output.count("once more with a larger share") == 1
+    assert output.count("trying again with a larger share") == 1
     assert "1 of 3 cells failed" in output
     cli.main(["ledger", "failures", "huge", f"STORAGE={disturbed.storage}"])
     output = capsys.readouterr().out

@@ -98,8 +98,8 @@ def test_sigkill_of_the_default_ray(
     seconds, left = round(time.monotonic() - hit_at, 1), disturbed.find_processes()
     note |= {"ended_after": seconds, "left": len(left)}
     assert not left
-    assert output.count("the Ray of this machine is lost: ") == 1, output
-    assert "the same command goes on" in output.splitlines()[-1]
+    assert output.count("Ray on this machine has died: ") == 1, output
+    assert "type the same command to go on" in output.splitlines()[-1]
     assert "Traceback" not in output
     read_to_end(disturbed.start())
     assert disturbed.read_answer() == undisturbed

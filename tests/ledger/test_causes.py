@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from capsweep.config import compose
-from capsweep.config.cell import NEUTRAL, get, without
+from capsweep.config.cell import NEUTRAL, get, remove_key
 from capsweep.errors import ConfigError, DataError, NodeError, NonFiniteLossError
 from capsweep.ledger import causes
 from capsweep.ledger.causes import CauseKind, find_differences
@@ -44,18 +44,18 @@ class OddError(Exception):
     ],
 )
 def test_the_type_of_an_error_decides_its_kind(error: Exception, kind: CauseKind) -> None:
-    assert causes.kind_of_cause(causes.describe_cause(error)) == kind
+    assert causes.classify_cause(causes.describe_cause(error)) == kind
 
 
 def test_what_was_raised_from_a_full_disk_is_of_the_storage() -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     for error in (raised_after(full, from_=full), raised_after(full)):
         cause = causes.describe_cause(error)
-        assert causes.kind_of_cause(cause) == CauseKind.STORAGE
+        assert causes.classify_cause(cause) == CauseKind.STORAGE
         assert cause.startswith("OSError: [Errno 28] No space left on device")
         assert "RuntimeError: unexpected pos 64" in cause
     assert (
-        causes.kind_of_cause(causes.describe_cause(raised_after(full, from_=None)))
+        causes.classify_cause(causes.describe_cause(raised_after(full, from_=None)))
         == CauseKind.UNKNOWN
     )
 
@@ -73,7 +73,7 @@ def older(science: dict[str, Any]) -> dict[str, Any]:
     """The same cell as it was recorded before there were options with neutral values."""
     for path, neutral in NEUTRAL.items():
         if get(science, path) == neutral:
-            science = without(science, path)
+            science = remove_key(science, path)
     return science
 
 

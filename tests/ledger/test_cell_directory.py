@@ -54,7 +54,7 @@ def test_a_kill_between_the_two_renames_loses_nothing(
     with pytest.raises(KeyboardInterrupt):
         again.finish(SECOND)
     monkeypatch.undo()
-    assert ledger.entry(cell.signature).status == "missing"
+    assert ledger.read_entry(cell.signature).status == "missing"
     cell_directory.recover_cell(ledger, cell.signature)
     assert metrics_of(ledger, cell.signature) == SECOND["metrics"]
 

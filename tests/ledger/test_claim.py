@@ -73,7 +73,7 @@ def test_a_killed_process_is_taken_over_while_it_is_a_zombie(
 
 
 def test_a_number_used_again_is_another_process() -> None:
-    me = lease.current_owner()
+    me = lease.get_current_owner()
     assert not me.is_dead
     assert me.model_copy(update={"started": "0"}).is_dead
 
@@ -86,7 +86,7 @@ def test_a_beat_that_stands_still_for_a_lease_is_a_dead_ones(tmp_path: Path) -> 
     clock.now += LEASE_SECONDS
     dead = foreign(tmp_path, beat=4)
     assert watch.is_dead(dead)
-    with lease.hold_lease(tmp_path, SIGNATURE, dead=dead.last_sign) as mine:
+    with lease.hold_lease(tmp_path, SIGNATURE, dead_claim=dead.last_sign) as mine:
         assert mine is not None
         assert mine.generation == 2
 
@@ -105,10 +105,10 @@ def test_a_lease_is_its_owners_and_not_the_next_ones(tmp_path: Path) -> None:
     for other in (first.last_sign, foreign(tmp_path, pid=3).last_sign):
         foreign(tmp_path, pid=2)
         with pytest.raises(ClaimedElsewhereError):
-            lease.take_lease(tmp_path, SIGNATURE, dead=other)
+            lease.take_lease(tmp_path, SIGNATURE, dead_claim=other)
     foreign(tmp_path, pid=2, beat=4)  # it beats just before it is taken over
     with pytest.raises(ClaimedElsewhereError):
-        lease.take_lease(tmp_path, SIGNATURE, dead=second.last_sign)
+        lease.take_lease(tmp_path, SIGNATURE, dead_claim=second.last_sign)
 
 
 def test_a_clock_set_back_breaks_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def contend(ledger: Path, ready, won) -> None:
     """Take the claim at the same moment as the others; hold it until the end."""
     ready.wait()
     try:
-        lease.take_lease(ledger, SIGNATURE, dead="1 3 another boot 1 1")
+        lease.take_lease(ledger, SIGNATURE, dead_claim="1 3 another boot 1 1")
     except ClaimedElsewhereError:
         won.put(0)
     else:

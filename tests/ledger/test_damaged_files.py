@@ -187,9 +187,9 @@ def test_no_damaged_file_blinds_a_reader(
                 continue
             except Exception as error:
                 raise AssertionError(f"{what}, damage {number} of {name}: {error!r}") from error
-        found = ledger.entries(ledger.list_signatures())
+        found = ledger.read_entries(ledger.list_signatures())
         others = [s for s in found if s not in str(file)]
-        assert {s: found[s] for s in others} == Ledger(whole / "ledger").entries(others)
+        assert {s: found[s] for s in others} == Ledger(whole / "ledger").read_entries(others)
         shutil.rmtree(storage)
 
 
@@ -197,7 +197,7 @@ def test_a_result_that_could_be_but_was_altered_is_damaged(whole: Path, tmp_path
     ledger = Ledger(shutil.copytree(whole, tmp_path / "storage") / "ledger")
     path = tmp_path / "storage" / file_of(whole, "result.json").relative_to(whole)
     path.write_text(path.read_text().replace('"test/error": 0.0', '"test/error": 0.001'))
-    entry = ledger.entry(path.parent.name)
+    entry = ledger.read_entry(path.parent.name)
     assert "it was altered" in str(entry.cause)
     assert not fails_again(entry)
     assert ledger.read_result(path.parent.name) is None
@@ -210,12 +210,12 @@ def test_a_damaged_claim_is_somebodys_until_it_is_released(
     file = storage / file_of(whole, "000001").relative_to(whole)
     file.write_bytes(b"")
     signature, ledger = file.name.partition(".")[0], Ledger(storage / "ledger")
-    entry = ledger.entry(signature)
+    entry = ledger.read_entry(signature)
     assert entry.status == "running"
     assert f"{file} is damaged" in str(entry.owner)
     with pytest.raises(lease.ClaimedElsewhereError, match="is damaged"):
         lease.take_lease(storage / "ledger", signature)
     become_a_folder(file)
     assert cli.main(["ledger", "release", signature, f"STORAGE={storage}"]) == 0
-    assert ledger.entry(signature).status == "missing"
+    assert ledger.read_entry(signature).status == "missing"
     assert "released" in capsys.readouterr().out

@@ -34,7 +34,7 @@ def test_evaluations_stand_beside_the_result_that_was_evaluated(ledger: Ledger, 
     assert ledger.read(signature, "evals/a.json") == b"[]"
     assert ledger.locate_files(signature) == join(root, f"{folder}/{inner}".rstrip("/"))
     ledger.store.remove(f"{folder_of(signature)}/result.json")
-    with pytest.raises(UserError, match=f"{signature}: it has no result any more"):
+    with pytest.raises(UserError, match=f"cell {signature} has no result; run it"):
         ledger.write_evaluation(signature, "c.json", b"{}")
 
 
@@ -48,10 +48,10 @@ def test_a_row_is_the_last_of_its_epoch_and_a_torn_one_is_left_out(ledger: Ledge
 
 def test_a_result_of_unknown_or_other_code_is_stale(ledger: Ledger, finish) -> None:
     cell = finish(ledger, "seed=1")
-    assert ledger.entries_of([cell])[cell.signature].status == "stale"
+    assert ledger.read_cell_entries([cell])[cell.signature].status == "stale"
     code = {"numerics": code_identity.hash_numerics(cell.config)}
     write_result(ledger, cell.signature, code=code)
-    assert ledger.entries_of([cell])[cell.signature].status == "done"
+    assert ledger.read_cell_entries([cell])[cell.signature].status == "done"
 
 
 def test_a_deterministic_failure_of_the_same_code_fails_again(ledger: Ledger) -> None:
@@ -68,7 +68,7 @@ def test_a_deterministic_failure_of_the_same_code_fails_again(ledger: Ledger) ->
         ledger.store.write(f"{folder}/error.txt", f"{cause}\n\ntrace".encode())
         made = json.dumps({"code": {"package": package}}).encode()
         ledger.store.write(f"{folder}/provenance.json", made)
-        assert fails_again(ledger.entry(cell.signature)) is again, cause
+        assert fails_again(ledger.read_entry(cell.signature)) is again, cause
 
 
 def test_garbage_is_what_nothing_depends_on(ledger: Ledger, finish) -> None:

@@ -26,7 +26,7 @@ def test_a_read_only_ledger_is_told(
     with small_disk(tmp_path / "disk", 4) as place:
         ledger = Ledger(place / "ledger")
         signature = finish(ledger, "seed=3").signature
-        dead = {"owner": lease.current_owner().model_dump() | {"started": "0"}, "beat": 1}
+        dead = {"owner": lease.get_current_owner().model_dump() | {"started": "0"}, "beat": 1}
         ledger.store.write(f"claims/{signature}.000001", json.dumps(dead).encode())
         ledger.store.write(f"{folder_of(signature)}/resume.ckpt", b"1")
         read_only(place)

@@ -48,7 +48,7 @@ def test_a_place_that_means_nothing_or_cannot_be_written_names_its_key(tmp_path:
     with pytest.raises(ConfigError, match=r"places\.ledger=nonsense://bucket"):
         open_store("nonsense://bucket/ledger")
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"places\.ledger=.*/file is no folder; name another"):
+    with pytest.raises(UserError, match=r"places\.ledger=.*/file is not a folder; choose another"):
         open_store(tmp_path / "file" / "ledger")
     with pytest.raises(UserError, match=r"places\.ledger: .* cannot be written"):
         prove_writable(open_store("/proc/ledger"))
@@ -89,7 +89,7 @@ def test_a_thousand_cells_cost_a_listing_and_what_is_finished(
         store.objects[f"bucket/x/ledger/{folder_of(cell)}/result.json"] = result
     for cell in many[100:110]:
         store.objects[f"bucket/x/ledger/{folder_of(cell)}/error.txt"] = b"DataError: gone\n"
-    states = [entry.status for entry in in_s3.entries(many).values()]
+    states = [entry.status for entry in in_s3.read_entries(many).values()]
     assert (states.count("done"), states.count("failed")) == (100, 10)
     assert store.count("LIST") == 1
     assert store.count("HEAD", "result.json") == 100 + 10  # for the failed, who made them
@@ -102,8 +102,8 @@ def test_a_store_that_refuses_is_one_line_naming_the_key(
 ) -> None:
     store.refuses = status
     with pytest.raises(UserError, match=r"^places\.ledger=s3://bucket/x/ledger: .*AWS_") as refused:
-        in_s3.entry(CELLS[0])
-    assert causes.kind_of_cause(causes.describe_cause(refused.value)) not in causes.DETERMINISTIC
+        in_s3.read_entry(CELLS[0])
+    assert causes.classify_cause(causes.describe_cause(refused.value)) not in causes.DETERMINISTIC
     with pytest.raises(UserError, match=r"^places\.ledger"):
         prove_writable(in_s3.store)
 

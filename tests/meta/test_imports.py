@@ -149,6 +149,6 @@ def test_a_cell_runs_where_neither_ray_nor_wandb_is_installed(
     lines = run_fresh(RUN_BARE, cell.to_json()).splitlines()
     status, without_ray, without_wandb = lines[-3:]
     assert status == "finished"
-    assert without_ray.startswith("EXECUTOR=ray: No module named 'ray")
+    assert without_ray.startswith("EXECUTOR=ray: the package ray")
     assert "EXECUTOR=local" in without_ray
     assert without_wandb.startswith("logger=wandb: wandb is not installed")

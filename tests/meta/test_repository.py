@@ -1,4 +1,4 @@
-"""Rules that no tool holds: of files, of questions and answers, and of the README's tables."""
+"""Rules that no tool holds: of files, and of questions and answers."""
 
 import ast
 import re
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from capsweep.report import publish
+from capsweep.sweep import choices
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # In two parts, so that this file obeys its own rule.
@@ -37,9 +38,6 @@ def test_source_files_can_be_read_in_one_sitting() -> None:
     assert {name: length for name, length in lengths.items() if length > 400} == {}
 
 
-TABLES = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
-
-
 @pytest.fixture
 def answers() -> dict[str, str]:
     """`sweeps/NAME.md` by name."""
@@ -51,6 +49,18 @@ def test_every_question_is_listed() -> None:
     listed = (REPOSITORY / "sweeps" / "README.md").read_text()
     questions = {path.name for path in REPOSITORY.glob("sweeps/*.yaml")}
     assert questions == set(re.findall(r"`(\w+\.yaml)` \|", listed))
+    answers = {path.name for path in REPOSITORY.glob("sweeps/*.md")} - {"README.md"}
+    assert answers == set(re.findall(r"\((\w+\.md)\) \|", listed))
+
+
+def test_examples_of_a_sweep_file_are_sweeps(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs/how-to/write-a-sweep.md").read_text()
+    examples = re.findall(r"```yaml\n((?:question|kind):.*?)```", page, re.DOTALL)
+    for number, example in enumerate(examples):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(example)
+        assert choices.load_sweep(str(path)).arms
+    assert len(examples) == 2
 
 
 def test_every_answer_has_a_verdict_by_hand(answers: dict[str, str]) -> None:
@@ -59,18 +69,6 @@ def test_every_answer_has_a_verdict_by_hand(answers: dict[str, str]) -> None:
         _, _, verdict = text.partition("## Verdict\n")
         assert verdict.strip(), name
         assert publish.VERDICT not in verdict, name
-
-
-def test_results_of_the_readme_are_tables_that_a_report_published(
-    answers: dict[str, str],
-) -> None:
-    _, _, rest = (REPOSITORY / "README.md").read_text().partition("\n## Results\n")
-    tables = TABLES.findall(rest.partition("\n## ")[0])
-    begin, end = publish.section_markers(publish.NAME)
-    published = [text.partition(begin)[2].partition(end)[0] for text in answers.values()]
-    assert tables
-    for table in tables:
-        assert any(table in section for section in published), table
 
 
 # What may unpickle, and how it is told not to; those of YAML that are our own are SafeLoaders.

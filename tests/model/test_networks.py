@@ -19,7 +19,7 @@ from capsweep.model.matrix_capsnet import MatrixCapsNet
 from capsweep.model.routing.sda import SDARouting
 from capsweep.model.votes import ConvolutionalVotes
 from capsweep.training import build
-from capsweep.training.size import measure_layers, network_size
+from capsweep.training.size import measure_layers, measure_size
 
 NETWORKS = {
     "capsnet": "model=capsnet_tiny",
@@ -129,12 +129,12 @@ def test_weights_saved_in_either_layout_load_into_the_other() -> None:
             "model=cnn_small model.conv.pool=[2,2]",
             r"^model\.conv\.pool needs one size for each of the 3 layers .*\[2, 2\]",
         ),
-        ("model=cnn_small model.conv.pool=[4,4,4]", r"^model\.conv\.pool leaves nothing of an im"),
+        ("model=cnn_small model.conv.pool=[4,4,4]", r"^model\.conv\.pool leaves nothing of \[28"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused_by_key(line: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        network_size(compose_line(line))
+        measure_size(compose_line(line))
 
 
 def test_a_routing_of_matrices_alone_is_refused_in_a_network_of_vectors(

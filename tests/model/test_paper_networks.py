@@ -3,7 +3,7 @@
 import pytest
 
 from capsweep.config import compose
-from capsweep.training.size import Size, network_size
+from capsweep.training.size import Size, measure_size
 
 NO_BIAS = "routing.bias=false"
 NO_DECODER = "loss.reconstruction.weight=0"
@@ -11,7 +11,7 @@ DECODER = "loss.reconstruction.weight=0.0005"
 
 
 def _size(preset: str, *overrides: str) -> Size:
-    return network_size(compose.cell([f"experiment=paper/{preset}", *overrides]).config)
+    return measure_size(compose.cell([f"experiment=paper/{preset}", *overrides]).config)
 
 
 MATRIX = "dataset=smallnorb model=matrix_capsnet"
@@ -40,7 +40,7 @@ PARAMETERS = {
 
 @pytest.mark.parametrize(("line", "parameters"), PARAMETERS.items(), ids=PARAMETERS)
 def test_number_of_parameters_is_that_of_the_paper(line: str, parameters: int) -> None:
-    assert network_size(compose.cell(line.split()).config).parameters == parameters
+    assert measure_size(compose.cell(line.split()).config).parameters == parameters
 
 
 @pytest.mark.parametrize("num_iters", [1, 3])
@@ -48,7 +48,7 @@ def test_number_of_parameters_is_that_of_the_paper(line: str, parameters: int) -
 def test_the_small_cnn_costs_as_much_as_the_small_capsnet(num_iters: int, weight: float) -> None:
     capsnet = ["model=capsnet_small", f"routing.num_iters={num_iters}"]
     lines = ["model=cnn_small"], [*capsnet, f"loss.reconstruction.weight={weight}"]
-    control, expected = (network_size(compose.cell(line).config).flops for line in lines)
+    control, expected = (measure_size(compose.cell(line).config).flops for line in lines)
     assert control == pytest.approx(expected, rel=0.1)
 
 
@@ -81,7 +81,7 @@ CNNS = ("smallnorb_cnn", "viewpoint_azimuth_cnn", "viewpoint_elevation_cnn")
 
 def test_the_cnns_of_the_em_paper_differ_in_data_and_epochs_alone() -> None:
     cells = [compose.cell([f"experiment=em/{preset}"]) for preset in CNNS]
-    assert [network_size(cell.config).parameters for cell in cells] == [4_253_349] * 3
+    assert [measure_size(cell.config).parameters for cell in cells] == [4_253_349] * 3
     rest = [{k: v for k, v in c.science.items() if k not in ("dataset", "epochs")} for c in cells]
     assert rest[0] == rest[1] == rest[2]
     assert [cell.science["epochs"] for cell in cells] == [100, 300, 300]

@@ -94,7 +94,8 @@ def test_nothing_is_drawn_of_nothing_and_each_absence_has_its_reason(tmp_path: P
     absent = list(figures.make_figures(build_table(tmp_path)))
     assert not any(figure.image for figure in absent)
     reasons = [figure.caption for figure in absent]
-    assert len(reasons) == 3
+    assert len(reasons) == 4
+    assert reasons[0].endswith(": 0 rows are complete, and a figure has room for 40.")
     assert "train/loss: no finished cell has it by epoch." in reasons
     assert reasons[-1].endswith(": no row has it of all of its seeds.")
 
@@ -103,8 +104,10 @@ def test_a_figure_is_made_where_its_numbers_are_and_has_the_same_bytes_each_time
     finished: Path,
 ) -> None:
     drawn = draw(finished)
-    assert list(drawn) == ["loss", "error", "cost-time"]
+    assert list(drawn) == ["table", "loss", "error", "cost-time"]
     assert drawn == draw(finished)
+    assert drawn["table"].names == ["cnn · –", "capsnet · 1", "capsnet · 3"]
+    assert drawn["table"].caption.endswith("the dotted line is the mean of cnn · –.")
 
 
 def test_each_column_of_the_table_has_its_figures_and_no_name_is_mathematics(
@@ -119,7 +122,7 @@ def test_each_column_of_the_table_has_its_figures_and_no_name_is_mathematics(
     )
     for point in small_sweep(tmp_path, text)[1]:
         finish(tmp_path, point, 0.1)
-    assert {"loss-8-1", "loss-16-2"} <= set(draw(tmp_path, text))
+    assert {"table", "loss-8-1", "loss-16-2"} <= set(draw(tmp_path, text))
 
 
 def test_of_many_rows_the_baseline_and_the_best_are_drawn(tmp_path: Path) -> None:

@@ -1,41 +1,13 @@
 """The page as a person sees it: in Chromium."""
 
-import shutil
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from browsers import until
 from reported_cells import evaluate, finish, rows, small_sweep
 
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import page, table
-
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-ui = pytest.importorskip("selenium.webdriver.support.ui", reason="selenium is not installed")
-
-FLAGS = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
-FLAGS += "--disable-quic --disable-component-update --disable-sync --disable-dev-shm-usage"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Headless Chromium; skips visibly where it or its driver is absent."""
-    for name in ("chromium", "chromedriver"):
-        if shutil.which(name) is None:
-            pytest.skip(f"{name} is not installed (Debian: chromium and chromium-driver)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    profile = tmp_path_factory.mktemp("profile")
-    for flag in (*FLAGS.split(), f"--user-data-dir={profile}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("SE_OFFLINE", "SE_AVOID_STATS"):  # nothing is fetched, and nobody told
-            patch.setenv(name, "true")
-        service = webdriver.ChromeService(shutil.which("chromedriver"))
-        driver = webdriver.Chrome(options=options, service=service)
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +22,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     ledger = Ledger(folder)
     answer = table.build_table(sweep, points, ledger)
     return page.write_page(answer, ledger, folder / "report").as_uri()
-
-
-def until(browser: Any, holds: Callable[[], bool]) -> None:
-    """A browser tells its page of a click after it has answered us."""
-    ui.WebDriverWait(browser, 20, poll_frequency=0.05).until(lambda _: holds())
 
 
 def test_a_number_opens_its_cells_and_a_picture_its_own(browser: Any, address: str) -> None:

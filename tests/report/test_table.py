@@ -110,7 +110,9 @@ def test_how_seeds_were_added_is_told(ablation) -> None:
 def test_settings_that_the_rows_do_not_tell_apart_are_not_averaged(ablation) -> None:
     other = replace(ablation.points[3], title="x", cell=compose.cell(["seed=0", "batch_size=7"]))
     points = [*ablation.points, other]
-    with pytest.raises(ConfigError, match=r"fall into one field; add the key .* table\.rows"):
+    with pytest.raises(
+        ConfigError, match=r"share one field of the table; add the key .* table\.rows"
+    ):
         table.build_table(ablation.sweep, points, ablation.ledger)
 
 

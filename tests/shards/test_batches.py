@@ -111,7 +111,7 @@ def test_batches_depend_neither_on_shards_nor_on_workers(pixels: Folder, tmp_pat
 def test_a_workers_fault_is_told_as_it_is(spoiled: Folder) -> None:
     folder, whole = spoiled
     (folder / "train-00001.h5").unlink()
-    message = r"^/.*train-00001.h5: No such file or directory; .*copy it again$"
+    message = r"^/.*train-00001.h5: No such file or directory; .*copy the file again$"
     with pytest.raises(DataError, match=message):
         batches_of(StoredRanges(folder, whole, "train"), workers=1)
 

@@ -116,8 +116,8 @@ def test_a_change_is_found_though_its_time_is_set_back(spoiled: Folder) -> None:
     open_all(folder, whole)
     shard_folders.flip_bit(folder / NAME, 5000)
     os.utime(folder / NAME, ns=(before.st_atime_ns, before.st_mtime_ns))
-    message = rf"{NAME}: sha256 [0-9a-f]{{64}}, {whole.shards[0].sha256} in index.json; "
-    with pytest.raises(DataError, match=f"{message}run the same `make shards` again"):
+    message = rf"{NAME}: sha256 [0-9a-f]{{64}}, but {whole.shards[0].sha256} in index.json; "
+    with pytest.raises(DataError, match=f"{message}run the same `make shards` command again"):
         open_all(folder, whole)
 
 

@@ -100,7 +100,7 @@ def end_measuring(
     queue: JobQueue, job: Job, gibibytes: float, utilisation: float | None = None
 ) -> None:
     """A job measured its shape on an 80 GiB GPU."""
-    assert (job.measures, job.gpu) == (True, 1)
+    assert (job.is_calibration, job.gpu) == (True, 1)
     measurement = make_measurement(gibibytes, utilisation, name=job.cell.shape)
     queue.on_end(job, Outcome(measurement.model_dump()))
 

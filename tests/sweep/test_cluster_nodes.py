@@ -39,7 +39,7 @@ def test_other_versions_are_named_with_the_cure(small_cell: Callable[..., Cell],
     with node_requirements(config) as required:
         required["versions"][name] = "0.1"
         version = cluster_nodes.read_versions()[name]
-        text = f"^node .* has {name} {version}, not 0.1; install there what the driver has"
+        text = f"^node .* has {name} {version}, not 0.1; install the driver's versions on"
         with pytest.raises(NodeError, match=text):
             check_node(required, config)
 
@@ -47,7 +47,10 @@ def test_other_versions_are_named_with_the_cure(small_cell: Callable[..., Cell],
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("cluster.node.storage=FOLDER/other", "other/ledger is not the driver's .*LEDGER=s3://"),
+        (
+            "cluster.node.storage=FOLDER/other",
+            "other/ledger on this node is not the driver's .*LEDGER=s3://",
+        ),
         ("cluster.node.data='$NOWHERE/data'", r"cluster.node.data=\$NOWHERE/data"),
     ],
 )
@@ -77,7 +80,9 @@ def test_a_node_reads_and_writes_a_ledger_in_an_object_store(
         assert store.count("PUT") - store.count("PUT", marker) >= 1  # the node's own
         assert [name for name in store.objects if not name.endswith("/")] == [marker]
         del store.objects[marker]  # as another endpoint would answer
-        with pytest.raises(NodeError, match="s3://bucket/x/ledger is not the driver's s3://bucket"):
+        with pytest.raises(
+            NodeError, match="s3://bucket/x/ledger on this node is not the driver's"
+        ):
             check_node(required, in_s3)
     assert not [name for name in store.objects if ".driver-" in name]
 
@@ -113,6 +118,6 @@ def test_nodes_that_refused_are_avoided_and_are_an_error_when_none_is_left(
     assert list(nodes.refused) == ["node-0"]
     nodes.check_usable()
     assert not nodes.refuse("node-1", "NodeError: no ledger")
-    assert capsys.readouterr().err.count("RAY_ADDRESS=far:1: left out: NodeError: ") == 2
+    assert capsys.readouterr().err.count("RAY_ADDRESS=far:1: a node is not used: NodeError: ") == 2
     with pytest.raises(ConfigError, match=r"=far:1: no node can run these cells: .* old torch"):
         nodes.check_usable()

@@ -31,7 +31,7 @@ for text in json.load(sys.stdin):
 def write_hostile_job(tmp_path: Path, path: str, section: Any, measures: bool = False) -> str:
     """A job as it travels, with a section in the place of its own."""
     cell = compose.cell([*SMALL, f"places.storage={tmp_path}"])
-    plain = json.loads(Job(cell, Labels(), measures=measures).to_json())
+    plain = json.loads(Job(cell, Labels(), is_calibration=measures).to_json())
     inner = json.loads(plain["cell"])
     *parents, name = path.split(".")
     place = inner["config"]
@@ -91,5 +91,5 @@ def test_a_checkpoint_that_holds_a_pickle_is_refused_and_not_unpickled(tmp_path:
     torch.save({"state_dict": Evil(tmp_path / "called")}, folder / "resume.ckpt")
     outcome = run_job(Job(cell, Labels()), RunHooks())
     assert outcome.result is not None, outcome.cause
-    assert "it is no checkpoint of a cell (UnpicklingError)" in outcome.result["begun_anew"]
+    assert "it is not a checkpoint of a cell (UnpicklingError)" in outcome.result["begun_anew"]
     assert not (tmp_path / "called").exists()

@@ -54,14 +54,14 @@ def test_a_budget_starts_nothing_of_unknown_length_and_never_interrupts(clock: C
     clock.now += 2 * HOUR
     assert not limits.is_stopping
     assert limits.leave_at is None
-    assert limits.stop_reason == "nothing more fits into BUDGET"
+    assert limits.stop_reason == "no other cell fits into BUDGET"
 
 
 def test_cells_leave_when_the_hours_are_over(clock: Clock) -> None:
     limits = Limits(budget=9, wall=HOUR, clock=clock)
     clock.now += HOUR / 2
     assert limits.leave_at == pytest.approx(time.time() + HOUR / 2, abs=60)
-    assert limits.stop_reason == "nothing more fits into BUDGET and MAX_HOURS"
+    assert limits.stop_reason == "no other cell fits into BUDGET and MAX_HOURS"
     clock.now += HOUR / 2
     assert limits.stop_reason == "MAX_HOURS is reached"
     assert not limits.can_start(0.0)

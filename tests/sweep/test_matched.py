@@ -72,12 +72,12 @@ def test_each_cell_stops_at_the_accuracy_of_the_baselines_cell_of_its_seed(
 
 
 def test_what_cannot_be_matched_is_refused(load_matched: Loaded, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"arms\.cnn\.matched: never of the baseline"):
+    with pytest.raises(ConfigError, match=r"arms\.cnn\.matched: not allowed for the"):
         load_matched(text=TEXT.replace("cnn: {fixed", "cnn: {matched: true, fixed"))
     sweep, points = load_matched()
     with pytest.raises(ConfigError, match=r"arms\.capsnet\.matched: .*cnn has no cell of this"):
         expand.set_accuracies(sweep, points[1:])
-    with pytest.raises(UserError, match=r"MORE_SEEDS=5: equal has arms matched to cnn"):
+    with pytest.raises(UserError, match=r"MORE_SEEDS=5: equal has arms that are matched to cnn"):
         more_seeds.plan_looks(sweep, "5")
     with pytest.raises(ConfigError, match=r"^RERUN=stale: .* are matched to finished cells of "):
         expand.check_rerun(*load_matched("rerun=stale"))
@@ -132,5 +132,5 @@ def test_what_waits_for_a_baseline_that_failed_is_told_and_not_run(
     words = [str(tmp_path / "equal.yaml"), "EXECUTOR=local", f"STORAGE={tmp_path}"]
     assert cli.main(["sweep", *words, "SEEDS=1"]) == drive.FAILED
     output = capsys.readouterr().out
-    assert "1 cell left: each stops at the accuracy that cnn reaches first" in output
+    assert "1 cell left: they need the accuracy of a cell of cnn" in output
     assert len(Ledger(tmp_path / "ledger").list_signatures()) == 2

@@ -121,11 +121,11 @@ def test_a_plan_says_what_time_is_known_and_for_which_cells_it_is_not(tmp_path: 
     known, other = (compose.cell([*words, f"routing.num_iters={n}"]) for n in (1, 2))
     planned = plan.Plan(tuple(_planned(cell, MISSING) for cell in (known, other)))
     costs = read_estimates(Ledger(tmp_path), planned.entries)
-    assert "2 cells of unknown shape; ARGS=--calibrate" in plan.describe_costs(planned, costs)[0]
+    assert "2 cells; make plan ARGS=--calibrate" in plan.describe_costs(planned, costs)[0]
     ended = {"shape": known.shape, "steps": 1, "hardware": provenance.name_hardware()}
     costs.add({**ended, "seconds": {"fit": 3600.0, "total": 3600.0}})
     (line,) = plan.describe_costs(planned, costs)
-    unknown = "unknown for 1 cell of unknown shape"
+    unknown = "unknown for 1 cell; make plan"
     assert re.match(
         rf"time: about 60 min on \d+ [CG]PU slots? here, [\d.]+ [CG]PU-hours; {unknown}", line
     )

@@ -20,7 +20,7 @@ SWEEPS = package_files.find_folder("sweeps")
 ANSWERS = sorted(path.stem for path in SWEEPS.glob("*.md") if path.stem != "README")
 LARGEST = 2 * 2**20  # bytes of an archive
 ARGS = "ARGS"
-VERDICTS = ("holds here", "does not", "cannot be told", "not asked")
+VERDICTS = ("holds", "does not hold", "open")
 
 
 def is_row(line: str) -> bool:
@@ -54,6 +54,8 @@ def test_a_page_is_published_again_from_the_cells_beside_it(name: str, tmp_path:
         shutil.copy((SWEEPS / name).with_suffix(suffix), tmp_path)
     there = replace(sweep, path=tmp_path / f"{name}.yaml")
     assert publish_answer(replace(answer, sweep=there), ledger).read_text() == page
+    charts = [path.relative_to(tmp_path) for path in tmp_path.glob("charts/*.png")]
+    assert [SWEEPS / chart for chart in charts if not (SWEEPS / chart).exists()] == []
 
 
 def list_numbers(text: str) -> set[str]:

@@ -56,9 +56,9 @@ def test_a_cell_that_never_advances_fails_after_three_lost_workers(make_queue: M
     assert queue.is_exhausted
     cause = listener.ends[job.cell.signature].cause or ""
     assert cause.startswith("WorkerLost: killed; 3 workers in a row were lost without a ")
-    assert causes.kind_of_cause(cause) == causes.CauseKind.LOST
+    assert causes.classify_cause(cause) == causes.CauseKind.LOST
     assert len(listener.messages) == 2
-    assert queue.ledger.entry(job.cell.signature).status == "failed"
+    assert queue.ledger.read_entry(job.cell.signature).status == "failed"
 
 
 @pytest.mark.parametrize("outcome", [LOST, NODE_MEMORY], ids=["lost", "memory of its node"])
@@ -74,7 +74,7 @@ def test_a_cell_whose_checkpoint_advances_may_be_lost_any_number_of_times(
     assert len(listener.messages) == 60
     assert listener.messages[-1].endswith(" (epoch 88 was finished)")
     job = draw_job(queue)
-    assert queue.ledger.entry(job.cell.signature).status == "missing", "no failure is noted"
+    assert queue.ledger.read_entry(job.cell.signature).status == "missing", "no failure is noted"
     queue.on_end(job, FINISHED)
     assert queue.is_exhausted
     assert queue.failed == {}
@@ -95,10 +95,10 @@ def test_epochs_trained_again_from_the_same_checkpoint_are_no_progress(
 def test_a_cell_that_paused_goes_on_later_and_is_no_failure(make_queue: MakeQueue) -> None:
     queue, _ = make_queue(["seed=0"], ["seed=1"])
     job = start_job(queue)
-    queue.on_end(job, Outcome(paused="left at the end of an epoch"))
+    queue.on_end(job, Outcome(paused="ended early after an epoch"))
     assert queue.count_left == 2
     assert draw_job(queue).cell.signature == job.cell.signature
-    assert queue.ledger.entry(job.cell.signature).status == "missing"
+    assert queue.ledger.read_entry(job.cell.signature).status == "missing"
 
 
 def test_a_failure_that_cannot_be_written_down_is_reported(make_queue: MakeQueue) -> None:
@@ -108,7 +108,7 @@ def test_a_failure_that_cannot_be_written_down_is_reported(make_queue: MakeQueue
     queue.ledger.disk.mkdir(parents=True)
     (queue.ledger.disk / job.cell.signature[:2]).touch()  # where its folder would have to be
     queue.on_end(job, Outcome(cause="ValueError: bug"))
-    assert "could not be written down" in listener.messages[0]
+    assert "could not be written to the ledger" in listener.messages[0]
     assert listener.ends[job.cell.signature].cause == "ValueError: bug"
 
 
@@ -118,7 +118,7 @@ def test_a_deterministic_failure_is_in_the_ledger_and_reported_once(make_queue: 
     queue.on_end(job, failure)
     queue.on_end(job, LOST)  # reported twice
     assert draw_job(queue).cell.signature != job.cell.signature
-    assert queue.ledger.entry(job.cell.signature).cause == failure.cause
+    assert queue.ledger.read_entry(job.cell.signature).cause == failure.cause
     assert queue.failed == {job.cell.signature: failure.cause}
     assert listener.ends == {job.cell.signature: failure}
 
@@ -135,7 +135,7 @@ def test_a_cell_whose_code_was_edited_has_not_failed_and_nothing_more_starts(
     queue.on_end(running, FINISHED)
     assert queue.is_exhausted
     assert (queue.count_left, queue.failed) == (2, {})
-    assert queue.ledger.entry(job.cell.signature).status == "missing"
+    assert queue.ledger.read_entry(job.cell.signature).status == "missing"
     assert "start the command again" in queue.limits.stop_reason
 
 
@@ -238,4 +238,4 @@ def test_a_cell_whose_other_owner_dies_is_run_here(
     queue.on_end(job, Outcome(elsewhere="on far"))
     assert queue.next_job() is None
     clock.now += lease.LEASE_SECONDS
-    assert draw_job(queue).dead == "4 9 another boot 1 1"
+    assert draw_job(queue).dead_claim == "4 9 another boot 1 1"

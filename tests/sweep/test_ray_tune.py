@@ -77,13 +77,13 @@ CREATION = "ray::ImplicitFunc.__init__()\n  File x.py\nModuleNotFoundError: No m
         ),
         ("x" * 9999 + CREATION, "No module named 'torch'"),
         ("The actor 9d4efa78e09e988000a6d1d201000000 is unavailable: gone", "lost: gone$"),
-        ("", "nothing says why"),
+        ("", "no reason given"),
     ],
     ids=["killed", "creation", "unavailable", "no word"],
 )
 def test_a_lost_worker_is_described_by_what_ray_says(text: str, why: str) -> None:
     cause = ray_tune.describe_error(text, " on node-2 (192.0.2.2)")
-    assert causes.kind_of_cause(cause) == CauseKind.LOST
+    assert causes.classify_cause(cause) == CauseKind.LOST
     assert len(cause) < 300
     assert cause.startswith("WorkerLost: its worker on node-2 (192.0.2.2) was lost: ")
     assert re.search(why, cause)

@@ -80,7 +80,7 @@ def test_what_it_prints_runs_nothing_but_the_cell(
     output = capsys.readouterr().out
     assert paste_text(output, tmp_path) == []
     assert (commit == COMMIT) == (f"git checkout {COMMIT} && capsweep train" in output)
-    assert (commit == COMMIT) != ("the commit in its provenance.json is none" in output)
+    assert (commit == COMMIT) != ("provenance.json has no valid commit" in output)
 
 
 @pytest.mark.parametrize(

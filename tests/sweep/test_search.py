@@ -18,7 +18,7 @@ from capsweep.sweep import choices, expand, search, trials
 from capsweep.sweep import queue as queues
 from capsweep.sweep.search import TrialQueue
 from capsweep.sweep.spec import Sweep
-from capsweep.tracking.content import labels_of
+from capsweep.tracking.content import make_labels
 from capsweep.training.run import Job, Outcome
 
 SEARCH = """\
@@ -110,7 +110,7 @@ REFUSED: list[tuple[dict[str, str], str, str]] = [
     *(({word: value}, LR, r"^find\.yaml is a search") for word, value in GRID.items()),
     ({}, '{optim.optimizer.lr: "tag(lgo, interval(0.1, 0.2))"}', "log is the only tag"),
     ({}, '{optim.optimizer.lr: "interval(0.1, inf)"}', "two finite numbers"),
-    ({}, "{zip: {epochs: [1, 2], batch_size: [64, 32]}}", "a search has no grid"),
+    ({}, "{zip: {epochs: [1, 2], batch_size: [64, 32]}}", "a search has no zip"),
     ({}, "{}, optional: true", r"capsnet.optional: no such key; have fixed, space, matched$"),
 ]
 
@@ -146,7 +146,7 @@ def test_a_known_setting_that_is_drawn_again_is_no_trial_of_its_own(
     queue.on_end(job, Outcome(result={"metrics": {"val/error": 0.5}}))
     assert queue.next_job() is None
     assert search.describe_end(queue).lines == (
-        "3 of 4 draws repeated a known setting; the same command draws again",
+        "3 of 4 draws repeated a known setting; type the same command to draw again",
         "the 1 trial is finished",
     )
 
@@ -218,7 +218,7 @@ def test_trials_are_rows_of_their_arms_the_best_first_and_live_lines_name_them_a
     assert "4 of 4 trials seen, 2 complete, 1 ended early and are not shown, 1 failed" in text
     assert " to capsnet" not in text  # a search compares with nothing
     finish_cell(ledger, jobs[0], 0.1)
-    tied = "2 trials share the best val/error: it does not choose among them"
+    tied = "2 trials share the best val/error, so it cannot rank them"
     assert (tied in text, tied in render.render_markdown(tabulate(sweep, ledger))) == (False, True)
 
 
@@ -239,13 +239,13 @@ def test_a_plan_names_candidates_arms_trials_left_and_what_they_take(
     first = expand.check_search(sweep)[0]
     timed = {"seconds": {"fit": 30, "total": 36}, "steps": 10, "shape": first.cell.shape}
     science = {"metrics": {"val/error": 0.5}, "parameters": 1, "epochs": 1, **timed}
-    write_cell(ledger, Job(first.cell, labels_of(first.cell)), **{"result.json": science})
+    write_cell(ledger, Job(first.cell, make_labels(first.cell)), **{"result.json": science})
     words = ["plan", str(sweep.path), f"STORAGE={tmp_path}"]
     assert cli.main(words) == 0
     printed = capsys.readouterr().out
     assert "capsnet · routing.num_iters=3 · optim.optimizer.lr=0.001" in printed
     assert "cnn · model.conv.channels=[8,8] · model.dropout=0.5" in printed
-    assert "4 trials, 1 seen before (1 done); 3 to be drawn (random) from capsnet, cnn\n" in printed
+    assert "4 trials, 1 ended before (1 done); 3 left to draw (random) from the arms" in printed
     assert "\ntime: " in printed
     assert cli.main([*words, "--json"]) == 0
     content = json.loads(capsys.readouterr().out)

@@ -14,7 +14,7 @@ from capsweep.model.losses import cross_entropy
 from capsweep.training.graphs import StepGraphs
 from capsweep.training.step import Objective, SplitMetrics, TrainingStep
 
-UNEQUAL = "its captured step is not its eager one: "
+UNEQUAL = "its captured step differs from its eager step: "
 Run = Any  # what is captured: a method of CapturedStep
 
 
@@ -177,9 +177,9 @@ def repeat_the_first(run: Run) -> Run:
         (Small, lose_the_update, f"{UNEQUAL}the change of linear.weight"),
         (Small, halve_the_gradient, f"{UNEQUAL}the gradient of linear.weight"),
         (Small, repeat_the_first, f"{UNEQUAL}the loss differs by"),
-        (TooLarge, call, "it has no copy with which it is checked: of a copy"),
-        (KeepsItsOutput, call, "it has no copy with which it is checked: Only Tensors"),
-        (CountsItself, repeat_python, "each step changes numbers of Python: network.calls"),
+        (TooLarge, call, "its network cannot be copied for a check: of a copy"),
+        (KeepsItsOutput, call, "its network cannot be copied for a check: Only Tensors"),
+        (CountsItself, repeat_python, "each step changes numbers that Python keeps: network.calls"),
     ],
 )
 def test_a_network_whose_steps_cannot_be_captured_rightly_is_trained_eagerly(

@@ -125,7 +125,7 @@ def test_a_network_that_waits_for_the_device_is_trained_eagerly(
     monkeypatch.setattr(build, "build_objective", lambda _: Objective(measure, 0, True))
     train(eager)
     train(captured)
-    assert "it cannot be captured" in capsys.readouterr().err
+    assert "its step cannot be captured" in capsys.readouterr().err
     for found, expected in zip(read_outputs(captured), read_outputs(eager), strict=True):
         for key, value in expected.items():
             torch.testing.assert_close(torch.as_tensor(found[key]), torch.as_tensor(value))
@@ -188,7 +188,7 @@ def test_a_cell_whose_steps_cannot_be_captured_is_trained_eagerly_with_a_line(
     train(captured)
     assert_equal(captured, ordinary)
     (line,) = read_lines(capsys)
-    why = "it cannot be captured: not permitted when stream is capturing"
+    why = "its step cannot be captured: not permitted when stream is capturing"
     assert why in line
     provenance = json.loads((find_folder(captured) / "provenance.json").read_text())
     assert provenance["graphs"].startswith(f"off: {why}")
@@ -205,4 +205,4 @@ def test_on_a_gpu_an_optimiser_without_a_capturable_form_is_told_in_a_line(
     cell = make_cell(tmp_path, *CAPSNET, "epochs=1", "trainer.accelerator=cpu")
     train(cell)
     (line,) = read_lines(capsys)
-    assert line.endswith("without CUDA graphs, since SGD has no capturable form")
+    assert line.endswith("without CUDA graphs, because SGD has no capturable form")

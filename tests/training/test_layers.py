@@ -5,7 +5,7 @@ import pytest
 from capsweep.config import compose
 from capsweep.errors import ConfigError
 from capsweep.training import build
-from capsweep.training.size import Size, measure_layers, network_size
+from capsweep.training.size import Size, measure_layers, measure_size
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_totals_are_the_size_of_the_network(overrides: list[str]) -> None:
     config = compose.cell(overrides).config
     layers = measure_layers(config)
     size = Size(sum(layer.parameters for layer in layers), sum(layer.flops for layer in layers))
-    assert size == network_size(config)
+    assert size == measure_size(config)
     network = build.build_network(config)
     assert size.parameters == sum(parameter.numel() for parameter in network.parameters())
 
@@ -52,4 +52,4 @@ def test_a_path_that_leads_out_of_the_allowed_libraries_is_refused_by_name(
 ) -> None:
     config = compose.cell([f"optim.optimizer._target_={target}"]).config
     with pytest.raises(ConfigError, match=r"optim\.optimizer\._target_: "):
-        network_size(config)
+        measure_size(config)

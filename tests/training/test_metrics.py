@@ -12,7 +12,7 @@ from capsweep.training.step import (
     SMALLEST_INTENSITY,
     Losses,
     SplitMetrics,
-    is_found,
+    is_detected,
     measure_overlap,
 )
 
@@ -41,7 +41,7 @@ def test_found_is_membership_of_the_most_active(data: st.DataObject, shown: int)
     scores_BN = torch.empty(1, CLASSES)
     scores_BN[0, torch.tensor(order)] = torch.arange(CLASSES, 0, -1).float()
     expected = [label in order[:shown] for label in labels]
-    assert is_found(scores_BN, torch.tensor([labels])).tolist() == [expected]
+    assert is_detected(scores_BN, torch.tensor([labels])).tolist() == [expected]
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,8 @@ def test_each_cell_of_a_process_sets_it_anew(
     [
         (
             "precision=tf32",
-            "precision=tf32 needs an NVIDIA GPU of compute capability 8.0 or more, and there is",
-            "none for this cell; set precision=32 or precision=bf16-mixed",
+            "precision=tf32 needs an NVIDIA GPU of compute capability 8.0 or more, and this cell",
+            "has none; set precision=32 or precision=bf16-mixed",
         ),
         (
             "trainer.accelerator=gpu",

@@ -189,11 +189,11 @@ def leave_unfinished(cell: Cell) -> Path:
     [
         (flip_bits, "damaged"),
         # The list of a zip file's members begins before the file does.
-        (lambda path: flip_bits(path, -45), "no checkpoint"),
-        (lambda path: os.truncate(path, path.stat().st_size // 2), "no checkpoint"),
-        (lambda path: torch.save([], path), "no checkpoint"),
+        (lambda path: flip_bits(path, -45), "not a checkpoint"),
+        (lambda path: os.truncate(path, path.stat().st_size // 2), "not a checkpoint"),
+        (lambda path: torch.save([], path), "not a checkpoint"),
         (rewrite_code, "other code"),
-        (take_anothers, "it is of cell "),
+        (take_anothers, "it belongs to cell "),
     ],
 )
 def test_a_checkpoint_that_cannot_be_gone_on_with_is_dropped_in_a_line(
@@ -210,7 +210,8 @@ def test_a_checkpoint_that_cannot_be_gone_on_with_is_dropped_in_a_line(
 
     assert epochs == list(range(EPOCHS))
     assert_equal(broken, unbroken)
-    (line,) = (line for line in capsys.readouterr().err.splitlines() if "begins anew" in line)
+    lines = capsys.readouterr().err.splitlines()
+    (line,) = (line for line in lines if "starts from its first epoch" in line)
     assert str(path) in line
     assert why in line
     assert result["begun_anew"] == line
@@ -241,7 +242,7 @@ def test_a_cell_is_not_gone_on_with_on_other_data_than_its_first_epochs_had(
     stored, state = open_checkpoint(path)
     state["digests"]["train"] = "0" * 64
     torch.save(stored, path)
-    with pytest.raises(DataError, match=f"altered since the first epochs.*'train': '{'0' * 64}'"):
+    with pytest.raises(DataError, match=f"changed after the first epochs.*'train': '{'0' * 64}'"):
         train(cell)
     assert path.exists()
 

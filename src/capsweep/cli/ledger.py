@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from capsweep.config import places
-from capsweep.config.cell import flat
+from capsweep.config.cell import flatten
 from capsweep.errors import UserError
 from capsweep.ledger import causes, lease, listing, stored_files, transfer, upkeep
 from capsweep.ledger.ledger import Entry, Ledger, folder_of, load_predictions
@@ -85,7 +85,7 @@ def run_show(parsed: argparse.Namespace) -> None:
     sections = {"science": science, "result": entry.result, "made": made}
     for title, section in sections.items():
         print(f"\n{title}")
-        for key, value in flat(section or {}).items():
+        for key, value in flatten(section or {}).items():
             print(f"  {key}: {value}")
     if failure:
         print(f"\nfailure\n{failure}")
@@ -104,7 +104,7 @@ def run_why(parsed: argparse.Namespace) -> None:
         signature, science = cell.signature, cell.science
     others = [name for name in ledger.list_signatures() if name != signature]
     finished = [name for name in others if ledger.read_result(name) is not None]
-    print(f"cell {signature}: {ledger.entry(signature).status}")
+    print(f"cell {signature}: {ledger.read_entry(signature).status}")
     if not finished:
         print("there is no other finished cell")
         return
@@ -152,7 +152,7 @@ def _print_failure(ledger: Ledger, group: Sequence[listing.ListedCell]) -> None:
 
     first, cause = group[0].signature, str(group[0].entry.cause)
     lines = [cause, *listing.read_failure(ledger, first).splitlines()]
-    print(f"{causes.kind_of_cause(cause)}: {count_of(len(group), 'cell')}: {cause}")
+    print(f"{causes.classify_cause(cause)}: {count_of(len(group), 'cell')}: {cause}")
     print(f"  last line: {lines[-1].strip()}")
     for cell in group:
         print(f"  {cell.signature}  {cell}")
@@ -179,7 +179,7 @@ def run_rm(parsed: argparse.Namespace) -> None:
     """Remove cells that nobody runs."""
     ledger = open_ledger(parsed)
     for signature in _select_cells(ledger, parsed.signature):
-        entry = ledger.entry(signature)
+        entry = ledger.read_entry(signature)
         if entry.status == "running":
             raise UserError(f"{signature} is being run by {entry.owner}; end it first")
         try:
@@ -200,7 +200,7 @@ def run_release(parsed: argparse.Namespace) -> None:
     if claim.owner.is_alive:
         raise UserError(f"{signature} is being run by {claim.owner}; end it first")
     assert ledger.disk is not None
-    lease.forget_claims(ledger.disk, signature)
+    lease.remove_claims(ledger.disk, signature)
     print(f"released {signature} from {claim.owner}")
 
 
@@ -220,7 +220,7 @@ def run_gc(parsed: argparse.Namespace) -> None:
 def run_export(parsed: argparse.Namespace) -> None:
     """Write cells that ended to a file."""
     ledger = open_ledger(parsed)
-    entries = ledger.entries(_select_cells(ledger, parsed.signature))
+    entries = ledger.read_entries(_select_cells(ledger, parsed.signature))
     ended = transfer.list_ended_cells(entries)
     if not ended:
         cure = "name another ledger with STORAGE=... or LEDGER=..."

@@ -33,7 +33,7 @@ def run_sweep(parsed: argparse.Namespace) -> int:
     for note in () if parsed.here else sweep.notes:  # once: where it was typed
         print(note, flush=True)
     words = _list_words(parsed)
-    if parsed.here and (there := driver.with_node_places(words, config)) is not None:
+    if parsed.here and (there := driver.use_node_places(words, config)) is not None:
         values, overrides = split_words("sweep", there)
         parsed = argparse.Namespace(**{**vars(parsed), "words": values, "overrides": overrides})
         sweep, points, config = _load(parsed)
@@ -179,7 +179,7 @@ def run_stop(parsed: argparse.Namespace) -> None:
         return
     print(f"stopping {job.id}; it is killed after {driver.STOP_SECONDS} s", flush=True)
     ended = driver.stop_job(jobs, job)
-    print(f"{ended.id}: {ended.details.status.lower()}; the same command goes on")
+    print(f"{ended.id}: {ended.details.status.lower()}; type the same command to go on")
 
 
 def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
@@ -195,13 +195,13 @@ def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
         say("detached; the sweep goes on: make attach, status or stop")
         return DETACHED
     if ended.details.status == "STOPPED":
-        say("it was stopped; the same command goes on")
+        say("it was stopped; type the same command to go on")
         return STOPPED
     if (obstacle := driver.find_obstacle(ended)) is not None:
         raise ConfigError(f"{ended.id}: {obstacle}")
     status = ended.details.driver_exit_code or 0
     if status < 0:
-        say(f"its driver was killed (signal {-status}); the same command goes on")
+        say(f"its driver was killed (signal {-status}); type the same command to go on")
         return KILLED - status
     return status
 

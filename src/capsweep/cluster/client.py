@@ -1,7 +1,7 @@
-"""Jobs of a cluster: the one file that speaks to Ray's job server.
+"""A client for the jobs of a Ray cluster. Only this file speaks to Ray's job server.
 
-The token (RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token) goes along in the Authorization
-header of every request.
+The token (from RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token) is sent in the
+Authorization header of every request.
 """
 
 import logging
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
-os.environ.setdefault("RAY_py_gcs_connect_timeout_s", "5")  # Ray's own 30 are long
+os.environ.setdefault("RAY_py_gcs_connect_timeout_s", "5")  # Ray's default is 30
 
-from capsweep.runtime import ray_start  # before Ray: it sets what Ray reads when it is imported
+from capsweep.runtime import ray_start  # before Ray: sets variables that Ray reads on import
 
 # isort: split
 from ray._private import ray_constants
@@ -26,26 +26,31 @@ from ray.job_submission import JobSubmissionClient
 
 from capsweep.errors import ConfigError, UnreachableError
 
-for _name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # the second sets its own
+for _name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # the second sets its own level
     logging.getLogger(_name).setLevel(logging.WARNING)
 
-ANSWER_SECONDS = 5.0, 60.0  # to connect, and between two pieces of an answer
-LOCAL_SERVER = "http://127.0.0.1:8265"  # Ray's own choice; a tunnel ends there too
+ANSWER_SECONDS = 5.0, 60.0  # to connect, and between two parts of an answer
+LOCAL_SERVER = "http://127.0.0.1:8265"  # Ray's default; also the end of an ssh tunnel
 KEY = "RAY_ADDRESS or cluster.jobs"
-WORKER_COMMAND = "--python_worker_command="  # of a raylet
+WORKER_COMMAND = "--python_worker_command="  # an option of a raylet
 JOB_ID = re.compile(r"(?P<name>capsweep-(?P<sweep>.+)-[0-9a-f]{8})-(?P<number>[0-9]+)")
 
 
 def is_url(address: str | None) -> bool:
-    """Whether an address is where jobs are taken, and not that of Ray itself."""
+    """Return whether an address is the URL of a job server rather than Ray's own host:port."""
     return address is not None and address.startswith(("http://", "https://"))
 
 
 @dataclass(frozen=True)
 class SweepJob:
-    """Describes a sweep's job.
+    """A job that runs a sweep on a cluster.
 
-    name: of its command. number: of the run of that. details: what Ray says of it, a `JobDetails`.
+    Attributes:
+        id: Ray's id of the job, `NAME-NUMBER`.
+        name: Name of its command, `capsweep-SWEEP-HASH`; equal commands have equal names.
+        sweep: Name of the sweep, as it is written in the id.
+        number: Number of the run of this command, from 1.
+        details: Ray's `JobDetails`.
     """
 
     id: str
@@ -56,25 +61,25 @@ class SweepJob:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it will change no more."""
+        """Whether the job has ended."""
         return self.details.status.is_terminal()
 
 
 class Jobs(JobSubmissionClient):
-    """Submits, finds and stops the jobs of one cluster.
+    """A client for the jobs of one cluster, which submits, finds and stops them.
 
-    Every method raises UnreachableError where nobody answers, and ConfigError naming the cure where
-    the answer is no.
+    Every method raises UnreachableError if nothing answers at the address, and ConfigError, with
+    what to do, if the server refuses a request.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address
-        os.environ["RAY_API_SERVER_ADDRESS"] = address  # Ray prefers it to the argument
+        os.environ["RAY_API_SERVER_ADDRESS"] = address  # Ray reads this before the argument
         with _named_faults(address):
             super().__init__(address)
 
     def _do_request(self, method: str, endpoint: str, **rest: Any) -> Any:
-        # Ray's would wait for an answer for ever: a tunnel that hangs says nothing.
+        # Ray itself sets no timeout, and would wait for ever at a tunnel that hangs.
         with _named_faults(self.address):
             return super()._do_request(method, endpoint, **{"timeout": ANSWER_SECONDS, **rest})
 
@@ -82,16 +87,16 @@ class Jobs(JobSubmissionClient):
         raise ConfigError(f"{self.address}: {_choose_line(r.text)}")
 
     def list_sweeps(self) -> list[SweepJob]:
-        """Return every sweep's job that the cluster knows, the newest last."""
+        """Return all jobs of the cluster that run sweeps, the newest last."""
         jobs = [_read_job(d) for d in self.list_jobs() if JOB_ID.fullmatch(d.submission_id or "")]
         return sorted(jobs, key=lambda job: (job.details.start_time or 0, job.id))
 
     def read_job(self, job_id: str) -> SweepJob:
-        """Return a job as it is now."""
+        """Return a job with its present state."""
         return _read_job(self.get_job_info(job_id))
 
     def read_log(self, job_id: str) -> str:
-        """Return all that the job has printed; nothing where its node is gone, or it had none."""
+        """Return all that the job has printed; empty if it has no log, or its node is gone."""
         try:
             return self.get_job_logs(job_id)
         except UnreachableError:
@@ -100,7 +105,7 @@ class Jobs(JobSubmissionClient):
             return ""
 
     def find_python(self) -> str:
-        """Return the program that Ray runs its workers with on the head, else `python`."""
+        """Return the Python of Ray's workers on the head node, or `python` if it is unknown."""
         nodes = self._do_request("GET", "/nodes?view=summary").json()["data"]["summary"]
         heads = [node.get("cmdline") or () for node in nodes if node["raylet"].get("isHeadNode")]
         starts = [word for words in heads for word in words if word.startswith(WORKER_COMMAND)]
@@ -108,15 +113,18 @@ class Jobs(JobSubmissionClient):
 
 
 def open_jobs(cluster: Mapping[str, Any]) -> Jobs:
-    """Return the jobs of a cluster: at `cluster.jobs`, else where its head says that it takes them.
+    """Return a client for the jobs of a cluster.
 
-    Raises ConfigError where there is no job server, or the URL has a password.
+    Its job server is at `cluster.jobs`, or else at the URL that the head of the cluster names.
+
+    Raises:
+        ConfigError: The cluster has no job server, or the URL has a password.
     """
     url, head = cluster["jobs"], cluster["address"]
     if cluster.get("launcher") is not None or url is head is None:
         raise ConfigError(
             f"cluster={cluster['name']} has no job server; set CLUSTER=address, or RAY_ADDRESS to "
-            "that of a cluster"
+            "the address of a cluster of Ray"
         )
     if is_url(head):
         url = head
@@ -133,14 +141,18 @@ def open_jobs(cluster: Mapping[str, Any]) -> Jobs:
 
 
 def _find_server(address: str) -> str:
-    """Return where the cluster of a head takes jobs, as the head says. address: host:port.
+    """Ask the head of a cluster for the URL of its job server.
 
-    Raises ConfigError where it takes none.
+    Args:
+        address: Address of the head, as host:port.
+
+    Raises:
+        ConfigError: No head answers there, or its cluster has no job server.
     """
     try:
-        ray_start.check_listening(address)  # Ray itself would try again for long
+        ray_start.check_listening(address)  # Ray itself would retry for many minutes
         with _named_faults(address):
-            ensure_token_if_auth_enabled(create_token_if_missing=False)  # Ray's core would abort
+            ensure_token_if_auth_enabled(create_token_if_missing=False)  # else Ray's core aborts
             place = GcsClient(address=address).internal_kv_get(
                 ray_constants.DASHBOARD_ADDRESS.encode(),
                 ray_constants.KV_NAMESPACE_DASHBOARD,
@@ -148,30 +160,30 @@ def _find_server(address: str) -> str:
             )
     except (OSError, ray_start.exceptions.RpcError) as error:
         raise ConfigError(
-            f"RAY_ADDRESS={address}: no head of Ray answers there ({error}); correct it, or give "
-            f"where it takes jobs, such as RAY_ADDRESS={LOCAL_SERVER}"
+            f"RAY_ADDRESS={address}: no head of Ray answers there ({error}); correct the address, "
+            f"or name a job server, such as RAY_ADDRESS={LOCAL_SERVER}"
         ) from error
     if place is None:
         raise ConfigError(
-            f"RAY_ADDRESS={address}: this cluster takes no jobs; start its head with ray[default] "
-            "and its dashboard"
+            f"RAY_ADDRESS={address}: this cluster has no job server; install ray[default] on its "
+            "head, and start it with the dashboard"
         )
     return f"http://{place.decode()}"
 
 
 @contextmanager
 def _named_faults(address: str) -> Iterator[None]:
-    """Raise faults of Ray's clients in our words."""
+    """Translate the errors of Ray's clients into ours, for the block."""
     try:
         yield
     except ConfigError:
-        raise  # ours
+        raise  # our own, with a message for the user
     except ray_start.exceptions.AuthenticationError as error:
         raise ConfigError(f"{address}: {ray_start.REFUSED_TOKEN}") from error
     except OSError as error:  # of sockets and `requests` alike
         raise UnreachableError(
             f"no job server of Ray answers at {address}; start the head with ray[default] and its "
-            "dashboard, open the tunnel (ssh -L 8265:127.0.0.1:8265 HEAD), or name another place: "
+            "dashboard, open the tunnel (ssh -L 8265:127.0.0.1:8265 HEAD), or set another address: "
             "RAY_ADDRESS=http://HOST:PORT, RAY_API_SERVER_ADDRESS or cluster.jobs"
         ) from error
     except (RuntimeError, ValueError) as error:
@@ -179,16 +191,16 @@ def _named_faults(address: str) -> Iterator[None]:
 
 
 def _read_job(details: Any) -> SweepJob:
-    """Return a job of capsweep's."""
+    """Return a sweep's job from Ray's details of it."""
     match = JOB_ID.fullmatch(details.submission_id)
     assert match is not None
     return SweepJob(match[0], match["name"], match["sweep"], int(match["number"]), details)
 
 
 def _choose_line(text: str) -> str:
-    """Return the line that matters of what Ray says.
+    """Return the line of a message of Ray that names the cause.
 
-    That is the first, which its manual follows, or the last of a traceback.
+    It is the last line of a traceback. In other messages it is the first line; advice follows it.
     """
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it says nothing"]
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["Ray gives no reason"]
     return lines[-1 if "Traceback" in lines[0] else 0].rstrip(" .:")

@@ -1,6 +1,7 @@
-"""Drive a sweep by a process inside a cluster: its command line, its name, its end.
+"""The driver of a sweep on a cluster: its command line, its name, and its job.
 
-Its job there is submitted once, found again, followed to its end, and stopped.
+A driver is a process on the cluster that runs `capsweep sweep`, as a job of Ray. The job is
+submitted once; later commands find it, follow it to its end, or stop it.
 """
 
 import json
@@ -19,41 +20,47 @@ from capsweep.config import package_files, places
 from capsweep.errors import ConfigError, UnreachableError
 from capsweep.storage.files import hash_bytes
 
-if TYPE_CHECKING:  # it imports Ray
+if TYPE_CHECKING:  # client imports Ray
     from capsweep.cluster.client import Jobs, SweepJob
 
-CODE = "capsweep_code"  # in a job's metadata
+CODE = "capsweep_code"  # key in a job's metadata
 PLACES = ("STORAGE", "DATA_DIR", "LEDGER")
-# Words that say where to drive, which `--here` does inside.
-OF_HERE = ("CLUSTER", "RAY_ADDRESS", "cluster", "cluster.address", "cluster.jobs", "cluster.submit")
-STOP_SECONDS = 60  # in which a driver ends by itself; then Ray kills it
-LOOK_SECONDS = 1.0  # between two looks at a job
-NOT_FOUND, NOT_RUNNABLE = 127, 126  # what a shell says of a program
+# Words that say where the driver runs. On the cluster `--here` replaces them.
+DRIVER = ("CLUSTER", "RAY_ADDRESS", "cluster", "cluster.address", "cluster.jobs", "cluster.submit")
+STOP_SECONDS = 60  # for a driver to end by itself; then Ray kills it
+LOOK_SECONDS = 1.0  # between two checks of a job
+NOT_FOUND, NOT_RUNNABLE = 127, 126  # a shell's exit statuses
 
 
 def name_command(sweep: str, words: Sequence[str]) -> str:
-    """Return `capsweep-SWEEP-CHOICES`, the same for the same words after `capsweep` in any order.
+    """Return the name of a command, `capsweep-SWEEP-HASH`; the order of its words does not matter.
 
-    With the number of the run, `-1` and so on, it is the id of a job, which Ray gives once.
+    The id of a job is this name with the number of the run behind it (`-1`, `-2`), because Ray
+    accepts an id only once.
+
+    Args:
+        sweep: Name of the sweep.
+        words: Words of the command after `capsweep`, which are hashed.
     """
     choices = hash_bytes(json.dumps(sorted(words)).encode())[:8]
     return f"capsweep-{_quote_sweep(sweep)}-{choices}"
 
 
 def _quote_sweep(sweep: str) -> str:
-    """Return the name of a sweep as it stands in an id: a part of a URL and of file names."""
+    """Return the name of a sweep, with `-` for characters that a URL or file name cannot have."""
     return re.sub(r"[^A-Za-z0-9_.-]", "-", sweep)
 
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """End a sweep at SIGTERM as at Ctrl-C: its trials are stopped, and it says how far it is.
+    """Handle SIGTERM like Ctrl-C, for the block: trials stop, and the sweep prints its progress.
 
-    Ray's jobs inherit SIGINT blocked, and a shell's background jobs ignore it: it is let in.
+    SIGINT is enabled first, because Ray's jobs inherit a blocked SIGINT, and background jobs of a
+    shell ignore it.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    # To whoever handles SIGINT now: Ray Tune, while it runs.
+    # The signal goes to the present handler of SIGINT: Ray Tune's, while Tune runs.
     before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         yield
@@ -64,36 +71,46 @@ def interrupted_by_sigterm() -> Iterator[None]:
 def make_inner_command(
     sweep: str, words: Sequence[str], config: Mapping[str, Any], staged: bool = True
 ) -> list[str]:
-    """Return the words after `capsweep` by which a process on a cluster drives the same sweep.
+    """Return the words after `capsweep` with which a process on a cluster runs the same sweep.
 
-    They are as typed, less what is of this machine, with its cluster and with absolute places.
+    They are the typed words without those that concern this machine; the cluster and absolute
+    places are added.
 
-    words: typed behind the sweep. config: of the first cell. staged: a sweep file of elsewhere is
-    in the package that travels, by its name; otherwise it is named by its absolute path.
+    Args:
+        sweep: Name or file of the sweep.
+        words: Words that were typed behind the sweep.
+        config: Configuration of the first cell.
+        staged: Whether the sweep file travels with the package, so that its name is enough;
+            otherwise its absolute path is used.
     """
     if sweep.endswith(".yaml"):
         sweep = Path(sweep).stem if staged else os.path.abspath(sweep)
-    typed = _without(words, (*OF_HERE, *PLACES))
+    typed = _drop_words(words, (*DRIVER, *PLACES))
     there = (config["places"][name] for name in ("storage", "data", "ledger"))
     cluster = f"CLUSTER={config['cluster']['name']}"
-    return ["sweep", sweep, "--here", *typed, cluster, *_name_places(*there)]
+    return ["sweep", sweep, "--here", *typed, cluster, *_format_places(*there)]
 
 
-def with_node_places(words: Sequence[str], config: Mapping[str, Any]) -> list[str] | None:
-    """Return the words of a driver on a node, with places as that node sees them (`cluster.node`);
-    None where they are the same.
+def use_node_places(words: Sequence[str], config: Mapping[str, Any]) -> list[str] | None:
+    """Replace the places in a driver's words by those that a compute node sees (`cluster.node`).
+
+    Returns:
+        The words, or None if the node sees the same places.
     """
     if not any(config["cluster"]["node"].values()):
         return None
     node = places.on_node(config)
-    return [*_without(words, PLACES), *_name_places(node.kept, node.data, node.ledger)]
+    return [
+        *_drop_words(words, PLACES),
+        *_format_places(node.shared, node.data, node.ledger),
+    ]
 
 
-def _name_places(*places_there: str) -> list[str]:
+def _format_places(*places_there: str) -> list[str]:
     return [f"{name}={place}" for name, place in zip(PLACES, places_there, strict=True)]
 
 
-def _without(words: Sequence[str], names: Sequence[str]) -> list[str]:
+def _drop_words(words: Sequence[str], names: Sequence[str]) -> list[str]:
     """Return the words that set none of these names, and no key of `places`."""
     named = [(word.partition("=")[0], word) for word in words]
     return [word for name, word in named if name not in names and not name.startswith("places")]
@@ -102,19 +119,25 @@ def _without(words: Sequence[str], names: Sequence[str]) -> list[str]:
 def submit_sweep(
     jobs: "Jobs", sweep: Path, words: Sequence[str], python: str | None = None
 ) -> "tuple[SweepJob, bool]":
-    """Return the job that runs these words, and whether it is new: one that runs is not doubled.
+    """Submit a job that runs these words, unless such a job is already running.
 
-    sweep: its file, which goes along. words: after `capsweep`. python: of the head; None: that of
-    its Ray.
+    Args:
+        jobs: Client of the cluster.
+        sweep: File of the sweep, which is sent with the job.
+        words: Words of the command after `capsweep`.
+        python: Python on the head that runs the job; None: the one of Ray's workers there.
+
+    Returns:
+        The job, and whether it is new.
     """
     name = name_command(sweep.stem, words)
     known = [job for job in jobs.list_sweeps() if job.name == name]
     for job in known:
         if not job.has_ended:
             return job, False
-    # Ray takes no id twice, not even when the first job is over.
+    # Ray refuses an id that it has seen, even if that job has ended.
     job_id = f"{name}-{max((job.number for job in known), default=0) + 1}"
-    # `exec`: the driver takes the shell's place, so that it gets the signal that stops the job.
+    # `exec` replaces the shell by the driver, which then gets the signal that stops the job.
     command = f"exec {shlex.join([python or jobs.find_python(), '-m', 'capsweep', *words])}"
     _send_job(jobs, job_id, command, sweep)
     return jobs.read_job(job_id), True
@@ -123,11 +146,11 @@ def submit_sweep(
 def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
     with package_files.staged_packages_for(jobs.address) as package:
         assert package is not None
-        staged = package / "sweeps" / sweep.name  # a sweep file of elsewhere travels along
+        staged = package / "sweeps" / sweep.name  # also for a file from another folder
         if staged.exists() and staged.read_bytes() != sweep.read_bytes():
             raise ConfigError(f"{sweep}: sweeps/ has another file of this name; rename one of them")
         shutil.copyfile(sweep, staged)
-        # Ray shows this to all who see the dashboard: it holds no secret, and no places of ours.
+        # Everyone who sees the dashboard can read this, so it holds no secrets and no local paths.
         runtime_env = {
             "py_modules": [str(package), str(package.with_name(package_files.JOBS))],
             "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
@@ -141,14 +164,15 @@ def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
 
 
 def runs_other_code(job: "SweepJob", sweep: Path) -> bool:
-    """Whether a job was sent with other code, configuration or sweep file than those here; false
-    where it came with an image.
+    """Return whether the code, configuration or sweep file of a job differs from those here.
+
+    It is False for a job whose code came with an image.
     """
     return (job.details.metadata or {}).get(CODE) not in (None, _hash_code(sweep))
 
 
 def _hash_code(sweep: Path) -> str:
-    """Return a hash of what decides how the cells of a sweep file run."""
+    """Return a hash of the package, the configuration and the sweep file."""
     folders = (package_files.PACKAGE, package_files.find_folder("conf"))
     files = [path for folder in folders for path in sorted(folder.rglob("*"))]
     decisive = [path for path in files if path.suffix in (".py", ".yaml")]
@@ -157,9 +181,15 @@ def _hash_code(sweep: Path) -> str:
 
 
 def find_job(jobs: "Jobs", text: str) -> "SweepJob":
-    """Return the job that is named by its id, or by its sweep: that which runs, else the newest.
+    """Return the job with an id, or a sweep's running job, or else the sweep's newest job.
 
-    Raises ConfigError naming those that there are, also where several of the sweep's run.
+    Args:
+        jobs: Client of the cluster.
+        text: Id of a job, or name or file of a sweep.
+
+    Raises:
+        ConfigError: There is no such job, or several jobs of the sweep are running; the error lists
+            the jobs.
     """
     all_jobs = jobs.list_sweeps()
     if exact := [job for job in all_jobs if job.id == text]:
@@ -168,17 +198,19 @@ def find_job(jobs: "Jobs", text: str) -> "SweepJob":
     of_sweep = [job for job in all_jobs if job.sweep == sweep]
     if not of_sweep:
         have = ", ".join(sorted({job.sweep for job in all_jobs})) or "none"
-        raise ConfigError(f"SWEEP={text}: no job of {jobs.address} runs or ran it; have {have}")
+        raise ConfigError(f"SWEEP={text}: no job of this sweep at {jobs.address}; have {have}")
     running = [job for job in of_sweep if not job.has_ended]
     if len(running) > 1:
         ids = ", ".join(job.id for job in running)
-        raise ConfigError(f"SWEEP={text}: several of its jobs run; name one of {ids}")
+        raise ConfigError(f"SWEEP={text}: several of its jobs are running; name one of {ids}")
     return (running or of_sweep)[-1]
 
 
 def stop_job(jobs: "Jobs", job: "SweepJob") -> "SweepJob":
-    """End a job and wait until it has ended: by SIGTERM, which keeps ledger and checkpoints, and by
-    SIGKILL if it does not end.
+    """Stop a job, wait until it has ended, and return its last state.
+
+    Ray sends SIGTERM, after which ledger and checkpoints are kept; it sends SIGKILL if the job does
+    not end.
     """
     jobs.stop_job(job.id)
     while not (now := jobs.read_job(job.id)).has_ended:
@@ -189,9 +221,18 @@ def stop_job(jobs: "Jobs", job: "SweepJob") -> "SweepJob":
 def follow_job(
     jobs: "Jobs", job: "SweepJob", write: Callable[[str], object], say: Callable[[str], object]
 ) -> "SweepJob":
-    """Print all that a job prints, over connections that come and go; returns it ended.
+    """Print all that a job prints until it has ended, even if the connection is lost for a while.
 
-    write: takes text as it was printed. say: takes a line of ours. Ctrl-C leaves the job running.
+    Ctrl-C leaves the job running.
+
+    Args:
+        jobs: Client of the cluster.
+        job: The job to follow.
+        write: Writes the output of the job.
+        say: Prints a message about the connection.
+
+    Returns:
+        The job, after its end.
     """
     printed, is_lost = 0, False
     while True:
@@ -199,7 +240,7 @@ def follow_job(
             now, log = jobs.read_job(job.id), jobs.read_log(job.id)
         except UnreachableError as error:
             if not is_lost:
-                say(f"{error}; the sweep goes on there, and its lines when it answers again")
+                say(f"{error}; the sweep goes on there; its output follows when the server answers")
             is_lost = True
         else:
             is_lost = False
@@ -211,12 +252,16 @@ def follow_job(
 
 
 def find_obstacle(job: "SweepJob") -> str | None:
-    """Return what kept a job's driver from an exit status, with the cure; None: it has one."""
+    """Return why a job has no exit status of the sweep, and what to do about it.
+
+    Returns:
+        A message, or None if the job has one.
+    """
     details, status = job.details, job.details.driver_exit_code
     if details.status != "FAILED" or status not in (None, NOT_FOUND, NOT_RUNNABLE):
         return None
     if status is None:
-        why = " ".join((details.message or "").split())[:500] or "Ray does not say why"
-        return f"it ended without an exit status: {why}; the same command goes on"
+        why = " ".join((details.message or "").split())[:500] or "Ray gives no reason"
+        return f"it ended without an exit status: {why}; type the same command to go on"
     program = shlex.split(details.entrypoint.removeprefix("exec "))[0]
-    return f"the head has no program {program}; set cluster.python to that of its Ray, a path there"
+    return f"the head has no program {program}; set cluster.python to the path of its Python there"

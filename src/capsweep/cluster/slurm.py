@@ -1,7 +1,7 @@
 """Sweeps on Slurm: a batch job with Ray on its nodes, or an array of jobs without Ray.
 
-The script is `conf/cluster/slurm.sh.j2`, rendered. The environment that renders it quotes what it
-inserts: each value becomes one word of the shell, whatever is in it.
+The batch script is rendered from `conf/cluster/slurm.sh.j2`. Each inserted value is quoted as one
+word of the shell, whatever characters it has.
 """
 
 import os
@@ -23,7 +23,7 @@ from capsweep.errors import ConfigError
 from capsweep.storage.files import write_text
 
 TEMPLATE = "slurm.sh.j2"
-DIRECTIVE = re.compile(r"[A-Za-z0-9_@%+=:,./&|*()\[\]-]+")  # what sbatch reads without quotes
+DIRECTIVE = re.compile(r"[A-Za-z0-9_@%+=:,./&|*()\[\]-]+")  # characters that sbatch reads unquoted
 
 
 def render_script(
@@ -33,10 +33,21 @@ def render_script(
     folder: Path,
     is_array: bool = False,
 ) -> tuple[str, str]:
-    """Return name and text of the script that drives `capsweep words` from the current folder.
+    """Render the batch script that runs `capsweep WORDS` in the current folder.
 
-    folder: of the job's log. is_array: each job of an array drives its part, without Ray.
-    Raises ConfigError naming the key that sbatch cannot take.
+    Args:
+        cluster: The section `cluster` of the configuration.
+        sweep: Name or file of the sweep.
+        words: Words of the command after `capsweep`.
+        folder: Folder for the log of the job.
+        is_array: Whether the script is for an array of jobs, each of which runs a part of the sweep
+            without Ray.
+
+    Returns:
+        Name and text of the script.
+
+    Raises:
+        ConfigError: Sbatch cannot read a value; the error names its key.
     """
     job, setup = name_command(Path(sweep).stem, words), cluster["setup"]
     values = {
@@ -49,36 +60,47 @@ def render_script(
         "programs": str(Path(sys.executable).parent),
         "command": [sys.executable, "-m", "capsweep", *words],
         "parts": cluster["array"]["parts"] if is_array else 0,
-        # Without Ray, SIGTERM would let a cell go on to the end of its epoch.
+        # Without Ray, a cell would go on to the end of its epoch after a SIGTERM.
         "signal": "INT" if is_array else "TERM",
     }
     environment = Environment(
         loader=FileSystemLoader(package_files.find_folder("conf") / "cluster"),
         undefined=StrictUndefined,
         finalize=quote_value,
-        autoescape=False,  # of HTML
+        autoescape=False,  # which is for HTML
     )
     environment.filters["directive"] = check_directive
     return f"{job}.sh", environment.get_template(TEMPLATE).render(values) + "\n"
 
 
 def quote_value(value: Any) -> str:
-    """Return one word of the shell, or several of a list."""
+    """Quote a value as one word of the shell, or a list as several words."""
     if isinstance(value, (list, tuple)):
         return shlex.join(map(str, value))
     return shlex.quote(str(value))
 
 
 def check_directive(value: Any, key: str) -> str:
-    """Return a value of an `#SBATCH` line, which ends with the line. Raises ConfigError."""
+    """Return a value as text for an `#SBATCH` line, where sbatch reads it without quotes.
+
+    Raises:
+        ConfigError: The value has a character that is not allowed there; the error names its key.
+    """
     text = str(value)
     if DIRECTIVE.fullmatch(text) is None:
-        raise ConfigError(f"cluster.{key}={text!r}: sbatch reads {DIRECTIVE.pattern} alone")
+        raise ConfigError(f"cluster.{key}={text!r}: sbatch allows only {DIRECTIVE.pattern}")
     return text
 
 
 def submit_script(cluster: Mapping[str, Any], name: str, text: str, folder: Path) -> int:
-    """Write the script into `folder` and submit it; returns the exit status."""
+    """Write the script into `folder`, submit it with sbatch, and print how to follow and stop it.
+
+    Returns:
+        The exit status, always 0.
+
+    Raises:
+        ConfigError: There is no sbatch here, or it refuses the script.
+    """
     if shutil.which("sbatch") is None:
         raise ConfigError("sbatch: no such program here; type this on a login node of the cluster")
     ensure_token(cluster["token"])
@@ -95,16 +117,18 @@ def submit_script(cluster: Mapping[str, Any], name: str, text: str, folder: Path
     job = number[0]
     print(f"submitted as job {job}")
     print(f"  tail -F {folder / script.stem}-{job}*.log")
-    print(f"  scancel --batch --signal=TERM {job}  # ends it with its checkpoints kept")
-    print("the same command, typed when it has ended, runs what is missing")
+    print(f"  scancel --batch --signal=TERM {job}  # stops it and keeps its checkpoints")
+    print("type the same command when it has ended to run the cells that are missing")
     return 0
 
 
 def ensure_token(place: str) -> None:
-    """Make the file of the token without which nobody may speak to the job's Ray, unless it is
-    there; it is readable by its owner alone.
+    """Write a new token to the file `place`, unless the file exists.
 
-    Raises ConfigError naming cluster.token when it is empty or cannot be written.
+    The job's Ray accepts only clients that send this token. Only the owner of the file can read it.
+
+    Raises:
+        ConfigError: The file is empty or cannot be written; the error names cluster.token.
     """
     path = Path(places.absolute(place))
     try:
@@ -112,9 +136,9 @@ def ensure_token(place: str) -> None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             path.touch(0o600)
             path.write_text(secrets.token_hex(32), encoding="utf-8")
-            print(f"made a token in {path}: who can read it can use the cluster")
+            print(f"wrote a token to {path}: anyone who can read it can use the cluster")
         path.chmod(0o600)
         if not path.read_text(encoding="utf-8", errors="replace").strip():
-            raise ConfigError(f"cluster.token={path}: is empty; remove it, and it is made anew")
+            raise ConfigError(f"cluster.token={path}: is empty; remove it to make a new one")
     except OSError as error:
         raise ConfigError(f"cluster.token={place}: {error.strerror}; name another file") from error

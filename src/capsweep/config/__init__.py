@@ -1,1 +1,1 @@
-"""What one run is: composed by Hydra, checked, canonical, signed. Knows no torch."""
+"""The configuration of one run: composed by Hydra, checked and hashed. Imports no torch."""

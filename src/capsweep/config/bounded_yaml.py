@@ -1,11 +1,12 @@
-"""YAML that a person or another machine wrote, read with bounds on its size and depth.
+"""A reader of untrusted YAML, with bounds on its size and depth.
 
-What a person writes has the value that it has on the command line; text that programs read as
-different values is refused. Stored configurations are read as they are written, by YAML 1.1.
+In files that people write, a value means the same as on the command line, and text that programs
+read as different values is refused. Stored configurations are read by YAML 1.1, as they are
+written.
 
-libyaml's composer calls itself once per level, so that deep text ends the process; and a few lines
-of aliases make any number of values. The stream of events does neither: it is looked at first.
-A key may stand once in a section.
+Deep nesting would crash the process, because libyaml's composer is recursive, and a few aliases can
+expand to any number of values. The stream of events has neither danger, so it is checked first. A
+key may stand only once in a section.
 """
 
 import json
@@ -22,9 +23,10 @@ DEEPEST = 64  # levels
 
 
 class _StrictLoader(yaml.CSafeLoader):
-    """A YAML loader that makes no objects, and refuses a key that a section has twice."""
+    """A YAML loader that makes no Python objects and refuses a key that a section has twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Read a section, and raise ConfigError if a key stands twice in it."""
         keys: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -36,14 +38,15 @@ class _StrictLoader(yaml.CSafeLoader):
 
 
 class PlainLoader(_StrictLoader):
-    """A strict loader by which one text means one thing: in conf/, in sweeps/ and when it is typed.
+    """A strict loader whose values mean the same in conf/, in sweeps/ and on the command line.
 
-    null, true, false and decimal numbers are these (1e-3 is one), all else is text. What OmegaConf
-    (YAML 1.1), YAML 1.2 or Hydra's command line alone reads as a value, is refused.
+    null, true, false and decimal numbers such as 1e-3 are values; other text is text. It refuses
+    unquoted text that only some of OmegaConf (YAML 1.1), YAML 1.2 and Hydra's command line read as
+    a value, such as `yes` or `0x10`.
     """
 
     def refuse(self, node: yaml.ScalarNode) -> None:
-        """Raise ConfigError for text whose value depends on who reads it."""
+        """Raise ConfigError for text whose value depends on the program that reads it."""
         raise ConfigError(
             f"line {node.start_mark.line + 1}: {node.value[:40]}: some programs read this as text, "
             "others as a value; write a number in decimal digits, null, true or false, or put text "
@@ -52,7 +55,7 @@ class PlainLoader(_StrictLoader):
 
 
 _WHOLE, _REFUSED = "(0|[1-9][0-9]*)", "!refused"
-PlainLoader.yaml_implicit_resolvers = {}  # of those below the first that matches is taken
+PlainLoader.yaml_implicit_resolvers = {}  # the first pattern below that matches decides
 for _tag, _pattern in {
     "tag:yaml.org,2002:null": "~|null|Null|NULL|",
     "tag:yaml.org,2002:bool": "true|True|TRUE|false|False|FALSE",
@@ -69,49 +72,57 @@ PlainLoader.add_constructor(_REFUSED, PlainLoader.refuse)
 def load_file(path: Path) -> Any:
     """Read a YAML file that a person wrote.
 
-    Raises ConfigError as `load`, where it cannot be read, and for text of two meanings.
+    Raises:
+        ConfigError: As in `load`, if the file cannot be read, and for ambiguous text.
     """
     try:
         with path.open("rb") as file:
             return load(file.read(MOST_BYTES + 1), PlainLoader)
     except OSError as error:
-        raise ConfigError(f"it cannot be read: {error.strerror}") from error
+        raise ConfigError(f"the file cannot be read: {error.strerror}") from error
 
 
 def load(text: str | bytes, loader: type[_StrictLoader] = _StrictLoader) -> Any:
-    """Return the content of one YAML document. Raises ConfigError: too large, too deep, no YAML."""
+    """Read one YAML document.
+
+    Raises:
+        ConfigError: If the text is too large, too deep, not YAML, or has tags, aliases or a key
+            twice in a section.
+    """
     try:
         size = len(text) if isinstance(text, bytes) else len(text.encode())
         if size > MOST_BYTES:
-            raise ConfigError(f"it is {size:,} bytes large; at most {MOST_BYTES:,} are read")
+            raise ConfigError(f"the file has {size:,} bytes; at most {MOST_BYTES:,} are read")
         _check_events(text)
         return yaml.load(text, loader)
     except ConfigError:
         raise
-    except (yaml.YAMLError, ValueError, TypeError) as error:  # a number, date or key that is none
+    except (yaml.YAMLError, ValueError, TypeError) as error:  # an invalid number, date or key
         raise ConfigError(f"not YAML: {' '.join(str(error).split())}") from error
 
 
 def load_settings(text: str | bytes) -> dict[str, Any]:
-    """A stored configuration, of names and values that JSON has too. Raises ConfigError."""
+    """Read a stored configuration; raise ConfigError unless it is a section of JSON values."""
     settings = load(text)
     try:
         is_plain = json.loads(json.dumps(settings, allow_nan=False)) == settings
     except (TypeError, ValueError):
         is_plain = False
     if not isinstance(settings, dict) or not is_plain:
-        raise ConfigError("it is no configuration: names, and text, numbers or lists below them")
+        raise ConfigError(
+            "this is no configuration: it must be a section of text, numbers or lists"
+        )
     return settings
 
 
 def _check_events(text: str | bytes) -> None:
-    """Raise ConfigError for more levels than the bound, a tag or an alias."""
+    """Raise ConfigError if the text has a tag or an alias, or is deeper than DEEPEST levels."""
     levels = 0
     for event in yaml.parse(text, yaml.CSafeLoader):
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
-            raise ConfigError(f"line {line}: a tag (!) or an alias (*); write the value itself")
+            raise ConfigError(f"line {line}: has a tag (!) or an alias (*); write the value itself")
         levels += isinstance(event, yaml.CollectionStartEvent)
         levels -= isinstance(event, yaml.CollectionEndEvent)
         if levels > DEEPEST:
-            raise ConfigError(f"line {line}: deeper than {DEEPEST} levels")
+            raise ConfigError(f"line {line}: is nested deeper than {DEEPEST} levels; use fewer")

@@ -1,4 +1,4 @@
-"""A cell: one fully resolved training run, seed included, and its identity."""
+"""A cell: one fully resolved training run including its seed, and the signature that names it."""
 
 import difflib
 import hashlib
@@ -13,9 +13,9 @@ from typing import Any
 from capsweep.errors import ConfigError
 
 SIGNATURE_VERSION = 1
-NO_SEED = "\0"  # stands for the value of a seed: no text of a configuration has this character
+NO_SEED = "\0"  # stands for the value of a seed; no text of a configuration has this character
 
-# Science decides the numbers and is hashed; everything else at the root is logistics.
+# Science settings decide the numbers and are hashed; all other keys at the root are logistics.
 SCIENCE = (
     "dataset",
     "model",
@@ -31,22 +31,22 @@ SCIENCE = (
 )
 LOGISTICS = ("trainer", "logger", "resources", "cluster", "rerun", "places")
 
-# Logistics that stand inside a science group, beside what they serve.
+# Logistics that stand inside a science group, next to the settings that they belong to.
 LOGISTICS_INSIDE = (
     "routing.impl",
     "dataset.examples",
-    "dataset.footnote",  # what a table says below numbers of this data set
-    "dataset.source",  # a name: what is read is told by the reader's fingerprint
+    "dataset.footnote",  # a note below tables with numbers of this data set
+    "dataset.source",  # only a name; the reader's fingerprint says what is read
     "dataset.reader.folders",
     "dataset.reader.mirrors",
     "dataset.reader.sha256_plain",
     "dataset.test.folders",
     "dataset.shards.folders",
-    "dataset.batches.workers",  # processes that read ahead
+    "dataset.batches.workers",  # number of processes that read ahead
 )
 
-# Values that mean "as if this key did not exist". A new option is added with its neutral value
-# here, so that the results of yesterday keep their signature. Append only.
+# Values that mean the same as a missing key, and are not hashed. A new option is added here with
+# its neutral value, so that older results keep their signature. Append only.
 NEUTRAL: Mapping[str, Any] = {
     "limit_batches": None,
     "stop_accuracy": None,
@@ -68,8 +68,8 @@ NEUTRAL: Mapping[str, Any] = {
     "dataset.reader.axes": "chw",
 }
 
-# A `_target_` that moved is hashed and stored under the path that it had first, so that results of
-# yesterday keep their signature: today's path, and the first. Append only; a path may move again.
+# Today's path of each `_target_` that moved, and its first path. A cell is hashed and stored with
+# the first path, so that older results keep their signature. Append only; a path may move again.
 MOVED_TARGETS: Mapping[str, str] = {
     "capsweep.data.affine.AffnistTest": "capsweep.data.affnist.AffnistTest",
     "capsweep.data.image_batches.CroppedImages": "capsweep.data.cropped.CroppedImages",
@@ -91,7 +91,7 @@ MOVED_TARGETS: Mapping[str, str] = {
 
 CURRENT_TARGETS = {first: current for current, first in MOVED_TARGETS.items()}
 
-# Of the science, what changes numbers but not the work of a step.
+# Science settings that change the numbers, but not the work of a training step.
 WORKLESS = (
     "seed",
     "epochs",
@@ -114,7 +114,7 @@ WORKLESS = (
     "model.dropout",
 )
 
-# Logistics that change the work of a step.
+# Logistics that change the work of a training step.
 WORKING = (
     "routing.impl",
     "trainer.threads",
@@ -127,37 +127,37 @@ WORKING = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One run. `config` is canonical, resolved, plain data; `overrides` is how it was asked for."""
+    """One training run."""
 
-    config: Mapping[str, Any]
-    overrides: tuple[str, ...]
+    config: Mapping[str, Any]  # the whole configuration: canonical, resolved, plain data
+    overrides: tuple[str, ...]  # arguments of `capsweep train` that compose it
 
     @cached_property
     def science(self) -> dict[str, Any]:
         """The part of the configuration that decides the numbers."""
         science = {key: self.config[key] for key in SCIENCE}
-        return rename_targets(reduce(without, LOGISTICS_INSIDE, science), MOVED_TARGETS)
+        return rename_targets(reduce(remove_key, LOGISTICS_INSIDE, science), MOVED_TARGETS)
 
     @cached_property
     def signature(self) -> str:
-        """16 hexadecimal digits: equal for two cells if and only if their science is equal."""
+        """A hash of the science, 16 hexadecimal digits; cells with equal science share it."""
         before, after = self._hashed_text
         return _hash_text(f"{before}{json.dumps(self.config['seed'])}{after}")
 
     @cached_property
     def _hashed_text(self) -> tuple[str, str]:
-        """What the signature hashes, before and after the value of the seed."""
+        """The text that the signature hashes, before and after the value of the seed."""
         before, after = _write_hashed({**self.science, "seed": NO_SEED}).split(json.dumps(NO_SEED))
         return before, after
 
     @cached_property
     def shape(self) -> str:
-        """8 hexadecimal digits, equal for cells of equal work per step and equal memory.
+        """A hash, 8 hexadecimal digits, that cells of equal work per step and equal memory share.
 
-        Sizes, routing iterations, batch, precision, implementation and threads count; loss weights
-        count only as far as they switch a part on.
+        It depends on sizes, routing iterations, batch, precision, implementation and threads. Of
+        the loss it depends on the name, and on whether there is a reconstruction.
         """
-        work = reduce(without, WORKLESS, self.science)
+        work = reduce(remove_key, WORKLESS, self.science)
         loss = self.science["loss"]
         work["loss"] = [loss["name"], loss["reconstruction"]["weight"] > 0]
         work["logistics"] = [get(self.config, path) for path in WORKING]
@@ -169,10 +169,13 @@ class Cell:
         return shlex.join(["capsweep", "train", *self.overrides])
 
     def with_seed(self, seed: int) -> "Cell":
-        """Return the cell of another seed, as if it were composed, in microseconds.
+        """Return the same cell with another seed, in microseconds, without composing again.
 
-        No setting is drawn from the seed (see `compose`), so all others are shared with this
-        cell: they are read, never changed. Raises ConfigError for what is no seed.
+        No other setting depends on the seed (see `compose`), so the two cells share all other
+        settings. Nobody may change these in place.
+
+        Raises:
+            ConfigError: If the seed is not a whole number from 0 to 2**63 - 1.
         """
         if type(seed) is not int or not 0 <= seed < 2**63:
             raise ConfigError(f"seed must be a whole number >= 0 and below 2**63, got {seed!r}")
@@ -183,29 +186,33 @@ class Cell:
         return cell
 
     def with_mode(self, mode: str) -> "Cell":
-        """Return the cell with the mode of W&B fixed, for a worker that must not decide again."""
+        """Return the cell with a fixed mode of W&B, so that a worker does not decide it again.
+
+        The mode "none" switches W&B off.
+        """
         logger = {"name": "csv"} if mode == "none" else {"mode": mode}
         return Cell({**self.config, "logger": self.config["logger"] | logger}, self.overrides)
 
     def to_json(self) -> str:
-        """All of the cell as text, for a worker on another node."""
+        """Write the cell as JSON, for a worker on another node."""
         return json.dumps({"config": self.config, "overrides": self.overrides})
 
     @classmethod
     def from_json(cls, text: str) -> "Cell":
-        """The cell that `to_json` wrote."""
+        """Read a cell that `to_json` wrote."""
         plain = json.loads(text)
         return cls(config=plain["config"], overrides=tuple(plain["overrides"]))
 
 
 def signature(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
-    """Hash of a canonical science configuration, data fingerprint included, and the version."""
+    """Hash a canonical science configuration, which includes the fingerprint of the data."""
     return _hash_text(_write_hashed(science, version))
 
 
 def _write_hashed(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
+    """Write the text that a signature hashes: version, and science without neutral values."""
     absent = (path for path, neutral in NEUTRAL.items() if get(science, path) == neutral)
-    hashed = reduce(without, absent, dict(science))
+    hashed = reduce(remove_key, absent, dict(science))
     return json.dumps({"version": version, "science": hashed}, sort_keys=True, allow_nan=False)
 
 
@@ -214,12 +221,12 @@ def _hash_text(text: str) -> str:
 
 
 def with_current_targets(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration, stored by any version, with the `_target_` paths of today's modules."""
+    """Return a configuration, stored by any version, with today's paths of each `_target_`."""
     return rename_targets(config, CURRENT_TARGETS)
 
 
 def rename_targets(value: Any, names: Mapping[str, str]) -> Any:
-    """A copy of plain data in which each `_target_` that `names` has is renamed."""
+    """Copy plain data, and rename each `_target_` that `names` maps to another path."""
     if isinstance(value, Mapping):
         copy = {key: rename_targets(item, names) for key, item in value.items()}
         if isinstance(target := copy.get("_target_"), str):
@@ -229,7 +236,10 @@ def rename_targets(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def count_steps(cell: Cell, train_examples: int) -> int:
-    """Training steps of the whole run; held-out examples are not trained on."""
+    """Count the training steps of a whole run, from the number of training examples.
+
+    Held-out validation examples are subtracted first.
+    """
     trained = train_examples - cell.config["dataset"]["validation"]
     batches = math.ceil(trained / cell.config["batch_size"])
     limit = cell.config["limit_batches"]
@@ -237,7 +247,7 @@ def count_steps(cell: Cell, train_examples: int) -> int:
 
 
 def get(config: Mapping[str, Any], path: str) -> Any:
-    """The value at a dotted key, None when the key or a section above it is absent."""
+    """Return the value at a dotted key; None if the key or a section above it is absent."""
     value: Any = config
     for name in path.split("."):
         if not isinstance(value, Mapping) or name not in value:
@@ -247,38 +257,45 @@ def get(config: Mapping[str, Any], path: str) -> Any:
 
 
 def put(config: dict[str, Any], path: str, value: Any) -> None:
-    """Set the value of a dotted key, in place; the sections above it are there."""
+    """Set the value of a dotted key in place; the sections above the key must exist."""
     *parents, name = path.split(".")
     reduce(dict.__getitem__, parents, config)[name] = value
 
 
-def without(section: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """A copy of `section` that lacks the key at a dotted path; absent keys are no error.
+def remove_key(section: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Copy a section without the key at a dotted path; the key may be absent.
 
-    A section of which nothing is left goes too.
+    Sections that become empty are removed too.
     """
     name, _, rest = path.partition(".")
     copy = dict(section)
     if not rest:
         copy.pop(name, None)
     elif isinstance(copy.get(name), Mapping):
-        copy[name] = without(copy[name], rest)
+        copy[name] = remove_key(copy[name], rest)
         if not copy[name]:
             del copy[name]
     return copy
 
 
-def flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys to values, such as `routing.num_iters`; lists and empty sections are values."""
+def flatten(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten a section to dotted keys, such as `routing.num_iters`, and their values.
+
+    Lists and empty sections are values.
+
+    Args:
+        section: The nested section.
+        prefix: The dotted key of the section itself.
+    """
     columns: dict[str, Any] = {}
     for key, value in section.items():
         path = f"{prefix}.{key}" if prefix else key
         is_section = isinstance(value, Mapping) and value
-        columns |= flat(value, path) if is_section else {path: value}
+        columns |= flatten(value, path) if is_section else {path: value}
     return columns
 
 
-def name_nearest(name: str, known: Iterable[str]) -> str:
-    """A question whether the nearest of some names was meant; empty where none is near."""
+def suggest_name(name: str, known: Iterable[str]) -> str:
+    """Return `did you mean NAME?` for the most similar known name; empty if none is similar."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else ""

@@ -1,12 +1,12 @@
-"""Which code a configuration calls: what it may name, and a hash of the modules that make the
-numbers of a cell.
+"""The code that a configuration calls: which paths it may name, and a hash of its modules.
 
-The hash is recorded beside a result, never part of the signature: code that changes without
-changing numbers must not orphan results. Comments, docstrings and layout do not count; neither does
-a module that the cell does not reach, so a new routing variant leaves the cells of the others
-alone.
-The files count as they were when this process began; a worker that begins later must have the same.
-What was read out of them is kept in the user's cache, since parsing all files takes a second.
+The hash is recorded beside a result. It is not part of the signature, because results must stay
+valid when code changes without changing numbers. Comments, docstrings and layout do not change the
+hash, nor do modules that the cell does not import. So a new routing variant does not affect the
+cells of other variants.
+
+Files are read when this process starts; a worker that starts later must find the same code.
+Parsing all files takes a second, so its result is kept in the user's cache.
 """
 
 import ast
@@ -21,22 +21,23 @@ from capsweep.errors import CodeChangedError, ConfigError
 from capsweep.storage.checked import compute_once
 from capsweep.storage.files import hash_bytes
 
-# A configuration file names code to call, so it may name only these: what makes networks, losses,
-# optimisers and data, and nothing that writes files or opens connections.
+# A configuration names code to call, so it is limited to these modules: they make networks, losses,
+# optimisers and data, and do not write files or open connections.
 SHARDS = ("capsweep.shards.batches.", "capsweep.shards.reader.")
 TARGETS = ("capsweep.data.", *SHARDS, "capsweep.model.", "torch.nn.", "torch.optim.")
 
-# A cell trains through what these import; its network, routing, loss and reader are named by its
-# `_target_`s, and `hash_numerics` adds what other keys choose. What starts a training, measures it,
-# stores it or reports it is beside these, and decides none of its numbers.
+# The hash covers what ROOTS and a cell's `_target_`s (network, routing, loss, reader) import, and
+# the modules that `hash_numerics` adds for other keys. Code that starts, measures, stores or
+# reports a training is not covered, because it decides none of the numbers.
 ROOTS = ("capsweep.training.build", "capsweep.training.callbacks")
 NUMERICS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "capsweep.training.")
-CHOSEN = frozenset({"capsweep.data.image_batches"})
+CHOSEN = frozenset({"capsweep.data.image_batches"})  # counts only for cells that use it
 
 
 def check_targets(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError, naming the key, where a `_target_` begins in no allowed way; imports
-    nothing.
+    """Raise ConfigError, naming the key, if a `_target_` is outside the allowed modules.
+
+    Nothing is imported.
     """
     for key, target in find_targets(config):
         if not (isinstance(target, str) and target.startswith(TARGETS)):
@@ -45,7 +46,7 @@ def check_targets(config: Mapping[str, Any]) -> None:
 
 
 def find_targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every `_target_` below `value`, with its key."""
+    """Yield the dotted key and the value of each `_target_` below `value`."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             path = f"{prefix}.{key}" if prefix else str(key)
@@ -59,7 +60,7 @@ def find_targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 @cache
 def _parse_modules() -> Mapping[str, tuple[str, list[str]]]:
-    """Of every module a hash of its code, and all that it imports."""
+    """Return for each module a hash of its code, and the names that it imports."""
     return compute_once(
         "code",
         f"{platform.python_version()} {hash_package()}",
@@ -69,39 +70,44 @@ def _parse_modules() -> Mapping[str, tuple[str, list[str]]]:
 
 def _parse_file(content: bytes) -> tuple[str, list[str]]:
     tree = _without_docstrings(ast.parse(content))
-    # Unparsed, since the dump of a tree differs between versions of Python.
+    # The tree is written as source, because its dump differs between versions of Python.
     return hash_bytes(ast.unparse(tree).encode()), sorted(set(_list_imported_names(tree)))
 
 
 def hash_numerics(config: Mapping[str, Any]) -> str:
-    """12 hexadecimal digits: the code that decides the numbers of a canonical configuration."""
+    """Hash the code that decides the numbers of a canonical configuration, 12 hex digits."""
     targets = (str(target) for _, target in find_targets(config))
     modules = {_find_module(CURRENT_TARGETS.get(target, target)) for target in targets}
-    modules |= {*ROOTS, "capsweep.model.convolution"}  # of every network, by `training.build`
+    modules |= {*ROOTS, "capsweep.model.convolution"}  # `training.build` uses it for each network
     if "batches" not in config["dataset"]:
         modules.add("capsweep.data.image_batches")
     return _hash_of(_find_closure(frozenset(name for name in modules if name)))
 
 
 def check_same(config: Mapping[str, Any], code: str) -> None:
-    """Raise CodeChangedError where this process has other code for a cell than its driver."""
+    """Raise CodeChangedError if this process has other code for a cell than its driver.
+
+    Args:
+        config: The canonical configuration of the cell.
+        code: The hash by `hash_numerics` in the driver.
+    """
     if hash_numerics(config) != code:
         raise CodeChangedError(
-            f"the code in {package_files.PACKAGE} has changed since the command was started, which "
-            "would mix cells of two codes; start the command again"
+            f"the code in {package_files.PACKAGE} changed after the command was started, so that "
+            "its cells would be made by different code; start the command again"
         )
 
 
 @cache
 def hash_package() -> str:
-    """12 hexadecimal digits: all of capsweep's code, comments included."""
+    """Hash all of capsweep's code including comments, 12 hex digits."""
     hashes = sorted((name, hash_bytes(content)) for name, content in _read_modules().items())
     return hash_bytes(repr(hashes).encode())[:12]
 
 
 @cache
 def _read_modules() -> Mapping[str, bytes]:
-    """Every module of the package, by its dotted name, as it was when this process began."""
+    """Read the source of each module of the package, by dotted name, once in a process."""
     contents: dict[str, bytes] = {}
     for path in sorted(package_files.PACKAGE.rglob("*.py")):
         parts = ("capsweep", *path.relative_to(package_files.PACKAGE).with_suffix("").parts)
@@ -110,7 +116,7 @@ def _read_modules() -> Mapping[str, bytes]:
 
 
 def _find_module(dotted: str) -> str | None:
-    """The module in which something named by its dotted path stands; None outside capsweep."""
+    """Find the module of capsweep that contains a dotted name; None if the name is elsewhere."""
     while dotted and dotted not in _read_modules():
         dotted = dotted.rpartition(".")[0]
     return dotted or None
@@ -118,7 +124,7 @@ def _find_module(dotted: str) -> str | None:
 
 @cache
 def _find_closure(modules: frozenset[str]) -> frozenset[str]:
-    """The modules, and those that decide numbers of all that they import."""
+    """Find all modules of NUMERICS that some modules import, directly or not, and these modules."""
     closure: set[str] = set()
     waiting = set(modules)
     while waiting:
@@ -154,4 +160,4 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
     return tree
 
 
-_read_modules()  # now, before what it speaks of is imported
+_read_modules()  # read the sources now, before the modules are imported

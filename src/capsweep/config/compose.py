@@ -1,12 +1,13 @@
-"""From overrides to one checked configuration.
+"""The composition of one checked configuration from overrides.
 
-Hydra composes the groups once per choice of groups; values are then set on a copy of the result, as
-Hydra does too, much slower. What may be set, and to which type, is what stands in conf/: the YAML
-is the schema.
+Hydra composes each choice of groups once. Values are then set on a copy of the result, which is
+much faster than setting them by Hydra. The YAML of conf/ is the schema: it says which keys may be
+set, and to which type.
 
-`${key}` in conf/ draws the value of another key, but none of places, cluster and seed: what is
-drawn is recorded and uploaded, and `Cell.with_seed` has the cells of a place's other seeds. The
-environment is read by places alone, and by FILLED. What is typed draws nothing.
+In conf/, `${key}` stands for the value of another key. That key may not be in `places` or
+`cluster`, because settings are recorded and uploaded, nor be `seed`, because `Cell.with_seed`
+changes only the seed. Only `places` and the keys of FILLED read the environment. A typed value may
+not contain `${`.
 """
 
 import copy
@@ -28,15 +29,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from capsweep.config import bounded_yaml, package_files, places, validation
 from capsweep.config import overrides as grammar
-from capsweep.config.cell import SCIENCE, Cell, flat, get, put, without
+from capsweep.config.cell import SCIENCE, Cell, flatten, get, put, remove_key
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.storage.checked import compute_once
 from capsweep.storage.files import hash_bytes
 
-# Presets are written at the root of the configuration, past Hydra's own check of keys.
+# Groups of presets. A preset sets keys at the root of the configuration, where Hydra does not check
+# them.
 PRESETS = ("recipe", "experiment", "debug")
-# Keys beside places that a variable of the environment may fill, and how.
+# Keys outside places that a variable of the environment may fill, and how.
 FILLED = {
     "cluster.address": "${oc.env:RAY_ADDRESS,auto}",
     "cluster.jobs": "${oc.env:RAY_API_SERVER_ADDRESS,null}",
@@ -45,17 +47,19 @@ FILLED = {
 
 @dataclass(frozen=True)
 class Composition:
-    """A choice of groups, composed."""
+    """The configuration that Hydra composes for a choice of groups."""
 
-    written: Mapping[str, Any]  # plain data, whose interpolations are not resolved
-    schema: Mapping[str, Any]  # leaf keys to default values
-    recipe: str | None  # its name
+    written: Mapping[str, Any]  # plain data; interpolations are not resolved
+    schema: Mapping[str, Any]  # each dotted key and its default value
+    recipe: str | None  # name of the chosen recipe
 
 
 def cell(overrides: Iterable[str | Override]) -> Cell:
-    """The cell that `capsweep train *overrides` runs.
+    """Compose the cell that `capsweep train *overrides` runs.
 
-    Raises ConfigError naming the key: unknown, of the wrong type, twice, or at odds with another.
+    Raises:
+        ConfigError: If a key is unknown, has a wrong type or value, is set twice, or contradicts
+            another key; the message names the key.
     """
     overrides = list(overrides)
     parsed = grammar.parse_single(overrides)
@@ -69,7 +73,7 @@ def cell(overrides: Iterable[str | Override]) -> Cell:
 
 
 def _set_values(composed: Composition, values: Sequence[Override]) -> dict[str, Any]:
-    """Return the plain configuration of a choice of groups, with values set."""
+    """Set values in a composed configuration, and return it as plain data."""
     written = copy.deepcopy(dict(composed.written))
     for override in values:
         _check_key(written, override, composed.schema)
@@ -80,7 +84,7 @@ def _set_values(composed: Composition, values: Sequence[Override]) -> dict[str, 
 
 
 def _resolve(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration in which values are drawn. Raises ConfigError naming the key."""
+    """Replace interpolations by values; raise ConfigError, naming the key, if that fails."""
     try:
         return OmegaConf.to_container(OmegaConf.create(dict(written)), resolve=True)  # pyright: ignore
     except OmegaConfBaseException as error:
@@ -89,18 +93,22 @@ def _resolve(written: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_drawn(written: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a value of conf/ that is drawn from where none may be."""
-    for key, value in flat(written).items():
+    """Raise ConfigError if conf/ has an interpolation that is not allowed."""
+    for key, value in flatten(written).items():
         rest = re.sub(r"\$\{(?!(seed|places|cluster)\b)[a-z_][\w.]*\}", "", str(value))
         if "${" in rest and not key.startswith("places.") and FILLED.get(key) != value:
             raise ConfigError(
-                f"{key}={value}: only the value of another key is drawn, none of places, cluster "
-                "or seed, and nothing of the environment; write the value itself"
+                f"{key}={value}: ${{...}} may name only another key, but not places, cluster, seed "
+                "or a variable of the environment; write the value itself"
             )
 
 
 def compose_files(overrides: Iterable[Override]) -> Composition:
-    """Return what the files have that some overrides choose. Raises ConfigError for no option."""
+    """Compose the files that overrides choose; other overrides are ignored.
+
+    Raises:
+        ConfigError: If a group does not have the chosen option.
+    """
     choices = [override for override in overrides if grammar.is_group(override.key)]
     for key, option in ((override.key, override.value) for override in choices):
         if option not in (known := grammar.list_options(key)):
@@ -109,9 +117,10 @@ def compose_files(overrides: Iterable[Override]) -> Composition:
 
 
 def read_options(overrides: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
-    """Return the recipe that a cell's overrides choose, and the value of each key by that recipe,
-    else by the chosen option of its group: what the names of both tell whoever knows conf/.
-    Experiments and typed values are left out.
+    """Return the recipe that overrides choose, and the values that recipe and groups give to keys.
+
+    A key has the value of the recipe, or else of the chosen option of its group. Values of
+    experiments and of overrides `key=value` are ignored.
     """
     composed = compose_files(map(grammar.parse, overrides))
     recipe = {} if composed.recipe is None else _read_recipe(composed.recipe)
@@ -120,12 +129,12 @@ def read_options(overrides: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
 
 def _read_recipe(name: str) -> dict[str, Any]:
     file = package_files.find_folder("conf") / "recipe" / f"{name}.yaml"
-    return flat(yaml.safe_load(file.read_bytes()))
+    return flatten(yaml.safe_load(file.read_bytes()))
 
 
 @lru_cache(maxsize=256)
 def _compose_groups(groups: tuple[str, ...]) -> Composition:
-    """Compose a choice of groups; Hydra does that once on a machine, in a fifth of a second."""
+    """Compose a choice of groups, from the user's cache if possible; Hydra takes 0.2 s."""
     key, compose = f"{hash_composer()} {groups}", partial(_compose_by_hydra, groups)
     written, schema, recipe = compute_once("compositions", key, compose)
     return Composition(written, schema, recipe)
@@ -133,7 +142,7 @@ def _compose_groups(groups: tuple[str, ...]) -> Composition:
 
 @cache
 def hash_composer() -> str:
-    """Return a hash of what composes groups: conf/, the code here, and the libraries."""
+    """Hash what decides a composition: conf/, the code of `capsweep.config`, and the libraries."""
     conf, package = package_files.find_folder("conf"), Path(__file__).parent
     paths = [*sorted(conf.rglob("*.yaml")), *sorted(package.glob("*.py"))]
     texts = [(str(path), path.read_text(encoding="utf-8")) for path in paths]
@@ -142,6 +151,7 @@ def hash_composer() -> str:
 
 
 def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
+    """Compose a choice of groups, and return the fields of a `Composition`."""
     with initialize_config_dir(str(package_files.find_folder("conf")), version_base="1.3"):
         config = _run_hydra(groups, return_hydra_config=True)
         choices = config.hydra.runtime.choices
@@ -155,10 +165,10 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
     written: Any = OmegaConf.to_container(config, resolve=False)
     whole: Any = written if plain is None else OmegaConf.to_container(plain, resolve=False)
     _check_drawn(written)
-    schema = flat(_resolve(whole))
+    schema = flatten(_resolve(whole))
     dropped = _list_inapplicable(groups, written, schema, choices.get("recipe"))
-    written = reduce(without, dropped, written)
-    for key in flat(_resolve(written)):
+    written = reduce(remove_key, dropped, written)
+    for key in flatten(_resolve(written)):
         if key not in schema:
             where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
             text = grammar.describe_unknown_key(key, schema)
@@ -167,7 +177,7 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
 
 
 def _check_meanings(choices: Mapping[str, Any]) -> None:
-    """Raise ConfigError for text of the chosen files that has another value where it is typed."""
+    """Raise ConfigError if a chosen file has text that would mean another value when typed."""
     conf = package_files.find_folder("conf")
     for group, option in choices.items():
         path = conf / group.partition("@")[0] / f"{option}.yaml"
@@ -192,20 +202,21 @@ def _run_hydra(groups: Sequence[str], return_hydra_config: bool = False) -> Dict
 def _list_inapplicable(
     groups: Sequence[str], written: Mapping[str, Any], schema: Mapping[str, Any], recipe: str | None
 ) -> list[str]:
-    """Return keys of a recipe that another network lacks, and of any preset that a typed routing
-    lacks: recipes are written for capsule networks, presets for the routing that they choose.
+    """List the keys of presets that do not apply to the chosen network or routing.
 
-    A key that no file of conf/ has is not among them, and is refused.
+    A recipe may set keys of capsules that a CNN does not have; a preset may set keys of its own
+    routing that a typed routing does not have. These keys are dropped. A key that no file of conf/
+    has is not listed, so that it is refused.
     """
     is_typed = any(group.startswith("routing=") for group in groups)
-    keys = [*flat(written.get("routing") or {}, "routing")] if is_typed else []
+    keys = [*flatten(written.get("routing") or {}, "routing")] if is_typed else []
     if recipe is not None:
         keys += _read_recipe(recipe)
     return [key for key in keys if key not in schema and key in grammar.list_known_keys()]
 
 
 def _check_key(written: Mapping[str, Any], override: Override, schema: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a key that cannot be set to this value here."""
+    """Raise ConfigError if an override cannot be set in a composed configuration."""
     key, value = override.key, override.value
     group, _, name = key.partition(".")
     if key not in schema:
@@ -218,6 +229,6 @@ def _check_key(written: Mapping[str, Any], override: Override, schema: Mapping[s
     validation.check_resolved(key, value)
     drawn = re.search(r"\$\{([\w.]+)\}", str(get(written, key)))
     if drawn is not None and isinstance(get(written, key), str) and group in SCIENCE:
-        raise ConfigError(f"{key} is drawn from {drawn[1]}; set that, or choose its group")
+        raise ConfigError(f"{key} takes its value from {drawn[1]}; set that, or choose its group")
     if name.rpartition(".")[2] in grammar.FIXED_NAMES:
         raise ConfigError(f"{key} belongs to its file; choose another file of conf/{group}")

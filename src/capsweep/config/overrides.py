@@ -1,11 +1,11 @@
-"""The override grammar: `group=option` and `key.path=value`, with lists of values as axes.
+"""The grammar of overrides: `group=option` and `key.path=value`, where a list of values is an axis.
 
-One grammar, Hydra's, for the command line, `make` variables and sweep files.
+The command line, the words of `make` and sweep files share one grammar, which is Hydra's.
 
-A group is a folder of conf/, of whose files one is chosen. A folder further down is a group too,
-such as `dataset.source`, unless its files are presets (`# @package _global_`): then it only sorts
-options of the group around it, such as `experiment=paper/mnist`. Inside, groups are written as keys
-are, with dots; Hydra's overrides write them with slashes.
+A group is a folder of conf/, and one of its files is chosen. A folder inside a group is a group
+too, such as `dataset.source`. If its files are presets (`# @package _global_`), it is no group but
+sorts the options of the group around it, such as `experiment=paper/mnist`. This code writes the
+names of groups with dots, as it writes keys; Hydra's overrides write them with slashes.
 """
 
 import difflib
@@ -25,15 +25,15 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, OverrideType, 
 from hydra.core.override_parser.types import Override as HydraOverride
 
 from capsweep.config import package_files
-from capsweep.config.cell import flat
+from capsweep.config.cell import flatten
 from capsweep.config.words import BY_NAME
 from capsweep.errors import ConfigError
 
 PLAIN = re.compile(r"([A-Za-z_/]|\.{1,2}/)[A-Za-z0-9_/.\-]*")
-MOST_VALUES = 10_000  # of an axis
-MOST_LETTERS = 200  # of what was typed, in a message
-MOST_HINTS = 3  # keys that are suggested for an unknown one
-# No settings: what their file is.
+MOST_VALUES = 10_000  # of one axis
+MOST_LETTERS = 200  # of a typed text that a message quotes
+MOST_HINTS = 3  # keys that a message suggests for an unknown key
+# Last parts of keys that cannot be set, because they describe the file that they stand in.
 FIXED_NAMES = ("name", "_partial_", "labels_per_image", "num_classes", "on_logits", "routes")
 HELP_HINT = "`capsweep train --help` lists the keys"
 PRESET = "# @package _global_"  # the first line of a preset
@@ -42,37 +42,34 @@ RESERVED = {"null", "true", "false", "nan", "inf"}
 
 @dataclass(frozen=True)
 class Interval:
-    """One key and the range a search draws it from; log: uniformly in its logarithm."""
+    """A key and the range from which a search draws its value."""
 
-    key: str
-    low: float
-    high: float
-    log: bool
-    integer: bool
+    key: str  # with dots
+    low: float  # lower end of the range
+    high: float  # upper end of the range
+    log: bool  # whether the logarithm of the value is uniform, instead of the value
+    integer: bool  # whether only whole numbers are drawn
 
 
 @dataclass(frozen=True)
 class Override:
-    """One key and the values it takes: one is a choice, several are an axis.
+    """A key and its values: one value is a choice, several values are an axis."""
 
-    The key of a group within a group is written with dots, as other keys are.
-    """
-
-    key: str
-    values: tuple[Any, ...]
+    key: str  # with dots, also for a group inside a group
+    values: tuple[Any, ...]  # at least one
 
     @property
     def value(self) -> Any:
-        """The value of a choice."""
+        """The value of a choice; the first value of an axis."""
         return self.values[0]
 
     @property
     def text(self) -> str:
-        """A choice as Hydra reads it."""
+        """The choice in the form that Hydra reads."""
         return render(with_slashes(self.key), self.value)
 
     def split(self) -> "list[Override]":
-        """A choice for each value."""
+        """Split an axis into a choice for each of its values."""
         return [Override(self.key, (value,)) for value in self.values]
 
 
@@ -85,7 +82,9 @@ def _make_parser() -> OverridesParser:
 def parse(text: str) -> Override:
     """Read one override; `a=1,3`, `range()` and `choice()` give several values.
 
-    Raises ConfigError naming the key for `+key`, `~key`, package overrides and intervals.
+    Raises:
+        ConfigError: If the text is not an override, or is `+key`, `~key`, a package override or an
+            interval; the message names the key.
     """
     override = parse_axis(text)
     if isinstance(override, Interval):
@@ -95,21 +94,21 @@ def parse(text: str) -> Override:
 
 @lru_cache(maxsize=4096)
 def parse_axis(text: str) -> Override | Interval:
-    """As `parse`, for `interval()` too."""
+    """Read one override, as `parse` does, or an interval such as `lr=interval(0.1, 1)`."""
     if re.search("[\0\ud800-\udfff]", text):  # neither files nor programs take these
-        raise ConfigError(f"{text[:40]!r} is not an override: it has a character that is none")
+        raise ConfigError(f"{text[:40]!r} is not an override: it has an invalid character")
     try:
         return _read_parsed(_make_parser().parse_override(text), text[:MOST_LETTERS])
     except ConfigError:
         raise
-    except Exception as error:  # Hydra's, antlr's, decimal's, int's, too deep a recursion
+    except Exception as error:  # of Hydra, antlr, decimal or int, or a recursion too deep
         what = "is not an override like key=value (text may need quotes: a='x y')"
         reason = (str(error).splitlines() or [""])[0][:MOST_LETTERS] or type(error).__name__
         raise ConfigError(f"{text[:MOST_LETTERS]!r} {what}: {reason}") from error
 
 
 def _read_parsed(parsed: HydraOverride, text: str) -> Override | Interval:
-    """Return what Hydra's parser read. Raises ConfigError naming the key."""
+    """Return an override or interval that Hydra's parser read; raise ConfigError for others."""
     key, value = with_dots(parsed.key_or_group), parsed.value()
     if parsed.type is not OverrideType.CHANGE or parsed.package is not None:
         why = "keys of conf/ cannot be added, deleted or moved"
@@ -126,7 +125,7 @@ def _make_interval(key: str, value: IntervalSweep, text: str) -> Interval:
         raise ConfigError(f"{text}: an interval needs two finite numbers, the lower first")
     log = value.tags == {"log"}
     if (value.tags and not log) or (log and low <= 0):
-        raise ConfigError(f"{text}: log is the only tag of an interval, and for numbers above 0")
+        raise ConfigError(f"{text}: an interval may have the tag log only, for numbers above 0")
     return Interval(key, low, high, log, integer)
 
 
@@ -135,17 +134,17 @@ def _list_values(parsed: HydraOverride, text: str) -> tuple[Any, ...]:
     if not parsed.is_sweep_override():
         return (_unquote_texts(value),)
     if isinstance(value, Glob):
-        raise ConfigError(f"{text}: glob() is not read; write the values out")
+        raise ConfigError(f"{text}: glob() is not supported; write the values out")
     values = tuple(map(_unquote_texts, islice(parsed.sweep_iterator(), MOST_VALUES + 1)))
     if not 0 < len(values) <= MOST_VALUES:
         raise ConfigError(f"{text}: gives no value, or more than {MOST_VALUES:,}")
     if any(isinstance(value, (Sweep, Glob)) for value in values):
-        raise ConfigError(f"{text}: an axis within an axis; write its values out")
+        raise ConfigError(f"{text}: has an axis inside an axis; write its values out")
     return values
 
 
 def _unquote_texts(value: Any) -> Any:
-    """Hydra's quoted strings as strings, all the way down."""
+    """Replace Hydra's quoted strings by plain strings, also inside lists and sections."""
     if isinstance(value, list):
         return [_unquote_texts(item) for item in value]
     if isinstance(value, dict):
@@ -154,7 +153,11 @@ def _unquote_texts(value: Any) -> Any:
 
 
 def parse_single(overrides: Iterable[str | Override]) -> list[Override]:
-    """Read overrides of one run: no axes, and no key twice. Raises ConfigError naming the key."""
+    """Read the overrides of one run.
+
+    Raises:
+        ConfigError: If an override is an axis, or if a key stands twice; the message names the key.
+    """
     choices: dict[str, Override] = {}
     for item in overrides:
         override = parse(item) if isinstance(item, str) else item
@@ -168,13 +171,18 @@ def parse_single(overrides: Iterable[str | Override]) -> list[Override]:
 
 
 def expand_word(name: str, value: str) -> str:
-    """Return the override that a short name with a key stands for; a path is quoted as it must."""
+    """Return the override that a word such as `EPOCHS=5` stands for; a path is quoted if needed.
+
+    Args:
+        name: The name of a word that has a key.
+        value: The value that was typed.
+    """
     word = BY_NAME[name]
     return render(word.key, value) if word.is_place else f"{word.key}={value}"
 
 
 def render(key: str, value: Any) -> str:
-    """`key=value` in Hydra's grammar, quoted where it must be."""
+    """Write `key=value` in Hydra's grammar, with quotes where they are needed."""
     return f"{key}={_render_value(value)}"
 
 
@@ -190,14 +198,14 @@ def _render_value(value: Any) -> str:
 
 
 def _quote_text(text: str) -> str:
-    """In Hydra's quotes a backslash is an escape only before a quote."""
+    """Put a text in single quotes; in Hydra a backslash escapes only a quote that follows it."""
     doubled = re.sub(r"(\\+)(?='|\Z)", r"\1\1", text)
     return "'" + doubled.replace("'", "\\'") + "'"
 
 
 @cache
 def list_groups() -> Sequence[str]:
-    """Every group of conf/."""
+    """List every group of conf/ with dots; groups inside other groups come last."""
     conf = package_files.find_folder("conf")
     folders = sorted({path.parent for path in conf.glob("*/**/*.yaml")})
     inner = [folder for folder in folders if folder.parent != conf and not _sorts_presets(folder)]
@@ -206,27 +214,28 @@ def list_groups() -> Sequence[str]:
 
 
 def _sorts_presets(folder: Path) -> bool:
+    """Return whether all files of a folder are presets, so that the folder is no group."""
     return all(path.read_bytes().startswith(PRESET.encode()) for path in folder.glob("*.yaml"))
 
 
 def is_group(key: str) -> bool:
-    """Whether `key`, with dots or slashes, is a group, so that its value is the name of a file."""
+    """Return whether a key, with dots or slashes, is a group, whose value names a file."""
     return key.replace("/", ".") in list_groups()
 
 
 def with_dots(key: str) -> str:
-    """A group as it is written inside: `dataset/source` is `dataset.source`; other keys as is."""
+    """Write a group with dots, such as `dataset.source`; return other keys unchanged."""
     return key.replace("/", ".") if is_group(key) else key
 
 
 def with_slashes(key: str) -> str:
-    """A group as Hydra's overrides write it: `dataset.source` is `dataset/source`."""
+    """Write a group with slashes for Hydra, as `dataset/source`; return other keys unchanged."""
     return key.replace(".", "/") if is_group(key) else key
 
 
 @cache
 def list_options(group: str) -> Sequence[str]:
-    """The names that can be chosen in a group, sorted; those of groups inside it are not."""
+    """List the options of a group, sorted, without those of groups inside it."""
     conf, outer = package_files.find_folder("conf"), group.replace("/", ".")
     folder = conf / with_slashes(outer)
     inner = [conf / with_slashes(name) for name in list_groups() if name.startswith(f"{outer}.")]
@@ -239,26 +248,28 @@ def list_options(group: str) -> Sequence[str]:
 
 @cache
 def list_known_keys() -> frozenset[str]:
-    """Return every key of a run, of all options of its groups: no presets.
+    """List every key of conf/train.yaml and of the options of all groups, presets excepted.
 
-    Those of a group within a group stand in its package, and are those of the group around it.
+    Files of a group inside a group are not read either: the group around it has their keys.
     """
     conf = package_files.find_folder("conf")
     root = yaml.safe_load((conf / "train.yaml").read_bytes())
-    keys = {*flat({key: root[key] for key in root if key not in ("defaults", "hydra")})}
+    keys = {*flatten({key: root[key] for key in root if key not in ("defaults", "hydra")})}
     for path in conf.glob("*/*.yaml"):
         if not (text := path.read_text(encoding="utf-8")).startswith(PRESET):
-            keys |= flat(yaml.safe_load(text) or {}, path.parent.name).keys()
+            keys |= flatten(yaml.safe_load(text) or {}, path.parent.name).keys()
     return frozenset(keys)
 
 
 def describe_unknown_key(key: str, schema: Mapping[str, Any]) -> str:
-    """What is said of a key that the schema does not have, with those of the same last part, or of
-    the nearest; those of the schema before those of other files.
+    """Write the message for a key that the schema does not have.
+
+    It suggests up to MOST_HINTS known keys whose last part is the same or the most similar; keys of
+    the schema come before keys of other files.
     """
     if key in list_known_keys():
         return f"{key}: no such key here; another file of conf/{key.partition('.')[0]} has it"
-    lasts = {  # of each key that may be set its last part
+    lasts = {  # each key that may be set, and its last part
         known: known.rpartition(".")[2]
         for known in (*schema, *list_groups(), *sorted(list_known_keys()))
         if "._" not in known and known.rpartition(".")[2] not in FIXED_NAMES

@@ -1,7 +1,7 @@
-"""The files of this installation: where `conf/`, `sweeps/` and `data_prep/` are, which commit they
-are, and copies of them for other machines.
+"""The files of this installation: their folders, their commit, and copies for other machines.
 
-They are at the top of a checkout, or installed inside of `capsweep` and beside it.
+`conf/`, `sweeps/` and `data_prep/` are at the top of a checkout. In an installed package, `conf/`
+and `sweeps/` are inside `capsweep`, and `data_prep/` is beside it.
 """
 
 import shutil
@@ -24,9 +24,10 @@ SKIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "*.tar.xz")
 
 
 def find_folder(name: str) -> Path:
-    """The folder `name` ("conf" or "sweeps") of this installation.
+    """Find the folder `name` ("conf" or "sweeps") of this installation.
 
-    Raises FileNotFoundError when the installation is incomplete.
+    Raises:
+        FileNotFoundError: If the installation is incomplete.
     """
     for candidate in (PACKAGE / name, CHECKOUT / name):
         if candidate.is_dir():
@@ -36,10 +37,10 @@ def find_folder(name: str) -> Path:
 
 @cache
 def describe_code() -> dict[str, Any]:
-    """Version and commit of the checkout, and whether it has changes that are not committed; the
-    last two are None outside of one, and where git cannot tell.
+    """Return the version, the commit, and whether the checkout has uncommitted changes.
 
-    Pages are no changes: a report publishes into them, and they decide no number.
+    The last two are None outside a checkout, and if git fails. Changes of Markdown pages do not
+    count: reports write into them, and they decide no number.
     """
     commit = _ask_git("rev-parse", "HEAD")
     changes = _ask_git("status", "--porcelain", "--", ".", ":(exclude)*.md") if commit else None
@@ -51,7 +52,7 @@ def describe_code() -> dict[str, Any]:
 
 
 def _ask_git(*words: str) -> str | None:
-    """What git answers about the checkout; None where it is absent or refuses."""
+    """Return the output of a git command in the checkout; None if there is none, or git fails."""
     if not (CHECKOUT / ".git").exists():
         return None
     git = ["git", "-C", str(CHECKOUT), *words]
@@ -63,17 +64,19 @@ def _ask_git(*words: str) -> str | None:
 
 
 def stage_packages(folder: Path) -> Path:
-    """Copy what is running now into `folder`; returns the copy, `folder/capsweep`, beside which is
-    that of `data_prep`.
+    """Copy this installation into a folder, and return the path of the copied package.
 
-    Raises FileNotFoundError when this installation is incomplete.
+    The copies are `folder/capsweep`, with `conf/` and `sweeps/` inside, and `folder/data_prep`.
+
+    Raises:
+        FileNotFoundError: If this installation is incomplete.
     """
     package = folder / "capsweep"
     sources = {
         package: PACKAGE,
         package / "conf": find_folder("conf"),
         package / "sweeps": find_folder("sweeps"),
-        folder / JOBS: Path(str(files(JOBS))),  # Ray unpacks it into a folder of its own for a job
+        folder / JOBS: Path(str(files(JOBS))),  # Ray unpacks it into a separate folder
     }
     for target, source in sources.items():
         shutil.copytree(source, target, ignore=SKIPPED, dirs_exist_ok=True)
@@ -82,8 +85,9 @@ def stage_packages(folder: Path) -> Path:
 
 @contextmanager
 def staged_packages_for(address: str | None) -> Iterator[Path | None]:
-    """The package to be sent to the Ray at an address; None for one of this machine alone, whose
-    workers have what is running here.
+    """Yield a temporary copy of the package, to send to the Ray at an address.
+
+    Yields None without an address: the workers of a local Ray use this installation.
     """
     if address is None:
         yield None

@@ -1,4 +1,4 @@
-"""Places: where data and results are on this node. Resolved where the cell runs."""
+"""Places: the folders and URLs of data and results, as the node that runs a cell sees them."""
 
 import os
 from collections.abc import Mapping
@@ -11,35 +11,38 @@ from capsweep.errors import ConfigError
 from capsweep.storage.files import user_cache_folder
 from capsweep.storage.stores import Disk, check_folder, is_url, join, prove_writable
 
-OUTPUTS = "outputs"  # the folder of what needs one, where places.storage is an object store
+OUTPUTS = "outputs"  # the local folder for files if places.storage is an object store
 
 
 @dataclass(frozen=True)
 class Places:
-    """Places of this node, absolute. storage: a folder, for what must be in one (scratch, reports,
-    W&B's files). data, ledger, kept: a folder, or the URL of an object store. kept: the storage as
-    it was typed, for what a sweep must find again when it is driven from another machine.
-    """
+    """The places of this node as absolute paths or URLs."""
 
-    storage: Path
-    data: str
-    ledger: str
-    kept: str
+    storage: Path  # local folder for scratch files, reports and W&B's files
+    data: str  # folder, or URL of an object store
+    ledger: str  # folder, or URL of an object store
+    shared: str  # folder or URL of places.storage, for files that other machines need too
 
 
 def absolute(place: str) -> str:
-    """The place, independent of the current folder; a URL stays as it is."""
+    """Make a path independent of the current folder; a URL stays as it is."""
     return place if is_url(place) else os.path.abspath(os.path.expanduser(place))
 
 
 def make_absolute(places: Mapping[str, str]) -> dict[str, str]:
-    """Places as they were typed, or drawn from `places.storage`, independent of the folder."""
+    """Make configured places independent of the current folder.
+
+    Places below `places.storage` stay below it.
+    """
     storage = places["storage"]
     return {name: absolute(_move_below(p, storage, storage)) for name, p in places.items()}
 
 
 def _move_below(place: str, storage: str, other: str) -> str:
-    """A place, moved from below `storage` to below another one; a query of that stays last."""
+    """Move a place that is `storage`, or lies below it, to below `other`; others stay as they are.
+
+    If `other` is a URL with a query, the query stays at the end.
+    """
     if place == storage:
         return other
     below = place.removeprefix(f"{storage.rstrip('/')}/")
@@ -47,9 +50,14 @@ def _move_below(place: str, storage: str, other: str) -> str:
 
 
 def ledger_of(storage: str, ledger: str | None) -> str:
-    """Where a ledger is, by the options of a command: `ledger`, else below `storage`.
+    """Return the absolute place of a ledger from the options of a command.
 
-    Raises ConfigError for an interpolation.
+    Args:
+        storage: The value of STORAGE.
+        ledger: The value of LEDGER; None or empty means `ledger` below the storage.
+
+    Raises:
+        ConfigError: If the place contains `${`.
     """
     place = ledger or join(storage, "ledger")
     check_resolved("LEDGER", place)
@@ -57,15 +65,16 @@ def ledger_of(storage: str, ledger: str | None) -> str:
 
 
 def folder_of(storage: str) -> Path:
-    """The folder for what must be in one, where a command is typed.
-
-    For an object store that is `outputs` of the current folder.
-    """
+    """Return the local folder for files of a command; `outputs` if the storage is a URL."""
     return Path(absolute(OUTPUTS if is_url(storage) else storage))
 
 
 def resolve(places: Mapping[str, str]) -> Places:
-    """Absolute places where a command is typed; nothing is made. Raises ConfigError: no folder."""
+    """Return the absolute places where a command is typed; no folder is made.
+
+    Raises:
+        ConfigError: If places.storage can be no folder.
+    """
     absolute_places = make_absolute(places)
     storage = absolute_places["storage"]
     check_folder(storage, "places.storage")
@@ -73,42 +82,48 @@ def resolve(places: Mapping[str, str]) -> Places:
 
 
 def on_node(config: Mapping[str, Any]) -> Places:
-    """Absolute places on a node of a cluster that runs the cell of this configuration.
+    """Return the absolute places on the node of a cluster that runs a cell.
 
-    `cluster.node.storage` is how the node sees `places.storage`: what lies below that lies below
-    it there. `~` and `$NAME` are the node's. What needs a folder is in the user's cache of the
-    node where the storage is an object store. Raises ConfigError naming the key for what is no
-    absolute path on the node.
+    `cluster.node.storage` is the path at which the node sees `places.storage`, and places below
+    the storage are below that path there. `~` and `$NAME` are those of the node. If the storage is
+    an object store, local files are in the user's cache on the node.
+
+    Raises:
+        ConfigError: If a path of `cluster.node` is not absolute on the node; it names the key.
     """
     places, node = make_absolute(config["places"]), config["cluster"]["node"]
     storage, data, ledger = places["storage"], places["data"], places["ledger"]
-    kept = storage
+    shared = storage
     if node["storage"] is not None:
         seen_by_node = _read_node_path(node["storage"], "cluster.node.storage")
         if not is_url(storage):
             data, ledger = (_move_below(place, storage, seen_by_node) for place in (data, ledger))
-            kept = seen_by_node
+            shared = seen_by_node
         storage = seen_by_node
     if node["data"] is not None:
         data = _read_node_path(node["data"], "cluster.node.data")
     scratch = user_cache_folder() / OUTPUTS if is_url(storage) else Path(storage)
-    return Places(scratch, data, ledger, kept)
+    return Places(scratch, data, ledger, shared)
 
 
 def _read_node_path(place: str, key: str) -> str:
+    """Expand `~` and `$NAME` in a path; raise ConfigError naming the key if it is not absolute."""
     expanded = place if is_url(place) else os.path.expanduser(os.path.expandvars(place))
     if not is_url(expanded) and ("$" in expanded or not os.path.isabs(expanded)):
         raise ConfigError(
-            f"{key}={place}: this is no absolute path on this node; write one, or set the "
+            f"{key}={place}: this is not an absolute path on this node; write one, or set the "
             "variable in the environment of every node"
         )
     return expanded
 
 
 def prepare(places: Places) -> None:
-    """Make the folder of the storage, and prove that it can be written.
+    """Make the folder of the storage and check that it can be written.
 
-    Raises UserError naming `places.storage` when it cannot.
+    The folder of the data is made too if it is below the storage.
+
+    Raises:
+        UserError: If the storage cannot be written; the message names `places.storage`.
     """
     prove_writable(Disk(places.storage), word="STORAGE")
     if not is_url(places.data) and Path(places.data).is_relative_to(places.storage):

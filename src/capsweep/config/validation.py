@@ -1,7 +1,8 @@
-"""What a configuration may be: the type and bound of each key, the rules across keys; and the one
-form of all settings that mean the same run.
+"""Checks of a configuration: the type and bound of each key, and rules between keys.
 
-The type of a key is that of its default. Its bound stands in conf/bounds.yaml, as messages say it.
+The type of a key is the type of its default. conf/bounds.yaml has the bounds, in the words that
+error messages print. The module also defines the canonical form, which is the same for all
+configurations that mean the same run.
 """
 
 import math
@@ -13,34 +14,36 @@ from typing import Any
 import yaml
 
 from capsweep.config import package_files
-from capsweep.config.cell import flat, get, put
+from capsweep.config.cell import flatten, get, put
 from capsweep.config.code_identity import check_targets
 from capsweep.errors import ConfigError
 
-# Keys that take text or a number, so that their bound is their type.
+# Keys that take text or a number: only their bound is checked, not their type.
 UNTYPED = ("resources.gpu", "trainer.devices", "logger.every_n_steps", "cluster.jobs")
-REAL_OR_NULL = ("stop_accuracy", "model.initial.bias", "optim.clip_norm")  # 0 is 0.0
+# Keys that take null or a number, which becomes a float: 0 and 0.0 are one setting.
+REAL_OR_NULL = ("stop_accuracy", "model.initial.bias", "optim.clip_norm")
 TYPES = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
-LARGEST = 2**63 - 1  # whole numbers above are exact in few programs, and end others
-LARGEST_SIZE = 10**9  # in a network
-# Codes of viewpoints in smallNORB's info files: elevations of 30, 35 ... 70 degrees; azimuths in
-# tens of degrees.
+LARGEST = 2**63 - 1  # larger whole numbers are inexact in many programs, and make some fail
+LARGEST_SIZE = 10**9  # of a number below `model`
+# Codes of viewpoints in smallNORB's info files: elevations are 0 to 8 for 30, 35, ... 70 degrees;
+# azimuths are in tens of degrees.
 VIEWPOINTS: Mapping[str, Sequence[int]] = {"elevation": range(9), "azimuth": range(0, 36, 2)}
 
-# What may be measured on each split of the data; cells of a configuration measure some of it.
+# Metrics of each split of the data; each configuration measures some of them.
 METRICS = ("loss", "error", "reconstruction", "at_least_one", "segmentation")
-# How these losses may be taken together over the classes.
+# The reductions over classes that these losses allow; the first is the default.
 REDUCTIONS = {"margin": ("sum", "half_mean"), "spread": ("sum", "mean")}
 
-# Losses on logits, of which every network has some; the files of others say `on_logits: true`.
+# Losses on logits, which every network can compute. A loss of another name that works on logits has
+# `on_logits: true` in its file.
 ON_LOGITS = ("cross_entropy", "binary_cross_entropy")
 
-# Keys that say how many pixels an image has in both axes when the network gets it.
+# Keys that set the height and width, in pixels, of the images that the network gets.
 SIDES = ("dataset.batches.crop", "dataset.batches.canvas", "dataset.test.canvas")
 
 
 def is_real(value: Any) -> bool:
-    """Whether a value is a number that is finite, also as a float."""
+    """Return whether a value is a finite number, and stays finite as a float."""
     if isinstance(value, int):
         return not isinstance(value, bool) and abs(value) <= LARGEST
     return isinstance(value, float) and math.isfinite(value)
@@ -58,7 +61,7 @@ def _matches(pattern: str) -> Callable[[Any], bool]:
     return lambda value: re.fullmatch(pattern, str(value)) is not None
 
 
-# What a value is that keeps a rule, or one of the rules between which `or` stands.
+# The tests for rules of conf/bounds.yaml, by their text. `A or B` allows values of both rules.
 TESTS: Mapping[str, Callable[[Any], bool]] = {
     "null": lambda value: value is None,
     "auto": lambda value: value == "auto",
@@ -83,7 +86,7 @@ TESTS: Mapping[str, Callable[[Any], bool]] = {
 
 
 def keeps_rule(value: Any, rule: str) -> bool:
-    """Return whether a value keeps a rule of conf/bounds.yaml."""
+    """Return whether a value obeys a rule of conf/bounds.yaml."""
     if rule in TESTS:
         return TESTS[rule](value)
     if rule.startswith("one of "):
@@ -99,7 +102,7 @@ def keeps_rule(value: Any, rule: str) -> bool:
 
 
 def _is_within(value: float, rule: str) -> bool:
-    """Return whether a number keeps `>= 1`, `> 0`, or `in [0, 1)`, which excludes its upper end."""
+    """Return whether a number obeys `>= 1`, `> 0`, or `in [0, 1)`, which excludes 1."""
     if (match := re.fullmatch(r"in ([\[(])(\S+), (\S+)([\])])", rule)) is not None:
         begins, low, high, ends = match.groups()
         above = value >= float(low) if begins == "[" else value > float(low)
@@ -110,11 +113,11 @@ def _is_within(value: float, rule: str) -> bool:
 
 @cache
 def _read_rules() -> Mapping[str, str]:
-    return flat(yaml.safe_load((package_files.find_folder("conf") / "bounds.yaml").read_bytes()))
+    return flatten(yaml.safe_load((package_files.find_folder("conf") / "bounds.yaml").read_bytes()))
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError, naming the key and the cure, unless the configuration can be run."""
+    """Raise ConfigError unless a configuration can be run; the message has the key and a cure."""
     optim = config["optim"]
     if missing := {"optimizer", "decayed", "clip_norm", "schedule"} - {*optim}:
         keys = ", ".join(sorted(missing))
@@ -129,12 +132,12 @@ def check_config(config: Mapping[str, Any]) -> None:
 
 
 def _check_bounds(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError naming the first key that is out of its bounds."""
+    """Raise ConfigError naming the first key whose value is not allowed."""
     for key, rule in _read_rules().items():
         value = get(config, key)
         if (value is not None or key in UNTYPED) and not keeps_rule(value, rule):
             raise ConfigError(f"{key} must be {rule}, got {value}")
-    for key, value in flat(config).items():
+    for key, value in flatten(config).items():
         check_resolved(key, value)
         most = LARGEST_SIZE if key.startswith("model.") else LARGEST
         for number in _list_numbers(value):
@@ -143,11 +146,12 @@ def _check_bounds(config: Mapping[str, Any]) -> None:
 
 
 def check_resolved(key: str, value: Any) -> None:
-    """Raise ConfigError for text that whoever reads it next would take for an interpolation, which
-    may draw on the environment there.
+    """Raise ConfigError if a value contains `${`.
+
+    A later reader would take it for an interpolation, which could read the environment there.
     """
     if "${" in str(value):
-        raise ConfigError(f"{key} may not contain ${{, also not as text; write the value itself")
+        raise ConfigError(f"{key} may not contain ${{, not even as text; write the value itself")
 
 
 def _list_numbers(value: Any) -> list[int | float]:
@@ -161,20 +165,30 @@ def _is_number(value: Any) -> bool:
 
 
 def fit_types(plain: dict[str, Any], typed: Sequence[str], schema: Mapping[str, Any]) -> None:
-    """Give every leaf, in place, the type its default has, so that `1` and `1.0` are one setting.
+    """Give each value, in place, the type of its default, so that `1` and `1.0` are one setting.
 
-    The keys that were typed come first: what is drawn from them is wrong only because they are.
-    Raises ConfigError naming the key.
+    Typed keys are checked first, so that the message names them and not keys that take their value
+    from them.
+
+    Args:
+        plain: The configuration, which is changed.
+        typed: The keys that were typed.
+        schema: The default of each key.
+
+    Raises:
+        ConfigError: If a value has the wrong type; the message names the key.
     """
-    values = flat(plain)
+    values = flatten(plain)
     for key in sorted(values, key=lambda key: key not in typed):
         if key not in schema:
-            raise ConfigError(f"{key}: no such key; its section is drawn from another kind of one")
+            raise ConfigError(
+                f"{key}: no such key; its section is a copy of another kind of section"
+            )
         put(plain, key, _fit_type(key, values[key], schema[key]))
 
 
 def _fit_type(key: str, value: Any, default: Any) -> Any:
-    """The value in the type of the key's default. Raises ConfigError naming the key."""
+    """Convert a value to the type of the key's default; raise ConfigError if that is impossible."""
     if default is None or key in UNTYPED:
         return float(value) if key in REAL_OR_NULL and _is_number(value) else value
     if isinstance(default, list) and isinstance(value, list):
@@ -193,7 +207,10 @@ def _fit_type(key: str, value: Any, default: Any) -> Any:
 
 
 def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
-    """Parts that do not fit together; what a routing asks of its network, the network refuses."""
+    """Yield a message for each choice of model, loss or optimiser that does not fit the others.
+
+    A network itself refuses a routing that it cannot use.
+    """
     model, loss = config["model"], config["loss"]
     name, classes = loss["name"], loss["classification"]
     known = REDUCTIONS.get(name, ())
@@ -212,22 +229,23 @@ def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
         yield "loss.classification.first must be at most loss.classification.last"
     if lr is not None and floor > lr:
         yield (
-            f"optim.optimizer.lr={lr} is below optim.schedule.floor={floor}, which would train "
-            "instead; set optim.schedule.floor=0"
+            f"optim.optimizer.lr={lr} is below optim.schedule.floor={floor}, which would replace "
+            "it; set optim.schedule.floor=0"
         )
 
 
 def is_on_logits(loss: Mapping[str, Any]) -> bool:
-    """Whether a loss takes logits, and any network; others take what capsules give."""
+    """Return whether a loss takes logits, which any network has; other losses need capsules."""
     return loss["name"] in ON_LOGITS or loss.get("on_logits", False)
 
 
 def count_validation_examples(dataset: Mapping[str, Any]) -> int:
-    """Validation examples: those that the data set's protocol names, or that are held out."""
+    """Count the validation examples: a fixed set of the data set, or held-out training examples."""
     return dataset["examples"].get("validation", dataset["validation"])
 
 
 def _find_faults_of_data(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a message for each fault in the settings of places and of the data set."""
     dataset = config["dataset"]
     yield from (f"places.{n} is empty; name a folder" for n, p in config["places"].items() if not p)
     yield from _find_faults_of_held_out(dataset, config["stop_accuracy"] is not None)
@@ -241,29 +259,33 @@ def _find_faults_of_data(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _find_faults_of_held_out(dataset: Mapping[str, Any], is_stopped: bool) -> Iterator[str]:
-    """Faults of the validation examples; those of shards were chosen when these were made."""
+    """Yield a message for each fault in the number of validation examples.
+
+    The validation examples of shards were fixed when the shards were made.
+    """
     trained, held_out = dataset["examples"]["train"], dataset["validation"]
     has_own = "shards" in dataset or "validation" in dataset["examples"]
     if has_own and held_out > 0:
         yield (
-            f"dataset.validation must be 0 for dataset={dataset['name']}, got {held_out}: its "
-            "validation examples are those of dataset.examples.validation"
+            f"dataset.validation must be 0 for dataset={dataset['name']}, got {held_out}: this "
+            "data set has its own validation examples (dataset.examples.validation)"
         )
     if is_stopped and count_validation_examples(dataset) == 0:
         key = "dataset.examples.validation" if has_own else "dataset.validation"
-        yield f"stop_accuracy is reached by validation examples; set {key}, to 5000 say"
+        yield f"stop_accuracy needs validation examples; set {key}, for example to 5000"
     if held_out >= trained:
         yield f"dataset.validation must be below the {trained} training examples, got {held_out}"
 
 
 def _find_faults_of_images(dataset: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a message for each fault in the sizes and shifts of images."""
     shape = dataset["image_shape"]
     if len(shape) != 3 or min(shape) < 1:
-        yield f"dataset.image_shape must be [C, H, W], all >= 1, got {shape}"
+        yield f"dataset.image_shape must be [channels, height, width], each >= 1, got {shape}"
     for key in SIDES:
         side = get({"dataset": dataset}, key)
         if side is not None and shape[1:] != [side, side]:
-            yield f"dataset.image_shape={shape} and {key}={side} are different; leave the first out"
+            yield f"dataset.image_shape={shape} contradicts {key}={side}; leave the first out"
     for key in ("shift", "batches.shift"):
         shift, side = get(dataset, key) or 0, min(shape[1:])
         if shift >= side:
@@ -271,9 +293,9 @@ def _find_faults_of_images(dataset: Mapping[str, Any]) -> Iterator[str]:
 
 
 def make_canonical(config: Mapping[str, Any]) -> dict[str, Any]:
-    """One form for all settings that mean the same run, so that they share a signature.
+    """Return one form for all configurations that mean the same run, so they share a signature.
 
-    Without a reconstruction loss there is no decoder; a network that does not route has no routing.
+    Without a reconstruction loss there is no decoder; a network without capsules has no routing.
     """
     model, loss = dict(config["model"]), config["loss"]
     routing = config["routing"] if model.pop("routes", False) else None
@@ -284,7 +306,7 @@ def make_canonical(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def list_metrics(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """`train/loss`, `test/error` and so on, of a canonical configuration."""
+    """List the metrics of a canonical configuration, such as `train/loss` and `test/error`."""
     draws = config["loss"]["reconstruction"]["weight"] > 0
     several = config["dataset"].get("labels_per_image", 1) > 1
     measures = {"reconstruction": draws, "at_least_one": several, "segmentation": draws and several}
@@ -295,7 +317,13 @@ def list_metrics(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def check_metric(where: str, metric: str, configs: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ConfigError, with those that there are, for a metric that no cell measures."""
+    """Raise ConfigError if no cell measures a metric; the message lists those that are measured.
+
+    Args:
+        where: The key or file that names the metric.
+        metric: The name of the metric.
+        configs: The canonical configurations of the cells.
+    """
     known = dict.fromkeys(name for config in configs for name in list_metrics(config))
     if metric not in known:
         raise ConfigError(f"{where}: {metric} is not measured; have {', '.join(known)}")

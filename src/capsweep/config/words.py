@@ -1,15 +1,15 @@
-"""The words of a command line: the one table of the short names that stand for choices.
+"""The table of the words of a command line: `NAME=value`, where NAME is a short name of a choice.
 
-A choice is a word. `NAME=value` is one of this table, `key=value` any key of conf/; a list of
-values is an axis. The same words follow `make TARGET` and `capsweep COMMAND`, stand in the command
-line of a job inside a cluster, in the name of a report's folder and in the tags of W&B. To add a
-word, add its row below: where it names a `key`, no other code is needed. docs/words.md has the
-table that this module prints.
+A choice is a word: `NAME=value` with a name of this table, or `key=value` with any key of conf/. A
+list of values is an axis. The same words follow `make TARGET` and `capsweep COMMAND`, and stand in
+the command line of a cluster's job, in the name of a report's folder and in the tags of W&B. To add
+a word, add its row below. A word that has a `key` needs no other code. docs/words.md has the table
+that this module prints.
 
-This module needs Python alone, so that make can use it before there is an environment:
+This module needs only Python itself, so that make can use it before there is an environment:
 
     python3 words.py help Makefile          prints the targets and the words
-    python3 words.py check TARGET ...       refuses words of MAKEFLAGS that the targets do not take
+    python3 words.py check TARGET ...       reports words of MAKEFLAGS that no target takes
     python3 words.py table                  prints the table of docs/words.md
 """
 
@@ -22,41 +22,41 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# A row a word: NAME=example | the targets of make that take it, which capsweep calls the same | the
-# key of conf/ that it sets, if any | its meaning. SWEEPS, RUNS and CELLS stand for several targets.
+# Each row is a word: NAME=example | the targets of make, and commands of capsweep, that take it |
+# the key of conf/ that it sets, if any | its meaning. SEVERAL lists the targets behind SWEEPS etc.
 TABLE = """
-SWEEP=ablation | SWEEPS attach status stop | | a file of sweeps/, or a path
-ROUTING=3,uniform | SWEEPS | | an axis of the arms that route: numbers of iterations, routings
-RECON=on,off | SWEEPS | | reconstruction, or its weights, in the arms with that axis
-SEEDS=3 | SWEEPS | | how many seeds, or which: 0,1,7
-ARMS=capsnet | SWEEPS | | keep these arms, and the baseline
-BASELINE=capsnet | SWEEPS | | the arm that differences are to
-ZIP=a,b | SWEEPS | | axes that move together; several: a,b;c,d
-EXCLUDE=a=1 b=2 | SWEEPS | | leave out places that have all of these; several: a=1;b=2
+SWEEP=ablation | SWEEPS attach status stop | | the sweep: a file of sweeps/, or a path
+ROUTING=3,uniform | SWEEPS | | numbers of iterations or names of routings, in the arms that route
+RECON=on,off | SWEEPS | | reconstruction on or off, or its weights
+SEEDS=3 | SWEEPS | | the number of seeds, or a list of them: 0,1,7
+ARMS=capsnet | SWEEPS | | keep only these arms and the baseline
+BASELINE=capsnet | SWEEPS | | the arm that differences are taken to
+ZIP=a,b | SWEEPS | | axes that change together; several groups: a,b;c,d
+EXCLUDE=a=1 b=2 | SWEEPS | | leave out cells with all of these values; several: a=1;b=2
 METRIC=test/loss | SWEEPS | | the metric of the table
-MODEL=capsnet | RUNS | model | the network, in the arms that route
-DATASET=mnist | RUNS shards | dataset | a file of conf/dataset; of shards: a file of data_prep
-EPOCHS=5 | RUNS | epochs | epochs of every cell
-BATCH=64 | RUNS | batch_size | batch size of every cell
-RERUN=stale | RUNS | rerun | also cells that other code finished, or always
-DATA_DIR=path | CELLS shards data | places.data | where the data sets are; default STORAGE/data
-STORAGE=path | CELLS shards wandb-sync | places.storage | where results go; default outputs
-LEDGER=path | CELLS wandb-sync | places.ledger | cells, also s3://bucket/x; default STORAGE/ledger
-EXECUTOR=local | sweep shards | | ray (default), local: in this process, or array: with SHARD
-SHARD=2/8 | sweep | | with EXECUTOR=array: this job's part of the cells
-BUDGET=9m | sweep | | start only cells that will end in time: 90s, 9m, 2h
-MAX_HOURS=8 | sweep | | then cells stop at an epoch's end; the same command goes on
-RETRY=failed | sweep | | also cells that the same code failed before
-MORE_SEEDS=9 | sweep | | up to so many where the order of two rows is undecided
+MODEL=capsnet | RUNS | model | the network of the arms that route
+DATASET=mnist | RUNS shards | dataset | a file of conf/dataset; for shards a file of data_prep
+EPOCHS=5 | RUNS | epochs | epochs of each cell
+BATCH=64 | RUNS | batch_size | batch size of each cell
+RERUN=stale | RUNS | rerun | train cells of older code again, or with RERUN=always all cells
+DATA_DIR=path | CELLS shards data | places.data | the folder of data sets (default: STORAGE/data)
+STORAGE=path | CELLS shards wandb-sync | places.storage | the folder of results (default: outputs)
+LEDGER=path | CELLS wandb-sync | places.ledger | also s3://bucket/x (default: STORAGE/ledger)
+EXECUTOR=local | sweep shards | | ray (default), local (in this process) or array (with SHARD)
+SHARD=2/8 | sweep | | with EXECUTOR=array: run the second of eight parts of the cells
+BUDGET=9m | sweep | | start only cells that will end within this time: 90s, 9m, 2h
+MAX_HOURS=8 | sweep | | then stop cells at the end of an epoch; the same command continues
+RETRY=failed | sweep | | also run cells that failed before with the same code
+MORE_SEEDS=9 | sweep | | add seeds, at most so many, while the order of two rows is undecided
 CLUSTER=slurm | JOBS | | a file of conf/cluster: local (default), address, slurm
-RAY_ADDRESS=head:6379 | JOBS shards | | a running Ray; of jobs also http://head:8265
-PAIRS=1000 | shards | | examples for each digit of training and test
-SHARDS=600 | shards | | files of the training split; default: one for 100,000 examples
+RAY_ADDRESS=head:6379 | JOBS shards | | a running Ray; for jobs also http://head:8265
+PAIRS=1000 | shards | | examples made from each digit of training and test
+SHARDS=600 | shards | | files of the training split (default: one for 100,000 examples)
 """
 TABLE_OF_MAKE = """
-ARGS=--json | any | | options, and words that make cannot carry
-PYTHON=python3.12 | any | | makes the environment; default: the first Python 3.11 or 3.12
-VENV=.venv | any | | where the environment is
+ARGS=--json | any | | options, and words that make cannot pass on
+PYTHON=python3.12 | any | | makes the environment (default: the first Python 3.11 or 3.12)
+VENV=.venv | any | | the folder of the environment
 """
 SEVERAL = {
     "SWEEPS": "sweep plan report eval dashboard",
@@ -69,17 +69,17 @@ DEFAULTS = {"EXECUTOR": "ray"}  # where a word is not typed
 
 @dataclass(frozen=True)
 class Word:
-    """One short name."""
+    """A word: a short name and what it stands for."""
 
-    name: str
-    example: str
-    targets: str
-    key: str
-    meaning: str
+    name: str  # such as EPOCHS
+    example: str  # a value
+    targets: str  # targets of make that take it, with blanks between them
+    key: str  # key of conf/ that it sets; empty if it sets none
+    meaning: str  # for help and docs/words.md
 
     @property
     def is_place(self) -> bool:
-        """Whether its value is a path, which means something on this machine alone."""
+        """Whether the value is a path, which is valid on this machine only."""
         return self.key.startswith("places.")
 
 
@@ -92,12 +92,12 @@ def _read_row(row: str) -> Word:
 
 WORDS = [*map(_read_row, TABLE.strip().splitlines())]
 OF_MAKE = [*map(_read_row, TABLE_OF_MAKE.strip().splitlines())]
-# They choose which cells a table has, and what it shows of them.
+# Words that choose the cells of a table and what it shows.
 GRID = [word for word in WORDS if word.targets == SEVERAL["SWEEPS"] and not word.key]
 BY_NAME = {word.name: word for word in WORDS}
 BY_KEY = {word.key: word for word in WORDS if word.key}
 
-# Targets of make that capsweep calls otherwise.
+# Targets of make whose command has another name in capsweep.
 COMMANDS = {
     "shards": ("data", "make"),
     "wandb-sync": ("wandb", "sync"),
@@ -105,26 +105,32 @@ COMMANDS = {
 }
 
 NAME = re.compile(r"([A-Z][A-Z_]*)=(.*)", re.DOTALL)
-# Variables of the environment may stand among make's words: make exports them.
+# Variables of the environment that may stand among the words of make, which exports them.
 ENVIRONMENT = re.compile(
     r"(AWS|CAPSWEEP|CUDA|HTTPS?|OMP|RAY|WANDB|PYTHON)_\w+|COLUMNS|NO_COLOR|PYTHONPATH"
 )
 
 
 class WordError(ValueError):
-    """A word that a command does not take; the text names it, and what to type instead."""
+    """An error for a word that a command does not take; it says what to type instead."""
 
 
 def list_words(target: str) -> list[Word]:
-    """Return the words that a target or command takes, in the order of the table."""
+    """List the words that a target or command takes, in the order of the table."""
     return [word for word in WORDS if target in word.targets.split()]
 
 
 def split_words(target: str, typed: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the values of the short names among what was typed, and the rest.
+    """Split typed texts into the values of words by name, and the other texts.
 
-    A name without a value counts as not typed. Raises WordError for a name that `target` does not
-    take, with the nearest one, and for a name that is typed twice.
+    A word with an empty value counts as not typed.
+
+    Args:
+        target: The target or command that the words follow.
+        typed: The texts of the command line.
+
+    Raises:
+        WordError: If the target does not take a word, or if a word is typed twice.
     """
     values: dict[str, str] = {}
     rest = []
@@ -142,7 +148,7 @@ def split_words(target: str, typed: Sequence[str]) -> tuple[dict[str, str], list
 
 
 def check_name(name: str, value: str, targets: list[str]) -> None:
-    """Raise WordError unless one of some targets takes the name."""
+    """Raise WordError unless one of the targets takes a word of this name."""
     taken = dict.fromkeys(word.name for target in targets for word in list_words(target))
     if name in taken:
         return
@@ -151,39 +157,39 @@ def check_name(name: str, value: str, targets: list[str]) -> None:
         have = f"its words are {', '.join(taken)}" if taken else "it takes none"
         raise WordError(f"{name} is no word of {commands}; {have}")
     near = difflib.get_close_matches(name.upper(), [*taken], 1)
-    cure = f"did you mean {near[0]}?" if near else "a key of a run is typed as conf/ has it"
+    cure = f"did you mean {near[0]}?" if near else "to set a key of conf/, type the key itself"
     example = "" if near else f": optim.optimizer.lr={value or 0.1}"
     raise WordError(f"{name} is no word of {commands}; {cure}{example}")
 
 
 def read_makeflags(flags: str) -> list[str]:
-    """Return the words of make's command line, as typed, from its variable MAKEFLAGS.
+    """Read the words of make's command line, as they were typed, from its variable MAKEFLAGS.
 
-    make writes them in the order of their last, a backslash before blanks and backslashes, and
-    dollar signs twice.
+    make writes the words in reverse order, with a backslash before blanks and backslashes, and
+    with each dollar sign doubled.
     """
     _, marker, text = f" {flags}".partition(" -- ")
     if "$(MAKEOVERRIDES)" in text:
-        raise WordError("make -e hides what was typed; leave -e out")
+        raise WordError("make -e hides the words that were typed; leave -e out")
     words = re.findall(r"(?:\\.|[^\\ \t])+", text, re.DOTALL) if marker else []
     plain = [re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL).replace("$$", "$") for word in words]
     return [re.sub(r"^([\w./]+)\s*:{1,3}=", r"\1=", word) for word in reversed(plain)]
 
 
 def find_target(arguments: Sequence[str]) -> str:
-    """Return what make calls the command that stands in a command line."""
+    """Find the target of make for the command in a command line."""
     names = [w for w in arguments if not (w.startswith("-") or NAME.fullmatch(w))][:2]
     targets = {" ".join(command): target for target, command in COMMANDS.items()}
     return targets.get(" ".join(names), names[0] if names else "")
 
 
 def list_arguments(target: str, arguments: list[str], flags: str) -> list[str]:
-    """Return what stands after `capsweep` for a target, its ARGS and the words of MAKEFLAGS."""
+    """List the arguments of `capsweep` for a target of make: command, ARGS, words of MAKEFLAGS."""
     return [*COMMANDS.get(target, (target,)), *arguments, *select_words(flags)]
 
 
 def select_words(flags: str) -> list[str]:
-    """Return the words of MAKEFLAGS that are no variables of make or of the environment."""
+    """List the words of MAKEFLAGS, except variables of make and of the environment."""
     own = [word.name for word in OF_MAKE]
     words = [(word.partition("=")[0], word) for word in read_makeflags(flags)]
     return [
@@ -194,7 +200,7 @@ def select_words(flags: str) -> list[str]:
 
 
 def check_makeflags(targets: list[str], flags: str) -> None:
-    """Raise WordError for a word that none of make's targets takes."""
+    """Raise WordError if MAKEFLAGS has a word that none of the targets takes."""
     for word in select_words(flags):
         name, _, value = word.partition("=")
         if NAME.match(word):
@@ -204,7 +210,7 @@ def check_makeflags(targets: list[str], flags: str) -> None:
 
 
 def describe_words(target: str = "") -> str:
-    """Return a line for each word of a target; without one, of all, with the targets' names."""
+    """Write a line of help for each word of a target; without a target, for all words."""
     lines, shown = [], ""
     for word in list_words(target) if target else (*WORDS, *OF_MAKE):
         if not target and word.targets != shown:
@@ -215,16 +221,19 @@ def describe_words(target: str = "") -> str:
 
 
 def format_table() -> str:
-    """Return the table of docs/words.md."""
-    lines = ["| word | meaning | sets | taken by |", "| --- | --- | --- | --- |"]
+    """Write the Markdown table of docs/words.md; targets stand in the first row that has them."""
+    lines = ["| word | meaning, key | commands (empty: as above) |", "| --- | --- | --- |"]
+    before = ""
     for word in (*WORDS, *OF_MAKE):
-        key = f"`{word.key}`" if word.key else ""
-        lines.append(f"| `{word.name}={word.example}` | {word.meaning} | {key} | {word.targets} |")
+        key = f", `{word.key}`" if word.key else ""
+        targets = "" if word.targets == before else word.targets
+        lines.append(f"| `{word.name}={word.example}` | {word.meaning}{key} | {targets} |")
+        before = word.targets
     return "\n".join(lines)
 
 
 def describe_make(makefile: str) -> str:
-    """Return what `make help` prints: each target with its comment, and each word."""
+    """Write what `make help` prints: each target with its comment, then each word."""
     targets = re.findall(r"^([a-z-]+):.*?## (.*)$", makefile, re.MULTILINE)
     lines = [f"  {name:<12} {text}" for name, text in targets]
     return "\n".join(
@@ -238,7 +247,7 @@ def describe_make(makefile: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Print help or the table, or check the words of make; 2 where one is refused."""
+    """Print help or the table, or check the words of make; return 2 if one is wrong, else 0."""
     command, *rest = arguments
     if command == "help":
         with open(rest[0], encoding="utf-8") as file:

@@ -1,1 +1,1 @@
-"""Data sets as uint8 tensors on the training device; batches as whole-batch tensor operations."""
+"""Readers of data sets, and batches that are made by tensor operations on the training device."""

@@ -1,7 +1,7 @@
-"""Test digits under small random affine transformations: affNIST, and what is like it.
+"""Test digits under small random affine transformations: affNIST, and a set computed like it.
 
-Ours are made by fixed-point arithmetic after the matrices, so that the pixels are the same on every
-machine.
+The pixels of the computed set are interpolated in fixed-point arithmetic, so that they are the same
+on every machine.
 
 Shape letters: N examples, C H W image, V = 2 output axes, U = 2 input axes (row, column).
 """
@@ -29,10 +29,10 @@ from capsweep.storage.official_files import (
 )
 from capsweep.storage.stores import join
 
-DRAWS = 8  # places of the random sequence that belong to one image
-FRACTION = 8  # bits after the binary point of a pixel's place
-AT_ONCE = 16  # images, so that their numbers stay in the cache
-AFFNIST, AFFNIST_SIDE = "affNISTdata", 40  # the struct in a file; pixels
+DRAWS = 8  # numbers of the random sequence that are reserved for one image
+FRACTION = 8  # bits after the binary point of a pixel coordinate
+AT_ONCE = 16  # images that are transformed together, few enough for the cache
+AFFNIST, AFFNIST_SIDE = "affNISTdata", 40  # name of the struct in a file; side in pixels
 AFFNIST_FILES = "test.mat or test_batches/1.mat ... 32.mat"
 AFFNIST_PUBLISHER = (
     "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/ (test.mat.zip or "
@@ -41,11 +41,18 @@ AFFNIST_PUBLISHER = (
 
 
 class AffineTest:
-    """Test images made of the test digits, each transformed as a function of its place.
+    """Test images that are random affine transformations of the test digits.
 
-    rotation: up to so many degrees both ways; shear: up to so much both ways; scale: [low, high],
-    of rows and of columns; then the digit is put anywhere on the canvas where all its ink fits, at
-    fractions of a pixel too: the pixels lie there already when they have been rotated.
+    Each digit is scaled, sheared and rotated, then put at a random position where all its ink lies
+    on the canvas. This position may be a fraction of a pixel. The transformation of an image is a
+    function of `seed` and of its number in the split.
+
+    Args:
+        rotation: Largest angle in degrees, in both directions.
+        shear: Largest shear, in both directions.
+        scale: Lowest and highest scale; one is drawn for rows and one for columns.
+        canvas: Side of the transformed images in pixels.
+        seed: Seed of the data set.
     """
 
     def __init__(
@@ -56,9 +63,17 @@ class AffineTest:
         self.key = seed_of(seed, "affine")
 
     def read(self, folder: str, test: LabelledImages) -> LabelledImages:
-        """The digits of `test`, transformed, on canvas x canvas pixels.
+        """Transform the test digits.
 
-        Raises ConfigError when one of them has no room there.
+        Args:
+            folder: Not used, since no file is read.
+            test: The test digits, images [N, C, H, W].
+
+        Returns:
+            Images [N, C, canvas, canvas] with the labels of `test`.
+
+        Raises:
+            ConfigError: If the ink of a transformed digit does not fit on the canvas.
         """
         images_NCHW = test.images_NCHW.numpy()
         matrix_NVU, shift_NV = self.draw_transformations(images_NCHW)
@@ -69,8 +84,17 @@ class AffineTest:
         return LabelledImages(torch.from_numpy(np.concatenate(moved)), test.labels_N)
 
     def draw_transformations(self, images_NCHW: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The matrix of each image [N, V, U], and its shift [N, V] from the canvas's middle to that
-        of the image. Raises ConfigError when one of them has no room.
+        """Draw a random affine transformation for each image.
+
+        Args:
+            images_NCHW: uint8 images [N, C, H, W], whose ink must fit on the canvas.
+
+        Returns:
+            The matrices [N, V, U], and the shifts [N, V], in pixels, from the middle of the canvas
+            to the middle of each image.
+
+        Raises:
+            ConfigError: If the ink of a transformed image does not fit on the canvas.
         """
         place_ND = torch.arange(len(images_NCHW) * DRAWS).view(-1, DRAWS)
         uniform_ND = draw_integers(2**22, self.key, place_ND).numpy() / 2**22
@@ -78,7 +102,7 @@ class AffineTest:
         return matrix_NVU, self._make_shifts(images_NCHW, matrix_NVU, uniform_ND[:, 4:6])
 
     def _make_matrices(self, uniform_N4: np.ndarray) -> np.ndarray:
-        """[N, V, U]: scaled, then sheared, then rotated about the middle of the image."""
+        """Compute matrices [N, V, U] that scale, then shear, then rotate about the middle."""
         angle_N = np.radians(self.rotation) * (2 * uniform_N4[:, 0] - 1)
         shear_N = self.shear * (2 * uniform_N4[:, 1] - 1)
         scale_N2 = self.lowest + (self.highest - self.lowest) * uniform_N4[:, 2:]
@@ -91,7 +115,7 @@ class AffineTest:
     def _make_shifts(
         self, images_NCHW: np.ndarray, matrix_NVU: np.ndarray, uniform_N2: np.ndarray
     ) -> np.ndarray:
-        """[N, V]: from the canvas's middle to that of the image, so that no ink is cut off."""
+        """Compute shifts [N, V] of the middle of images such that no ink is cut off."""
         height, width = images_NCHW.shape[2:]
         middle = (np.array([height, width]) - 1) / 2
         corners_NVK = matrix_NVU @ (_ink_corners(images_NCHW) - middle).transpose(0, 2, 1)
@@ -100,15 +124,17 @@ class AffineTest:
         too_large = int((low_NV > high_NV).any(axis=1).sum())
         if too_large:
             raise ConfigError(
-                f"dataset.batches.canvas={self.canvas} pixels have no room for {too_large} of the "
+                f"dataset.batches.canvas={self.canvas} is too small for {too_large} of the "
                 f"{len(images_NCHW)} transformed test images; raise it, or lower dataset.test.scale"
             )
         return low_NV + (high_NV - low_NV) * uniform_N2
 
 
 def _ink_corners(images_NCHW: np.ndarray) -> np.ndarray:
-    """The four corners (row, column) of the box of each image's ink [N, 4, 2], one pixel further
-    out, which is how far bilinear interpolation spreads it. Without ink: of the whole image.
+    """Return the corners (row, column) [N, 4, 2] of the box around the ink of each image.
+
+    The box is one pixel wider on each side, since bilinear interpolation spreads ink so far. An
+    image without ink has the box of the whole image.
     """
     ink_NHW = images_NCHW.any(axis=1)
     (top, bottom), (left, right) = (_first_and_last(np.any(ink_NHW, axis=axis)) for axis in (2, 1))
@@ -118,7 +144,7 @@ def _ink_corners(images_NCHW: np.ndarray) -> np.ndarray:
 
 
 def _first_and_last(is_inked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each image [N, S]: the first and last row, or column, with ink."""
+    """Return the first and the last row (or column) with ink, [N] each, from flags [N, S]."""
     first, last = is_inked.argmax(axis=1), is_inked[:, ::-1].argmax(axis=1)
     return first, is_inked.shape[1] - 1 - last
 
@@ -126,14 +152,14 @@ def _first_and_last(is_inked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _move_images(
     images_NCHW: np.ndarray, matrix_NVU: np.ndarray, shift_NV: np.ndarray, canvas: int
 ) -> np.ndarray:
-    """The images on canvas x canvas pixels, bilinear, zeros around."""
+    """Transform images to canvas x canvas pixels by bilinear interpolation, zeros outside."""
     size_U1 = np.array(images_NCHW.shape[2:])[:, None]
     axis = np.arange(canvas) - (canvas - 1) / 2
     row, column = np.meshgrid(axis, axis, indexing="ij")
     place_NVE = np.stack([row.ravel(), column.ravel()]) - shift_NV[:, :, None]
     from_NUE = np.linalg.inv(matrix_NVU) @ place_NVE + (size_U1 - 1) / 2
     fixed_NUE = np.rint(from_NUE * 2**FRACTION).astype(np.int64)
-    # Two zeros around: a place beyond them is as one in them, and so is its next.
+    # With two zeros on each side, a coordinate outside and its neighbour both read zeros.
     whole_NUE = np.clip(fixed_NUE >> FRACTION, -2, size_U1) + 2
     part_NUE = (fixed_NUE & (2**FRACTION - 1)).astype(np.int32)
     padded_NCHW = np.pad(images_NCHW, ((0, 0), (0, 0), (2, 2), (2, 2))).astype(np.int32)
@@ -144,7 +170,10 @@ def _move_images(
 def _interpolate_at(
     padded_NCHW: np.ndarray, whole_NUE: np.ndarray, part_NUE: np.ndarray
 ) -> np.ndarray:
-    """int32 [N, C, E]: images at places, whole pixels and parts of one in 2**-FRACTION."""
+    """Interpolate images at E coordinates each, and return int32 [N, C, E].
+
+    A coordinate is a whole pixel and a fraction in units of 2**-FRACTION, both [N, U, E].
+    """
     count, channels, height, width = padded_NCHW.shape
     pixels = padded_NCHW.ravel()
     plane_NC1 = height * width * np.arange(count * channels).reshape(count, channels, 1)
@@ -160,14 +189,15 @@ def _interpolate_at(
 
 
 class AffnistTest:
-    """affNIST (Tieleman 2013): MNIST's test digits under affine transformations, from `test.mat` or
-    `test_batches/1.mat ...`; Sabour et al. 2017 train on MNIST placed on the same 40x40 canvas.
+    """affNIST (Tieleman 2013), MNIST's test digits under affine transformations on 40x40 pixels.
 
-    `image` is [1600, N], a digit a column, read rows first (pixel 40 y + x), as public programs do.
+    It is read from `test.mat` or from `test_batches/1.mat`, `2.mat` and so on. Sabour, Frosst and
+    Hinton 2017 test on it after training on MNIST on the same canvas.
 
-    sha256: the fingerprint; `test` of test.mat, `test_batches` of the numbered files one after the
-    other (`cat {1..32}.mat | sha256sum`), or the text `unknown`. folders: where to look below the
-    data folder.
+    Args:
+        sha256: The hash of `test.mat` at "test", that of the concatenated numbered files
+            (`cat {1..32}.mat | sha256sum`) at "test_batches"; a hash may be the text "unknown".
+        folders: Folders below the data folder in which to look for the files.
     """
 
     def __init__(self, sha256: Mapping[str, str], folders: Sequence[str]) -> None:
@@ -177,7 +207,15 @@ class AffnistTest:
         self.batches = OfficialFiles(numbered, AFFNIST_PUBLISHER)
 
     def read(self, folder: str, test: LabelledImages) -> LabelledImages:
-        """Return affNIST's test images [N, 1, 40, 40]. Raises DataError naming file and cure."""
+        """Read affNIST's test images [N, 1, 40, 40].
+
+        Args:
+            folder: The data folder, a path or the URL of an object store.
+            test: Not used, since these images replace them.
+
+        Raises:
+            DataError: If a file is missing or is not the declared one.
+        """
         declared = {"sha256": self.sha256}
         images = decode_once("affnist", declared, lambda: {"test": self._decode_files(folder)})
         return images["test"]
@@ -195,7 +233,7 @@ class AffnistTest:
         return join_examples([*map(_parse_affnist, paths, contents)])
 
     def _find_batches(self, folder: str) -> list[Path]:
-        """The numbered files, up to the first that is absent."""
+        """List the files 1.mat, 2.mat and so on, up to the first number that is absent."""
         numbered = (self.batches.find(folder, f"{number}.mat") for number in count(1))
         paths = [path for path in takewhile(bool, numbered) if path]
         if not paths:
@@ -204,7 +242,10 @@ class AffnistTest:
 
 
 def _parse_affnist(path: Path, data: bytes) -> LabelledImages:
-    """`image` is [1600, N] uint8, `label_int` [1, N], fields of one struct."""
+    """Parse one file, a struct with `image`, uint8 [1600, N], and `label_int` [1, N].
+
+    Pixel (y, x) is row 40 y + x of `image`, as public programs read it.
+    """
     with name_undecodable(path):
         fields = load_matlab(data)[AFFNIST][0, 0]
         images_NCHW = fields["image"].T.reshape(-1, 1, AFFNIST_SIDE, AFFNIST_SIDE)

@@ -1,7 +1,7 @@
-"""Images and labels of one's own, in one .npz file.
+"""Reader of data sets that a user supplies as one .npz file.
 
-`capsweep new` describes such a file and `NpzReader` reads it, both by `decode_arrays`: what one of
-them accepts the other does too.
+`capsweep new` describes such a file and `NpzReader` reads it. Both call `decode_arrays`, so that
+they accept the same files.
 
 Shape letters: N examples, C H W image.
 """
@@ -21,21 +21,19 @@ from capsweep.storage.checked import open_npz
 from capsweep.storage.files import hash_open_file
 from capsweep.storage.official_files import Digest, open_content
 
-NAMES = {"train": "train", "validation": "val", "test": "test"}  # splits, and their arrays
-VALIDATION = {"val_images", "val_labels"}  # which a file may lack
+NAMES = {"train": "train", "validation": "val", "test": "test"}  # prefix of arrays, by split
+VALIDATION = {"val_images", "val_labels"}  # optional arrays
 LAYOUT = (
     "train_images and test_images, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C], train_labels and "
     "test_labels, whole numbers from 0 on [N], and val_images and val_labels if there are any"
 )
-SCALE = (
-    "write intensities of 0..255, of 0..1 for instance by (255 * images).round().astype('uint8')"
-)
-MOST_CHANNELS = 4  # of images whose axes are told by their shape
+SCALE = "write intensities 0..255 (if yours are 0..1: (255 * images).round().astype('uint8'))"
+MOST_CHANNELS = 4  # of images whose axes are inferred from their shape
 MOST_CLASSES = 10**6
-MOST_NAMED = 200  # letters of a message for names of arrays
-MOST_SEEN = 1000  # images of a split that are looked at
-# What is left of images that were scaled before they became uint8: to 0..1, to mean 0 and deviation
-# 1, where negative values wrap, or to 0..16 as the digits of scikit-learn.
+MOST_NAMED = 200  # characters of a message that list the names of arrays
+MOST_SEEN = 1000  # images of a split whose values are checked
+# The values of images that were scaled before they were converted to uint8: to 0..1, to mean 0 and
+# deviation 1 (negative values wrap around), or to 0..16, as the digits of scikit-learn are.
 FAINT = {*range(17), 253, 254, 255}
 
 
@@ -43,8 +41,11 @@ FAINT = {*range(17), 253, 254, 255}
 class OwnArrays:
     """The data set in an .npz file.
 
-    splits: the examples of "train", "test" and, where the file has some, "validation". axes: of its
-    images of four axes, chw or hwc. num_classes: of all labels. unused: names of other arrays.
+    Attributes:
+        splits: The examples of "train", "test" and, if the file has some, "validation".
+        axes: Order of the axes of its images, "chw" or "hwc".
+        num_classes: Number of classes in all splits.
+        unused: Names of the other arrays in the file.
     """
 
     splits: Decoded
@@ -54,9 +55,14 @@ class OwnArrays:
 
 
 class NpzReader(OfficialReader):
-    """Reads the file that `sha256` names, without ending, as `decode_arrays` says.
+    """A reader of one .npz file with the arrays that `decode_arrays` describes.
 
-    axes: chw or hwc, of images of four axes; None: as their shape tells.
+    Args:
+        sha256: The sha256 of the file, by its name without .npz.
+        folders: Folders below the data folder in which to look for the file.
+        num_classes: The number of classes that the labels must have.
+        axes: Order of the axes of images with channels, "chw" or "hwc"; None infers it from their
+            shape.
     """
 
     publisher = "your own source"
@@ -73,7 +79,15 @@ class NpzReader(OfficialReader):
         self.num_classes, self.axes = num_classes, axes
 
     def decode_files(self, folder: str) -> Decoded:
-        """Return images [N, C, H, W]. Raises DataError naming the file and the cure."""
+        """Read the splits, uint8 images [N, C, H, W], from the file.
+
+        Args:
+            folder: The data folder, a path or the URL of an object store.
+
+        Raises:
+            DataError: If the file is missing, is not the declared one, or is not as `decode_arrays`
+                expects.
+        """
         ((name, declared),) = self.sha256.items()
         path = self.files.find_all(folder, {name: [f"{name}.npz"]})[name]
         with open_content(path) as file:
@@ -82,24 +96,35 @@ class NpzReader(OfficialReader):
             arrays = decode_arrays(path, file, self.axes)
         if arrays.num_classes != self.num_classes:
             raise DataError(
-                f"{path}: its labels are of {arrays.num_classes} classes, and dataset.num_classes "
-                f"is {self.num_classes}; correct the data set's file in conf/dataset"
+                f"{path}: its labels have {arrays.num_classes} classes, but dataset.num_classes "
+                f"is {self.num_classes}; correct the file of the data set in conf/dataset"
             )
         return arrays.splits
 
 
 def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> OwnArrays:
-    """Return the data set in an open file. Raises DataError naming `path`, the fault and the cure.
+    """Read and check the data set in an open .npz file.
 
-    axes: see `NpzReader`.
+    The file has `train_images` and `test_images`, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C],
+    and `train_labels` and `test_labels`, whole numbers from 0 on, [N] or [N, 1]. `val_images` and
+    `val_labels` are optional.
+
+    Args:
+        path: Name of the file, for messages.
+        file: The file, open for reading.
+        axes: Order of the axes of images with channels, "chw" or "hwc"; None infers it from their
+            shape.
+
+    Raises:
+        DataError: If an array is missing, or its type, shape or values cannot be images or labels.
     """
     try:
         return _decode_archive(file, axes)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
-    except Exception as error:  # what is in a file of a user's can make zipfile and numpy raise any
+    except Exception as error:  # zipfile and numpy can raise any error for a damaged file
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{path}: {reason}; write it by np.savez with {LAYOUT}") from error
+        raise DataError(f"{path}: {reason}; write by np.savez {LAYOUT}") from error
 
 
 def _decode_archive(file: IO[bytes], axes: str | None) -> OwnArrays:
@@ -109,7 +134,7 @@ def _decode_archive(file: IO[bytes], axes: str | None) -> OwnArrays:
         names = [f"{NAMES[split]}_{kind}" for split in splits for kind in ("images", "labels")]
         if absent := [name for name in names if name not in present]:
             have = ", ".join(present) or "nothing"
-            raise ValueError(f"{', '.join(absent)} not in it; it has {have[:MOST_NAMED]}")
+            raise ValueError(f"it has no {', '.join(absent)}; it has {have[:MOST_NAMED]}")
         arrays = {name: archive[name] for name in names}
     shape = arrays["train_images"].shape
     axes = _choose_axes(shape, axes)
@@ -119,11 +144,14 @@ def _decode_archive(file: IO[bytes], axes: str | None) -> OwnArrays:
 
 
 def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
-    """Return chw or hwc, as `axes` says or as the shape of images [N, ...] tells. Raises DataError
-    where it does not.
+    """Return "chw" or "hwc": `axes` if given, else inferred from the shape of images [N, ...].
+
+    Raises:
+        ValueError: If this is no shape of images.
+        DataError: If the shape allows both.
     """
     if len(shape) not in (3, 4) or (len(shape) == 3 and axes == "hwc"):
-        raise ValueError(f"train_images are {shape}")
+        raise ValueError(f"train_images have the shape {shape}")
     if len(shape) == 3 or axes is not None:
         return axes or "chw"
     first, last = shape[1] <= MOST_CHANNELS, shape[3] <= MOST_CHANNELS
@@ -131,8 +159,8 @@ def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
         chw = f"{shape[1]} channels of {shape[2]} rows and {shape[3]} columns"
         hwc = f"{shape[3]} channels of {shape[1]} rows and {shape[2]} columns"
         raise DataError(
-            f"train_images {shape} can be {chw}, or {hwc}; say which by --axes chw or --axes hwc "
-            "(in the data set's file: `axes: chw` or `axes: hwc` below `reader`)"
+            f"train_images {shape} can be {chw}, or {hwc}; type --axes chw or --axes hwc (in the "
+            "file of the data set: `axes: chw` or `axes: hwc` below `reader`)"
         )
     return "chw" if first else "hwc"
 
@@ -152,8 +180,9 @@ def _make_split(
 
 
 def _check_images(name: str, images: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Raise DataError for other arrays than images of this shape, and for images that show nothing,
-    or next to nothing, by the first MOST_SEEN of them.
+    """Raise DataError unless an array has uint8 images of a shape that are not blank or faint.
+
+    Of their values only the first MOST_SEEN images are checked.
     """
     if images.size == 0:
         raise DataError(f"{name} is empty: its shape is {images.shape}; write at least one example")
@@ -161,25 +190,25 @@ def _check_images(name: str, images: np.ndarray, shape: tuple[int, ...]) -> None
         raise DataError(f"{name} are {images.dtype}, not uint8; {SCALE}")
     if images.shape[1:] != shape:
         raise DataError(
-            f"images of train are {list(shape)}, {name} {list(images.shape[1:])}; make them alike"
+            f"train_images are {list(shape)} each, {name} {list(images.shape[1:])}; make them equal"
         )
     seen = images[:MOST_SEEN]
     if len(seen) > 1 and (seen == seen[0]).all():
-        raise DataError(f"{name} are all alike; write the images themselves")
+        raise DataError(f"{name} are all identical; write the real images")
     values = set(np.unique(seen).tolist())
     if values <= FAINT and not values <= {0, 255}:
         raise DataError(
-            f"{name} use {', '.join(map(str, sorted(values)))} alone, as images do that were "
-            f"scaled before they became uint8; {SCALE}"
+            f"{name} have only the values {', '.join(map(str, sorted(values)))}, as if they were "
+            f"scaled before the conversion to uint8; {SCALE}"
         )
 
 
 def _check_labels(name: str, labels: np.ndarray, count: int) -> None:
-    """Raise DataError for other arrays than `count` numbers of classes."""
+    """Raise DataError unless an array has `count` classes, whole numbers from 0 on."""
     if labels.dtype.kind not in "iubf" or labels.shape not in ((count,), (count, 1)):
         raise DataError(
-            f"{name} are {labels.dtype} {labels.shape} for {count} images; write a number for each "
-            "(of rows with a single 1 take labels.argmax(1))"
+            f"{name} are {labels.dtype} {labels.shape} for {count} images; write one class per "
+            "image (from one-hot rows: labels.argmax(1))"
         )
     numbers = labels.astype(np.float64)
     is_class = (np.floor(numbers) == numbers) & (numbers >= 0) & (numbers < MOST_CLASSES)
@@ -193,8 +222,8 @@ def _check_labels(name: str, labels: np.ndarray, count: int) -> None:
 def _count_classes(splits: Decoded) -> int:
     classes = max(int(examples.labels_N.max()) for examples in splits.values()) + 1
     if classes < 2:
-        raise DataError("every label is 0; a data set has two classes or more")
+        raise DataError("every label is 0; a data set needs two or more classes")
     unseen = np.setdiff1d(np.arange(classes), splits["train"].labels_N.numpy())
     if len(unseen):
-        raise DataError(f"no training example of class {unseen[0]}; classes count from 0")
+        raise DataError(f"no training example has class {unseen[0]}; number classes from 0 on")
     return classes

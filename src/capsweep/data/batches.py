@@ -1,7 +1,8 @@
-"""Batches from a data set that lives on the training device, by whole-batch tensor operations.
+"""Batches of a data set that lies in the memory of the training device.
 
-Their order is a function of (seed, epoch), and has no state: a resumed run sees what an unbroken
-one sees.
+A batch is made by a few tensor operations, without worker processes. The order of the examples is a
+function of (seed, epoch) and has no other state, so that a resumed run sees the same batches as an
+uninterrupted one.
 
 Shape letters: B batch, N examples, C H W image.
 """
@@ -19,34 +20,60 @@ from capsweep.errors import ConfigError, is_short_of_memory
 from capsweep.runtime import terminal
 
 Split = Literal["train", "validation", "test"]
-# On an accelerator starting an operation takes longer than its work on one batch does, so several
-# batches are made by the same operations. On a CPU a single batch stays in the cache.
+# Batches that TrainLoader makes together on an accelerator, where to launch an operation takes
+# longer than to run it on one batch. On a CPU a single batch stays in the cache.
 MADE_AT_ONCE = 16
-TRAINING_BATCHES = 2  # that are evaluated at once
+TRAINING_BATCHES = 2  # size of the first evaluation parts, in training batches
 
 Result = TypeVar("Result")
 
 
 def seed_of(*place: int | str) -> int:
-    """A 63-bit seed for a place such as (seed, "order", epoch): equal places, equal seeds."""
+    """Hash integers and strings, such as (seed, "order", epoch), to a 63-bit seed.
+
+    Args:
+        *place: What the random numbers are for. Equal values give equal seeds on every machine.
+
+    Returns:
+        An integer in 0 .. 2**63 - 1, from the first 64 bits of a sha256.
+    """
     text = "/".join(str(part) for part in place)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def generator_of(*place: int | str) -> torch.Generator:
-    """A CPU generator for a place, the same on every device and machine."""
+    """Create a CPU generator that is seeded by `seed_of`.
+
+    It draws the same numbers whatever device trains, and on every machine.
+
+    Args:
+        *place: What the random numbers are for, such as (seed, "order", epoch).
+    """
     return torch.Generator().manual_seed(seed_of(*place))
 
 
 def epoch_order(num_examples: int, seed: int, epoch: int) -> Tensor:
-    """The permutation [N] of the examples in one epoch."""
+    """Draw the order in which an epoch shows its examples.
+
+    Args:
+        num_examples: N, the number of examples of the split.
+        seed: Seed of the cell.
+        epoch: Number of the epoch, from 0 on.
+
+    Returns:
+        A permutation of 0 .. N - 1, int64 [N], on the CPU.
+    """
     return torch.randperm(num_examples, generator=generator_of(seed, "order", epoch))
 
 
 class Batch(NamedTuple):
-    """float32 images [B, C, H, W] and int64 labels, [B] or [B, L], on the training device.
+    """A batch of examples on the training device.
 
-    targets_BLCHW: what a decoder shall draw for each label, in 0..1; None: the images themselves.
+    Attributes:
+        images_BCHW: float32 images [B, C, H, W], as the network sees them.
+        labels: int64 classes: [B], or [B, L] where an image shows L digits.
+        targets_BLCHW: Images [B, L, C, H, W] that a decoder is to reconstruct, float32 in 0..1, one
+            for each label; None if the decoder reconstructs `images_BCHW`.
     """
 
     images_BCHW: Tensor
@@ -54,7 +81,11 @@ class Batch(NamedTuple):
     targets_BLCHW: Tensor | None = None
 
     def select(self, part: slice) -> "Batch":
-        """Return the examples of a part; the batch itself where it has no more."""
+        """Return a part of the batch, or the batch itself if the part covers all of it.
+
+        Args:
+            part: Positions in the batch, with a start and a stop.
+        """
         if part.start == 0 and part.stop >= len(self.labels):
             return self
         targets_BLCHW = None if self.targets_BLCHW is None else self.targets_BLCHW[part]
@@ -62,7 +93,11 @@ class Batch(NamedTuple):
 
 
 class EvaluatedSplit(ABC):
-    """One split, whose batches are on the training device `device`."""
+    """A split of a data set that can be evaluated and trained on.
+
+    Attributes:
+        device: The device on which the batches are.
+    """
 
     device: torch.device
 
@@ -71,46 +106,74 @@ class EvaluatedSplit(ABC):
 
     @abstractmethod
     def evaluation_batch(self, part: slice) -> Batch:
-        """Examples in order, as they are validated and tested: the same every time."""
+        """Return examples in their fixed order, without random changes, for validation and test.
+
+        Args:
+            part: Positions in the split.
+        """
 
     @abstractmethod
     def make_loader(self, batch_size: int, seed: int) -> "BatchLoader":
-        """Return its shuffled batches."""
+        """Build the loader of shuffled training batches.
+
+        Args:
+            batch_size: Examples per batch.
+            seed: Seed of the cell, which decides the order of the examples.
+        """
 
     def fingerprint(self) -> str | None:
-        """Return the identity of examples that no official file holds; None where files do."""
+        """Return a sha256 of examples that are computed; None if they are read from official files.
+
+        Official files need none, since their own hashes identify them.
+        """
         return None
 
 
 class DeviceSplit(EvaluatedSplit):
-    """A split that lies on the training device, of which any examples can be asked for."""
+    """A split that lies in the memory of the training device, open to random access."""
 
     @abstractmethod
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
-        """What makes batches of examples [B] in a training epoch: a function of (seed, epoch)."""
+        """Draw the random changes of a training epoch, and return a function that makes batches.
+
+        Args:
+            seed: Seed of the cell.
+            epoch: Number of the epoch, from 0 on.
+
+        Returns:
+            A function from positions in the split, int64 [B], to the batch of these examples.
+        """
 
     def make_loader(self, batch_size: int, seed: int) -> "TrainLoader":
-        """See EvaluatedSplit."""
+        """Build the loader of shuffled training batches; see `EvaluatedSplit.make_loader`."""
         return TrainLoader(self, batch_size, seed)
 
 
-# Makes a split of examples that are on a device, by their `to`.
+# Builds a split from examples that were moved to the training device by their method `to`.
 Presenter = Callable[[Any, Split], EvaluatedSplit]
 
 
 class EpochSampler:
-    """Which epoch it is: Lightning calls `set_epoch` before it takes an iterator."""
+    """The number of the current epoch, kept where Lightning sets it.
+
+    Lightning looks for a sampler in each loader and calls its `set_epoch`.
+    """
 
     def __init__(self) -> None:
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by Lightning at the start of an epoch, and after a resume."""
+        """Set the number of the epoch; Lightning calls this when an epoch starts or is resumed."""
         self.epoch = epoch
 
 
 class BatchLoader(ABC):
-    """Batches as Lightning takes them; the last one is what is left."""
+    """Batches in the form that Lightning iterates over; the last one may be smaller.
+
+    Args:
+        count: Examples in an epoch.
+        batch_size: Examples per batch.
+    """
 
     def __init__(self, count: int, batch_size: int) -> None:
         self.count, self.batch_size = count, batch_size
@@ -123,7 +186,12 @@ class BatchLoader(ABC):
 
 
 class EvaluationLoader(BatchLoader):
-    """All examples in order, as they are tested."""
+    """Batches of all examples of a split in their fixed order, for validation and test.
+
+    Args:
+        examples: The split.
+        batch_size: Examples per batch.
+    """
 
     def __init__(self, examples: EvaluatedSplit, batch_size: int) -> None:
         super().__init__(len(examples), batch_size)
@@ -135,11 +203,14 @@ class EvaluationLoader(BatchLoader):
 
 
 class EvaluationParts:
-    """Evaluates batches in parts that fit into memory: smaller ones from when it first runs out.
+    """An evaluation of batches in parts that fit into memory.
 
-    An evaluation keeps no activations for a backward pass, so that twice as many examples as a
-    training step has need about as much memory. Results do not depend on the parts but for
-    rounding. batch_size: of a training step.
+    A part starts with twice the examples of a training step. That takes about as much memory as the
+    step, since an evaluation keeps no activations for a backward pass. When memory runs out, this
+    and all later parts are halved. The size of the parts changes results only by rounding.
+
+    Args:
+        batch_size: Examples in a training step.
     """
 
     def __init__(self, batch_size: int) -> None:
@@ -148,14 +219,21 @@ class EvaluationParts:
     def evaluate(
         self, batch: Batch, compute: Callable[[Batch], Result]
     ) -> Iterator[tuple[Batch, Result]]:
-        """Yield the parts of a batch in order, each with what `compute` returns for it.
+        """Yield the parts of a batch in order, each with the result of `compute`.
 
-        Where memory runs out, the part is halved, and a line says so; all later parts are as small.
-        Raises what `compute` raises, also for lack of memory where a part is one example.
+        When memory runs out, the part is halved, a line is printed, and later parts stay as small.
+
+        Args:
+            batch: The examples to evaluate.
+            compute: Evaluates one part.
+
+        Raises:
+            Exception: Every error of `compute`; a lack of memory only if the part is one example.
         """
         start, count = 0, len(batch.labels)
         while start < count:
-            even = -(-count // -(-count // self.examples))  # few sizes: their memory is used again
+            # Parts of nearly equal size let torch reuse their memory.
+            even = -(-count // -(-count // self.examples))
             part = batch.select(slice(start, start + even))
             try:
                 result = compute(part)
@@ -166,7 +244,8 @@ class EvaluationParts:
                 start += len(part.labels)
                 yield part, result
                 continue
-            self._halve(len(part.labels))  # when the traceback holds no tensors any more
+            # Outside of the except clause, whose traceback would keep tensors alive.
+            self._halve(len(part.labels))
 
     def _halve(self, examples: int) -> None:
         self.examples = examples // 2
@@ -174,13 +253,19 @@ class EvaluationParts:
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
         terminal.print_aside(
-            f"memory ran out while {examples} examples were evaluated at once; from now on "
-            f"{self.examples} are"
+            f"memory ran out while {examples} examples were evaluated together; from now on "
+            f"parts have {self.examples}"
         )
 
 
 class TrainLoader(BatchLoader):
-    """Shuffled batches; batch k is a function of (seed, epoch, k)."""
+    """Shuffled training batches; batch k of an epoch is a function of (seed, epoch, k).
+
+    Args:
+        examples: The split, on the training device.
+        batch_size: Examples per batch.
+        seed: Seed of the cell.
+    """
 
     def __init__(self, examples: DeviceSplit, batch_size: int, seed: int) -> None:
         super().__init__(len(examples), batch_size)
@@ -199,24 +284,35 @@ class TrainLoader(BatchLoader):
 
 
 def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) -> Tensor:
-    """All (2 shift + 1)^2 integer shifts of every image, zero fill, as a view on one padded copy.
+    """Build a view of every image under all shifts by whole pixels, filled with zeros.
 
-    canvas: pixels of a square in whose middle the images lie, None: theirs. Returns
-    [N, C, 2 shift + 1, 2 shift + 1, H, W]; the image moved down by dy and right by dx is at
-    [n, :, shift - dy, shift - dx]. Raises ConfigError when the images have no room.
+    The view shares the memory of one padded copy of the images.
+
+    Args:
+        images_NCHW: Images [N, C, H, W].
+        shift: Largest shift in pixels, up, down, left and right.
+        canvas: Side in pixels of a square canvas, in the middle of which each image is placed; None
+            keeps the size of the images.
+
+    Returns:
+        A view [N, C, 2 shift + 1, 2 shift + 1, H, W], where H and W are those of the canvas. Image
+        n moved down by dy and right by dx is at [n, :, shift - dy, shift - dx].
+
+    Raises:
+        ConfigError: If the canvas is smaller than the images.
     """
     count, channels, height, width = images_NCHW.shape
     rows, columns = (height, width) if canvas is None else (canvas, canvas)
     if height > rows or width > columns:
-        raise ConfigError(f"a canvas of {canvas} pixels has no room for images of {height}x{width}")
+        raise ConfigError(f"dataset.batches.canvas={canvas}: images are larger, {height}x{width}")
     above, left = (rows - height) // 2, (columns - width) // 2
-    # Zeros right of a row are those left of the next one, and so with rows and images: where the
-    # margin is as wide as the shift, as in MultiMNIST, a window is one stretch of memory.
+    # The zeros right of a row serve as the zeros left of the next row, and likewise between images.
+    # If the margin is as wide as the shift, as in MultiMNIST, a window is contiguous in memory.
     row, plane_rows = columns - left + shift, rows - above + shift
     plane = plane_rows * row
     before = (above + shift) * row + left + shift
     side = 2 * shift + 1
-    # The last row of the last window is there in full too, as `windows_at` reads it.
+    # `windows_at` reads whole rows, so the last row of the last window is allocated in full too.
     after = max(row - columns, 0)
     padded_E = images_NCHW.new_zeros(before + count * channels * plane + after)
     planes_E = padded_E[before : len(padded_E) - after]
@@ -227,25 +323,38 @@ def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) ->
 
 
 def window_places(windows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
-    """Where in memory the windows of images `index` [...] begin, by `offsets` [..., 2] of each.
+    """Compute the memory offset at which each of some windows begins.
 
-    windows: [N, C, rows, columns, H, W], of which an offset names row and column.
+    Args:
+        windows: A view [N, C, rows, columns, H, W], as `shift_windows` builds.
+        index: Numbers of images, int64 of any shape [...].
+        offsets: Row and column of each window in the view, int64 [..., 2].
+
+    Returns:
+        Offsets for `windows_at`, in elements, int64 [...].
     """
     image, _, row, column, _, _ = windows.stride()
     return index * image + offsets[..., 0] * row + offsets[..., 1] * column
 
 
 def windows_at(windows: Tensor, place_B: Tensor) -> Tensor:
-    """The uint8 windows [B, C, H, W] at `places`, copied: `windows[n, :, row, column]` for every n.
+    """Copy the windows that begin at some memory offsets.
 
-    Reads a whole window at an address; indexing by three tensors looks each row of pixels up and
-    takes ten times as long. What is returned may lie in memory with something between its rows.
+    This equals `windows[n, :, row, column]` for B triples, but takes a tenth of the time, since a
+    whole window is read at one address.
+
+    Args:
+        windows: A uint8 view [N, C, rows, columns, H, W], as `shift_windows` builds.
+        place_B: Memory offsets [B], as `window_places` computes.
+
+    Returns:
+        The uint8 windows [B, C, H, W]. Their rows need not be adjacent in memory.
     """
     count, channels, rows, columns, height, width = windows.shape
     image, plane, row, column, down, right = windows.stride()
     last = (count - 1) * image + (rows - 1) * row + (columns - 1) * column
-    # One stretch of rows, where all of it is in memory, is copied three times as fast as they are
-    # one by one.
+    # Where the storage holds all elements between the rows of a window, one contiguous copy is
+    # three times as fast as a copy row by row.
     end = windows.storage_offset() + last + (channels - 1) * plane + height * down
     has_stretch = right == 1 and down >= width and end <= windows.untyped_storage().nbytes()
     everywhere = windows.as_strided(
@@ -256,5 +365,5 @@ def windows_at(windows: Tensor, place_B: Tensor) -> Tensor:
 
 
 def to_unit(images: Tensor) -> Tensor:
-    """uint8 0..255 to float32 0..1."""
+    """Convert uint8 intensities 0..255 to float32 0..1."""
     return images.to(torch.float32).div_(255)

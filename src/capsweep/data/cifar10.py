@@ -1,6 +1,7 @@
-"""CIFAR-10 (Krizhevsky 2009), the official binary version; the pickled version is never read.
+"""Reader of CIFAR-10 (Krizhevsky 2009) in its binary version; the pickled one is never read.
 
-A record is one label byte 0..9 and 3,072 bytes: 32x32 pixels of the red, green and blue plane.
+A record is one label byte, 0..9, and 3,072 bytes of pixels: 32x32 of the red plane, then of the
+green one, then of the blue one.
 """
 
 import io
@@ -22,20 +23,25 @@ TEST = "test_batch"
 IMAGE = (3, 32, 32)
 RECORD = 1 + 3 * 32 * 32  # bytes
 NUM_CLASSES = 10
-BATCH = 10_000 * RECORD  # bytes of every official batch
+BATCH = 10_000 * RECORD  # bytes of each official batch file
 PUBLISHER = "https://www.cs.toronto.edu/~kriz/cifar.html"
 OFFICIAL = (
-    f"{PUBLISHER} ({ARCHIVE}.tar.gz, the pickled version is never read; a copy that is not "
+    f"{PUBLISHER} ({ARCHIVE}.tar.gz; the pickled version is never read; for a copy that is not "
     "byte-exact: dataset=cifar10_approximate)"
 )
-APPROXIMATE = "where you have it from (nobody offers this copy; the official: dataset=cifar10)"
+APPROXIMATE = "its source (this copy is not published; for the official one: dataset=cifar10)"
 
 
 class Cifar10Reader(OfficialReader):
-    """Reads `cifar-10-binary.tar.gz`, or its six `.bin` files, each plain or compressed as `.xz`.
+    """A reader of `cifar-10-binary.tar.gz`, or of its six `.bin` files, plain or as `.bin.xz`.
 
-    sha256: of the archive, and sha256_plain of the six files; or sha256 of the six files of another
-    copy. Files compressed as `.xz` are hashed without.
+    The hash of an `.xz` file is that of its decompressed bytes.
+
+    Args:
+        sha256: The sha256 of the official archive, by its name without ending; or, of a copy that
+            is not official, those of its six files.
+        folders: Folders below the data folder in which to look for the files.
+        sha256_plain: The sha256 of the six files in the official archive.
     """
 
     name = "cifar10"
@@ -51,7 +57,14 @@ class Cifar10Reader(OfficialReader):
         super().__init__(sha256, folders, sha256_plain)
 
     def decode_files(self, folder: str) -> Decoded:
-        """Images [N, 3, 32, 32]. Raises DataError naming the file and the cure."""
+        """Read the splits, uint8 images [N, 3, 32, 32], from the official files.
+
+        Args:
+            folder: The data folder, a path or the URL of an object store.
+
+        Raises:
+            DataError: If a file is missing or is not the declared one.
+        """
         if self.is_official and self.files.find(folder, f"{ARCHIVE}.tar.gz"):
             files = self.read_verified(folder, [ARCHIVE], ".tar.gz")
             batches = _parse_archive(*files[ARCHIVE])
@@ -61,18 +74,25 @@ class Cifar10Reader(OfficialReader):
         return {"train": join_examples([batches[name] for name in TRAIN]), "test": batches[TEST]}
 
     def read_file(self, path: Path) -> bytes:
-        """Return the bytes of a file, those of an `.xz` decompressed."""
+        """Read a file, and decompress it if its name ends in .xz.
+
+        Args:
+            path: The file.
+
+        Raises:
+            DataError: If the file cannot be read.
+        """
         data = read_content(path)
         if path.suffix != ".xz":
             return data
         with suppress(lzma.LZMAError, EOFError), lzma.open(io.BytesIO(data)) as file:
-            # At most a byte more than a batch: what is not verified yet may become anything.
+            # Limited, since a file that is not verified yet may decompress to any size.
             return file.read(BATCH + 1)
-        return data  # damaged bytes as they are, which are refused by their hash
+        return data  # damaged: the bytes as they are, which the check of the hash refuses
 
 
 def _parse_archive(path: Path, data: bytes) -> dict[str, LabelledImages]:
-    """Return the batches in the bytes of the archive, by name without ending."""
+    """Parse the batches in the bytes of the archive, by their names without ending."""
     with name_undecodable(path), tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
         files = {Path(each.name).stem: archive.extractfile(each) for each in archive.getmembers()}
         contents = {name: file.read() for name, file in files.items() if file}
@@ -80,7 +100,7 @@ def _parse_archive(path: Path, data: bytes) -> dict[str, LabelledImages]:
 
 
 def _parse_batch(path: Path, data: bytes) -> LabelledImages:
-    """The records of one batch."""
+    """Parse the records of one batch file; `path` is for messages."""
     with name_undecodable(path):
         records = np.frombuffer(data, np.uint8).reshape(-1, RECORD)
         return label_images(records[:, 1:].reshape(-1, *IMAGE), records[:, 0], NUM_CLASSES)

@@ -1,4 +1,4 @@
-"""Data sets of digits: MNIST and its kin (IDX files), SVHN, scikit-learn's; and signed numbers.
+"""Readers of MNIST and other IDX files, SVHN, scikit-learn's digits, and numbers with a sign.
 
 Shape letters: N examples, C H W image, E pixels.
 """
@@ -25,16 +25,25 @@ from capsweep.storage.official_files import local_folder, name_undecodable, reso
 from capsweep.storage.stores import hide_query
 
 TIMEOUT = 10.0  # seconds without an answer before a mirror counts as unreachable
-LARGEST = 255  # byte of the numbers with a sign
-TEST_STEP, TEST_PLACE = 4, 1  # which of their pairs are tested on; not the first, nor the last
-BOX, CANVAS = 20, 28  # pixels: MNIST's digit box and image
-TEST_DIGITS = 360  # of scikit-learn's
-SPLIT_SEED = 20171026  # the day the paper appeared; part of the data set, never of a cell
+LARGEST = 255  # largest byte of the numbers with a sign
+# Pair v, 255 - v of these numbers is in the test split if v % TEST_STEP == TEST_PLACE: neither the
+# first nor the last pair.
+TEST_STEP, TEST_PLACE = 4, 1
+BOX, CANVAS = 20, 28  # sides in pixels of MNIST's digit box and of its images
+TEST_DIGITS = 360  # of scikit-learn's 1,797 digits
+SPLIT_SEED = 20171026  # the date of the paper; the split is the same in all cells
 
 
 class IdxReader(OfficialReader):
-    """Finds, downloads, verifies and reads `{train,t10k}-{images-idx3,labels-idx1}-ubyte`, with or
-    without `.gz`. mirrors: URL prefixes.
+    """A reader of MNIST or a data set in the same format, which downloads files that are missing.
+
+    The files are `{train,t10k}-{images-idx3,labels-idx1}-ubyte`, with or without `.gz`.
+
+    Args:
+        sha256: The sha256 of each file with `.gz`, by its name without it.
+        sha256_plain: The sha256 of each file without `.gz`, where known.
+        folders: Folders below the data folder in which to look; downloads go to the first.
+        mirrors: URL prefixes from which to download, tried in order.
     """
 
     def __init__(
@@ -48,12 +57,22 @@ class IdxReader(OfficialReader):
         super().__init__(sha256, folders, sha256_plain)
 
     def read(self, folder: str) -> Splits:
-        """Return the verified data set, decoded each time: that is as fast as a cache."""
+        """Read and verify the data set; see `Reader.read`.
+
+        The files are decoded each time, which is as fast as reading decoded images from a cache.
+        """
         images = self.decode_files(folder)
         return Splits(images["train"], images["test"])
 
     def decode_files(self, folder: str) -> Decoded:
-        """Images [N, 1, H, W]. Raises DataError naming the file and the cure."""
+        """Read the splits, uint8 images [N, 1, H, W], and download files that are missing.
+
+        Args:
+            folder: The data folder, a path or the URL of an object store.
+
+        Raises:
+            DataError: If a file cannot be downloaded or is not the declared one.
+        """
         for name in self.sha256:
             if self.files.find(folder, f"{name}.gz", name) is None:
                 self._download_file(folder, f"{name}.gz")
@@ -89,8 +108,20 @@ class IdxReader(OfficialReader):
 
 
 def decode_idx(path: Path, data: bytes) -> Tensor:
-    """The uint8 array in the bytes of a verified IDX file: the number of dimensions, the sizes in
-    big-endian int32, then the numbers, last dimension fastest.
+    """Decode the uint8 array in a verified IDX file.
+
+    The fourth byte of the file is the number of dimensions. Their sizes follow in big-endian int32,
+    then the numbers, last dimension fastest.
+
+    Args:
+        path: Name of the file, for messages; its bytes are decompressed if it ends in .gz.
+        data: The bytes of the file.
+
+    Returns:
+        The array, uint8, with the dimensions that the file declares.
+
+    Raises:
+        DataError: If the bytes are not such an array.
     """
     with name_undecodable(path):
         data = gzip.decompress(data) if path.suffix == ".gz" else data
@@ -101,61 +132,89 @@ def decode_idx(path: Path, data: bytes) -> Tensor:
 
 
 class SvhnReader(OfficialReader):
-    """SVHN, cropped digits (Netzer et al. 2011): `train_32x32.mat` and `test_32x32.mat`, without
-    `extra`; the file's label 10 is the digit 0.
+    """A reader of SVHN's cropped digits (Netzer et al. 2011), without the `extra` images.
+
+    It reads `train_32x32.mat` and `test_32x32.mat`, whose label 10 means the digit 0.
     """
 
     name = "svhn"
     publisher = "http://ufldl.stanford.edu/housenumbers/"
 
     def decode_files(self, folder: str) -> Decoded:
-        """Images [N, 3, 32, 32]. Raises DataError naming the file and the cure."""
+        """Read the splits, uint8 images [N, 3, 32, 32], from the official files.
+
+        Args:
+            folder: The data folder, a path or the URL of an object store.
+
+        Raises:
+            DataError: If a file is missing or is not the declared one.
+        """
         files = self.read_verified(folder, ["train_32x32", "test_32x32"], ".mat")
         return {split: _decode_svhn(*files.pop(f"{split}_32x32")) for split in ("train", "test")}
 
 
 def _decode_svhn(path: Path, data: bytes) -> LabelledImages:
-    """X is [32, 32, 3, N], rows first; y is [N, 1], 1..10."""
+    """Decode one file with `X`, uint8 [32, 32, 3, N], rows first, and `y` [N, 1], 1..10."""
     with name_undecodable(path):
         variables = load_matlab(data)
         return label_images(variables["X"].transpose(3, 2, 0, 1), variables["y"][:, 0] % 10, 10)
 
 
 def load_matlab(data: bytes) -> dict[str, Any]:
-    """The variables in the verified bytes of a file: altered ones can crash scipy's process."""
+    """Load the variables of a MATLAB file by their names.
+
+    Args:
+        data: Bytes of the file. They must be verified, since altered ones can crash scipy and with
+            it the process.
+    """
     from scipy.io import loadmat
 
     return loadmat(io.BytesIO(data))
 
 
 class ComputedReader(Reader):
-    """A reader of images that no file holds. sha256: of what they are made of, as declared."""
+    """A reader of images that are computed, not read from a file of the data folder.
+
+    Args:
+        sha256: The declared sha256 of the bytes from which the images are computed.
+    """
 
     def __init__(self, sha256: str) -> None:
         self.sha256 = sha256
 
     def check_digest(self, content: bytes) -> None:
-        """Raise DataError where images are made of other bytes than the declared ones."""
+        """Check the bytes from which images are computed.
+
+        Args:
+            content: These bytes.
+
+        Raises:
+            DataError: If their sha256 is not the declared one.
+        """
         if (found := hash_bytes(content)) != self.sha256:
             raise DataError(
-                f"{type(self).__name__} reads sha256 {found}, dataset.reader.sha256 declares "
-                f"{self.sha256}; install what is pinned: make setup, or declare another data set"
+                f"dataset.reader.sha256 is {self.sha256}, but {type(self).__name__} has sha256 "
+                f"{found}; install the pinned versions (make setup), or correct the hash"
             )
 
 
 class DigitsReader(ComputedReader):
-    """scikit-learn's 1,797 embedded digits as images of MNIST's size; the split is fixed."""
+    """A reader of the 1,797 digits in scikit-learn, as images of MNIST's size in a fixed split."""
 
     def read(self, folder: str) -> Splits:
-        """1,437 training and 360 test images [N, 1, 28, 28]; `folder` is not used.
+        """Return 1,437 training and 360 test images, uint8 [N, 1, 28, 28].
 
-        Raises DataError where the installed scikit-learn has other digits than the declared ones.
+        Args:
+            folder: Not used.
+
+        Raises:
+            DataError: If the digits of the installed scikit-learn are not the declared ones.
         """
         images = decode_once("digits", {"sha256": self.sha256}, self._draw_digits)
         return Splits(images["train"], images["test"])
 
     def _draw_digits(self) -> Decoded:
-        from sklearn.datasets import load_digits  # 1 s, and needed once on a machine
+        from sklearn.datasets import load_digits  # takes 1 s, and is needed once per machine
 
         pixels_NE, target_N = load_digits(return_X_y=True)  # E = 8 * 8
         images = np.asarray(pixels_NE, dtype=np.uint8).reshape(-1, 8, 8)
@@ -168,7 +227,15 @@ class DigitsReader(ComputedReader):
 
 
 def draw_on_canvas(images_NHW: Tensor) -> Tensor:
-    """8x8 images of intensity 0..16, anti-aliased up to 20x20, centred on 28x28, 0..255."""
+    """Enlarge 8x8 images to MNIST's size.
+
+    Args:
+        images_NHW: Images [N, 8, 8] with intensities 0..16.
+
+    Returns:
+        uint8 images [N, 1, 28, 28] with intensities 0..255: each image resized to 20x20 pixels
+        (bicubic, anti-aliased) and centred.
+    """
     scaled_N1HW = images_NHW[:, None].float() * (255 / 16)
     box = F.interpolate(scaled_N1HW, size=(BOX, BOX), mode="bicubic", antialias=True)
     margin = (CANVAS - BOX) // 2
@@ -176,16 +243,25 @@ def draw_on_canvas(images_NHW: Tensor) -> Tensor:
 
 
 class SignReader(ComputedReader):
-    """Numbers as images of one pixel, whose class is their sign: what a network of capsules cannot
-    learn without a bias (Peer, Stabinger, Rodriguez-Sanchez 2021, "Limitation of capsule
-    networks"). A byte v stands for x = (2 v - 255) / 255, so that 255 - v stands for -x, and none
-    for 0. There are all 256, with v and 255 - v in the same split; sha256: of both splits.
+    """A reader of numbers as images of one pixel, whose class is the sign of the number.
+
+    A capsule network cannot learn this task without a bias (Peer, Stabinger, Rodriguez-Sanchez
+    2021, "Limitation of capsule networks"). A byte v stands for x = (2 v - 255) / 255, so that
+    255 - v stands for -x and no byte stands for 0. The data set has all 256 bytes. A byte and its
+    negative are in the same split.
+
+    Args:
+        sha256: The declared sha256 of images and labels of both splits.
     """
 
     def read(self, folder: str) -> Splits:
-        """192 training and 64 test images [N, 1, 1, 1]; `folder` is not used.
+        """Return 192 training and 64 test images, uint8 [N, 1, 1, 1].
 
-        Raises DataError where they are others than the declared ones.
+        Args:
+            folder: Not used.
+
+        Raises:
+            DataError: If images or labels are not the declared ones.
         """
         byte_N = np.arange(LARGEST + 1, dtype=np.uint8)
         pair_N = np.minimum(byte_N, LARGEST - byte_N)

@@ -1,4 +1,4 @@
-"""Images that move by whole pixels in training, as MNIST does in the papers.
+"""Batches of images that are shifted, cropped or given a sign, with random changes in training.
 
 Shape letters: B batch, N examples, C H W image.
 """
@@ -22,14 +22,25 @@ from capsweep.data.batches import (
 from capsweep.data.images import LabelledImages
 from capsweep.errors import ConfigError
 
-DIAGONAL, SIGNS = (1, 2, 3), (-1, 1)  # of the 13-crop test: pixels off the middle
+DIAGONAL, SIGNS = (1, 2, 3), (-1, 1)  # distances in pixels of the 13 crops from the middle
 
 
 class ShiftedImages(DeviceSplit):
-    """Training images are shifted by up to `shift` pixels in both axes, zero fill.
+    """Images that are shifted at random by whole pixels in training, filled with zeros.
 
-    canvas: pixels; smaller images are put into the middle of one. moved_validation: validation
-    images are shifted too, each always alike, so that validation asks what training teaches.
+    The papers train on MNIST in this way, with shifts of up to 2 pixels.
+
+    Args:
+        examples: Images [N, C, H, W] and labels [N], on the training device.
+        split: The split that they are; test images are never shifted.
+        shift: Largest shift in pixels, in both axes.
+        canvas: Side in pixels of a square canvas, in the middle of which smaller images are placed;
+            None keeps their size.
+        moved_validation: Whether validation images are shifted too, so that validation measures
+            what is trained. Each of them has one fixed shift.
+
+    Raises:
+        ConfigError: If the canvas is smaller than the images.
     """
 
     def __init__(
@@ -53,7 +64,7 @@ class ShiftedImages(DeviceSplit):
         return len(self.labels_N)
 
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
-        """Each example with its shift of that epoch."""
+        """Draw a shift for each example; see `DeviceSplit.prepare_epoch`."""
         place_N = self._draw_places(generator_of(seed, "shift", epoch))
 
         def make_batch(index_B: Tensor) -> Batch:
@@ -63,26 +74,37 @@ class ShiftedImages(DeviceSplit):
         return make_batch
 
     def evaluation_batch(self, part: slice) -> Batch:
-        """Return examples in order, as they are validated and tested."""
+        """Return examples in their fixed order; see `EvaluatedSplit.evaluation_batch`."""
         return Batch(to_unit(self.images_NCHW[part]), self.labels_N[part])
 
     def _draw_places(self, generator: torch.Generator) -> Tensor:
-        """The place of a drawn window of every example [N]."""
-        # Drawn on the CPU, moved once per epoch: the same numbers on every device, no copy per
-        # step.
+        """Draw a window of each example, and return their memory offsets [N]."""
+        # Drawn on the CPU, for the same numbers on every device, and moved once per epoch.
         offsets_N2 = torch.randint(2 * self.shift + 1, (len(self), 2), generator=generator)
         everyone_N = torch.arange(len(self), device=self.device)
         return window_places(self.windows, everyone_N, offsets_N2.to(self.device))
 
 
 class CroppedImages(DeviceSplit):
-    """Training: a random crop; flip: mirrored with probability 1/2; brightness: a number of
-    -brightness..brightness added, of 0..255; contrast: [low, high], distances to the channel's mean
-    multiplied by a number of that range. Evaluation: the crop in the middle, nothing else.
+    """Images that are cropped, in training at random and with random changes of intensity.
 
-    mean_over: image or crop, which mean contrast keeps. standardise: at the end every image has
-    mean 0 and deviation 1 over all its values (deviations below 1 / sqrt(values) count as that);
-    else 0..255 becomes 0..1. Raises ConfigError when a crop is larger than the images.
+    Validation and test take the crop in the middle without changes.
+
+    Args:
+        examples: Square images [N, C, H, W] and labels [N], on the training device.
+        split: The split that they are.
+        crop: Side of a crop in pixels.
+        flip: Whether a training image is mirrored left to right with probability 1/2.
+        brightness: A number drawn from -brightness .. brightness is added to the intensities
+            0..255.
+        contrast: Lowest and highest factor for the distances of intensities to the mean of their
+            channel; the factor is drawn from this range.
+        mean_over: Over what this mean is taken: "image", the whole image, or "crop".
+        standardise: Whether each image is scaled by `standardise_images` at the end; otherwise
+            0..255 becomes 0..1.
+
+    Raises:
+        ConfigError: If the images are not square, or smaller than a crop.
     """
 
     def __init__(
@@ -101,8 +123,8 @@ class CroppedImages(DeviceSplit):
         height, width = examples.images_NCHW.shape[2:]
         if height != width or crop > width:
             raise ConfigError(
-                f"dataset.batches.crop={crop} cuts squares out of squares that are as large, and "
-                f"images are {height}x{width}"
+                f"dataset.batches.crop={crop}: images must be square and at least as large as a "
+                f"crop, but are {height}x{width}"
             )
         self.slack = width - crop
         self.windows = examples.images_NCHW.unfold(2, crop, 1).unfold(3, crop, 1)
@@ -116,7 +138,7 @@ class CroppedImages(DeviceSplit):
         return len(self.labels_N)
 
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
-        """Each example with its crop and jitter of that epoch."""
+        """Draw a crop and its changes for each example; see `DeviceSplit.prepare_epoch`."""
         generator = generator_of(seed, "crop", epoch)
         everyone_N = torch.arange(len(self), device=self.device)
         offsets_N2 = torch.randint(self.slack + 1, (len(self), 2), generator=generator)
@@ -137,25 +159,36 @@ class CroppedImages(DeviceSplit):
         return make_batch
 
     def evaluation_batch(self, part: slice) -> Batch:
-        """Examples in order, the crop in the middle."""
+        """Return the middle crops of examples in order; see `EvaluatedSplit.evaluation_batch`."""
         return self._make_batch(self.crop_pixels(part), part)
 
     def crop_pixels(self, part: slice) -> Tensor:
-        """The crops in the middle as they were taken, uint8 [B, C, H, W]."""
+        """Return the middle crops of examples in order, uint8 [B, C, H, W], before any scaling.
+
+        Args:
+            part: Positions in the split.
+        """
         middle = self.slack // 2
         return self.windows[part, :, middle, middle]
 
     def iterate_crops(self, part: slice) -> Iterator[Batch]:
-        """Examples in order, from 13 places: the middle, and DIAGONAL pixels off it in both axes.
+        """Yield 13 batches of the same examples, each with another crop.
 
-        Each is standardised by itself (the 13-crop test of the authors' code of "Matrix capsules
-        with EM routing"). Raises ConfigError when the images have no room for them.
+        The crops are the middle one and those that lie 1, 2 and 3 pixels from it along the four
+        diagonals. Each crop is scaled separately. This is the 13-crop test in the authors' code of
+        "Matrix capsules with EM routing" (Hinton, Sabour, Frosst 2018).
+
+        Args:
+            part: Positions in the split.
+
+        Raises:
+            ConfigError: If fewer than 3 pixels surround the middle crop.
         """
         middle, last = self.slack // 2, self.slack
         if min(middle, last - middle) < DIAGONAL[-1]:
             raise ConfigError(
-                f"dataset.batches.crop leaves {last} pixels around the crop, and 13 crops need "
-                f"{2 * DIAGONAL[-1]}"
+                f"dataset.batches.crop leaves {last} pixels around the crop, but 13 crops need "
+                f"{2 * DIAGONAL[-1]}; lower it"
             )
         off = [(0, 0), *((dy * k, dx * k) for k in DIAGONAL for dy in SIGNS for dx in SIGNS)]
         for dy, dx in off:
@@ -165,7 +198,7 @@ class CroppedImages(DeviceSplit):
         return Batch(self.scale_pixels(images_BCHW.float()), self.labels_N[part])
 
     def _draw_jitter(self, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Of all examples: whether mirrored, what is added, what contrast is multiplied by."""
+        """Draw for each example whether to mirror it, what to add, and the contrast, [N] each."""
         uniform_3N = torch.rand((3, len(self)), generator=generator).to(self.device)
         flip_N = uniform_3N[0] < (0.5 if self.flip else 0.0)
         brightness_N = (2 * uniform_3N[1] - 1) * self.brightness
@@ -173,13 +206,18 @@ class CroppedImages(DeviceSplit):
         return flip_N, brightness_N, contrast_N
 
     def scale_pixels(self, images_BCHW: Tensor) -> Tensor:
-        """Intensities of 0..255 as a network is shown them."""
+        """Scale intensities 0..255 to the values that a network sees, as `standardise` says."""
         return standardise_images(images_BCHW) if self.standardise else images_BCHW / 255
 
 
 class SignedImages(DeviceSplit):
-    """Images whose bytes are numbers of -1..1, in all splits alike: v and 255 - v become x and -x,
-    to the bit.
+    """Images whose bytes stand for numbers in -1..1, without random changes.
+
+    A byte v becomes (2 v - 255) / 255, so that v and 255 - v become exactly x and -x.
+
+    Args:
+        examples: Images [N, C, H, W] and labels [N], on the training device.
+        split: The split that they are; all are treated alike.
     """
 
     def __init__(self, examples: LabelledImages, split: Split) -> None:
@@ -190,11 +228,11 @@ class SignedImages(DeviceSplit):
         return len(self.labels_N)
 
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
-        """Every epoch shows the same images."""
+        """Return the function that makes batches, which is the same in every epoch."""
         return self._make_batch
 
     def evaluation_batch(self, part: slice) -> Batch:
-        """Examples in order."""
+        """Return examples in their fixed order; see `EvaluatedSplit.evaluation_batch`."""
         return self._make_batch(part)
 
     def _make_batch(self, index: Tensor | slice) -> Batch:
@@ -203,15 +241,30 @@ class SignedImages(DeviceSplit):
 
 
 def standardise_images(images_BCHW: Tensor) -> Tensor:
-    """Mean 0 and deviation 1 of every image over all its values, as TensorFlow's
-    per_image_standardization: a deviation below 1 / sqrt(values) counts as that.
+    """Scale each image to mean 0 and standard deviation 1 over all its values.
+
+    This is TensorFlow's `per_image_standardization`: a deviation below 1 / sqrt(C H W) is replaced
+    by that number.
+
+    Args:
+        images_BCHW: float32 images [B, C, H, W].
+
+    Returns:
+        The scaled images [B, C, H, W].
     """
     mean_B1, deviation_B1 = compute_moments(images_BCHW)
     return ((images_BCHW.flatten(1) - mean_B1) / deviation_B1).view_as(images_BCHW)
 
 
 def compute_moments(images_BCHW: Tensor) -> tuple[Tensor, Tensor]:
-    """What `standardise_images` takes from every image and divides it by, [B, 1] each."""
+    """Compute the mean and the standard deviation of each image over all its values.
+
+    Args:
+        images_BCHW: float32 images [B, C, H, W].
+
+    Returns:
+        The means and the deviations, [B, 1] each. A deviation is at least 1 / sqrt(C H W).
+    """
     values_BE = images_BCHW.flatten(1)
     deviation_B1 = values_BE.std(dim=1, correction=0, keepdim=True)
     lowest = 1 / math.sqrt(values_BE.shape[1])

@@ -1,4 +1,4 @@
-"""Labelled images, and their splits: read, held out, and moved to the training device once.
+"""Labelled images and the splits of a data set, from a reader to the training device.
 
 Shape letters: N examples, C H W image.
 """
@@ -17,13 +17,18 @@ from torch import Tensor
 from capsweep.data.batches import Presenter, Split
 from capsweep.errors import ConfigError, DataError
 
-EVALUATION_BATCH = 500
-VALIDATION_SEED = 20171026  # which training examples are held out is part of the data set
+EVALUATION_BATCH = 500  # examples
+VALIDATION_SEED = 20171026  # of the draw of held-out examples, which is the same in all cells
 
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """uint8 images [N, C, H, W] and int64 labels [N]."""
+    """Images and their classes, in memory.
+
+    Attributes:
+        images_NCHW: uint8 images [N, C, H, W].
+        labels_N: int64 classes [N], from 0 on.
+    """
 
     images_NCHW: Tensor
     labels_N: Tensor
@@ -33,7 +38,7 @@ class LabelledImages:
 
     @cached_property
     def digest(self) -> str:
-        """The sha256 of images and labels, each with its type and shape, on the processor."""
+        """The sha256 of images and labels with their types and shapes; they must be on the CPU."""
         digest = hashlib.sha256()
         for array in (self.images_NCHW.numpy(), self.labels_N.numpy().astype("<i8", copy=False)):
             digest.update(f"{array.dtype.str} {array.shape} ".encode())
@@ -41,16 +46,20 @@ class LabelledImages:
         return digest.hexdigest()
 
     def select(self, index_N: Tensor) -> "LabelledImages":
-        """The examples at `index_N`, in that order."""
+        """Copy some of the examples.
+
+        Args:
+            index_N: Positions in the order that is wanted, int64, or a mask, bool [N].
+        """
         return LabelledImages(self.images_NCHW[index_N], self.labels_N[index_N])
 
     def to(self, device: torch.device) -> "LabelledImages":
-        """The same examples on `device`."""
+        """Return the examples on a device."""
         return LabelledImages(self.images_NCHW.to(device), self.labels_N.to(device))
 
 
 def join_examples(parts: Sequence[LabelledImages]) -> LabelledImages:
-    """Return all examples of all parts, in their order."""
+    """Concatenate examples, part after part."""
     images_NCHW = torch.cat([part.images_NCHW for part in parts])
     return LabelledImages(images_NCHW, torch.cat([part.labels_N for part in parts]))
 
@@ -59,10 +68,20 @@ Decoded = Mapping[str, LabelledImages]  # by split
 
 
 def label_images(images_NCHW: np.ndarray, labels_N: np.ndarray, classes: int) -> LabelledImages:
-    """Arrays of a file as examples. Raises ValueError unless they are bytes and their classes."""
+    """Check the arrays of a decoded file and convert them to examples.
+
+    Args:
+        images_NCHW: Images [N, C, H, W].
+        labels_N: Classes [N], of any number type.
+        classes: How many classes there are.
+
+    Raises:
+        ValueError: If the images are not uint8, if the arrays are empty or differ in length, or if
+            a label is not a whole number in 0 .. classes - 1.
+    """
     labels = labels_N.astype(np.int64)
     if images_NCHW.dtype != np.uint8 or len(images_NCHW) != len(labels) or len(labels) == 0:
-        raise ValueError(f"{images_NCHW.dtype} {images_NCHW.shape} with {len(labels)} labels")
+        raise ValueError(f"images {images_NCHW.dtype} {images_NCHW.shape}, {len(labels)} labels")
     if labels.min() < 0 or labels.max() >= classes or (labels != labels_N).any():
         raise ValueError(f"labels {labels_N.min()}..{labels_N.max()}, not 0..{classes - 1}")
     images = np.ascontiguousarray(images_NCHW)
@@ -73,8 +92,12 @@ def label_images(images_NCHW: np.ndarray, labels_N: np.ndarray, classes: int) ->
 class Splits:
     """A data set as its publisher splits it.
 
-    validation: where the protocol of a data set names these examples; None: held out of train.
-    parts: digests of what else examples are composed of, by name.
+    Attributes:
+        train: Training examples.
+        test: Test examples.
+        validation: Validation examples, if the data set defines them; None if they are to be held
+            out of `train`.
+        parts: The sha256 of other images that examples are composed of, by name.
     """
 
     train: LabelledImages
@@ -84,47 +107,91 @@ class Splits:
 
     @property
     def digests(self) -> dict[str, str]:
-        """The sha256 of each split that has examples, by its name, and those of `parts`."""
+        """The sha256 of each split that is not empty, by its name, and the digests in `parts`."""
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         own = {name: each.digest for name, each in splits.items() if each is not None and len(each)}
         return {**own, **self.parts}
 
 
 class Reader(Protocol):
-    """Reads one data set from its official files."""
+    """A reader of one data set, which verifies the files that it reads."""
 
     def check(self, folder: str) -> None:
-        """Prove that `read` succeeds. Raises DataError naming the file and the cure."""
+        """Check that `read` can succeed.
+
+        This default reads the whole data set. Readers of large data sets check less.
+
+        Args:
+            folder: The data folder, a path or the URL of an object store.
+
+        Raises:
+            DataError: If a file is missing or is not the declared one.
+        """
         self.read(folder)
 
     @abstractmethod
     def read(self, folder: str) -> Splits:
-        """Return the verified data set. Raises DataError naming the file and the cure."""
+        """Read the data set and verify it.
+
+        Args:
+            folder: The data folder, a path or the URL of an object store.
+
+        Raises:
+            DataError: If a file is missing or is not the declared one.
+        """
 
 
 class TestReader(Protocol):
-    """Other test images than those of the data set itself: its files, or what is made of them."""
+    """A source of test images that replace the test images of a data set.
+
+    They are read from files of their own, or computed from the test images of the data set.
+    """
 
     def read(self, folder: str, test: LabelledImages) -> LabelledImages:
-        """The images to be tested on, given the data set's own. Raises DataError."""
+        """Return the test images to use.
+
+        Args:
+            folder: The data folder, a path or the URL of an object store.
+            test: The test images of the data set.
+
+        Raises:
+            DataError: If a file is missing or is not the declared one.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class TestedElsewhere(Reader):
-    """A reader whose training images are of one data set and whose test images of another."""
+    """A reader that takes training images from one source and test images from another.
+
+    Attributes:
+        reader: Reads the data set whose training and validation examples are used.
+        test: Provides the test images.
+    """
 
     reader: Reader
     test: TestReader
 
     def read(self, folder: str) -> Splits:
-        """Both, verified."""
+        """Read and verify both sources; see `Reader.read`."""
         splits = self.reader.read(folder)
         return replace(splits, test=self.test.read(folder, splits.test))
 
 
 def trained_and_validated(splits: Splits, held_out: int) -> tuple[LabelledImages, LabelledImages]:
-    """What is trained on, and what validates it: the data set's own, or so many held out."""
+    """Return the training and the validation examples of a data set.
+
+    Args:
+        splits: The data set.
+        held_out: How many training examples to hold out for validation; ignored if the data set has
+            a validation split.
+
+    Returns:
+        Training examples and validation examples.
+
+    Raises:
+        ConfigError: If `held_out` leaves no training examples.
+    """
     if splits.validation is None:
         return hold_out(splits.train, held_out, VALIDATION_SEED)
     return splits.train, splits.validation
@@ -133,14 +200,24 @@ def trained_and_validated(splits: Splits, held_out: int) -> tuple[LabelledImages
 def hold_out(
     examples: LabelledImages, count: int, seed: int
 ) -> tuple[LabelledImages, LabelledImages]:
-    """Split off `count` examples, the classes in the proportions of the whole.
+    """Split examples in two at random, with the same proportions of the classes in both.
 
-    Returns (kept, held out), each in the order of the original; a function of (labels, count,
-    seed). Raises ConfigError when `count` leaves nothing.
+    The choice is a function of the labels, `count` and `seed`.
+
+    Args:
+        examples: The examples to split.
+        count: How many examples to hold out.
+        seed: Seed of the random choice.
+
+    Returns:
+        The examples that are kept and those that are held out, both in their original order.
+
+    Raises:
+        ConfigError: If `count` leaves no examples.
     """
     if count >= len(examples):
         raise ConfigError(f"dataset.validation must be < {len(examples)} examples, got {count}")
-    if count == 0:  # as it mostly is: all images would be copied
+    if count == 0:  # the usual case, in which nothing need be copied
         return examples, examples.select(torch.arange(0))
     is_held_N = torch.zeros(len(examples), dtype=torch.bool)
     is_held_N[torch.from_numpy(stratified_sample(examples.labels_N.numpy(), count, seed))] = True
@@ -148,10 +225,18 @@ def hold_out(
 
 
 def stratified_sample(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Indices of `count` examples, the classes in the proportions of the whole, in random order.
+    """Draw examples at random, such that each class keeps its proportion.
 
-    Example r of a class of n is ranked (r + 1/2) / n; the sample is the lowest ranks of all
-    classes.
+    The examples of a class of n, in random order, get the ranks (r + 1/2) / n for r from 0 to
+    n - 1. The sample is the `count` lowest ranks of all classes together.
+
+    Args:
+        labels_N: Classes [N].
+        count: How many examples to draw.
+        seed: Seed of the random order.
+
+    Returns:
+        Positions of the examples [count], in the order of their ranks.
     """
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(labels_N))
@@ -164,9 +249,13 @@ def stratified_sample(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray
 
 
 class PreparedSplits(dict[str, Any]):
-    """The splits of a data set on a device: "train", "validation" and "test".
+    """The splits of a data set on the training device, by their names.
 
-    digests: of the arrays or shards that were read for them, as `Splits.digests` has them.
+    The names are "train", "validation" and "test".
+
+    Args:
+        parts: The splits.
+        digests: The sha256 of the examples that were read for them; see `Splits.digests`.
     """
 
     def __init__(self, parts: Mapping[str, Any], digests: Mapping[str, str]) -> None:
@@ -183,13 +272,24 @@ def prepare_splits(
     declared: Mapping[str, int] | None = None,
     image_shape: Sequence[int] | None = None,
 ) -> PreparedSplits:
-    """Return a data set, read, verified, split and moved to the device; or one of shards, of which
-    nothing but one test image is read yet. By "train", "validation" and "test".
+    """Read a data set, split it and move it to the training device.
 
-    validation: examples held out of train. declared: examples of "train", "test" and, where the
-    reader gives it, "validation" that must be there, None: any; image_shape: C, H, W that images
-    must have, None: any. Raises DataError when they differ, ConfigError when the data set's own
-    settings do not fit together.
+    A data set of shards stays on disk: of its examples only one test image is read here.
+
+    Args:
+        reader: Reads and verifies the data set.
+        folder: The data folder, a path or the URL of an object store.
+        presenter: Builds what makes batches of a split.
+        validation: How many training examples to hold out for validation.
+        device: The training device.
+        declared: The numbers of examples of "train", "test" and, if the reader returns it,
+            "validation" that the data set must have; None allows any.
+        image_shape: C, H and W that the images of batches must have; None allows any.
+
+    Raises:
+        DataError: If a file is missing or is not the declared one, or if the numbers of examples
+            differ from `declared`.
+        ConfigError: If the settings of the data set contradict each other.
     """
     splits = reader.read(folder)
     train, validated = trained_and_validated(splits, validation)
@@ -200,13 +300,13 @@ def prepare_splits(
         sizes["validation"] = len(splits.validation)
     if declared is not None and dict(declared) != sizes:
         raise DataError(
-            f"dataset.examples: {dict(declared)} declared, {sizes} read; correct the data "
-            "set's file in conf/dataset"
+            f"dataset.examples declares {dict(declared)}, but {sizes} were read; correct the file "
+            "of the data set in conf/dataset"
         )
     shape = list(parts["test"].evaluation_batch(slice(0, 1)).images_BCHW.shape[1:])
     if image_shape is not None and list(image_shape) != shape:
         raise ConfigError(
-            f"dataset.image_shape is {list(image_shape)}, and dataset.batches makes images of "
-            f"{shape}; set both alike"
+            f"dataset.image_shape is {list(image_shape)}, but dataset.batches makes images of "
+            f"{shape}; correct one of them"
         )
     return PreparedSplits(parts, splits.digests)

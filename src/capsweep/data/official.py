@@ -1,9 +1,9 @@
-"""Readers of official files, which are verified, and decoded once on a node.
+"""Base class for readers of official files, and the cache of the images that they decode.
 
-Decoded images are kept in `$XDG_CACHE_HOME/capsweep`,
-or `~/.cache/capsweep`, one .npz per data set and declared hashes: data folders are often shared or
-read-only. It holds what the verified official files gave with the digests of its splits, and may be
-deleted at any time.
+Files are verified by their sha256 and decoded once per node. Decoded images are kept in
+`$XDG_CACHE_HOME/capsweep` or `~/.cache/capsweep`, since data folders are often shared or read-only.
+A cache file is an .npz for one data set and its declared hashes. It has the images, labels and
+digests of the splits, and may be deleted at any time.
 """
 
 import json
@@ -30,18 +30,26 @@ from capsweep.storage.official_files import (
     read_content,
 )
 
-FORMAT = 2  # to be raised when a reader decodes the same files to other arrays
-DIGESTS = "digests"  # of the splits in a cache file, as JSON
+FORMAT = 2  # raise it when a reader decodes the same files to other arrays
+DIGESTS = "digests"  # name in a cache file of the digests of the splits, as JSON
 
 
 def decode_once(
     name: str, declared: Mapping[str, object], decode: Callable[[], Decoded]
 ) -> Decoded:
-    """What `decode` returns, from the user's cache of this node where it is there and whole.
+    """Return the decoded images of a data set, from the user's cache if an intact copy is there.
 
-    name: of the data set. declared: all of its hashes, which identify the images: what was once
-    decoded is found again without the official files. Several processes at once: one decodes, the
-    others wait. Raises what `decode` raises.
+    Otherwise they are decoded and stored there. If several processes ask at once, one decodes and
+    the others wait.
+
+    Args:
+        name: Name of the data set.
+        declared: All declared hashes of the data set, which identify its images. The official files
+            are not needed once the images are in the cache.
+        decode: Reads, verifies and decodes the files.
+
+    Raises:
+        DataError: If `decode` raises it.
     """
     identity = json.dumps({"format": FORMAT, "name": name, "declared": declared}, sort_keys=True)
     try:
@@ -59,7 +67,7 @@ def decode_once(
                 _save_decoded(path, identity, images)
             except OSError as error:
                 reason = error.strerror or error
-                text = f"{path.parent}: no cache of images ({reason}); each run decodes them"
+                text = f"{path.parent}: no cache there ({reason}); each run decodes the images"
                 terminal.print_once(text)
         return images
 
@@ -74,14 +82,15 @@ def _save_decoded(path: Path, identity: str, images: Decoded) -> None:
 
 
 def _load_decoded(path: Path, identity: str) -> Decoded | None:
-    """Return the images of a cache file; None where there is none, or with a line that says why it
-    is not used.
+    """Load the images of a cache file; return None if it is absent or cannot be used.
+
+    In the latter case, a line that says why is printed.
     """
     try:
         with path.open("rb") as raw, open_npz(raw) as file:
             arrays = {name: file[name] for name in file.files}
         if str(arrays.pop("identity")) != identity:
-            raise ValueError("it is of another data set")
+            raise ValueError("it belongs to another data set")
         digests = json.loads(str(arrays.pop(DIGESTS)))
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         images = {
@@ -89,7 +98,7 @@ def _load_decoded(path: Path, identity: str) -> Decoded | None:
             for split in digests
         }
         if digests != {split: each.digest for split, each in images.items()}:
-            raise ValueError("its images or labels are not those that were decoded")
+            raise ValueError("its images or labels were altered")
         return images
     except FileNotFoundError:
         return None
@@ -100,11 +109,17 @@ def _load_decoded(path: Path, identity: str) -> Decoded | None:
 
 
 class OfficialReader(Reader):
-    """A reader of official files that are decoded once, not in every trial.
+    """A reader of official files, which are decoded once per node and not in every trial.
 
-    name: of the data set, in the cache; publisher: see `OfficialFiles`. sha256: of the official
-    files, by name without ending: the fingerprint; sha256_plain: of the same files decompressed,
-    where known. A hash may be the text `unknown`. folders: where to look below the data folder.
+    Args:
+        sha256: The sha256 of each official file, by its name without ending. These hashes are the
+            fingerprint of the data set. A hash may be the text "unknown".
+        folders: Folders below the data folder in which to look for the files.
+        sha256_plain: The sha256 of the same files decompressed, where known.
+
+    Attributes:
+        name: Name of the data set in the names of cache files.
+        publisher: The page or URL from which a user can download the files, for messages.
     """
 
     name: str
@@ -120,23 +135,47 @@ class OfficialReader(Reader):
         self.files = OfficialFiles(folders, self.publisher)
 
     def read(self, folder: str) -> Splits:
-        """Return the verified data set. Raises DataError naming the file and the cure."""
+        """Read and verify the data set, or load it from the user's cache; see `Reader.read`.
+
+        Args:
+            folder: The data folder, a path or the URL of an object store.
+
+        Raises:
+            DataError: If a file is missing or is not the declared one.
+        """
         declared = {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
         images = decode_once(self.name, declared, lambda: self.decode_files(folder))
         return Splits(images["train"], images["test"], images.get("validation"))
 
     @abstractmethod
     def decode_files(self, folder: str) -> Decoded:
-        """Return the splits "train" and "test", and "validation" where the files name it. Raises
-        DataError.
+        """Read, verify and decode the official files.
+
+        Args:
+            folder: The data folder, a path or the URL of an object store.
+
+        Returns:
+            The splits "train" and "test", and "validation" if the data set defines it.
+
+        Raises:
+            DataError: If a file is missing or is not the declared one.
         """
 
     def read_verified(
         self, folder: str, names: Iterable[str], *endings: str
     ) -> dict[str, tuple[Path, bytes]]:
-        """Return paths and verified bytes by name without ending, which is one of `endings`.
+        """Read files and verify them by their declared hashes.
 
-        Raises DataError naming the file and the cure.
+        Args:
+            folder: The data folder, a path or the URL of an object store.
+            names: Names of the files, without endings.
+            *endings: Endings that a file may have, in order of preference.
+
+        Returns:
+            The path and the bytes of each file, by its name without ending.
+
+        Raises:
+            DataError: If a file is missing or is not the declared one.
         """
         allowed = {name: [f"{name}{ending}" for ending in endings] for name in names}
         paths = self.files.find_all(folder, allowed)
@@ -145,14 +184,22 @@ class OfficialReader(Reader):
         return contents
 
     def read_file(self, path: Path) -> bytes:
-        """Return the bytes of a file that a hash is declared of."""
+        """Read the bytes of a file that are hashed; readers may decompress here.
+
+        Args:
+            path: The file.
+
+        Raises:
+            DataError: If the file cannot be read.
+        """
         return read_content(path)
 
     def _make_digest(self, name: str, path: Path, data: bytes) -> Digest:
-        """Return the hash of a file, and that which it is verified by.
+        """Hash a file, and choose the declared hash to compare with.
 
-        Of a plain file that is one of sha256_plain; what is not hashed into the signature verifies
-        only what the fingerprint identifies, so that an unknown fingerprint is still asked for.
+        A decompressed file is compared with its hash in `sha256_plain`, if there is one. But if its
+        hash in `sha256` is unknown, it is compared with `sha256`, so that the user is asked to
+        declare that hash: only `sha256` is part of the signature.
         """
         found, declared = hash_bytes(data), self.sha256.get(name)
         is_plain = path.suffix != ".gz" and name in self.sha256_plain

@@ -1,7 +1,8 @@
-"""MultiMNIST: two digits of different classes, composed on the training device.
+"""MultiMNIST: images of two digits of different classes, composed on the training device.
 
-"Dynamic Routing Between Capsules", section 6.1. Example k of a split is a pure function of (seed,
-split, k), so any example can be made again anywhere, and none has to be stored.
+The data set is that of "Dynamic Routing Between Capsules" (Sabour, Frosst, Hinton 2017), section
+6.1. Example k of a split is a pure function of (seed, split, k). So any example can be composed
+again on any machine, and none has to be stored.
 
 Shape letters: B batch, L = 2 digits of an image, N source digits, C H W image.
 """
@@ -28,14 +29,22 @@ from capsweep.errors import ConfigError
 
 INCREMENT = 0x9E3779B97F4A7C15
 FIRST_FACTOR, SECOND_FACTOR = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-BITS = 40  # of a word, that a choice is made from; a bound may have up to 23
-VERSION = 1  # to be raised when example k becomes another one
-DRAWS = 8  # places of the random sequence that belong to one example
-USED = 5  # of them: the partner; row and column of the first digit's shift; those of the other's
+BITS = 40  # bits of a random word from which a bounded integer is chosen; a bound has up to 23
+VERSION = 1  # raise it when the content of example k changes
+DRAWS = 8  # numbers of the random sequence that are reserved for one example
+USED = 5  # numbers that an example uses: its second digit, then row and column of both shifts
 
 
 def draw_words(key: int, counter: Tensor) -> Tensor:
-    """The 64 bits at each position of the sequence `key`, as int64 of the shape of `counter`."""
+    """Compute words of a random sequence, each from its position alone (SplitMix64).
+
+    Args:
+        key: Number of the sequence.
+        counter: Positions in the sequence, int64 of any shape.
+
+    Returns:
+        The 64 random bits at each position, int64 in the shape of `counter`.
+    """
     z = counter * _to_signed(INCREMENT) + _to_signed(INCREMENT + key)
     for bits, factor in ((30, FIRST_FACTOR), (27, SECOND_FACTOR)):
         z ^= _shift_right(z, bits)
@@ -44,38 +53,64 @@ def draw_words(key: int, counter: Tensor) -> Tensor:
 
 
 def draw_bits(key: int, counter: Tensor) -> Tensor:
-    """The BITS bits at each position that a choice is made from, for `choose_integers`."""
+    """Compute the highest BITS bits of the word at each position, for `choose_integers`.
+
+    Args:
+        key: Number of the sequence.
+        counter: Positions in the sequence, int64 of any shape.
+    """
     return _shift_right(draw_words(key, counter), 64 - BITS)
 
 
 def choose_integers(bound: Tensor | int, draw: Tensor) -> Tensor:
-    """The whole number in 0 .. bound - 1 that each of `draw` stands for, int64; bound < 2**23.
+    """Map random bits to integers in 0 .. bound - 1.
 
-    Each is the integer part of bound * u for u of 40 bits, so no value is favoured by more than
-    bound / 2**40.
+    An integer is the integer part of bound * u, where u in [0, 1) has 40 bits. So probabilities
+    differ from uniform ones by a share of at most bound / 2**40.
+
+    Args:
+        bound: The number of possible integers, below 2**23; one for all, or one for each.
+        draw: Random bits, as `draw_bits` computes them.
+
+    Returns:
+        The integers, int64.
     """
     return (draw * bound).bitwise_right_shift_(BITS)
 
 
 def draw_integers(bound: Tensor | int, key: int, counter: Tensor) -> Tensor:
-    """Whole numbers uniform in 0 .. bound - 1, int64, one for each position; bound < 2**23."""
+    """Draw an integer, uniform in 0 .. bound - 1, for each position of a random sequence.
+
+    Args:
+        bound: The number of possible integers, below 2**23; one for all, or one for each.
+        key: Number of the sequence.
+        counter: Positions in the sequence, int64 of any shape.
+
+    Returns:
+        The integers, int64 in the shape of `counter`.
+    """
     return choose_integers(bound, draw_bits(key, counter))
 
 
 def _to_signed(value: int) -> int:
-    """The int64 of the same 64 bits."""
+    """Convert an integer to the int64 that has the same lowest 64 bits."""
     return (value + 2**63) % 2**64 - 2**63
 
 
 def _shift_right(z: Tensor, bits: int) -> Tensor:
-    """A logical shift; that of int64 would repeat the sign."""
+    """Shift bits right and fill with zeros; torch's shift of int64 would repeat the sign."""
     return (z >> bits).bitwise_and_(2 ** (64 - bits) - 1)
 
 
 class Pairs(NamedTuple):
-    """Composed uint8 images, the two digits alone, and where they come from.
+    """Composed images and the digits that they show; the first digit lies below the second.
 
-    sources_BL: places of the two digits in the split; shifts_BL2: rows down, columns right.
+    Attributes:
+        images_BCHW: The composed images, uint8 [B, C, H, W].
+        digits_BLCHW: Each digit alone at its position in the image, uint8 [B, L, C, H, W].
+        labels_BL: The classes of the two digits, int64 [B, L].
+        sources_BL: The numbers of the two digits in their split, int64 [B, L].
+        shifts_BL2: By how many pixels each digit is moved down and right, int64 [B, L, 2].
     """
 
     images_BCHW: Tensor
@@ -86,9 +121,13 @@ class Pairs(NamedTuple):
 
 
 class PairDraws(NamedTuple):
-    """What the sequence says of examples: all that a pair is made of, but no pixel.
+    """The random choices from which pairs are composed, without pixels.
 
-    place_BL: where the two windows begin; see `window_places`.
+    Attributes:
+        labels_BL: The classes of the two digits, int64 [B, L].
+        sources_BL: The numbers of the two digits in their split, int64 [B, L].
+        shifts_BL2: By how many pixels each digit is moved down and right, int64 [B, L, 2].
+        place_BL: The memory offsets of their windows, int64 [B, L]; see `window_places`.
     """
 
     labels_BL: Tensor
@@ -97,16 +136,27 @@ class PairDraws(NamedTuple):
     place_BL: Tensor
 
     def select(self, index_B: Tensor) -> "PairDraws":
-        """Of the examples at these places."""
+        """Return the choices of some of the examples.
+
+        Args:
+            index_B: Positions of the examples, int64.
+        """
         return PairDraws(*(part.index_select(0, index_B) for part in self))
 
 
 class PairSource:
-    """The digits of one split, ready to be composed.
+    """The digits of one split, prepared for the composition of pairs.
 
-    seed: of the data set, not of a cell. margin: pixels added on each side of a digit's image;
-    shift: by up to how many it moves. What is moved out of the canvas is cut off. Raises
-    ConfigError when all digits are of one class.
+    Args:
+        digits: The digits, images [N, C, H, W] and labels [N].
+        split: The split that they are.
+        seed: Seed of the data set, which is the same for all cells.
+        margin: Pixels that are added on each side of a digit's image.
+        shift: Largest shift of a digit in pixels, in both axes. Parts that leave the image are cut
+            off.
+
+    Raises:
+        ConfigError: If all digits are of one class.
     """
 
     def __init__(
@@ -120,10 +170,11 @@ class PairSource:
         count_K = torch.bincount(digits.labels_N)
         if (count_K > 0).sum() < 2:
             raise ConfigError(
-                f"the {len(digits)} digits of {split} are all of one class, and a pair is of two "
-                "classes; for validation raise dataset.validation"
+                f"all {len(digits)} digits of the {split} split are of one class, but a pair needs "
+                "two classes; for validation raise dataset.validation"
             )
-        # Of each digit: where its class begins in by_class_N, how many that has, and the others.
+        # For each digit: where its class begins in by_class_N, the size of this class, and the
+        # number of digits of other classes.
         count_N, start_K = count_K[self.labels_N], count_K.cumsum(0) - count_K
         self.classmates_N3 = torch.stack(
             [start_K[self.labels_N], count_N, len(digits) - count_N], dim=1
@@ -131,14 +182,24 @@ class PairSource:
         self.used_5 = torch.arange(USED, device=self.labels_N.device)
 
     def compose_pairs(self, k_B: Tensor) -> Pairs:
-        """Examples k: digit k modulo N below, one of another class drawn for it on top.
+        """Compose some examples of the sequence.
 
-        Both are shifted independently; intensities are added and clipped at 255.
+        Example k shows digit k modulo N, and over it a random digit of another class. Both are
+        shifted independently. Their intensities are added and clipped at 255.
+
+        Args:
+            k_B: Numbers of the examples, int64 [B].
         """
         return self.compose_drawn(self.draw_pairs(k_B))
 
     def draw_pairs(self, k_B: Tensor) -> PairDraws:
-        """The numbers of examples k: many small operations, cheapest for a whole epoch at once."""
+        """Draw the random choices of some examples.
+
+        This takes many small operations, so that it is fastest for a whole epoch at once.
+
+        Args:
+            k_B: Numbers of the examples, int64 [B].
+        """
         first_B = k_B % len(self.labels_N)
         draw_B5 = draw_bits(self.key, (k_B * DRAWS)[:, None] + self.used_5)
         sources_BL = torch.stack([first_B, self._draw_partner(first_B, draw_B5[:, 0])], dim=1)
@@ -152,21 +213,31 @@ class PairSource:
         )
 
     def compose_drawn(self, drawn: PairDraws) -> Pairs:
-        """The images that numbers stand for."""
+        """Compose the images of pairs, and each of their digits alone.
+
+        Args:
+            drawn: The random choices, as `draw_pairs` returns them.
+        """
         shape = drawn.place_BL.shape
         digits_BLCHW = windows_at(self.windows, drawn.place_BL.flatten()).unflatten(0, shape)
         return Pairs(_add_clipped(*digits_BLCHW.unbind(1)), digits_BLCHW, *drawn[:3])
 
     def compose_images(self, drawn: PairDraws) -> Tensor:
-        """The composed uint8 images [B, C, H, W] alone, in about two thirds of the time.
+        """Compose only the images of pairs, in about two thirds of the time of `compose_drawn`.
 
-        Fastest for about 1,000 at once: more do not stay in the cache.
+        This is fastest for about 1,000 examples at once; more of them do not fit into the cache.
+
+        Args:
+            drawn: The random choices, as `draw_pairs` returns them.
+
+        Returns:
+            The composed images, uint8 [B, C, H, W].
         """
         below_B, above_B = drawn.place_BL.unbind(1)
         return _add_clipped(windows_at(self.windows, below_B), windows_at(self.windows, above_B))
 
     def _draw_partner(self, first_B: Tensor, draw_B: Tensor) -> Tensor:
-        """A digit of another class, each equally likely."""
+        """Choose for each digit one of another class, all with equal probability."""
         start_B, count_B, others_B = self.classmates_N3.index_select(0, first_B).unbind(1)
         rank_B = choose_integers(others_B, draw_B)
         return _take_values(
@@ -175,22 +246,37 @@ class PairSource:
 
 
 def _take_values(values_N: Tensor, index: Tensor) -> Tensor:
-    """values_N[index], an index of any shape."""
+    """Return values_N[index] for an index of any shape; `index_select` is faster."""
     return values_N.index_select(0, index.flatten()).view_as(index)
 
 
 def _add_clipped(one: Tensor, other: Tensor) -> Tensor:
-    """The sum of bytes, clipped at 255, without a wider type: ~one is the room in it."""
+    """Add bytes and clip the sums at 255, without a wider type.
+
+    `~one` is 255 - one, the most that can be added to `one` without an overflow.
+    """
     room = one.bitwise_not()
     return torch.minimum(room, other, out=room).add_(one)
 
 
 class ComposedPairs(DeviceSplit):
-    """Pairs as batches.
+    """Batches of pairs that are composed when they are needed.
 
-    An epoch has as many training pairs as the split has digits, and after `pairs` epochs they
-    repeat: N * pairs different ones, 60 million for MNIST and 1,000. test_examples: the first so
-    many of the test digits' sequence; validation has one per held-out digit.
+    A training epoch has as many pairs as the split has digits, N. They repeat after `pairs` epochs,
+    so that there are N * pairs different ones: 60 million for MNIST and 1,000 epochs.
+
+    Args:
+        examples: The digits, images [N, C, H, W] and labels [N], on the training device.
+        split: The split that they are.
+        seed: Seed of the data set, which is the same for all cells.
+        margin: Pixels that are added on each side of a digit's image.
+        shift: Largest shift of a digit in pixels, in both axes.
+        pairs: Training pairs per digit.
+        test_examples: How many pairs are tested, from the start of the sequence of the test digits.
+            Validation has one pair per digit that is held out.
+
+    Raises:
+        ConfigError: If all digits are of one class.
     """
 
     def __init__(
@@ -204,7 +290,7 @@ class ComposedPairs(DeviceSplit):
         pairs: int,
         test_examples: int,
     ) -> None:
-        if len(examples):  # else no example will be asked for
+        if len(examples):  # an empty split composes nothing
             self.source = PairSource(examples, split, seed, margin, shift)
         self.device = examples.labels_N.device
         self.count = test_examples if split == "test" else len(examples)
@@ -214,17 +300,21 @@ class ComposedPairs(DeviceSplit):
         return self.count
 
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
-        """The epoch's stretch of the sequence; the cell's seed decides their order alone."""
+        """Draw the pairs of an epoch; see `DeviceSplit.prepare_epoch`.
+
+        Which pairs an epoch has depends on its number alone. The seed of the cell only decides
+        their order.
+        """
         first = (epoch % self.pairs) * len(self)
         drawn = self.source.draw_pairs(torch.arange(first, first + len(self), device=self.device))
         return lambda index_B: _make_batch(self.source.compose_drawn(drawn.select(index_B)))
 
     def evaluation_batch(self, part: slice) -> Batch:
-        """Examples in order."""
+        """Return pairs in the order of their sequence; see `EvaluatedSplit.evaluation_batch`."""
         return _make_batch(self._compose_part(part))
 
     def fingerprint(self) -> str:
-        """sha256 of all evaluated images and labels."""
+        """Compute the sha256 of the images and labels that are evaluated."""
         digest = hashlib.sha256()
         for start in range(0, len(self), 1000):
             pairs = self._compose_part(slice(start, start + 1000))

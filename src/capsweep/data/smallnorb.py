@@ -1,7 +1,8 @@
-"""smallNORB (LeCun, Huang, Bottou 2004): stereo pairs in NYU's binary matrix format.
+"""Readers of smallNORB (LeCun, Huang, Bottou 2004), stereo pairs in NYU's binary matrix format.
 
-A matrix is, in little-endian int32: a magic number that says the type, the number of dimensions,
-at least three dimensions (unused ones are 1); then the numbers, last dimension fastest.
+The header of a matrix is little-endian int32: a magic number for the type, the number of
+dimensions, and at least three sizes (1 for unused ones). The numbers follow, last dimension
+fastest.
 """
 
 import gzip
@@ -23,28 +24,33 @@ PREFIXES = {
 }
 TYPES = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: np.dtype("<i4")}
 IMAGES = tuple(f"{prefix}-{kind}" for prefix in PREFIXES.values() for kind in ("dat", "cat"))
-LEAST_DIMENSIONS = 3  # in the header, however few the matrix has
-PAIR = (2, 96, 96)  # left and right camera
+LEAST_DIMENSIONS = 3  # sizes in the header, even of a matrix with fewer dimensions
+PAIR = (2, 96, 96)  # shape of a stereo pair: left and right camera, rows, columns
 NUM_CLASSES = 5
 ENDINGS = (".mat.gz", ".mat")
-INFO = ("instance", "elevation", "azimuth", "light")  # a row of an `info` file, of a stereo pair
+INFO = ("instance", "elevation", "azimuth", "light")  # columns of an `info` file, a row per pair
 INFOS = {split: f"{prefix}-info" for split, prefix in PREFIXES.items()}
 
 
 class SmallNorbReader(OfficialReader):
-    """Reads the `dat` and `cat` files of both splits, `.mat.gz` or `.mat`; halves the images."""
+    """A reader of the `dat` and `cat` files, as `.mat.gz` or `.mat`, which halves the images."""
 
     name = "smallnorb"
     publisher = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
 
     def decode_files(self, folder: str) -> Decoded:
-        """Stereo pairs [N, 2, 48, 48]: of 96x96 pixels each 2x2 block becomes its mean, rounded
-        half up. Raises DataError naming the file and the cure.
+        """Read the splits, stereo pairs of half the size, uint8 [N, 2, 48, 48].
+
+        Args:
+            folder: The data folder, a path or the URL of an object store.
+
+        Raises:
+            DataError: If a file is missing or is not the declared one.
         """
         files = self.read_verified(folder, IMAGES, *ENDINGS)
         images = {}
         for split, prefix in PREFIXES.items():
-            # The pairs have no name here: 448 MB, not to be kept while the other split is read.
+            # The full-size pairs (448 MB) get no name, and so are freed before the next split.
             images_NCHW = halve_images(parse_matrix(*files.pop(f"{prefix}-dat"), *PAIR))
             path, data = files[f"{prefix}-cat"]
             labels_N = parse_matrix(path, data)
@@ -54,7 +60,14 @@ class SmallNorbReader(OfficialReader):
 
 
 def halve_images(images_NCHW: np.ndarray) -> np.ndarray:
-    """uint8 images of half the height and width: the mean of each 2x2 block, rounded half up."""
+    """Halve the height and width of images; a pixel becomes the mean of a 2x2 block.
+
+    Args:
+        images_NCHW: uint8 images [N, C, H, W].
+
+    Returns:
+        uint8 images [N, C, H / 2, W / 2], with means rounded half up.
+    """
     count, channels, height, width = images_NCHW.shape
     total_NCHW = np.full((count, channels, height // 2, width // 2), 2, "u2")
     for row in (0, 1):
@@ -64,8 +77,18 @@ def halve_images(images_NCHW: np.ndarray) -> np.ndarray:
 
 
 def parse_matrix(path: Path, data: bytes, *shape: int) -> np.ndarray:
-    """The matrix in the bytes of `path`, decompressed first where its name ends in .gz; shape: of
-    an element along the first dimension. Raises DataError naming the file.
+    """Parse a matrix in NYU's format.
+
+    Args:
+        path: Name of the file, for messages; its bytes are decompressed if it ends in .gz.
+        data: Verified bytes of the file.
+        *shape: Shape of an element along the first dimension.
+
+    Returns:
+        The matrix [N, *shape], in the type that its header declares.
+
+    Raises:
+        DataError: If the bytes are not such a matrix.
     """
     with name_undecodable(path):
         data = gzip.decompress(data) if path.suffix == ".gz" else data
@@ -75,12 +98,20 @@ def parse_matrix(path: Path, data: bytes, *shape: int) -> np.ndarray:
 
 
 class NovelViewpoints(Reader):
-    """Trains on the training images of familiar viewpoints and tests on the test images of the
-    others. Validates on the TEST images of familiar viewpoints: toys that training never showed,
-    and the paper's protocol compares networks of equal error on them.
+    """A reader of smallNORB that trains on familiar viewpoints and tests on novel ones.
 
-    sha256, sha256_plain, folders: as `SmallNorbReader` has them, of the `info` files too.
-    viewpoint: azimuth or elevation. familiar: its codes that are trained on.
+    Training images are the official training images of the familiar viewpoints. Test images are the
+    official test images of the other viewpoints. Validation images are the official TEST images of
+    the familiar viewpoints. They show toys that training does not show, and the protocol of "Matrix
+    capsules with EM routing" compares networks that have the same error on them.
+
+    Args:
+        sha256: The sha256 of the `.mat.gz` files, those named `info` included, by their names
+            without ending.
+        sha256_plain: The sha256 of the same files decompressed, where known.
+        folders: Folders below the data folder in which to look for the files.
+        viewpoint: "azimuth" or "elevation".
+        familiar: The codes of the viewpoints that are trained on.
     """
 
     def __init__(
@@ -93,11 +124,11 @@ class NovelViewpoints(Reader):
     ) -> None:
         self.files = SmallNorbReader(sha256, folders, sha256_plain)
         own = [{n: group[n] for n in IMAGES if n in group} for group in (sha256, sha256_plain)]
-        self.images = SmallNorbReader(own[0], folders, own[1])  # decoded once, for all viewpoints
+        self.images = SmallNorbReader(own[0], folders, own[1])  # one cache for all viewpoints
         self.column, self.familiar = INFO.index(viewpoint), list(familiar)
 
     def read(self, folder: str) -> Splits:
-        """The three splits, each in the order of its file. Raises DataError."""
+        """Read and verify the three splits, each in the order of its file; see `Reader.read`."""
         files = self.files.read_verified(folder, INFOS.values(), *ENDINGS)
         splits = self.images.read(folder)
 

@@ -1,1 +1,1 @@
-"""Ask more of trained cells, and measure speed: what the product never imports."""
+"""The laboratory: questions to trained cells, and benchmarks. The product imports none of it."""

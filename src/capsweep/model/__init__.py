@@ -1,1 +1,1 @@
-"""Networks and losses, in plain torch. Sizes come from configuration; nothing here reads one."""
+"""Networks, routing algorithms and losses in plain torch; every size is a constructor argument."""

@@ -1,6 +1,8 @@
-"""CapsNet: convolution, primary capsules, class capsules, decoder.
+"""CapsNet: a convolution, primary capsules, class capsules and a decoder.
 
-"Dynamic Routing Between Capsules", figures 1 and 2; every size from configuration.
+The network is that of "Dynamic Routing Between Capsules", figures 1 and 2; the configuration sets
+every size.
+
 Shape letters: B batch, I children, J parents or classes, P child pose, D class pose, C H W image.
 """
 
@@ -25,19 +27,35 @@ from capsweep.model.convolution import Convolution
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingFactory, make_routing
 from capsweep.model.votes import Votes
 
-FIRST_SD, SD = 0.05, 0.1  # the authors': of the first convolution, and of everything after it
+FIRST_SD, SD = 0.05, 0.1  # authors' standard deviations: first convolution; all later weights
 
 
 class CapsNet(nn.Module):
-    """Images to class capsules, and back through the decoder when there is one.
+    """The capsule network of Sabour, Frosst, Hinton 2017, with an exchangeable routing.
 
-    image_shape: C, H, W. conv: channels, kernel, stride; None: primary capsules read the image.
-    primary: types, pose, kernel, stride; divided: its weighted sums are shared out among the types,
-    as in the authors' code; bias, true where it is not said. padding: valid or same, of both
-    convolutions. decoder: makes one, given num_classes, class_pose and image_shape. initial:
-    weights and bias before training, as in `InitialWeights`. head: length or linear, what class
-    scores are. votes: shared, as in `ClassCapsules`.
-    Raises ValueError, naming the key, when the kernels do not fit into the image.
+    Source: "Dynamic Routing Between Capsules", figures 1 and 2.
+
+    Args:
+        image_shape: C, H, W of the images.
+        num_classes: Number of classes.
+        conv: `channels`, `kernel` and `stride` of the first convolution. None: the primary capsules
+            read the image.
+        primary: `types`, `pose`, `kernel` and `stride` of the primary capsules. Optional:
+            `divided`, whether their weighted sums are divided by the number of types, as in the
+            authors' code (default false; see `count_first_shares`), and `bias` (default true).
+        class_pose: Numbers in the pose of a class capsule, D.
+        vote_gain: Gain of the vote weights before training, as in `InitialWeights.draw_votes`.
+        routing: Factory of the routing of the class capsules.
+        decoder: Factory of the decoder, called with `num_classes`, `class_pose` and `image_shape`.
+            None: no decoder.
+        padding: "valid" or "same", for both convolutions.
+        initial: Arguments of `InitialWeights`.
+        head: "length" or "linear", as in `make_head`.
+        votes: Options of the votes: `shared`, as in `ClassCapsules`.
+
+    Raises:
+        ValueError: If a kernel does not fit into the image; the message names the configuration
+            key.
     """
 
     def __init__(
@@ -93,26 +111,34 @@ class CapsNet(nn.Module):
         self.head = make_head(head, class_pose, self.classes.routing)
 
     def forward(self, images_BCHW: Tensor, with_trace: bool = False) -> NetworkOutput:
-        """Class scores and poses; the trace of `classes` on request."""
+        """Compute class scores and class poses of a batch of images.
+
+        Args:
+            images_BCHW: Images.
+            with_trace: Whether the output has the trace of the layer `classes`.
+        """
         features_BCHW = images_BCHW
         if self.conv is not None:
-            # On a GPU features may be a view, whose gradient is copied if it changes in place.
+            # On a GPU the features may be a view; changing a view in place copies its gradient.
             relu = torch.relu if images_BCHW.is_cuda else torch.relu_
             features_BCHW = relu(self.conv(images_BCHW))
         routed = self.classes(self.primary(features_BCHW), with_trace)
         return read_output(self.head, routed, {"classes": routed.trace} if with_trace else None)
 
     def _count_places(self, size: int) -> int:
-        """Primary capsule places along one image axis."""
+        """Return the number of primary capsule positions along an image axis of `size` pixels."""
         for name, conv in (("conv", self.conv), ("primary", self.primary.conv)):
             size = size if conv is None else conv.count_places(size, f"model.{name}.kernel")
         return size
 
 
 def count_first_shares(routing: RoutingFactory, num_parents: int) -> int:
-    """Among how many a child divides itself: the parents, and none of the above.
+    """Return the number of equal shares into which a child divides itself before routing.
 
-    Raises ValueError for a variant whose children do not divide themselves.
+    This is the number of parents, plus one with `none_of_the_above`.
+
+    Raises:
+        ValueError: If the children of the variant do not divide themselves.
     """
     layer = routing(sizes=LayerSizes(1, num_parents, 1, 1))
     rule = getattr(layer, "coupling_rule", None)
@@ -125,10 +151,18 @@ def count_first_shares(routing: RoutingFactory, num_parents: int) -> int:
 
 
 class ClassCapsules(nn.Module):
-    """One capsule per class, fully connected to its children by routed linear votes.
+    """One capsule per class, which routes the linear votes of all children.
 
-    shared: all children of a parent have one weight (Gu and Tresp 2020), so that weight_IJDP has 1
-    in place of I. The vote weights are left to the network to draw.
+    Its vote weights are not initialised here; the network draws them.
+
+    Args:
+        num_children: Number of children, I.
+        child_pose: Numbers in the pose of a child, P.
+        num_classes: Number of classes, J.
+        class_pose: Numbers in the pose of a class capsule, D.
+        routing: Factory of the routing.
+        shared: Whether all children share the weight of a parent (Gu and Tresp 2020). The parameter
+            `weight_IJDP` then has an axis I of length 1.
     """
 
     def __init__(
@@ -150,11 +184,21 @@ class ClassCapsules(nn.Module):
 
     @property
     def votes_per_image(self) -> int:
-        """How many votes one image casts: one of every child for every parent, I J."""
+        """The number of votes for one image: one of each child for each parent, I J."""
         return self.num_children * self.weight_IJDP.shape[1]
 
     def forward(self, pose_BIP: Tensor, with_trace: bool = False) -> Routed:
-        """Class poses and activations, in the weights' precision even inside autocast."""
+        """Compute the class capsules of a batch from the poses of their children.
+
+        The precision is that of the weights, even inside autocast.
+
+        Args:
+            pose_BIP: Poses of the children.
+            with_trace: Whether the result has a trace of the routing.
+
+        Returns:
+            Poses [B, J, D] and activations [B, J] of the classes, as a `Routed`.
+        """
         with without_autocast(pose_BIP.device.type):
             pose_BIP = pose_BIP.to(self.weight_IJDP.dtype)
             weight_IJDP = self.weight_IJDP.expand(self.num_children, -1, -1, -1)
@@ -165,9 +209,15 @@ class ClassCapsules(nn.Module):
 
 
 class Decoder(nn.Module):
-    """An image from a class pose: fully connected layers, ReLU between them, a sigmoid at the end.
+    """A decoder that draws an image from a class pose, with fully connected layers.
 
-    Shape letters: B batch, J classes, D pose, C H W image.
+    ReLU follows each hidden layer and a sigmoid the last layer.
+
+    Args:
+        hidden: Units of the hidden layers.
+        num_classes: Number of classes, J.
+        class_pose: Numbers in the pose of a class capsule, D.
+        image_shape: C, H, W of the images.
     """
 
     def __init__(
@@ -189,26 +239,43 @@ class Decoder(nn.Module):
         self.image_shape = tuple(image_shape)
 
     def forward(self, pose_BJD: Tensor, mask_BJ: Tensor) -> Tensor:
-        """Images [B, C, H, W] in 0..1 of the poses whose mask is 1; the others count as 0."""
+        """Draw images from the poses of the selected classes.
+
+        Args:
+            pose_BJD: Poses of the class capsules.
+            mask_BJ: 1 for each class to draw, else 0; the poses of the other classes count as 0.
+
+        Returns:
+            Images [B, C, H, W] with values in 0..1.
+        """
         masked = pose_BJD * mask_BJ[..., None]
         return self.layers(masked.flatten(1)).unflatten(1, self.image_shape)
 
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """The weights of a capsule network before training.
+    """The scheme that draws the weights of a capsule network before training.
 
-    weights: a scheme. variance: what goes through a layer keeps its variance (He et al. 2015), and
-    class capsules start neither silent nor saturated. truncated_normal: the authors' code, whose
-    deviations go together with the division of primary votes; without it all classes start
-    saturated. bias: of convolutions and decoder; None: what the scheme leaves there.
+    Attributes:
+        weights: "variance": a signal keeps its variance through a layer (He et al. 2015), and class
+            capsules start neither at length 0 nor saturated. "truncated_normal": as in the authors'
+            code; its standard deviations need `primary.divided=true`, else all classes start
+            saturated.
+        bias: Bias of the convolutions and the decoder. None: 0 in convolutions, torch's default in
+            the decoder.
     """
 
     weights: str = "variance"
     bias: float | None = None
 
     def draw_convolution(self, conv: Convolution, nonlinearity: Literal["relu", "linear"]) -> None:
-        """Of the first convolution (relu) or of the primary capsules' (linear)."""
+        """Draw the weights of a convolution in place, and set its bias.
+
+        Args:
+            conv: The convolution.
+            nonlinearity: "relu" for the first convolution, "linear" for that of the primary
+                capsules.
+        """
         if self.weights == "truncated_normal":
             draw_truncated_normal(conv.weight, FIRST_SD if nonlinearity == "relu" else SD)
         else:
@@ -217,21 +284,27 @@ class InitialWeights:
             nn.init.constant_(conv.bias, self.bias or 0.0)
 
     def draw_votes(self, weight_IJDP: Tensor, gain: float, num_children: int | None = None) -> None:
-        """Of the vote weights; num_children: where they share one.
+        """Draw vote weights in place.
 
-        gain (of variance alone): expected length of a parent's input, couplings equal, for
-        independent children of length 1.
+        Args:
+            weight_IJDP: Vote weights.
+            gain: For the scheme "variance": the expected length of a parent's weighted sum of
+                votes, when couplings are equal and the children are independent and have length 1.
+            num_children: Number of children that share one weight. None: each child has its own.
         """
         if self.weights == "truncated_normal":
             draw_truncated_normal(weight_IJDP, SD)
             return
         weights, parents, parent_pose, _ = weight_IJDP.shape
-        # |s_j|^2 = D I (sd / J)^2 when each child of length 1 gives 1 / J of itself
+        # |s_j|^2 = D I (sd / J)^2 for children of length 1 and couplings 1 / J
         children = num_children or weights
         nn.init.normal_(weight_IJDP, std=gain * parents / math.sqrt(children * parent_pose))
 
     def draw_decoder(self, decoder: nn.Module) -> None:
-        """Of the decoder's linear layers; variance leaves them as torch makes them."""
+        """Draw the weights of the decoder's linear layers in place, and set their biases.
+
+        The scheme "variance" keeps the weights that torch gave them.
+        """
         for layer in decoder.modules():
             if isinstance(layer, nn.Linear):
                 if self.weights == "truncated_normal":

@@ -1,5 +1,4 @@
-"""What networks of capsules share: squashing, the precision they compute in, primary capsules, how
-class scores are read, and the output.
+"""Common parts of capsule networks: squashing, primary capsules, class scores and the output.
 
 Shape letters: B batch, I children, P child pose, J classes, D class pose, C H W image.
 """
@@ -19,19 +18,35 @@ from capsweep.model.routing import Routed, name_variant
 
 
 def squash(s: Tensor, dim: int = -1) -> Tensor:
-    """Shrink the axis `dim` to a length in [0, 1), direction kept.
+    """Shrink vectors along `dim` to a length in [0, 1) and keep their direction.
 
-    v = |s|^2 / (1 + |s|^2) * s / |s|, equation 1 of "Dynamic Routing Between Capsules", written as
-    s |s| / (1 + |s|^2): exact, with value and gradient 0 at s = 0.
+    Computes v = |s|^2 / (1 + |s|^2) * s / |s|, equation 1 of "Dynamic Routing Between Capsules",
+    written as s |s| / (1 + |s|^2): this form is exact, with value and gradient 0 at s = 0.
+
+    Args:
+        s: Vectors, of any shape.
+        dim: Axis of the vectors' components.
+
+    Returns:
+        Vectors of the same shape.
     """
     length = torch.linalg.vector_norm(s, dim=dim, keepdim=True)
     return s * (length / (1 + length * length))
 
 
 def squash_gradient(s: Tensor, gradient: Tensor, dim: int = -1) -> Tensor:
-    """The gradient by `s` of what has this `gradient` by squash(s).
+    """Compute the gradient with respect to `s` from the gradient with respect to squash(s).
 
-    With l = |s|: l / (1 + l^2) g + (1 - l^2) / (l (1 + l^2)^2) (s . g) s; 0 at s = 0.
+    With l = |s| and the given gradient g, the result is
+
+        l / (1 + l^2) g + (1 - l^2) / (l (1 + l^2)^2) (s . g) s
+
+    and 0 at s = 0.
+
+    Args:
+        s: Vectors before the squash.
+        gradient: Gradient g of the loss with respect to squash(s), in the shape of `s`.
+        dim: Axis of the vectors' components.
     """
     length = torch.linalg.vector_norm(s, dim=dim, keepdim=True)
     shrunk = 1 + length * length
@@ -42,7 +57,11 @@ def squash_gradient(s: Tensor, gradient: Tensor, dim: int = -1) -> Tensor:
 
 
 def without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
-    """Autocast off; the meta device, where a plan counts FLOPs, has none to switch."""
+    """Return a context that switches autocast off on a device type.
+
+    On the meta device, where a plan counts FLOPs, autocast does not exist and the context does
+    nothing.
+    """
     if not torch.amp.is_autocast_available(device):
         return contextlib.nullcontext()
     return torch.autocast(device, enabled=False)
@@ -52,10 +71,14 @@ Traces = Mapping[str, list[dict[str, Tensor]] | None]  # by layer
 
 
 class NetworkOutput(NamedTuple):
-    """Scores per class (capsule lengths, activations or logits), and class poses where there are
-    capsules. logits_BN: what the scores are a saturating function of, where the routing knows it,
-    or the scores themselves, where they are logits of a linear head.
-    traces: on request, by layer, what its routing traced.
+    """The output of a network for a batch of images.
+
+    Attributes:
+        scores_BN: Scores of the classes: capsule lengths, activations or logits.
+        pose_BJD: Poses of the class capsules. None for networks without capsules.
+        logits_BN: Logits of the class activations, if the routing has them. With a linear head they
+            are the scores themselves. None otherwise.
+        traces: Traces of the routing by layer name, when they were requested.
     """
 
     scores_BN: Tensor
@@ -66,29 +89,35 @@ class NetworkOutput(NamedTuple):
 
 @cache
 def find_fault_of_kernels(device: torch.device) -> str | None:
-    """Return why our Triton kernels cannot run on `device`, tried on one number; None: they can.
+    """Return why our Triton kernels cannot run on a device, or None if they can.
 
-    Triton compiles them where they first run, which takes a compiler of C, and headers of Python. A
-    fault is told in a line, but for triton that is not installed.
+    The check runs a kernel on one number, once per device. Triton compiles a kernel at its first
+    use, which needs a C compiler and the headers of Python. A fault is also printed to stderr in
+    one line, unless Triton is simply not installed.
     """
     try:
         from capsweep.model.squash_kernels import SquashedChannels
 
         SquashedChannels.apply(torch.ones(1, 1, 1, 1, device=device), 1, torch.float32)
-    except Exception as error:  # of Triton, of its compilers and of the driver
+    except Exception as error:  # from Triton, its compilers or the driver
         fault = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if getattr(error, "name", None) != "triton":
-            line = f"Triton's kernels cannot run on {device}, torch's operations can: {fault}"
+            line = f"Triton kernels cannot run on {device}, so torch operations are used: {fault}"
             print(line, file=sys.stderr, flush=True)
         return fault
     return None
 
 
 class PrimaryCapsules(nn.Module):
-    """A convolution whose channels, P at a time and at one place, are the pose of a capsule.
+    """Primary capsules: a convolution whose channels are the poses of capsules, then a squash.
 
-    "Dynamic Routing Between Capsules", section 4; conv has types * pose channels. On a GPU a Triton
-    kernel squashes them; torch does where it cannot run, or where the method of conv is direct.
+    At each position, P neighbouring channels are the pose of one capsule ("Dynamic Routing Between
+    Capsules", section 4). On a GPU a Triton kernel squashes the channels. Torch does it where
+    Triton cannot run, or where the `method` of the convolution is "direct".
+
+    Args:
+        conv: Convolution with types * pose output channels.
+        pose: Numbers in the pose of a capsule, P.
     """
 
     def __init__(self, conv: Convolution, pose: int) -> None:
@@ -96,8 +125,11 @@ class PrimaryCapsules(nn.Module):
         self.conv, self.pose = conv, pose
 
     def forward(self, features_BCHW: Tensor) -> Tensor:
-        """Return poses [B, I, P], children in the order type, row, column, in the precision of the
-        weights even inside autocast: what routing compares are lengths of sums of squares.
+        """Compute the squashed poses of the primary capsules.
+
+        Returns:
+            Poses [B, I, P], in the order type, row, column. Their precision is that of the weights,
+            even inside autocast, because routing compares lengths, which are sums of squares.
         """
         channel_BCHW, dtype = self.conv(features_BCHW), self.conv.weight.dtype
         by_kernels = self.conv.method != "direct" and channel_BCHW.is_cuda
@@ -111,23 +143,41 @@ class PrimaryCapsules(nn.Module):
 
 
 class LinearHead(nn.Module):
-    """A logit of each class from its pose, by weights that all classes share (Tsai et al. 2020)."""
+    """A linear layer that maps each class pose to a logit, with weights shared by all classes.
+
+    Source: Tsai et al. 2020, "Capsules with Inverted Dot-Product Attention Routing".
+
+    Args:
+        class_pose: Numbers in the pose of a class capsule, D.
+    """
 
     def __init__(self, class_pose: int) -> None:
         super().__init__()
         self.linear = nn.Linear(class_pose, 1)
 
     def forward(self, pose_BJD: Tensor) -> Tensor:
-        """Logits [B, J], in the weights' precision even inside autocast."""
+        """Compute the logits [B, J] of the classes from their poses.
+
+        They have the precision of the weights, even inside autocast.
+        """
         with without_autocast(pose_BJD.device.type):
             return self.linear(pose_BJD).squeeze(-1)
 
 
 def make_head(head: str, class_pose: int, routing: nn.Module) -> LinearHead | None:
-    """What reads class scores off class capsules. length: None, their activations are the scores;
-    linear: a `LinearHead`.
+    """Make the module that computes class scores from class capsules.
 
-    Raises ValueError where the parents of a routing have no activations.
+    Args:
+        head: "length": the activations of the class capsules are the scores. "linear": a
+            `LinearHead` computes logits from the poses.
+        class_pose: Numbers in the pose of a class capsule, D.
+        routing: Routing of the class capsules.
+
+    Returns:
+        A `LinearHead`, or None for "length".
+
+    Raises:
+        ValueError: If `head` is "length" and the routing gives its parents no activations.
     """
     if head == "linear":
         return LinearHead(class_pose)
@@ -144,7 +194,13 @@ def read_output(
     routed: Routed,
     traces: Traces | None,
 ) -> NetworkOutput:
-    """Return the output of a network with routed class capsules; a head gives logits alone."""
+    """Make the output of a network from its routed class capsules.
+
+    Args:
+        head: Head that computes logits from the poses. None: the activations are the scores.
+        routed: Result of routing the class capsules.
+        traces: Traces by layer name, or None.
+    """
     if head is None:
         return NetworkOutput(routed.act_BJ, routed.pose_BJD, routed.logit_BJ, traces)
     logit_BJ = head(routed.pose_BJD)
@@ -152,10 +208,15 @@ def read_output(
 
 
 def draw_truncated_normal(weight: Tensor, sd: float) -> None:
-    """Normal, nothing beyond two deviations, as TensorFlow's truncated_normal.
+    """Fill a weight with normal draws of mean 0, truncated at two standard deviations.
 
-    By the inverse of the distribution, one draw a weight. torch's trunc_normal_ draws again and
-    again until all fit, which needs to look at the numbers, and tensors without memory have none.
+    The distribution is that of TensorFlow's truncated_normal. The inverse of the distribution
+    function needs one draw per number. torch's trunc_normal_ repeats draws until all fit, so it
+    must look at the values, and tensors on the meta device have none.
+
+    Args:
+        weight: Tensor to fill in place.
+        sd: Standard deviation of the normal distribution before it is truncated.
     """
     highest = math.erf(math.sqrt(2))  # P(|x| < 2 sd)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The control of capsule networks: a plain convolutional network."""
+"""A plain convolutional network, the control of the capsule networks."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,22 @@ from capsweep.model.convolution import Convolution, zip_layers
 
 
 class ConvNet(nn.Module):
-    """Convolutions (same padding, ReLU) with max pooling; hidden layers; dropout; logits.
+    """A plain convolutional network: convolutions with max pooling, then fully connected layers.
 
-    image_shape: C, H, W. conv: channels (a list); kernel, one or a list; pool, a size per
-    convolution, 1 for none, or None: 2x2 after each but the last. hidden: one or a list. dropout:
-    before the last layer.
-    Raises ValueError, naming the key, for lists of unequal length, or images pooled to nothing.
+    All convolutions have "same" padding and ReLU; dropout comes before the last layer.
+
+    Args:
+        image_shape: C, H, W of the images.
+        num_classes: Number of classes.
+        conv: Sizes of the convolutions. `channels` is a list. `kernel` is one size or a list.
+            `pool` is a list of pooling sizes, where 1 means no pooling; None means 2 after each
+            convolution but the last.
+        hidden: Units of the hidden fully connected layer, or a list of several.
+        dropout: Probability of dropout before the last layer.
+
+    Raises:
+        ValueError: If lists have unequal lengths or pooling leaves no pixels; the message names the
+            configuration key.
     """
 
     def __init__(
@@ -43,7 +53,9 @@ class ConvNet(nn.Module):
                 height, width = height // pool, width // pool
             channels = outputs
         if min(height, width) < 1:
-            raise ValueError(f"model.conv.pool leaves nothing of an image of {image_shape[1:]}")
+            raise ValueError(
+                f"model.conv.pool leaves nothing of {image_shape[1:]} pixels; use smaller sizes"
+            )
         self.features = nn.Sequential(*layers)
         sizes = [channels * height * width, *([hidden] if isinstance(hidden, int) else hidden)]
         fully_connected: list[nn.Module] = []
@@ -54,5 +66,5 @@ class ConvNet(nn.Module):
         )
 
     def forward(self, images_BCHW: Tensor) -> NetworkOutput:
-        """Logits."""
+        """Compute the logits of the classes for images [B, C, H, W]."""
         return NetworkOutput(scores_BN=self.classifier(self.features(images_BCHW).flatten(1)))

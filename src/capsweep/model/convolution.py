@@ -1,4 +1,4 @@
-"""Convolutions of capsule networks, and the positions that their kernels see.
+"""Convolutions of capsule networks, and the geometry of their receptive fields.
 
 Shape letters: B batch, C H W image; N child positions (H rows, W columns), M parent positions, K
 kernel offsets.
@@ -14,25 +14,35 @@ from torch.nn import functional as F
 from capsweep.model.large_kernels import SMALLEST_KERNEL, Tiling, choose_tiling
 from capsweep.model.transformed_convolution import convolve
 
-FEW_NUMBERS = 128  # the most that a kernel may see to be gathered
-WHOLE_PRECISION = (torch.float32, torch.float64)
-# Whether the processor has instructions for it, and need not emulate it.
+FEW_NUMBERS = 128  # most numbers seen by a kernel for the method "gathered"
+FULL_PRECISION = (torch.float32, torch.float64)
+# Whether the processor has instructions for bfloat16; otherwise it emulates them.
 MULTIPLIES_BFLOAT16 = any(
     torch.cpu.get_capabilities().get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16")
 )
 
 
 class Convolution(nn.Conv2d):
-    """A convolution padded as TensorFlow names it, also where the stride is above 1.
+    """A convolution with "valid" or "same" padding as TensorFlow defines it, for any stride.
 
-    valid: no padding. same: ceil(size / stride) places, zeros around, the odd one below and right.
-    divisor: the weighted sums are divided by it, the bias is not. bias: whether there is one.
+    "valid" means no padding. "same" gives ceil(size / stride) positions along each axis, with zeros
+    around the image; where their number is odd, the additional one is below and to the right.
+
+    Args:
+        channels: Number of input channels.
+        outputs: Number of output channels.
+        kernel: Height and width of the kernel.
+        stride: Stride along both axes.
+        same: Whether the padding is "same".
+        divisor: Number by which the weighted sums are divided; the bias is not divided.
+        bias: Whether there is a bias.
 
     Attributes:
-        method: direct, as torch does it; transformed, as `large_kernels` does it where it can, on
-            processors alone; auto, transformed where that pays, and gathered, a product of
-            matrices, where a kernel sees few numbers on a GPU.
-        methods: those of the batches so far.
+        method: How to compute the features. "direct": by torch. "transformed": as in
+            `large_kernels`, on CPUs, where that module can do it. "auto": transformed where that is
+            faster, and "gathered", as one matrix product, where the kernel sees few numbers on a
+            GPU.
+        methods: The methods that computed the batches so far.
     """
 
     def __init__(
@@ -51,13 +61,17 @@ class Convolution(nn.Conv2d):
         self.methods: set[str] = set()
 
     def count_places(self, size: int, key: str = "kernel") -> int:
-        """Return the places along an image axis of `size` pixels. Raises as `count_places`."""
+        """Return the number of output positions along an image axis of `size` pixels.
+
+        Raises:
+            ValueError: If the kernel does not fit; the message names `key`.
+        """
         kernel, stride = self.kernel_size[0], self.stride[0]
         return -(-size // stride) if self.same else count_places(size, kernel, stride, key)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the feature maps [B, C, H, W]."""
-        # A division of the weights touches fewer numbers than one of the features or the sums.
+        """Compute the feature maps [B, C, H, W] of a batch of images."""
+        # Dividing the weights touches fewer numbers than dividing the features or the sums.
         weight = self.weight if self.divisor == 1 else self.weight / self.divisor
         tiling = self._choose_tiling(input)
         if tiling is None and self._sees_few(input):
@@ -73,32 +87,39 @@ class Convolution(nn.Conv2d):
         return convolve(*arguments)
 
     def _choose_tiling(self, input: Tensor) -> Tiling | None:
-        """None: directly, as all that `large_kernels` cannot do, and what a processor multiplies in
-        bfloat16.
+        """Choose the tiling of a transformed convolution; None means a direct or gathered one.
+
+        The answer is None where `large_kernels` does not apply, where it is not faster, and for
+        bfloat16 on processors that multiply this type in hardware.
         """
         if self.method == "direct" or input.device.type != "cpu" or self.bias is None:
             return None
         kernel, stride, places = self.kernel_size[0], self.stride[0], self._count_all_places(input)
         is_large = kernel >= SMALLEST_KERNEL and min(len(input), *places) > 0
         is_bfloat16 = torch.is_autocast_enabled("cpu") and MULTIPLIES_BFLOAT16
-        if not is_large or stride > 2 or is_bfloat16 or self.weight.dtype not in WHOLE_PRECISION:
+        if not is_large or stride > 2 or is_bfloat16 or self.weight.dtype not in FULL_PRECISION:
             return None
         channels, always = (self.in_channels, self.out_channels), self.method == "transformed"
         return choose_tiling(kernel, stride, channels, len(input), places, always)
 
     def _sees_few(self, input: Tensor) -> bool:
-        """Return whether a GPU can copy all that the kernel sees, no more than the features are."""
+        """Return whether to use the method "gathered" for this input.
+
+        It is used on a GPU where the kernel sees few numbers, so that the gathered copies are no
+        larger than the features.
+        """
         seen = self.in_channels * self.kernel_size[0] ** 2
         few = self.in_channels < seen <= min(FEW_NUMBERS, self.out_channels)
         return few and input.is_cuda and self.method != "direct"
 
     def _multiply_gathered(self, input: Tensor, weight: Tensor) -> Tensor:
-        """Convolve by one product of matrices, of what the kernel sees at each place.
+        """Convolve by one matrix product of the weights and the pixels that the kernel sees.
 
-        The first convolution of a network sees few channels, for which cuDNN's kernels are not
-        made: 81 numbers to 256 take it 0.55 ms forward and backward in bfloat16 on an H200, 128
-        images, ReLU included, and a product 0.20. The bias is the weight of a number that is 1
-        everywhere, so that its gradient is a part of the product, too.
+        The first convolution of a network sees few channels, and cuDNN's kernels are not made for
+        that. For 81 numbers and 256 outputs, 128 images in bfloat16 on an H200, cuDNN takes 0.55 ms
+        forward and backward, ReLU included, and the matrix product 0.20 ms. The bias is the weight
+        of an additional number that is 1 everywhere, so that the product also computes its
+        gradient.
         """
         if torch.is_autocast_enabled(input.device.type):
             input = input.to(torch.get_autocast_dtype(input.device.type))
@@ -114,7 +135,7 @@ class Convolution(nn.Conv2d):
         missing = weight_OE.shape[1] - seen_BHWE.shape[3]
         features_BHWO = F.linear(F.pad(seen_BHWE, (0, missing), value=1.0), weight_OE)
         features_BOHW = features_BHWO.permute(0, 3, 1, 2)
-        is_channels_last = weight.stride(1) == 1  # as `lay_out_weights` may have laid it out
+        is_channels_last = weight.stride(1) == 1  # `set_weight_layout` can set this layout
         return features_BOHW if is_channels_last else features_BOHW.contiguous()
 
     def _count_all_places(self, input: Tensor) -> tuple[int, int]:
@@ -127,7 +148,7 @@ class Convolution(nn.Conv2d):
         return torch.conv2d(F.pad(input, padding), weight, self.bias, self.stride)
 
     def _list_padding(self, input: Tensor) -> list[int]:
-        """Return the zeros left, right, above and below."""
+        """Return the numbers of zeros to add left, right, above and below."""
         padding: list[int] = []
         for size in (input.shape[3], input.shape[2]):
             seen = (self.count_places(size) - 1) * self.stride[0] + self.kernel_size[0]
@@ -137,9 +158,10 @@ class Convolution(nn.Conv2d):
 
 
 def count_places(size: int, kernel: int, stride: int, key: str) -> int:
-    """Return the places of a kernel along an axis of `size` pixels, without padding.
+    """Return the number of positions of a kernel along an axis of `size` pixels, without padding.
 
-    Raises ValueError naming the key of a kernel that does not fit.
+    Raises:
+        ValueError: If the kernel does not fit; the message names `key`.
     """
     if kernel > size:
         raise ValueError(
@@ -149,14 +171,14 @@ def count_places(size: int, kernel: int, stride: int, key: str) -> int:
 
 
 def set_method(network: nn.Module, method: str) -> None:
-    """Let the convolutions of `network` compute by a method of `Convolution`."""
+    """Set the `method` of all convolutions of a network, as described in `Convolution`."""
     for module in network.modules():
         if isinstance(module, Convolution):
             module.method = method
 
 
 def describe_methods(network: nn.Module) -> dict[str, str]:
-    """Return how each convolution computed its batches, by its name."""
+    """Return the methods by which each convolution computed its batches, by module name."""
     return {
         name: " or ".join(sorted(module.methods)) or "direct"
         for name, module in network.named_modules()
@@ -167,8 +189,15 @@ def describe_methods(network: nn.Module) -> dict[str, str]:
 def zip_layers(
     section: str, sizes: Mapping[str, Sequence[int]], *keys: str
 ) -> list[tuple[int, ...]]:
-    """The sizes of layer after layer, in the order of the keys. Raises ValueError naming a list of
-    another length than the first.
+    """Combine lists of sizes, one per setting, into one tuple of sizes per layer.
+
+    Args:
+        section: Configuration key of the settings, for the error message.
+        sizes: Sizes of all layers, by setting.
+        *keys: Settings to combine, in the order of the tuples.
+
+    Raises:
+        ValueError: If a list has another length than that of the first setting.
     """
     first, *others = keys
     for key in others:
@@ -180,32 +209,38 @@ def zip_layers(
     return list(zip(*(sizes[key] for key in keys), strict=True))
 
 
-def lay_out_weights(network: nn.Module, layout: torch.memory_format) -> None:
-    """Lay the weights of convolutions out, in place, as their features shall be.
+def set_weight_layout(network: nn.Module, layout: torch.memory_format) -> None:
+    """Change the memory layout of the weights of all convolutions of a network, in place.
 
-    A convolution gives features laid out as its weights, whatever its input's layout. Shapes,
-    values and the keys of `state_dict` stay; weights saved in one layout load into another.
-    torch.channels_last, the channels of a pixel side by side, is faster on CPUs, and what a GPU's
-    tensor cores read. Vote weights, which have four axes too, stay as they are.
+    A convolution gives features in the layout of its weights, whatever the layout of its input.
+    Shapes, values and the keys of `state_dict` stay the same; weights saved in one layout load into
+    another. `torch.channels_last` puts the channels of a pixel side by side. It is faster on CPUs,
+    and tensor cores of GPUs read it. Vote weights, which have four axes too, are not changed.
     """
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             weight = module.weight.data
-            # Not .contiguous(): weights of one input channel count as both, and would give features
-            # in the other layout.
+            # Not .contiguous(): weights of one input channel are contiguous in both layouts, so
+            # they would stay as they are and give features in the other layout.
             module.weight.data = torch.empty_like(weight, memory_format=layout).copy_(weight)
 
 
+# Numbers of a pose that get row and column, by `place`.
 PLACES: Mapping[str, tuple[int, ...]] = {"right_column": (3, 7), "first": (0, 1), "none": ()}
-PIXELS_OF_A_UNIT = 100  # the authors' code
+PIXELS_OF_A_UNIT = 100  # pixels per unit of a coordinate, as in the authors' code
 
 
 @dataclass(frozen=True)
 class PositionGrid:
-    """Positions in rows and columns, and where the centres of what they see are in the image.
+    """A grid of positions, with the centres of their receptive fields in the image.
 
-    first, step: pixels, of the first centre and from one to the next, in both axes; without them
-    the pixels themselves.
+    Without `first` and `step` it is the grid of the pixels themselves.
+
+    Attributes:
+        height: Number of rows.
+        width: Number of columns.
+        first: Centre of the receptive field of the first position, in pixels, along both axes.
+        step: Distance between the centres of neighbouring positions, in pixels.
     """
 
     height: int
@@ -215,13 +250,14 @@ class PositionGrid:
 
     @property
     def num_positions(self) -> int:
-        """N."""
+        """The number of positions, N."""
         return self.height * self.width
 
     def after_convolution(self, kernel: int, stride: int, key: str) -> "PositionGrid":
-        """Return the positions of a kernel on this grid, without padding.
+        """Return the grid of output positions of a convolution on this grid, without padding.
 
-        Raises ValueError naming the key of a kernel that does not fit.
+        Raises:
+            ValueError: If the kernel does not fit; the message names `key`.
         """
         return PositionGrid(
             height=count_places(self.height, kernel, stride, key),
@@ -232,7 +268,16 @@ class PositionGrid:
 
 
 def list_fields(children: PositionGrid, kernel: int, stride: int) -> list[list[int]]:
-    """[M][K], row by row: the child position at each kernel offset of each parent position."""
+    """List the child positions in the receptive field of each parent position.
+
+    Args:
+        children: Grid of the child positions.
+        kernel: Height and width of the kernel.
+        stride: Stride along both axes.
+
+    Returns:
+        M lists, row by row, of the child positions at the K kernel offsets.
+    """
     grid_HW = torch.arange(children.num_positions, device="cpu").view(children.height, -1)
     windows = grid_HW.unfold(0, kernel, stride).unfold(1, kernel, stride)
     return windows.flatten(2).flatten(0, 1).tolist()
@@ -241,12 +286,23 @@ def list_fields(children: PositionGrid, kernel: int, stride: int) -> list[list[i
 def make_coordinate_offsets(
     children: PositionGrid, image: PositionGrid, numbers: int, place: str, scale: str
 ) -> Tensor | None:
-    """[N, D]: what is added to the votes of each child position (coordinate addition, section 4.1).
+    """Compute the offsets that coordinate addition adds to the votes of each child position.
 
-    place: the two of `numbers` that get row and column. right_column: the last of the first two
-    rows of a 4x4 pose (the paper); first: the first two (the authors' code); none: no addition,
-    None. scale. pixels: from the centre of the image to the centre of what the child sees, in
-    hundreds (the authors' code); grid: (row + 1/2) / rows.
+    Source: Hinton, Sabour, Frosst 2018, "Matrix capsules with EM routing", section 4.1.
+
+    Args:
+        children: Grid of the child positions.
+        image: Grid of the pixels.
+        numbers: Numbers in a vote, D.
+        place: The two numbers that receive the row and the column. "right_column": the last numbers
+            of the first two rows of a 4x4 pose, as in the paper. "first": the first two numbers, as
+            in the authors' code. "none": no coordinate addition.
+        scale: Unit of the coordinates. "pixels": hundreds of pixels, from the centre of the image
+            to the centre of the child's receptive field, as in the authors' code. "grid": (row +
+            1/2) / rows, and the same for columns.
+
+    Returns:
+        Offsets [N, D], or None for the place "none".
     """
     if place == "none":
         return None
@@ -260,7 +316,7 @@ def make_coordinate_offsets(
 
 
 def _list_coordinates(children: PositionGrid, size: int, pixels: int, scale: str) -> list[float]:
-    """Of the positions along an axis: `size` of them in an image of so many pixels."""
+    """Compute the coordinates of `size` positions along one axis of an image of `pixels` pixels."""
     if scale == "grid":
         return [(position + 0.5) / size for position in range(size)]
     centres = (children.first + children.step * position for position in range(size))

@@ -1,5 +1,7 @@
-"""Losses as pure functions. Each is a sum over one example's terms and a mean over the batch. A new
-one is a file of its own: all cells reach this one, and become stale when it changes.
+"""Losses as pure functions: each adds the terms of an example and averages over the batch.
+
+Write a new loss in a file of its own: the results of all cells depend on the code in this file, so
+a change here makes them stale.
 
 Shape letters: B batch, N classes, C H W image.
 """
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-FACTORS = {"mean": 1.0, "half_mean": 0.5}  # of the mean over classes
+FACTORS = {"mean": 1.0, "half_mean": 0.5}  # factor of the mean over classes, by reduction
 
 
 def margin_loss(
@@ -23,11 +25,21 @@ def margin_loss(
     down_weight: float,
     reduction: str = "sum",
 ) -> Tensor:
-    """Margin loss of capsule lengths ("Dynamic Routing Between Capsules", equation 4).
+    """Compute the margin loss of capsule lengths.
 
-    target_BN is 1 for the classes present, else 0; present, absent, down_weight are m+, m-, lambda.
-    reduction over classes: sum, as in the paper; half_mean, as in its authors' code, half their
-    mean.
+    Source: Sabour, Frosst, Hinton 2017, "Dynamic Routing Between Capsules", equation 4.
+
+    Args:
+        length_BN: Lengths of the class capsules.
+        target_BN: 1 for each class in the image, else 0.
+        present: Length above which a class in the image costs nothing, m+.
+        absent: Length below which a class not in the image costs nothing, m-.
+        down_weight: Weight of the classes not in the image, lambda.
+        reduction: How the terms of the classes are combined: "sum", as in the paper, "mean", or
+            "half_mean", half their mean, as in the authors' code.
+
+    Returns:
+        The loss, averaged over the batch; a scalar.
     """
     too_short = torch.relu(present - length_BN).square()
     too_long = torch.relu(length_BN - absent).square()
@@ -40,10 +52,19 @@ def margin_loss(
 def spread_loss(
     act_BN: Tensor, target_BN: Tensor, *, margin: float | Tensor, reduction: str
 ) -> Tensor:
-    """Spread loss of capsule activations ("Matrix capsules with EM routing", equation 3): every
-    class that is absent shall be `margin` below every class that is present.
+    """Compute the spread loss: each class in the image must lead each absent class by a margin.
 
-    reduction over classes: sum, as in the paper; mean, over all N, as in its authors' code.
+    Source: Hinton, Sabour, Frosst 2018, "Matrix capsules with EM routing", equation 3.
+
+    Args:
+        act_BN: Activations of the class capsules.
+        target_BN: 1 for each class in the image, else 0.
+        margin: Required difference of activations, m.
+        reduction: "sum" over the classes, as in the paper, or "mean" over all N classes, as in the
+            authors' code; "half_mean" is half of that.
+
+    Returns:
+        The loss, averaged over the batch; a scalar.
     """
     # [B, present, absent]
     short_BNN = torch.relu(margin - (act_BN[:, :, None] - act_BN[:, None, :])).square()
@@ -56,10 +77,16 @@ def spread_loss(
 
 @dataclass(frozen=True)
 class SpreadLoss:
-    """Spread loss whose margin grows from `first` to `last` in training; evaluation uses `last`.
+    """A spread loss whose margin grows during training from `first` to `last`.
 
-    schedule. linear: in the progress of training; sigmoid: first + (last - first) sigmoid(min(10,
-    step / 50,000 - 4)), however long training is: the authors' code, whose last is 0.99.
+    Evaluation uses the margin `last`.
+
+    Attributes:
+        first: Margin at the start of training.
+        last: Margin at the end of training; 0.99 in the authors' code, with schedule "sigmoid".
+        schedule: "linear" in the progress of training, or "sigmoid", as in the authors' code: first
+            + (last - first) sigmoid(min(10, step / 50,000 - 4)), however long training is.
+        reduction: How the classes are combined, as in `spread_loss`.
     """
 
     first: float
@@ -70,12 +97,12 @@ class SpreadLoss:
     def __call__(
         self, act_BN: Tensor, target_BN: Tensor, margin: float | Tensor | None = None
     ) -> Tensor:
-        """Compute the loss with the margin of a step; None: with that of the end of training."""
+        """Compute the spread loss with the given margin; None means the margin `last`."""
         margin = self.last if margin is None else margin
         return spread_loss(act_BN, target_BN, margin=margin, reduction=self.reduction)
 
     def margin_at(self, step: int, steps: int) -> float:
-        """The margin at an optimiser's step of so many."""
+        """Return the margin at an optimiser step, when the whole training has `steps` of them."""
         grown = min(step / steps, 1.0)
         if self.schedule == "sigmoid":
             grown = 1 / (1 + math.exp(-min(10.0, step / 50_000 - 4)))
@@ -83,17 +110,40 @@ class SpreadLoss:
 
 
 def cross_entropy(logit_BN: Tensor, target_BN: Tensor) -> Tensor:
-    """Softmax cross-entropy; where an image shows several classes, each has an equal part of the
-    target.
+    """Compute the softmax cross-entropy of logits, averaged over the batch.
+
+    Where an image shows several classes, each of them gets an equal part of the target.
+
+    Args:
+        logit_BN: Logits of the classes.
+        target_BN: 1 for each class in the image, else 0.
     """
     return F.cross_entropy(logit_BN, target_BN / target_BN.sum(dim=1, keepdim=True))
 
 
 def binary_cross_entropy(logit_BN: Tensor, target_BN: Tensor) -> Tensor:
-    """Sigmoid cross-entropy, a decision per class, for images of several classes (section 6.2)."""
+    """Compute the sigmoid cross-entropy, with a separate decision for each class.
+
+    Source: "Dynamic Routing Between Capsules", section 6.2, the baseline for images of several
+    classes.
+
+    Args:
+        logit_BN: Logits of the classes.
+        target_BN: 1 for each class in the image, else 0.
+
+    Returns:
+        The mean over classes and batch; a scalar.
+    """
     return F.binary_cross_entropy_with_logits(logit_BN, target_BN)
 
 
 def reconstruction_loss(images_BCHW: Tensor, target_BCHW: Tensor) -> Tensor:
-    """Sum of squared pixel errors, mean over the batch (section 4.1, without its weight)."""
+    """Compute the sum of squared pixel errors per image, averaged over the batch.
+
+    Source: "Dynamic Routing Between Capsules", section 4.1, without the weight of the loss.
+
+    Args:
+        images_BCHW: Reconstructed images.
+        target_BCHW: Images to reconstruct.
+    """
     return (images_BCHW - target_BCHW).square().flatten(1).sum(dim=1).mean()

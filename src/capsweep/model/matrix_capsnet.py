@@ -1,8 +1,9 @@
-"""The network of "Matrix capsules with EM routing" (Hinton, Sabour, Frosst 2018, figure 1), and its
-capsules with a pose matrix and an activation (section 4).
+"""The network of matrix capsules, whose capsules have a pose matrix and an activation.
 
-A convolution, primary capsules, convolutional capsules, class capsules; every size from
-configuration. A vector pose is a matrix of one row: its votes are linear in all its numbers.
+Source: Hinton, Sabour, Frosst 2018, "Matrix capsules with EM routing", figure 1 and section 4. The
+network has a convolution, primary capsules, convolutional capsules and class capsules; the
+configuration sets every size. A vector pose is a matrix of one row, so that its votes are linear in
+all its numbers.
 
 Shape letters: B batch, C H W image, N positions, I child types, J parent types or classes, M parent
 positions, K kernel offsets, R S rows and columns of a pose, D class pose.
@@ -36,16 +37,26 @@ POSES: Mapping[str, tuple[int, int]] = {"matrix": (4, 4), "vector": (1, 16)}
 
 
 class CapsuleLayer(NamedTuple):
-    """A layer of capsules: pose_BNIRS, act_BNI in 0..1."""
+    """The capsules of one layer for a batch of images.
+
+    Attributes:
+        pose_BNIRS: Pose matrices of the I types at N positions.
+        act_BNI: Activations, in 0..1.
+    """
 
     pose_BNIRS: Tensor
     act_BNI: Tensor
 
 
 class MatrixPrimary(nn.Module):
-    """A 1x1 convolution to poses and one to activations.
+    """Primary capsules: one 1x1 convolution for the poses and one for the activations.
 
-    bias: of both; without it, as in the authors' code, the activation is a sigmoid of x - 1.
+    Args:
+        channels: Number of input channels.
+        types: Number of capsule types, I.
+        pose: Rows and columns of a pose matrix.
+        bias: Whether both convolutions have a bias. The authors' code has none; the activation is
+            then the sigmoid of x - 1.
     """
 
     def __init__(self, channels: int, types: int, pose: tuple[int, int], bias: bool) -> None:
@@ -55,7 +66,11 @@ class MatrixPrimary(nn.Module):
         self.activation = nn.Conv2d(channels, types, 1, bias=bias)
 
     def forward(self, features_BCHW: Tensor) -> CapsuleLayer:
-        """Capsules, positions row by row, in the weights' precision even inside autocast."""
+        """Compute the primary capsules of feature maps [B, C, H, W].
+
+        Positions are numbered row by row. The precision is that of the weights, even inside
+        autocast.
+        """
         dtype = self.pose.weight.dtype
         pose_BEN = self.pose(features_BCHW).to(dtype).flatten(2)
         pose_BNIRS = pose_BEN.transpose(1, 2).unflatten(2, (-1, *self.pose_shape))
@@ -64,12 +79,20 @@ class MatrixPrimary(nn.Module):
 
 
 class MatrixCapsules(nn.Module):
-    """Parents that each see some child positions, by routed pose-matrix votes.
+    """A layer of capsules with receptive fields, which routes pose-matrix votes.
 
-    fields: the child positions below each parent position, of so many. types: of children and of
-    parents. offset_KD: added to votes. of_classes: whether parents are the classes, whose children
-    share their weights at all positions. shared: all children of a parent type have one weight. The
-    vote weights are left to the network to draw.
+    Its vote weights are not initialised here; the network draws them.
+
+    Args:
+        fields: Child positions in the receptive field of each parent position.
+        num_child_positions: Number of child positions, N.
+        types: Numbers of child types and of parent types, I and J.
+        pose: Rows and columns of a pose matrix.
+        routing: Factory of the routing.
+        shared: Whether all children share the weight of a parent type.
+        offset_KD: Numbers to add to the votes from each kernel offset, or None.
+        of_classes: Whether the parents are the class capsules. The child positions then share their
+            weights.
     """
 
     def __init__(
@@ -87,8 +110,8 @@ class MatrixCapsules(nn.Module):
         (self.child_types, parents), (rows, columns) = types, pose
         offsets, numbers = len(fields[0]), rows * columns
         self.num_child_positions = num_child_positions
-        own = (1 if of_classes else offsets, self.child_types)
-        shape = *((1, 1) if shared else own), parents, columns, columns
+        unshared = (1 if of_classes else offsets, self.child_types)
+        shape = *((1, 1) if shared else unshared), parents, columns, columns
         self.weight_KIJSS = nn.Parameter(torch.empty(shape))
         sizes = LayerSizes(offsets * self.child_types, parents, numbers, numbers, of_classes)
         self.routing = make_routing(routing, sizes, ConvolutionalVotes)
@@ -99,11 +122,21 @@ class MatrixCapsules(nn.Module):
 
     @property
     def votes_per_image(self) -> int:
-        """How many votes one image casts, M K I J."""
+        """The number of votes for one image, M K I J."""
         return self.child_MK.numel() * self.child_types * self.weight_KIJSS.shape[2]
 
     def forward(self, children: CapsuleLayer, with_trace: bool = False) -> Routed:
-        """The parents, position by position, in the weights' precision even inside autocast."""
+        """Compute the parents of a layer of children by routing.
+
+        The precision is that of the weights, even inside autocast.
+
+        Args:
+            children: Capsules of the layer below.
+            with_trace: Whether the result has a trace of the routing.
+
+        Returns:
+            Poses and activations of the M J parents, position by position.
+        """
         with without_autocast(children.pose_BNIRS.device.type):
             dtype = self.weight_KIJSS.dtype
             votes = ConvolutionalVotes(
@@ -116,7 +149,12 @@ class MatrixCapsules(nn.Module):
             return self.routing(votes, with_trace)
 
     def make_children(self, routed: Routed, children: CapsuleLayer) -> CapsuleLayer:
-        """The parents as children of the next layer."""
+        """Reshape routed parents to a layer of children for the layer above.
+
+        Args:
+            routed: Result of `forward`.
+            children: The children that were routed; only the shape of their poses is read.
+        """
         types, pose = self.weight_KIJSS.shape[2], children.pose_BNIRS.shape[3:]
         return CapsuleLayer(
             routed.pose_BJD.unflatten(2, pose).unflatten(1, (-1, types)),
@@ -125,14 +163,28 @@ class MatrixCapsules(nn.Module):
 
 
 class MatrixCapsNet(nn.Module):
-    """Images to class capsules.
+    """The network of matrix capsules, from images to class capsules.
 
-    image_shape: C, H, W. conv: channels, kernel, stride, batch_norm. primary: types, bias.
-    capsules: types, kernel, stride, a list each, of the convolutional layers. pose: matrix (4x4),
-    or vector (16 numbers, weights 16x16). coordinates: place and scale of coordinate addition.
-    initial: the weights before training. head: length or linear, what class scores are. votes:
-    shared, as in `MatrixCapsules`, of all layers. Raises ValueError, naming the key, for lists of
-    unequal length and kernels that do not fit.
+    Source: "Matrix capsules with EM routing", figure 1.
+
+    Args:
+        image_shape: C, H, W of the images.
+        num_classes: Number of classes.
+        conv: `channels`, `kernel`, `stride` and `batch_norm` of the first convolution.
+        primary: `types` and `bias` of the primary capsules.
+        capsules: Lists `types`, `kernel` and `stride`, one number for each convolutional capsule
+            layer.
+        pose: "matrix" for 4x4 poses, or "vector" for 16 numbers with 16x16 vote weights.
+        coordinates: `place` and `scale` of the coordinate addition, as in
+            `make_coordinate_offsets`.
+        initial: Standard deviations and other constants of the weights before training.
+        routing: Factory of the routing, used in every capsule layer.
+        head: "length" or "linear", as in `make_head`.
+        votes: Options of the votes: `shared`, as in `MatrixCapsules`, for all layers.
+
+    Raises:
+        ValueError: If lists have unequal lengths or a kernel does not fit; the message names the
+            configuration key.
     """
 
     def __init__(
@@ -160,17 +212,17 @@ class MatrixCapsNet(nn.Module):
         types = primary["types"]
         self.capsules = nn.ModuleList()
         sizes = zip_layers("model.capsules", capsules, "types", "kernel", "stride")
-        alike = POSES[pose], routing, votes is not None and votes["shared"]
+        common = POSES[pose], routing, votes is not None and votes["shared"]
         for parents, kernel, stride in sizes:
             above = grid.after_convolution(kernel, stride, "model.capsules.kernel")
             fields = list_fields(grid, kernel, stride)
-            layer = MatrixCapsules(fields, grid.num_positions, (types, parents), *alike)
+            layer = MatrixCapsules(fields, grid.num_positions, (types, parents), *common)
             self.capsules.append(layer)
             grid, types = above, parents
         offset_ND = make_coordinate_offsets(grid, image, 16, **coordinates)
         everywhere, count = [range(grid.num_positions)], grid.num_positions
         self.classes = MatrixCapsules(
-            everywhere, count, (types, num_classes), *alike, offset_ND, of_classes=True
+            everywhere, count, (types, num_classes), *common, offset_ND, of_classes=True
         )
         self.reads_activations = getattr(self.classes.routing, "reads_activations", False)
         _draw_weights(self, initial)
@@ -178,7 +230,13 @@ class MatrixCapsNet(nn.Module):
         self.head = make_head(head, rows * columns, self.classes.routing)
 
     def forward(self, images_BCHW: Tensor, with_trace: bool = False) -> NetworkOutput:
-        """Class scores and poses; traces of `capsules.0`, ..., `classes` on request."""
+        """Compute class scores and class poses of a batch of images.
+
+        Args:
+            images_BCHW: Images.
+            with_trace: Whether the output has the traces of the layers `capsules.0`, ...,
+                `classes`.
+        """
         features_BCHW = torch.relu(self.norm(self.conv(images_BCHW)))
         children = self.primary(features_BCHW)
         if not self.reads_activations:
@@ -195,8 +253,11 @@ class MatrixCapsNet(nn.Module):
 
 
 def squash_capsules(capsules: CapsuleLayer) -> CapsuleLayer:
-    """The same capsules for a routing that reads how present a child is off the length of its pose:
-    the pose squashed, times the activation.
+    """Write the activation of each capsule into the length of its pose.
+
+    A routing that does not read activations takes the length of a pose as the presence of a
+    capsule. The new pose is the squashed pose times the activation, and the new activation is its
+    length.
     """
     pose_BNIRS, act_BNI = capsules
     squashed_BNID = squash(pose_BNIRS.flatten(3)) * act_BNI[..., None]
@@ -205,11 +266,16 @@ def squash_capsules(capsules: CapsuleLayer) -> CapsuleLayer:
 
 
 def _draw_weights(network: MatrixCapsNet, initial: Mapping[str, float]) -> None:
-    """In the order of the layers: truncated normals of zero mean, as in the authors' code.
+    """Draw the weights of the network, layer by layer.
 
-    Deviations: conv, of the convolution, whose bias is `bias`; pose and activation, of the primary
-    capsules; votes and class_votes, of the vote weights. identity: so much of the identity is added
-    to vote weights of convolutional capsules.
+    All draws are truncated normals with mean 0, as in the authors' code.
+
+    Args:
+        network: Network whose weights are set in place.
+        initial: Standard deviations: `conv` of the convolution, `pose` and `activation` of the
+            primary capsules, `votes` and `class_votes` of the vote weights. `bias` is the bias of
+            the convolution. `identity` is the multiple of the identity matrix that is added to the
+            vote weights of the convolutional capsules.
     """
     draw_truncated_normal(network.conv.weight, initial["conv"])
     assert network.conv.bias is not None

@@ -1,17 +1,18 @@
-"""Triton kernels that squash what they have just summed, or the channels of a convolution, and the
-gradients; imports triton.
+"""Triton kernels that squash sums of routing or channels of a convolution, with their gradients.
 
-A squash by torch's operations is five launches forwards and ten backwards, of a few microseconds
-each, on numbers that the kernel before has just written. Parts of a sum are added in an order that
-depends on their number alone. Primary capsules would be transposed, cast and squashed in eight
-launches, and as many back.
+A squash in operations of torch takes five launches forwards and ten backwards, of a few
+microseconds each, on numbers that the kernel before has just written. Primary capsules would be
+transposed, cast and squashed in eight launches, and as many backwards. Partial sums are added in an
+order that depends only on their number.
 
-Shape letters: R rows, each a capsule; D its numbers; X parts of a sum; B images, J parents; I
-children, P child pose, C H W channels.
+Importing this module imports triton.
+
+Shape letters: R rows, each a capsule; D numbers of a row; X partial sums; B images, J parents; I
+children, P child pose, C H W channels. `by_x` is the gradient of the loss with respect to x.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
-# Only Triton's compiler can iterate over its loops, and knows which of its functions give tuples.
+# The type checker does not know Triton's loops, nor which of its functions return tuples.
 
 import math
 from typing import Any
@@ -22,14 +23,14 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Triton adds arguments of its own to those of a kernel.
+# Any: a launch accepts arguments that Triton adds to those of a kernel.
 jit: Any = triton.jit
-SMALLEST = tl.constexpr(2.0**-126)  # above 0 in float32: what a length is at least divided by
+SMALLEST = tl.constexpr(2.0**-126)  # smallest normal float32; the least number to divide by
 
 
 @jit
 def divide(x, y):
-    """Divide, rounded to the nearest number; Triton's own division of float32 may be two off."""
+    """Divide x by y, correctly rounded; Triton's own float32 division can be off by two units."""
     if x.dtype == tl.float32:
         return tl.div_rn(x, y)
     return x / y
@@ -37,7 +38,7 @@ def divide(x, y):
 
 @jit
 def get_length(s_RD):
-    """Return the lengths of rows, [R, 1], rounded to the nearest number."""
+    """Compute the lengths of rows [R, 1], correctly rounded."""
     squared_R1 = tl.sum(s_RD * s_RD, axis=1, keep_dims=True)
     if squared_R1.dtype == tl.float32:
         return tl.sqrt_rn(squared_R1)
@@ -52,7 +53,7 @@ def get_direction(s_RD):
 
 @jit
 def squash_rows(s_RD):
-    """Return what `capsules.squash` makes of rows, and its lengths [R, 1]."""
+    """Squash rows as `capsules.squash` does; return the results and their lengths [R, 1]."""
     length_R1 = get_length(s_RD)
     shrunk_R1 = 1 + length_R1 * length_R1
     factor_R1 = divide(length_R1, shrunk_R1)
@@ -61,7 +62,7 @@ def squash_rows(s_RD):
 
 @jit
 def differentiate_rows(s_RD, by_v_RD):
-    """Return what `capsules.squash_gradient` makes of rows, and the gradient by their squash."""
+    """Compute the gradient with respect to rows as `capsules.squash_gradient` does."""
     length_R1 = get_length(s_RD)
     shrunk_R1 = 1 + length_R1 * length_R1
     slope_R1 = divide(1 - length_R1 * length_R1, shrunk_R1 * shrunk_R1)
@@ -71,7 +72,10 @@ def differentiate_rows(s_RD, by_v_RD):
 
 @jit
 def locate_rows(num_rows, D: tl.constexpr, TILE_R: tl.constexpr, TILE_D: tl.constexpr):
-    """Return a program's rows [R, 1] and numbers [1, D], which are inside, and their places."""
+    """Return the rows [R, 1] and numbers [1, D] of a program, the valid ones, and their offsets.
+
+    The mask of valid numbers and the memory offsets are [R, D].
+    """
     row_R1 = (tl.program_id(0) * TILE_R + tl.arange(0, TILE_R))[:, None]
     number_1D = tl.arange(0, TILE_D)[None, :]
     inside_RD = (row_R1 < num_rows) & (number_1D < D)
@@ -89,7 +93,7 @@ def add_parts(
     TILE_R: tl.constexpr,
     TILE_D: tl.constexpr,
 ):
-    """Sum parts of `size` numbers each; without parts the sum is 0."""
+    """Sum partial sums of `size` numbers each; without partial sums the result is 0."""
     total_XRD = tl.zeros((TILE_X, TILE_R, TILE_D), part_XRD.dtype.element_ty)
     for first in range(0, num_parts, TILE_X):
         part_X = first + tl.arange(0, TILE_X)
@@ -116,9 +120,10 @@ def squash_sums_kernel(
     TILE_D: tl.constexpr,
     WITH_BEFORE: tl.constexpr,
 ):
-    """Write the sum of the parts and the bias, `before` plus its squash, and the squash's length.
+    """Write the sums of routing, their squash, and the length of the squash.
 
-    The grid is (rows).
+    A sum is the bias plus its partial sums; `before`, if any, is added to the squash that is
+    written. The grid is (rows).
     """
     row_R1, number_1D, inside_RD, place_RD = locate_rows(num_rows, D, TILE_R, TILE_D)
     bias_RD = tl.load(bias_JD + row_R1 % J * D + number_1D, mask=inside_RD, other=0.0)
@@ -150,9 +155,9 @@ def differentiate_sums_kernel(
     WITH_BEFORE: tl.constexpr,
     WITH_LENGTH: tl.constexpr,
 ):
-    """Write the gradient by v, which is `before` plus the sum of the parts, and that by the sums.
+    """Write the gradients with respect to v and to the sums.
 
-    The grid is (rows).
+    The gradient with respect to v is `before` plus the sum of the partial sums. The grid is (rows).
     """
     row_R1, _, inside_RD, place_RD = locate_rows(num_rows, D, TILE_R, TILE_D)
     by_v_RD = add_parts(
@@ -188,7 +193,7 @@ def squash_channels_kernel(
     TILE_P: tl.constexpr,
     BACKWARD: tl.constexpr,
 ):
-    """Write the poses of primary capsules, P channels each, or the gradient by the channels.
+    """Write the poses of primary capsules, P channels each, or the gradient of the channels.
 
     The grid is (rows).
     """
@@ -210,18 +215,22 @@ def squash_channels_kernel(
 
 
 FUSED = {"enable_fp_fusion": True}  # explicit, since the default depends on the version
-ROWS = 128  # numbers of a program's rows: many programs, since these tensors are small
-MOST_PARTS = 16  # that a program reads at once
-CHANNELS = 1024  # numbers of a program's capsules
+ROWS = 128  # numbers in the rows of a program: few, for many programs, as these tensors are small
+MOST_PARTS = 16  # most partial sums that a program reads at once
+CHANNELS = 1024  # numbers in the capsules of a program
 
 
 def squash_sums(
     part_XBJD: Tensor, bias_JD: Tensor, before_BJD: Tensor | None, *results: Tensor
 ) -> None:
-    """Sum parts and the bias, and squash the sum.
+    """Add partial sums and the bias, and squash the result.
 
-    results: three tensors to write into, the sums [B, J, D], `before` plus the squash of the sums
-    [B, J, D], and the length of the squash [B, J].
+    Args:
+        part_XBJD: Partial sums.
+        bias_JD: Bias of the parents.
+        before_BJD: Numbers to which the squash is added. None: 0.
+        *results: Three tensors to write into: the sums [B, J, D], `before` plus the squash of the
+            sums [B, J, D], and the length of the squash [B, J].
     """
     parts, images, parents, numbers = part_XBJD.shape
     grid, tiles = _cut_rows(images * parents, numbers, parts)
@@ -234,15 +243,22 @@ def squash_sums(
 def differentiate_sums(
     part_XBJD: Tensor | None, before_BJD: Tensor | None, by_length_BJ: Tensor | None, *rest: Tensor
 ) -> None:
-    """Differentiate the squash of sums, whose gradient by the squash is `before` plus the parts.
+    """Compute the gradient with respect to sums that were squashed.
 
-    by_length_BJ: the gradient by the length of the squash, which is no part of the former. rest:
-    the sums, which are read, and two tensors to write into, the gradients by squash and by sums.
+    The gradient with respect to their squash is `before` plus the partial sums.
+
+    Args:
+        part_XBJD: Partial sums of the gradient. None: 0.
+        before_BJD: Further gradient with respect to the squash. None: 0.
+        by_length_BJ: Gradient with respect to the length of the squash, which is not contained in
+            the other two. None: 0.
+        *rest: The sums [B, J, D], which are read, and two tensors to write into: the gradients with
+            respect to the squash and to the sums.
     """
     sums_BJD = rest[0]
     parts, numbers = 0 if part_XBJD is None else len(part_XBJD), sums_BJD.shape[2]
     grid, tiles = _cut_rows(sums_BJD[..., 0].numel(), numbers, parts)
-    read = (sums_BJD if one is None else one for one in (part_XBJD, before_BJD, by_length_BJ))
+    read = (sums_BJD if x is None else x for x in (part_XBJD, before_BJD, by_length_BJ))
     fixed = {"WITH_BEFORE": before_BJD is not None, "WITH_LENGTH": by_length_BJ is not None}
     counts = sums_BJD[..., 0].numel(), parts
     with torch.cuda.device_of(sums_BJD):
@@ -251,21 +267,25 @@ def differentiate_sums(
 
 def _cut_rows(rows: int, numbers: int, parts: int) -> tuple[tuple[int], dict[str, int]]:
     tile, most = power_of_two(numbers), power_of_two(parts)
-    many = max(1, ROWS // tile)
-    tiles = {"D": numbers, "TILE_D": tile, "TILE_R": many, "TILE_X": min(MOST_PARTS, most)}
-    return (-(-rows // many),), tiles
+    tile_rows = max(1, ROWS // tile)
+    tiles = {"D": numbers, "TILE_D": tile, "TILE_R": tile_rows, "TILE_X": min(MOST_PARTS, most)}
+    return (-(-rows // tile_rows),), tiles
 
 
 def power_of_two(size: int) -> int:
-    """Return the smallest power of two that holds `size`, as the size of a tile must be."""
+    """Return the smallest power of two that is at least `size`, as the size of a tile must be."""
     return 1 << max(0, size - 1).bit_length()
 
 
 class SquashedChannels(torch.autograd.Function):
-    """Squashes channels [B, C, H, W], in any layout, to poses [B, I, P] of a type of number."""
+    """The squash of channels [B, C, H, W] to poses [B, I, P], as a function of torch.
+
+    The channels may have any memory layout.
+    """
 
     @staticmethod
     def forward(ctx: Any, channel_BCHW: Tensor, pose: int, dtype: torch.dtype) -> Tensor:
+        """Squash groups of `pose` channels to poses [B, I, P] of the given type."""
         images, channels, *places = channel_BCHW.shape
         shape = images, channels // pose * math.prod(places), pose
         pose_BIP = channel_BCHW.new_empty(shape, dtype=dtype)
@@ -275,12 +295,13 @@ class SquashedChannels(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        """Compute the gradient with respect to the channels."""
         return _differentiate(ctx, grad_outputs[0].contiguous()), None, None
 
 
 @once_differentiable
 def _differentiate(ctx: Any, by_pose_BIP: Tensor) -> Tensor:
-    """Return the gradient by the channels, laid out as they are."""
+    """Compute the gradient with respect to the channels, in the memory layout of the channels."""
     (channel_BCHW,) = ctx.saved_tensors
     by_channel_BCHW = channel_BCHW.new_empty_strided(channel_BCHW.shape, channel_BCHW.stride())
     _launch(channel_BCHW, by_pose_BIP, by_pose_BIP, by_channel_BCHW, BACKWARD=True)
@@ -292,15 +313,15 @@ def _launch(
     pose_BIP: Tensor,
     by_pose_BIP: Tensor,
     by_channel_BCHW: Tensor,
-    **way: bool,
+    **switches: bool,
 ) -> None:
     _, channels, height, width = channel_BCHW.shape
     rows, pose = pose_BIP[..., 0].numel(), pose_BIP.shape[2]
     tile = power_of_two(pose)
-    many = max(1, CHANNELS // tile)
+    tile_rows = max(1, CHANNELS // tile)
     tensors = channel_BCHW, pose_BIP, by_pose_BIP, by_channel_BCHW
     counts = rows, channels // pose, height, width, *channel_BCHW.stride()
     with torch.cuda.device_of(channel_BCHW):
-        squash_channels_kernel[-(-rows // many),](
-            *tensors, *counts, P=pose, TILE_R=many, TILE_P=tile, **way, **FUSED
+        squash_channels_kernel[-(-rows // tile_rows),](
+            *tensors, *counts, P=pose, TILE_R=tile_rows, TILE_P=tile, **switches, **FUSED
         )

@@ -1,6 +1,6 @@
 """Convolution by the bilinear form of `large_kernels`, as a function of torch with its gradients.
 
-Shape letters: as there.
+Shape letters: as in `large_kernels`. `by_x` is the gradient of the loss with respect to x.
 """
 
 from collections.abc import Iterator
@@ -15,11 +15,12 @@ from torch.nn import functional as F
 
 from capsweep.model.large_kernels import Tiling, Transform, make_transforms
 
-CHANNELS_AT_ONCE = 512  # columns of the matrices that are multiplied
-# Numbers of an array. Larger ones would be fresh memory each time, see `devices.keep_freed_memory`.
+CHANNELS_AT_ONCE = 512  # most columns of the matrices that are multiplied
+# Most numbers of an array. Larger arrays would need new memory each time: see
+# `devices.keep_freed_memory`.
 NUMBERS_AT_ONCE = 2**23 - 2**10
-CACHED = 2**19  # numbers of the tiles that are transformed at once
-MOST_KEPT = 2**24  # numbers of the factors that may wait for the backward pass
+CACHED = 2**19  # most numbers of the tiles transformed at once, so that they stay in the cache
+MOST_KEPT = 2**24  # most numbers of the factors that are kept for the backward pass
 
 Block = tuple[slice, slice]  # rows of phases, and channels of all phases of such a row
 Factors = tuple[Tensor, Tensor]  # x_TFC, w_OFC of a pair of rows of a block
@@ -28,10 +29,16 @@ WHOLE: Block = (slice(None), slice(None))
 
 @dataclass(frozen=True)
 class Operand:
-    """Image, weights or outputs, [B, H, W, C]: how they are cut into tiles and transformed.
+    """A rule that cuts an array [B, H, W, C] into tiles and transforms them.
 
-    size, step: positions of a tile, and from one tile to the next, along an axis; a position has
-    stride x stride pixels, its phases. padding: zeros around the pixels, left, right, above, below.
+    The array is the image, the weights or the outputs of a convolution.
+
+    Attributes:
+        transform: Transform of a tile.
+        size: Positions of a tile along an axis.
+        step: Positions from one tile to the next, along an axis.
+        stride: Pixels of a position along an axis; the stride x stride pixels are its phases.
+        padding: Zeros around the pixels: left, right, above, below.
     """
 
     transform: Transform
@@ -41,7 +48,11 @@ class Operand:
     padding: tuple[int, int, int, int]
 
     def transform_rows(self, array_BHWC: Tensor, block: Block) -> Tensor:
-        """[T, n / 2, 2 p, C]: pairs of rows of frequencies of the tiles of a block of channels."""
+        """Transform the rows of the tiles of a block of channels.
+
+        Returns:
+            Pairs of rows of frequencies [T, n / 2, 2 p, C].
+        """
         rows = self.make_rows(array_BHWC, block)
         by_image = self._group_by_image(rows, len(array_BHWC))
         for images in _split_range(len(array_BHWC), CACHED // by_image[0].numel()):
@@ -51,15 +62,15 @@ class Operand:
         return rows
 
     def make_rows(self, array_BHWC: Tensor, block: Block) -> Tensor:
-        """An array for `transform_rows`, without its numbers."""
+        """Allocate the result of `transform_rows`, without filling it."""
         shape = self.split(self.pad(array_BHWC[:1]))[..., *block].shape
         tiles, pairs = len(array_BHWC) * shape[:3].numel(), len(self.transform.rows_np) // 2
         return array_BHWC.new_empty(tiles, pairs, 2 * self.size, shape[5:].numel())
 
     def add_transposed_rows(self, rows: Tensor, array_BHWC: Tensor, block: Block) -> None:
-        """Add the transposed transform of [T, n / 2, 2 p, C] to the pixels of a block of channels.
+        """Add the transposed transform of rows to the pixels of a block of channels, in place.
 
-        Pixels that several tiles see get the sum of all.
+        Pixels in several tiles get the sum over these tiles. The rows are [T, n / 2, 2 p, C].
         """
         rows_pn = self.transform.rows_np.t().contiguous()
         by_image = self._group_by_image(rows, len(array_BHWC))
@@ -75,23 +86,27 @@ class Operand:
                 array += F.pad(padded, (0, 0, *(-count for count in self.padding)))
 
     def _group_by_image(self, rows: Tensor, count: int) -> Tensor:
-        """A view [B, tiles, n, p C]."""
+        """Return a view [B, tiles, n, p C] of the rows of `count` images."""
         return rows.view(count, -1, 2 * rows.shape[1], self.size * rows.shape[3])
 
     def transform_columns(self, rows: Tensor, pair: int) -> Tensor:
-        """[T, F, C] of one pair of rows."""
+        """Transform the columns of one pair of rows to components [T, F, C]."""
         return _multiply(self.transform.columns[pair], rows[:, pair])
 
     def transpose_columns(self, components_FTC: Tensor, pair: int) -> Tensor:
-        """[T, 2 p, C] of one pair of rows, by the transposed transform."""
+        """Apply the transposed transform to one pair of rows; return rows [T, 2 p, C]."""
         return _multiply(self.transform.columns[pair].t(), components_FTC.transpose(0, 1))
 
     def pad(self, array_BHWC: Tensor) -> Tensor:
-        """To whole tiles."""
+        """Add the zeros that make whole tiles."""
         return F.pad(array_BHWC, (0, 0, *self.padding)) if any(self.padding) else array_BHWC
 
     def split(self, padded_BHWC: Tensor) -> Tensor:
-        """A view [B, row of tiles, column of tiles, row, column, row of phases, channels of it]."""
+        """Return a view of all tiles and their phases.
+
+        Its axes are: image, row and column of tiles, row and column in a tile, row of phases, and
+        the channels of all phases in such a row.
+        """
         batch, height, width, channels = padded_BHWC.shape
         stride = self.stride
         phases = batch, height // stride, stride, width // stride, stride * channels
@@ -112,7 +127,11 @@ def _split_range(count: int, size: int) -> list[slice]:
 class BilinearForm:
     """A convolution of images [B, H, W, C] by weights [O, K, K, C] to outputs [B, H, W, O].
 
-    places: rows and columns of outputs.
+    Attributes:
+        image: Tiles and transform of the image.
+        weights: Tiles and transform of the weights.
+        outputs: Tiles and transform of the outputs.
+        places: Rows and columns of the outputs.
     """
 
     image: Operand
@@ -121,10 +140,14 @@ class BilinearForm:
     places: tuple[int, int]
 
     def list_blocks(self, image_BHWC: Tensor, outputs: int) -> list[Block]:
-        """The channels of all phases that are multiplied at once: at most CHANNELS_AT_ONCE, and as
-        many as the rows or the components of the weights have few enough numbers for.
+        """List the blocks of channels, over all phases, that are multiplied at once.
 
-        outputs: channels.
+        A block has at most CHANNELS_AT_ONCE channels, and few enough that the rows and the
+        components of the weights have at most NUMBERS_AT_ONCE numbers.
+
+        Args:
+            image_BHWC: Images.
+            outputs: Number of output channels.
         """
         stride, width = self.image.stride, self.image.stride * image_BHWC.shape[3]
         by_channel = outputs * self.weights.transform.rows_np.shape[0] * max(self.weights.size, 3)
@@ -134,13 +157,24 @@ class BilinearForm:
         return [(phases, part) for phases in rows for part in parts]
 
     def list_parts(self, image_BHWC: Tensor, outputs: int) -> list[slice]:
-        """Images computed at once: all whose rows have few enough numbers. outputs: channels."""
+        """List the parts of a batch that are computed at once.
+
+        A part has few enough images that its transformed rows, of images and of outputs, have at
+        most NUMBERS_AT_ONCE numbers each.
+
+        Args:
+            image_BHWC: Images.
+            outputs: Number of output channels.
+        """
         rows = self.image.make_rows(image_BHWC[:1], self.list_blocks(image_BHWC, outputs)[0])
         y_rows = rows.shape[:2].numel() * 2 * max(self.outputs.size, 3) * outputs
         return _split_range(len(image_BHWC), NUMBERS_AT_ONCE // max(rows.numel(), y_rows))
 
     def count_factors(self, image_BHWC: Tensor, weight_OKKC: Tensor) -> int:
-        """The numbers of the factors of all these images; each part has its own of the weights."""
+        """Return how many numbers the factors of these images and weights have.
+
+        Each part of the batch has a copy of the factors of the weights.
+        """
         pairs, components, _ = self.image.transform.columns.shape
         tiles = len(image_BHWC) * len(self.image.make_rows(image_BHWC[:1], WHOLE))
         weights = len(self.list_parts(image_BHWC, len(weight_OKKC))) * len(weight_OKKC)
@@ -154,10 +188,16 @@ class BilinearForm:
         y_BHWO: Tensor,
         factors: list[Factors] | None = None,
     ) -> None:
-        """Add the convolution to y, and all that was multiplied to `factors`.
+        """Add the convolution to the outputs, in place.
 
-        One block of channels and one pair of rows of frequencies at a time, so that neither image
-        nor weights need be held in all their components.
+        It handles one block of channels and one pair of rows of frequencies at a time, so that
+        memory never holds all components of the image or of the weights at once.
+
+        Args:
+            image_BHWC: Images.
+            weight_OKKC: Weights.
+            y_BHWO: Outputs to add to.
+            factors: List to which all factors of the products are appended. None: they are dropped.
         """
         y_rows = self.outputs.make_rows(y_BHWO, WHOLE).zero_()
         for block in self.list_blocks(image_BHWC, len(weight_OKKC)):
@@ -170,7 +210,7 @@ class BilinearForm:
                 y_rows[:, pair] += self.outputs.transpose_columns(y_FTO, pair)
                 if factors is not None:
                     factors.append((x_TFC, w_OFC))
-            del x_rows, w_rows  # before the next ones are made beside them
+            del x_rows, w_rows  # free them before the next block allocates its own
         self.outputs.add_transposed_rows(y_rows, y_BHWO, WHOLE)
 
     def add_gradients(
@@ -182,9 +222,15 @@ class BilinearForm:
         by_weight: Tensor | None,
         factors: Iterator[Factors] | None = None,
     ) -> None:
-        """Add to the gradients by image and weights, None where they are not needed.
+        """Add the gradients with respect to image and weights, in place.
 
-        gradient_BHWO: by the outputs. factors: of `add_outputs`; None: computed again.
+        Args:
+            image_BHWC: Images.
+            weight_OKKC: Weights.
+            gradient_BHWO: Gradient with respect to the outputs.
+            by_image: Gradient with respect to the image to add to. None: not needed.
+            by_weight: Gradient with respect to the weights to add to. None: not needed.
+            factors: Factors from `add_outputs`, in the same order. None: they are computed again.
         """
         g_rows = self.outputs.transform_rows(gradient_BHWO, WHOLE)
         for block in self.list_blocks(image_BHWC, len(weight_OKKC)):
@@ -195,7 +241,7 @@ class BilinearForm:
                 else each.make_rows(array, block)
                 for each, array in operands
             )
-            for pair in range(x_rows.shape[1]):  # whose rows become the gradients' own
+            for pair in range(x_rows.shape[1]):  # gradients overwrite its rows
                 g_TFO = self.outputs.transform_columns(g_rows, pair)
                 if factors is None:
                     x_TFC = self.image.transform_columns(x_rows, pair)
@@ -222,9 +268,17 @@ def make_form(
     places: tuple[int, int],
     dtype: torch.dtype,
 ) -> BilinearForm:
-    """For images of height and width `size`, with so many zeros above and left of them.
+    """Make the bilinear form of a convolution.
 
-    Below and right zeros are added, or pixels left out, until there are whole tiles.
+    Below and to the right of the image, zeros are added or pixels left out until there are whole
+    tiles.
+
+    Args:
+        tiling: Tiling of the outputs.
+        size: Height and width of the images.
+        before: Rows of zeros above the images and columns of zeros left of them.
+        places: Rows and columns of the outputs.
+        dtype: Type of the transforms.
     """
     stride, step, taps = tiling.stride, tiling.outputs, tiling.taps
     counts = [tiling.count_tiles(count) for count in places]
@@ -246,10 +300,7 @@ def make_form(
 
 
 class TransformedConvolution(torch.autograd.Function):
-    """The bilinear form with a bias, and its gradients, in float32 even inside autocast.
-
-    is_trained: whether gradients will be asked for.
-    """
+    """The bilinear form with a bias, as a function of torch, in float32 even inside autocast."""
 
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
@@ -261,7 +312,16 @@ class TransformedConvolution(torch.autograd.Function):
         form: BilinearForm,
         is_trained: bool,
     ) -> Tensor:
-        """[B, O, H, W], channels last."""
+        """Compute the outputs [B, O, H, W], in the layout channels last.
+
+        Args:
+            ctx: Context of autograd.
+            image_BCHW: Images.
+            weight_OCKK: Weights.
+            bias_O: Bias.
+            form: Bilinear form of the convolution.
+            is_trained: Whether gradients will be computed, so that factors may be kept for them.
+        """
         image_BHWC, weight_OKKC = map(_put_channels_last, (image_BCHW, weight_OCKK))
         bias_BOHW = bias_O[:, None, None].expand(len(image_BHWC), -1, *form.places)
         # Not a view: ReLU works in place on it, and autograd copies the gradients of views.
@@ -279,7 +339,7 @@ class TransformedConvolution(torch.autograd.Function):
     @staticmethod
     @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        """By image, weights and bias; None where it is not needed."""
+        """Compute the gradients with respect to image, weights and bias; None if not needed."""
         return *_differentiate(ctx, _put_channels_last(grad_outputs[0])), None, None
 
 
@@ -305,7 +365,7 @@ def _differentiate(ctx: Any, gradient_BHWO: Tensor) -> tuple[Tensor | None, ...]
 
 
 def _put_channels_last(array_BCHW: Tensor) -> Tensor:
-    """[B, H, W, C]; a view where they are already."""
+    """Return the array as [B, H, W, C]; a view where the channels are last in memory already."""
     return array_BCHW.permute(0, 2, 3, 1).contiguous()
 
 
@@ -317,10 +377,19 @@ def convolve(
     before: tuple[int, int],
     places: tuple[int, int],
 ) -> Tensor:
-    """Feature maps [B, O, H, W], channels last, of so many places in rows and columns; of the type
-    of autocast inside it.
+    """Convolve images by a transformed convolution.
 
-    before: zeros above and left of the image; below and right there are as many as are needed.
+    Args:
+        image_BCHW: Images.
+        weight_OCKK: Weights.
+        bias_O: Bias.
+        tiling: Tiling of the outputs.
+        before: Rows of zeros above the images and columns of zeros left of them. Below and to the
+            right there are as many zeros as needed.
+        places: Rows and columns of the outputs.
+
+    Returns:
+        Feature maps [B, O, H, W] in the layout channels last; inside autocast in its type.
     """
     height, width = image_BCHW.shape[2:]
     form = make_form(tiling, (height, width), before, places, weight_OCKK.dtype)

@@ -1,16 +1,16 @@
-"""Votes: the input of every routing algorithm.
+"""Votes, the input of every routing algorithm.
 
-A child capsule votes for the pose of each parent above it. Routing sees child poses and vote
-weights apart, so that a fast path need not form the votes.
+A child capsule votes for the pose of each parent above it. Votes hold the child poses and the vote
+weights separately, so that a fast implementation need not form the votes.
 
-All kinds are local votes: at each of M positions stand J types of parents, and below them L
-children, each of which votes for the J. One child may stand below several positions, and its
-parents at all of them compete for it: `divide_children`. Where couplings are given (given_BMLJ),
-they take the place of what a variant finds.
+All classes of votes can form local votes: at each of M positions there are J types of parents, and
+below them L children, each of which votes for the J parents. One child may be below several
+positions, and its parents at all of them compete for it; `divide_children` computes its shares.
+Couplings in the field `given_BMLJ` replace those that a variant computes.
 
-Pose-matrix votes are written out as sums of products, number by number, numbers before children in
-memory: for matrices of 4x4 this is faster than products of matrices. Not so their gradients, which
-autograd would sum from tensors of the size of the votes.
+Pose-matrix votes are computed as sums of products, number by number, with the children last in
+memory. For 4x4 matrices this is faster than matrix products. Their gradients are matrix products,
+because autograd would instead sum tensors of the size of the votes.
 
 Shape letters: B batch, I children (in the convolutional form: child types at each of N positions),
 J parents, P child pose, D parent pose; M parent positions, K kernel offsets, L = K I children below
@@ -26,20 +26,28 @@ from torch.autograd.function import once_differentiable
 
 from capsweep.model.routing import ReceptiveFields, coupling_softmax
 
-LARGEST_SUM = 4  # of products that are faster one by one than as a product of matrices
-NUMBERS_AT_ONCE = (2**20, 2**27)  # that stay in the cache of a CPU, and that a GPU has room for
+LARGEST_SUM = 4  # longest sum of products that is faster term by term than as a matrix product
+NUMBERS_AT_ONCE = (2**20, 2**27)  # most numbers of votes: CPU (cache), GPU (memory)
 
 
 @dataclass(frozen=True)
 class Votes:
-    """Linear votes u_hat_ij = W_ij u_i (equation 2 of "Dynamic Routing Between Capsules").
+    """Linear votes u_hat_ij = W_ij u_i of fully connected capsules.
 
-    pose_BIP, weight_IJDP; activation_BI for algorithms that ask how present a child is.
+    Source: Sabour, Frosst, Hinton 2017, "Dynamic Routing Between Capsules", equation 2. All
+    children are below the single parent position, so M = 1 and L = I.
+
+    Attributes:
+        pose_BIP: Poses u_i of the children.
+        weight_IJDP: Vote weights W_ij.
+        activation_BI: Activations of the children, for the variants that read them. None: not
+            known.
+        given_BMLJ: Couplings that replace those of the variant. None: the variant computes them.
     """
 
-    CAPSULES: ClassVar = "vector capsules"
-    MODEL: ClassVar = "capsnet"
-    OF_IMAGES: ClassVar = ("pose_BIP", "activation_BI")
+    CAPSULES: ClassVar = "vector capsules"  # name of these capsules in messages
+    MODEL: ClassVar = "capsnet"  # a configuration of `model` with these capsules
+    IMAGE_FIELDS: ClassVar = ("pose_BIP", "activation_BI")  # fields with an axis of images
 
     pose_BIP: Tensor
     weight_IJDP: Tensor
@@ -47,65 +55,84 @@ class Votes:
     given_BMLJ: Tensor | None = None
 
     def dense(self) -> Tensor:
-        """u_hat [B, I, J, D]: one matrix product per child, over the batch."""
+        """Form the votes u_hat [B, I, J, D], by one matrix product per child over the batch."""
         num_children, num_parents, parent_pose, child_pose = self.weight_IJDP.shape
         weight_IPE = self.weight_IJDP.reshape(num_children, -1, child_pose).transpose(1, 2)
         votes_IBE = torch.bmm(self.pose_BIP.transpose(0, 1), weight_IPE)  # E = J * D
         return votes_IBE.transpose(0, 1).unflatten(2, (num_parents, parent_pose))
 
     def form_local(self) -> Tensor:
-        """u_hat [B, 1, I, J, D]: all children stand below the one position."""
+        """Form the votes [B, 1, I, J, D], with the axis of the single parent position."""
         return self.dense()[:, None]
 
     def form_numbers_first(self) -> Tensor:
-        """u_hat [B, 1, J, D, I]: one transposition of a matrix."""
+        """Form the votes [B, 1, J, D, I], contiguous, with the children as the last axis."""
         batch, (_, parents, numbers, _) = len(self.pose_BIP), self.weight_IJDP.shape
         votes_IF = self.dense().transpose(0, 1).flatten(1)  # F = B J D
         return votes_IF.T.contiguous().unflatten(0, (batch, 1, parents, numbers))
 
     def local_poses(self) -> Tensor:
-        """Poses [B, 1, I, P] of the children."""
+        """Return the poses [B, 1, I, P] of the children."""
         return self.pose_BIP[:, None]
 
     @property
     def numbers_per_image(self) -> int:
-        """How many numbers the votes of an image are, I J D."""
+        """The number of elements in the votes of one image, I J D."""
         return self.weight_IJDP[..., 0].numel()
 
     @property
     def device(self) -> torch.device:
-        """Of the poses."""
+        """The device of the poses."""
         return self.pose_BIP.device
 
     def local_activation(self) -> Tensor:
-        """Activations [B, 1, I] of the children. Raises ValueError where they have none."""
+        """Return the activations [B, 1, I] of the children.
+
+        Raises:
+            ValueError: If the votes have no activations.
+        """
         if self.activation_BI is None:
             raise ValueError(
-                "these votes have no child activations, since the module of this routing does not "
-                "say reads_activations = True"
+                "these votes have no child activations; set reads_activations = True in the class "
+                "of this routing"
             )
         return self.activation_BI[:, None]
 
     def divide_children(
         self, logit_BMLJ: Tensor, norm: str = "all", none_of_the_above: bool = False
     ) -> Tensor:
-        """Every child divides itself among the parents at the one position."""
+        """Compute the shares [B, 1, I, J] of each child among the parents.
+
+        Args:
+            logit_BMLJ: Routing logits.
+            norm: The set of parents that share a child. It has no effect, as there is only one
+                position.
+            none_of_the_above: Whether a share of each child may go to no parent: one more slot,
+                whose logit is always 0, takes it.
+        """
         return coupling_softmax(logit_BMLJ, None, norm, none_of_the_above)
 
 
 @dataclass(frozen=True)
 class ConvolutionalVotes:
-    """Pose-matrix votes V = M W, pose on the left ("Matrix capsules with EM routing", section 2).
+    """Pose-matrix votes V = M W, for the pose matrix M of a child and a weight matrix W.
 
-    pose_BNIRS: N child positions of I types; activation_BNI; weight_KIJSS: shared by all parent
-    positions, and by kernel offsets too where K is 1 there; child_MK: the child position at kernel
-    offset k of parent position m; offset_KD: added to the votes from a kernel offset (coordinate
-    addition), None: nothing.
+    Source: Hinton, Sabour, Frosst 2018, "Matrix capsules with EM routing", section 2. All parent
+    positions share the weights.
+
+    Attributes:
+        pose_BNIRS: Pose matrices of the children of I types at N positions.
+        activation_BNI: Activations of the children.
+        weight_KIJSS: Vote weights. An axis K of length 1 means that all kernel offsets share them.
+        child_MK: The child position at kernel offset k of parent position m.
+        offset_KD: Numbers to add to the votes from each kernel offset (coordinate addition), or
+            None.
+        given_BMLJ: Couplings that replace those of the variant. None: the variant computes them.
     """
 
-    CAPSULES: ClassVar = "matrix capsules"
-    MODEL: ClassVar = "matrix_capsnet"
-    OF_IMAGES: ClassVar = ("pose_BNIRS", "activation_BNI")
+    CAPSULES: ClassVar = "matrix capsules"  # name of these capsules in messages
+    MODEL: ClassVar = "matrix_capsnet"  # a configuration of `model` with these capsules
+    IMAGE_FIELDS: ClassVar = ("pose_BNIRS", "activation_BNI")  # fields with an axis of images
 
     pose_BNIRS: Tensor
     activation_BNI: Tensor
@@ -115,7 +142,10 @@ class ConvolutionalVotes:
     given_BMLJ: Tensor | None = None
 
     def form_local(self) -> Tensor:
-        """Votes [B, M, L, J, D], the children below a position by kernel offset, then type."""
+        """Form the votes [B, M, L, J, D].
+
+        The axis L runs over the kernel offsets, and within an offset over the child types.
+        """
         weight_KIJSS = self.weight_KIJSS.expand(self.child_MK.shape[1], -1, -1, -1, -1)
         pose_BMKIRS = self.pose_BNIRS[:, self.child_MK]
         votes = torch.einsum("bmkirq,kijqs->bmkijrs", pose_BMKIRS, weight_KIJSS).flatten(5)
@@ -124,7 +154,10 @@ class ConvolutionalVotes:
         return votes.flatten(2, 3)
 
     def form_numbers_first(self) -> Tensor:
-        """Votes [B, M, J, D, L]: for small matrices a sum of products, number by number."""
+        """Form the votes [B, M, J, D, L], contiguous, with the children as the last axis.
+
+        For matrices of at most 4 columns the votes are a sum of products, number by number.
+        """
         if self.pose_BNIRS.shape[4] > LARGEST_SUM:
             return self.form_local().permute(0, 1, 3, 4, 2).contiguous()
         weight_KIJSS = self.weight_KIJSS.expand(self.child_MK.shape[1], -1, -1, -1, -1)
@@ -136,29 +169,36 @@ class ConvolutionalVotes:
         return votes_BMJDL
 
     def local_poses(self) -> Tensor:
-        """Poses [B, M, L, R S] of the children below each position."""
+        """Return the poses [B, M, L, R S] of the children below each parent position."""
         return self.pose_BNIRS[:, self.child_MK].flatten(4).flatten(2, 3)
 
     @property
     def numbers_per_image(self) -> int:
-        """How many numbers the votes of an image are, M K I J D."""
+        """The number of elements in the votes of one image, M K I J D."""
         _, types, parents, _, columns = self.weight_KIJSS.shape
         rows = self.pose_BNIRS.shape[3]
         return self.child_MK.numel() * types * parents * rows * columns
 
     @property
     def device(self) -> torch.device:
-        """Of the poses."""
+        """The device of the poses."""
         return self.pose_BNIRS.device
 
     def local_activation(self) -> Tensor:
-        """Activations [B, M, L] of the children below each position."""
+        """Return the activations [B, M, L] of the children below each parent position."""
         return self.activation_BNI[:, self.child_MK].flatten(2)
 
     def divide_children(
         self, logit_BMLJ: Tensor, norm: str = "all", none_of_the_above: bool = False
     ) -> Tensor:
-        """A child divides itself among the parents at all positions above it."""
+        """Compute the shares [B, M, L, J] of each child among the parents above it.
+
+        Args:
+            logit_BMLJ: Routing logits.
+            norm: The set of parents that share a child, as in `coupling_softmax`.
+            none_of_the_above: Whether a share of each child may go to no parent: one more slot,
+                whose logit is always 0, takes it.
+        """
         if len(self.child_MK) == 1:
             return coupling_softmax(logit_BMLJ, None, norm, none_of_the_above)
         fields = ReceptiveFields(self.child_MK, self.pose_BNIRS.shape[1])
@@ -169,14 +209,18 @@ LocalVotes = Votes | ConvolutionalVotes
 
 
 def split_images(votes: LocalVotes, images: int | None = None) -> list[LocalVotes]:
-    """Return the same votes, so many images at a time; None: as many as stay in the cache, or fit
-    a GPU.
+    """Split the votes of a batch into votes of fewer images each.
+
+    Args:
+        votes: Votes of all images.
+        images: Number of images in each part. None: as many as fit into the cache of a CPU or the
+            memory of a GPU.
     """
     if images is None:
         most = NUMBERS_AT_ONCE[votes.device.type == "cuda"]
         images = max(1, most // votes.numbers_per_image)
-    own = {name: getattr(votes, name) for name in votes.OF_IMAGES}
-    parts = {name: tensor.split(images) for name, tensor in own.items() if tensor is not None}
+    fields = {name: getattr(votes, name) for name in votes.IMAGE_FIELDS}
+    parts = {name: tensor.split(images) for name, tensor in fields.items() if tensor is not None}
     return [
         replace(votes, **dict(zip(parts, part, strict=True)))
         for part in zip(*parts.values(), strict=True)
@@ -184,7 +228,7 @@ def split_images(votes: LocalVotes, images: int | None = None) -> list[LocalVote
 
 
 class _PoseProducts(torch.autograd.Function):
-    """V_rs = sum_q M_rq W_qs, [B, M, J, D, L]."""
+    """Pose-matrix votes V_rs = sum_q M_rq W_qs, [B, M, J, D, L], as a differentiable function."""
 
     @staticmethod
     def forward(ctx: Any, pose_BMLRQ: Tensor, weight_LJQS: Tensor) -> Tensor:
@@ -208,8 +252,10 @@ class _PoseProducts(torch.autograd.Function):
 
 @once_differentiable
 def _differentiate_products(ctx: Any, by_votes_BMJDL: Tensor) -> tuple[Tensor, Tensor]:
-    """For each child M' = V' W^T and W' = M^T V', over all parents and all positions. A second
-    derivative is refused.
+    """Compute the gradients of poses and weights from the gradient of the votes.
+
+    For each child M' = V' W^T and W' = M^T V', summed over all parents and all positions. Second
+    derivatives raise an error.
     """
     pose_BMLRQ, weight_LJQS = ctx.saved_tensors
     batch, positions, _, rows, _ = pose_BMLRQ.shape

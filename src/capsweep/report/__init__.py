@@ -1,1 +1,1 @@
-"""The answer: tables from ledgers. Knows no torch."""
+"""Reports of sweeps: tables, charts and pages, made from a ledger. Imports no torch."""

@@ -1,7 +1,7 @@
-"""The cells of a table, as the ledger knows them, and what is not the same for all of them.
+"""The cells of a table as the ledger has them, and how the cells differ in data and origin.
 
-Rounding follows hardware and torch, and numbers follow the code too; so a note names in what cells
-differ that stand together. Cells of one data set that saw other data are refused.
+Results depend slightly on hardware, torch and code, so a note says where the cells of one table
+differ in these. A table is refused if its cells name the same data set but read different data.
 """
 
 import json
@@ -20,21 +20,21 @@ from capsweep.ledger.stored_files import DATA
 from capsweep.runtime.terminal import describe_seeds
 from capsweep.sweep.expand import Point
 
-NAMED = 3  # cells of a digest
+NAMED = 3  # cells that an error message names for each digest
 READ_BY = ("reader", "test", "shards")  # sections of a data set that decide what is read
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """A cell and what its folder holds.
+    """A cell of a sweep and the contents of its folder in the ledger.
 
     Attributes:
-        point: its place in the sweep.
-        entry: what the ledger says of it.
-        provenance: empty where nothing sound is there.
-        rows: one per epoch.
-        evaluations: names below evals/.
-        where: the folder.
+        point: The place of the cell in the sweep.
+        entry: The cell's status and result in the ledger.
+        provenance: Code, versions, hardware and command; empty if the file is absent or damaged.
+        rows: The metrics of each epoch; empty if the file is damaged.
+        evaluations: The names of the files in evals/.
+        where: The path or URL of the folder.
     """
 
     point: Point
@@ -51,24 +51,27 @@ class TableCell:
 
     @property
     def is_finished(self) -> bool:
-        """Whether tables and curves count it: one that a search stopped early is never averaged."""
+        """Whether the cell has a result; a cell that a search stopped early has none."""
         return self.entry.result is not None
 
     @property
     def result(self) -> Mapping[str, Any]:
-        """Its result; empty where there is none."""
+        """The cell's result; empty if it has none."""
         return self.entry.result or {}
 
     @property
     def hardware(self) -> str:
-        """What decided its speed: its GPUs, else its processor."""
+        """The name of the GPU or processor that trained the cell, or "unknown hardware"."""
         return read_hardware(self.provenance) or "unknown hardware"
 
 
 def read_cells(points: Sequence[Point], ledger: Ledger) -> dict[str, TableCell]:
-    """Return the cells of some places, by signature; a damaged file is printed and left out."""
+    """Read the cells at some places of a sweep from the ledger, by signature.
+
+    A damaged file is reported on the terminal, and its content is left empty.
+    """
     places = {point.cell.signature: point for point in points}
-    entries = ledger.entries_of(point.cell for point in places.values())
+    entries = ledger.read_cell_entries(point.cell for point in places.values())
 
     def read_cell(signature: str) -> TableCell:
         result = entries[signature].result
@@ -86,10 +89,13 @@ def read_cells(points: Sequence[Point], ledger: Ledger) -> dict[str, TableCell]:
 
 
 def compare_data(cells: Sequence[TableCell]) -> dict[str, str]:
-    """Compare the digests of the data that finished cells used.
+    """Check that finished cells of the same data set read the same data, by their digests.
 
-    Returns a note, by "data", where results of earlier code have none. Raises UserError where cells
-    that declare the same data did not use the same.
+    Returns:
+        A note under the key "data" if some results have no digest; else an empty dictionary.
+
+    Raises:
+        UserError: If two cells declare the same data but their digests differ.
     """
     used: dict[tuple[str, str], dict[str, list[TableCell]]] = {}
     for cell in cells:
@@ -106,6 +112,7 @@ def compare_data(cells: Sequence[TableCell]) -> dict[str, str]:
 
 
 def _refuse_mixture(split: str, by_digest: Mapping[str, Sequence[TableCell]]) -> UserError:
+    """Return the error for cells that read different data; it names some cells of each digest."""
     texts = [
         f"{digest} ({', '.join(cell.signature for cell in cells[:NAMED])}"
         f"{', ...' * (len(cells) > NAMED)})"
@@ -114,20 +121,26 @@ def _refuse_mixture(split: str, by_digest: Mapping[str, Sequence[TableCell]]) ->
     dataset = next(iter(by_digest.values()))[0].point.cell.science["dataset"]
     return UserError(
         f"dataset={dataset['name']}: the {split} data were not the same in all cells: sha256 "
-        f"{', '.join(texts)}; restore the data that are meant, remove the cells that used others "
+        f"{', '.join(texts)}; restore the intended data, remove the cells that used other data "
         "(capsweep ledger rm) and run them again"
     )
 
 
-# What the files of finished cells say of their making, by kind; by field in words and seed.
+# For each finished cell, named by its field and its seed: hardware, torch and code that made it.
 Making = Mapping[tuple[str, int], Mapping[str, str]]
 
 
 def list_differences(fields: Mapping[str, Sequence[TableCell]]) -> dict[str, str]:
-    """Return which finished cells were made by what, by the name of each kind that differs.
+    """List where finished cells differ in hardware, torch or code.
 
-    fields: those cells, by the name of their field. Hardware and torch are compared over all, code
-    over the seeds of a field: other networks run other code.
+    Hardware and torch are compared between all cells. Code is compared between the seeds of one
+    field only, because different networks run different code.
+
+    Args:
+        fields: The finished cells, by the name of their field in the table.
+
+    Returns:
+        For each kind that differs, such as "torch differs", which cells have which value.
     """
     cells = {
         (name, cell.point.seed): describe_circumstances(cell.provenance, cell.result)
@@ -143,8 +156,9 @@ def list_differences(fields: Mapping[str, Sequence[TableCell]]) -> dict[str, str
 
 
 def _name_difference(kind: str, cells: Making) -> dict[str, str]:
-    """Return `{"torch differs": "2.12.0 in seed 0 of cnn; 2.13.0 in seed 1 of cnn, capsnet"}`;
-    empty where all is the same.
+    """Describe which cells have which value of a kind; empty if all cells have the same value.
+
+    An example: `{"torch differs": "2.12.0 in seed 0 of cnn; 2.13.0 in seed 1 of cnn, capsnet"}`.
     """
     values = dict.fromkeys(made_by[kind] for made_by in cells.values())
     if len(values) < 2:
@@ -154,16 +168,16 @@ def _name_difference(kind: str, cells: Making) -> dict[str, str]:
 
 
 def _name_cells(kind: str, value: str, cells: Making) -> Iterator[str]:
-    """Yield the fields that have a value, with their seeds where others of them have another."""
+    """Yield the names of the fields with a value, with the seeds if only some of them have it."""
     seeds: dict[str, list[int]] = {}
     for (field, seed), made_by in cells.items():
         if made_by[kind] == value:
             seeds.setdefault(field, []).append(seed)
     sizes = Counter(field for field, _ in cells)
     parts: dict[str, list[str]] = {}
-    for field, own in seeds.items():
-        noun = "seed" if len(own) == 1 else "seeds"
-        of = "" if len(own) == sizes[field] else f"{noun} {describe_seeds(own)} of "
-        parts.setdefault(of, []).append(field)
-    for of, fields in parts.items():
-        yield f"{of}{'every row' if len(fields) == len(sizes) > 1 else ', '.join(fields)}"
+    for field, some in seeds.items():
+        noun = "seed" if len(some) == 1 else "seeds"
+        prefix = "" if len(some) == sizes[field] else f"{noun} {describe_seeds(some)} of "
+        parts.setdefault(prefix, []).append(field)
+    for prefix, fields in parts.items():
+        yield f"{prefix}{'every row' if len(fields) == len(sizes) > 1 else ', '.join(fields)}"

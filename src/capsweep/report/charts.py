@@ -1,13 +1,14 @@
-"""How figures and pictures are drawn: colours that all eyes tell apart, and bytes that are the same
-when the numbers are.
+"""The drawing of charts and of grids of images with matplotlib.
 
-Shape letters: R rows, K columns of pictures, C H W image; X Y the canvas.
+Colours can be told apart by colour-blind readers. Equal numbers give equal bytes.
+Shape letters: R rows and K columns of pictures; C H W image; Y X height and width of the canvas.
 """
 
 import base64
 import importlib.metadata
 import io
 import json
+import math
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, HEIGHT = 4.6, 2.9  # inches of a panel: its letters can be read on a phone's screen
-LEGEND_LINE = 0.18  # inches
-LETTERS = 9
-TICKS = 6  # at most, so that their numbers do not touch
+WIDTH, HEIGHT = 4.6, 2.9  # inches of a panel; its letters can be read on the screen of a phone
+LEGEND_LINE = 0.18  # inches that a line of the legend adds to the height
+LETTERS = 9  # points, the size of letters
+TICKS = 6  # at most on an axis, so that their numbers do not touch
+ROW = 0.22  # inches of a row in the figure of a table
+MOST_ACROSS = 3  # panels side by side in the figure of a table
 DPI = 200
-SPREAD = 8.0  # the largest by the smallest, from which a scale is logarithmic
+SPREAD = 8.0  # a scale is logarithmic if the largest value is at least so many times the smallest
 OPTIONS: dict[Any, Any] = {
     "font.size": LETTERS,
     "axes.spines.top": False,
@@ -36,56 +39,70 @@ OPTIONS: dict[Any, Any] = {
     "axes.grid": True,
     "grid.color": "#dddddd",
 }
-# Okabe and Ito 2008, without the yellow, which white paper swallows.
+# The palette of Okabe and Ito (2008) without its yellow, which is hard to see on white paper.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-LINES = ("-", "--", "-.", ":")  # as many as have no factor in common with the colours
+LINES = ("-", "--", "-.", ":")  # 4 lines and 7 colours have no common factor: 28 combinations
 MARKERS = "osD^vPX*<>"
 GAP = 4  # pixels between pictures
-SIDE = 112  # pixels: about as high as a picture is drawn
+SIDE = 112  # pixels, about the height at which a picture is drawn
 SCALED = "standardised inputs are scaled to their own range, of stereo images the first is shown"
-LETTER, LINE, MARGIN = 9, 26, 16  # pixels of a letter and of a line of text, and around all
+LETTER, LINE, MARGIN = 9, 26, 16  # pixels: width of a letter, height of a line, outer margin
 
 
 class Style(NamedTuple):
-    """A colour, line and marker of matplotlib's."""
+    """The look of one curve or mark, in matplotlib's notation."""
 
-    colour: str
-    line: str
-    marker: str
+    colour: str  # such as #0072B2
+    line: str  # such as --
+    marker: str  # such as o
 
 
 def choose_style(index: int) -> Style:
-    """Return the style of the curve at a place among those that are drawn; 28 differ."""
+    """Choose the style of the curve at an index; 28 indices in a row give different styles."""
     return Style(*(each[index % len(each)] for each in (COLOURS, LINES, MARKERS)))
 
 
 @dataclass(frozen=True)
 class Curve:
-    """mean, low, high: over the seeds, of each epoch that all of them have. epochs: from 1 on."""
+    """A metric of one row of a table by epoch, over its seeds."""
 
-    name: str
-    row: int
-    epochs: tuple[int, ...]
-    mean: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
+    name: str  # of the row, for the legend
+    row: int  # index of the row among the rows that are drawn; it decides the style
+    epochs: tuple[int, ...]  # that all seeds have, counted from 1
+    mean: tuple[float, ...]  # over the seeds, for each epoch
+    low: tuple[float, ...]  # smallest value of a seed, for each epoch
+    high: tuple[float, ...]  # largest value of a seed, for each epoch
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A complete row at its cost, with mean and standard deviation of a metric."""
+    """The metric of one row of a table against its cost; every seed of the row has a result."""
 
-    name: str
-    row: int
-    cost: float
-    mean: float
-    std: float | None
+    name: str  # of the row, for the legend
+    row: int  # index of the row among the rows that are drawn; it decides the style
+    cost: float  # mean over the seeds
+    mean: float  # of the metric over the seeds
+    std: float | None  # standard deviation of the metric over the seeds; None for one seed
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One column in the figure of a table."""
+
+    title: str  # above the panel; empty where the table has one column
+    rows: tuple[tuple[int, float, float, float], ...]  # position from the top, mean, interval
+    baseline: float | None  # mean of the row that differences are taken to
 
 
 def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> bytes:
-    """Return a PNG of the figure that `draw` makes of some numbers: plain data or dataclasses.
+    """Return the PNG of the figure that `draw` makes from some numbers, from a cache if possible.
 
-    Drawn once on a machine: after that matplotlib is not even imported.
+    The user's cache keeps the PNG, so that equal numbers are drawn once on a machine and
+    matplotlib is not imported again.
+
+    Args:
+        draw: A function of a module, which returns the figure.
+        *numbers: Its arguments: plain data or dataclasses.
     """
 
     def encode_figure() -> str:
@@ -102,14 +119,14 @@ def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> bytes:
 
 
 def draw_curves(label: str, curves: Sequence[Curve]) -> "Figure":
-    """Draw curves, each with its band, in the style of its row."""
+    """Draw curves by epoch, each with a band from its lowest to its highest seed."""
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = _make_figure(len(curves))
     handles = [_draw_line(axes, curve) for curve in curves]
     axes.set_xlabel("epoch")
     axes.set_ylabel(label)
-    # With more ticks than one for a single epoch, they would stand between epochs.
+    # For a single epoch, more than one tick would give ticks between epochs.
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     _set_scale(axes, "y", [value for curve in curves for value in curve.mean])
     _add_legend(figure, handles, [curve.name for curve in curves])
@@ -127,7 +144,7 @@ def _draw_line(axes: "Axes", curve: Curve) -> object:
 
 
 def draw_marks(label: str, metric: str, marks: Sequence[Mark]) -> "Figure":
-    """Draw each mark at its cost and its mean, with a bar of one standard deviation."""
+    """Draw each mark at its cost and its mean, with an error bar of one standard deviation."""
     measure = metric_format.measure_of(metric)
     figure, axes = _make_figure(len(marks))
     handles = []
@@ -137,14 +154,47 @@ def draw_marks(label: str, metric: str, marks: Sequence[Mark]) -> "Figure":
         spread = None if std is None else measure.factor * std
         handles.append(axes.errorbar(mark.cost, measure.factor * mark.mean, yerr=spread, **look))
     axes.set_xlabel(label)
-    axes.set_ylabel(f"{metric} ({measure.unit.strip()})" if measure.unit else metric)
+    axes.set_ylabel(_label_metric(metric))
     _set_scale(axes, "x", [mark.cost for mark in marks])
     _add_legend(figure, handles, [mark.name for mark in marks])
     return figure
 
 
+def draw_panels(metric: str, keys: str, names: Sequence[str], panels: Sequence[Panel]) -> "Figure":
+    """Draw a table: each row has a dot at its mean and a bar over its interval."""
+    from matplotlib.figure import Figure
+
+    measure = metric_format.measure_of(metric)
+    across = min(len(panels), MOST_ACROSS)
+    down = math.ceil(len(panels) / across)
+    size = (WIDTH * (1 + across) / 2, ROW + (0.8 + ROW * len(names)) * down)
+    figure = Figure(figsize=size, layout="constrained")
+    figure.suptitle(keys, x=0.01, ha="left", fontsize=LETTERS, color="#555555", parse_math=False)
+    grid = figure.subplots(down, across, sharey=True, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        place, mean, low, high = np.array(panel.rows).T * [[1], *[[measure.factor]] * 3]
+        bars, look = (mean - low, high - mean), {"fmt": "o", "markersize": 5, "capsize": 3}
+        axes.errorbar(mean, place, xerr=bars, color=COLOURS[0], **look)
+        if panel.baseline is not None:
+            axes.axvline(measure.factor * panel.baseline, color="#777777", linestyle=":")
+        axes.set_title(panel.title, fontsize=LETTERS, parse_math=False)
+        axes.set_xlabel(_label_metric(metric))
+        _set_scale(axes, "x", mean.tolist())
+    grid[0, 0].set_yticks(range(len(names)), names, parse_math=False)
+    grid[0, 0].set_ylim(len(names) - 0.5, -0.5)
+    return figure
+
+
+def _label_metric(metric: str) -> str:
+    """Return the label of an axis: a metric and its unit."""
+    unit = metric_format.measure_of(metric).unit.strip()
+    return f"{metric} ({unit})" if unit else metric
+
+
 def _make_figure(names: int) -> "tuple[Figure, Axes]":
-    """Return a figure of one panel, with room below it for a legend of so many names."""
+    """Make a figure of one panel, with room below it for a legend of `names` lines."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, HEIGHT + LEGEND_LINE * names), layout="constrained")
@@ -152,15 +202,15 @@ def _make_figure(names: int) -> "tuple[Figure, Axes]":
 
 
 def _add_legend(figure: "Figure", handles: Sequence[Any], names: Sequence[str]) -> None:
-    """Put names below the panel; none is read as mathematics, whatever its letters."""
-    labels = [f" {name}" for name in names]  # one that begins with _ would be left out
+    """Put a legend below the panel; a `$` in a name is not read as mathematics."""
+    labels = [f" {name}" for name in names]  # matplotlib would leave out a name that begins with _
     box = figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=LETTERS)
     for text in box.get_texts():
         text.set_parse_math(False)
 
 
 def _set_scale(axes: "Axes", which: Literal["x", "y"], values: Sequence[float]) -> None:
-    """Make an axis logarithmic where its numbers are positive and far apart; set its ticks."""
+    """Set the ticks of an axis; make it logarithmic if its values are positive and far apart."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     axis = axes.xaxis if which == "x" else axes.yaxis
@@ -175,27 +225,27 @@ def _set_scale(axes: "Axes", which: Literal["x", "y"], values: Sequence[float]) 
 
 @dataclass(frozen=True)
 class Grid:
-    """tiles_RKHW3: in 0..1; NaN is left white. beside: a text for each row; above: for each column.
+    """A grid of colour images with texts around it."""
 
-    side: about how many pixels a picture has.
-    """
-
-    tiles_RKHW3: np.ndarray
-    beside: Sequence[str]
-    above: Sequence[str]
-    title: str
-    caption: str
-    side: int = SIDE
+    tiles_RKHW3: np.ndarray  # images with values in 0..1; NaN is drawn white
+    beside: Sequence[str]  # a text for each row
+    above: Sequence[str]  # a text for each column
+    title: str  # above the grid
+    caption: str  # below the grid
+    side: int = SIDE  # about how many pixels high or wide an image is drawn
 
 
 def to_rgb(images_KCHW: np.ndarray) -> np.ndarray:
-    """[K, H, W, 3] of images in 0..1: colours of three channels, else the first channel in grey."""
+    """Return images as RGB in 0..1, [K, H, W, 3]: in colour if they have three channels.
+
+    Other images are shown in grey by their first channel.
+    """
     channels = (0, 1, 2) if images_KCHW.shape[1] == 3 else (0, 0, 0)
     return images_KCHW[:, channels].transpose(0, 2, 3, 1).clip(0, 1)
 
 
 def scale_images(images_KCHW: np.ndarray) -> np.ndarray:
-    """Images to be shown: if any leaves 0..1, all are scaled to their own range each."""
+    """Scale each image to its own range if any value of the images lies outside 0..1."""
     if images_KCHW.min() >= 0 and images_KCHW.max() <= 1:
         return images_KCHW
     low, high = (f(images_KCHW, axis=(1, 2, 3), keepdims=True) for f in (np.min, np.max))
@@ -203,7 +253,7 @@ def scale_images(images_KCHW: np.ndarray) -> np.ndarray:
 
 
 def draw_grid(grid: Grid) -> bytes:
-    """The PNG."""
+    """Draw a grid of images, and return the PNG."""
     from matplotlib.figure import Figure
 
     rows, columns, height, width, _ = grid.tiles_RKHW3.shape
@@ -215,7 +265,7 @@ def draw_grid(grid: Grid) -> bytes:
     height, width = rows * step_y, columns * step_x
     canvas_YX3 = spaced_RKHW3.swapaxes(1, 2).reshape(height, width, 3)
     figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
-    # All of the figure; what is written around it enlarges the picture when that is saved.
+    # The axes fill the figure; the texts around them enlarge the picture when it is saved.
     axes = figure.add_axes((0, 0, 1, 1), frameon=False)
     axes.imshow(canvas_YX3, extent=(0, width, height, 0), interpolation="nearest")
     axes.xaxis.tick_top()

@@ -1,4 +1,4 @@
-"""Two cells compared on the same test examples, and the error of one."""
+"""The comparison of two cells on the same test examples, and the error of one cell as text."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,24 +11,25 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.ledger.stored_files import DATA
 from capsweep.statistics import examples
 
-TEST_KEYS = ("dataset.reader", "dataset.test")  # what the test images of a cell are
+TEST_KEYS = ("dataset.reader", "dataset.test")  # sections that decide a cell's test images
 
 
 def check_same_examples(ledger: Ledger, first: str, second: str) -> None:
-    """Raise UserError when two cells were tested on different images; their labels may be equal:
-    affine transformations of digits keep the digits' labels and their order.
+    """Raise UserError if two cells were tested on different images.
+
+    A comparison of labels is not enough: transformed digits have the labels of the digits.
     """
     ours, theirs = (_describe_test(ledger, signature) for signature in (first, second))
     for key in sorted(ours.keys() & theirs.keys()):
         if ours[key] != theirs[key]:
             raise UserError(
-                f"{first} and {second} were tested on different examples ({key} differs); compare "
-                "like with like"
+                f"{first} and {second} were tested on different examples ({key} differs); choose "
+                "two cells of the same test set"
             )
 
 
 def _describe_test(ledger: Ledger, signature: str) -> dict[str, Any]:
-    """What the test images of a cell are, as far as the ledger knows, by key."""
+    """Return what the ledger knows of a cell's test images: settings and digests, by key."""
     science, result = ledger.read_science(signature), ledger.read_result(signature)
     parts = {} if science is None else {k: get(science, k) for k in TEST_KEYS}
     if result is None:
@@ -40,20 +41,26 @@ def _describe_test(ledger: Ledger, signature: str) -> dict[str, Any]:
 
 
 def format_error(wrong: int, total: int) -> str:
-    """Return `0.83 % (3 of 360) [0.28, 2.43]`, with Wilson's interval."""
+    """Write an error with Wilson's 95 % interval, as `0.83 % (3 of 360) [0.28, 2.43]`."""
     low, high = examples.wilson_interval(wrong, total)
     return f"{100 * wrong / total:.2f} % ({wrong} of {total}) [{100 * low:.2f}, {100 * high:.2f}]"
 
 
 def describe_comparison(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
-    """Return the comparison of two cells, scores and labels by signature: what each gets wrong,
-    McNemar's test, and the difference of error, first minus second, by the paired bootstrap.
+    """Describe in three lines how the errors of two cells differ on the same test examples.
 
-    Raises UserError for different test examples, or for scores that are no predictions of them.
+    The lines are: how many examples each cell gets wrong, the difference of error (first minus
+    second) with its paired bootstrap interval, and the p value of McNemar's exact test.
+
+    Args:
+        predictions: Scores and labels of the two cells, by signature, the first one first.
+
+    Raises:
+        UserError: If the labels differ, or if scores do not fit the labels.
     """
     (first, (ours, labels)), (second, (theirs, others)) = predictions.items()
     if not np.array_equal(labels, others):
-        raise UserError("the two cells were tested on different examples; compare like with like")
+        raise UserError(f"{first} and {second} have different test examples; choose two of one set")
     try:
         wrong = [examples.find_wrong(scores, labels) for scores in (ours, theirs)]
     except ValueError as error:

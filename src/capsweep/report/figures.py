@@ -1,5 +1,6 @@
-"""The figures of a sweep's report: curves by epoch, and cost against what it buys; which are drawn,
-of which rows, and why others are not.
+"""The figures of a sweep's report: curves by epoch, and the metric against the cost of a cell.
+
+This module decides which rows are drawn and writes the captions; `charts` draws.
 """
 
 import math
@@ -11,30 +12,28 @@ from typing import Any
 
 from capsweep.report import charts
 from capsweep.report.cells import TableCell
-from capsweep.report.charts import Curve, Mark
+from capsweep.report.charts import Curve, Mark, Panel
 from capsweep.report.table import CellGroup, ResultTable
 from capsweep.statistics.seeds import list_common_places
 
-MOST_ROWS = 14  # in a figure: the eye does not tell more apart
+MOST_ROWS = 14  # in a figure; more curves cannot be told apart
+MOST_TABLE_ROWS = 40  # in the figure of a table
 Series = Mapping[int, float]  # a number per epoch
 
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """A figure of the page.
+    """A figure of a report's page."""
 
-    caption: every choice, as text, or why there is no image; stem: of its files; names: of the rows
-    that are drawn.
-    """
-
-    caption: str
-    stem: str
-    names: Sequence[str] = ()
-    image: bytes | None = None
+    caption: str  # what is shown and how it was computed, or why there is no image
+    stem: str  # name of its file, without the ending
+    names: Sequence[str] = ()  # of the rows that are drawn
+    image: bytes | None = None  # the PNG; None if nothing can be drawn
 
 
 def make_figures(table: ResultTable) -> Iterator[ReportFigure]:
-    """Yield every figure, of each column of the table."""
+    """Yield the figure of the table, then loss, error and cost of each column."""
+    yield make_table_figure(table)
     groups = _choose_rows(table)
     for number in range(len(table.columns)):
         name, ending, where = table.name_column(number), "", ""
@@ -42,14 +41,40 @@ def make_figures(table: ResultTable) -> Iterator[ReportFigure]:
             slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "column"
             ending, where = f"-{slug}-{number}", f" ({name})"
         column = [group for group in groups if group.column == number]
-        costs = _make_costs(table.sweep.metric, column, where)
-        for figure in (*_make_curve_figures(column, where), costs):
+        cost_figure = _make_cost_figure(table.sweep.metric, column, where)
+        for figure in (*_make_curve_figures(column, where), cost_figure):
             yield replace(figure, stem=f"{figure.stem}{ending}")
 
 
+def make_table_figure(table: ResultTable) -> ReportFigure:
+    """Draw a table: a panel for each column, with the rows of which every seed has finished."""
+    stem, complete = "table", [(g, g.full_summary) for g in table.groups if g.full_summary]
+    names = {group.row: group.name for group, _ in complete}
+    caption = f"{table.sweep.metric}: mean over seeds and its 95 % interval"
+    if not 0 < len(names) <= MOST_TABLE_ROWS:
+        room = f"{len(names)} rows are complete, and a figure has room for {MOST_TABLE_ROWS}"
+        return ReportFigure(f"{caption}: {room}.", stem)
+    if table.baseline in names:
+        caption += f"; the dotted line is the mean of {names[table.baseline]}"
+    places = {row: place for place, row in enumerate(sorted(names))}
+    panels = []
+    for number in sorted({group.column for group, _ in complete}):
+        column = [(group.row, s) for group, s in complete if group.column == number]
+        rows = [(places[row], s.mean, *(s.interval or (s.mean, s.mean))) for row, s in column]
+        baseline = next((s.mean for row, s in column if row == table.baseline), None)
+        title = table.name_column(number) if len(table.columns) > 1 else ""
+        panels.append(Panel(title, tuple(rows), baseline))
+    labels = [names[row] for row in places]
+    keys = " · ".join(table.sweep.rows)
+    image = charts.draw_once(charts.draw_panels, table.sweep.metric, keys, labels, panels)
+    return ReportFigure(f"{caption}.", stem, labels, image)
+
+
 def _choose_rows(table: ResultTable) -> list[CellGroup]:
-    """Return the fields of the rows that are drawn, in the order of the table and numbered anew: of
-    too many the baseline and the best by the metric.
+    """Choose the rows to draw: all, or the baseline and the best if there are too many.
+
+    Returns:
+        The fields of these rows in the order of the table; `row` counts the drawn rows only.
     """
     sign = -1 if table.measure.higher_is_better else 1
 
@@ -62,7 +87,7 @@ def _choose_rows(table: ResultTable) -> list[CellGroup]:
 
 
 def describe_rows(table: ResultTable) -> str:
-    """Return how a row is named in figures, and which rows are left out."""
+    """Describe how the figures name a row, and which rows they leave out."""
     text = f"Rows are named {' · '.join(table.sweep.rows)}. Time includes validation."
     if len(table.rows) > MOST_ROWS:
         best = "the best" if table.baseline is None else "the baseline and the best"
@@ -72,22 +97,30 @@ def describe_rows(table: ResultTable) -> str:
 
 
 def choose_split(name: str, fields: Sequence[CellGroup]) -> str:
-    """Return `val/NAME` where all rows of finished cells have it, else `train/NAME`."""
+    """Return `val/NAME` if every epoch of the finished cells has it, else `train/NAME`."""
     rows = [row for field in fields for cell in field.finished.values() for row in cell.rows]
     is_validated = bool(rows) and all(f"val/{name}" in row for row in rows)
     return f"{'val' if is_validated else 'train'}/{name}"
 
 
 def read_rows(cell: TableCell, key: str, factor: float = 1) -> Series:
-    """Return the number at a key of a cell's rows."""
+    """Read one metric of a cell by epoch, counted from 0 and multiplied by a factor."""
     values = {row["epoch"]: row.get(key) for row in cell.rows}
     return {epoch: factor * v for epoch, v in values.items() if isinstance(v, (int, float))}
 
 
 def average_seeds(name: str, row: int, seeds: Sequence[Series]) -> list[Curve]:
-    """Return the curve of some seeds; none where they have no epoch in common.
+    """Compute mean, lowest and highest value of some seeds in each epoch.
 
-    An epoch counts when every seed has it, as a finite number.
+    An epoch counts if every seed has a finite number for it.
+
+    Args:
+        name: The name of the curve.
+        row: The index of the curve's row, which decides its style.
+        seeds: The metric by epoch, for each seed.
+
+    Returns:
+        One curve, or an empty list if the seeds have no epoch in common.
     """
     values = {e: [series[e] for series in seeds] for e in list_common_places(seeds)}
     values = {e: numbers for e, numbers in values.items() if all(map(math.isfinite, numbers))}
@@ -99,7 +132,7 @@ def average_seeds(name: str, row: int, seeds: Sequence[Series]) -> list[Curve]:
 
 
 def _make_curve_figures(fields: Sequence[CellGroup], where: str) -> Iterator[ReportFigure]:
-    """Yield the loss and the error by epoch; where: the column, in captions."""
+    """Yield the figures of loss and error by epoch; captions end with the column, `where`."""
     for stem, factor, unit in (("loss", 1, ""), ("error", 100, " (%)")):
         key = choose_split(stem, fields)
         curves: list[Curve] = []
@@ -121,7 +154,15 @@ def _make_curve_figures(fields: Sequence[CellGroup], where: str) -> Iterator[Rep
 def collect_marks(
     fields: Sequence[CellGroup], read_cost: Callable[[Any], float | None]
 ) -> list[Mark]:
-    """Return the mean cost over seeds of the complete fields whose results all tell it."""
+    """Return a mark for each complete field, at its mean cost over the seeds.
+
+    Args:
+        fields: The fields of one column of a table.
+        read_cost: Reads the cost from a cell's result; None if the result does not have it.
+
+    Returns:
+        The marks; a field that lacks a seed, or the cost of a seed, has none.
+    """
     marks = []
     for field in fields:
         costs = [read_cost(cell.result) for cell in field.finished.values()]
@@ -131,8 +172,11 @@ def collect_marks(
     return marks
 
 
-def _make_costs(metric: str, fields: Sequence[CellGroup], where: str) -> ReportFigure:
-    """Return the metric of complete rows against the time of a cell."""
+def _make_cost_figure(metric: str, fields: Sequence[CellGroup], where: str) -> ReportFigure:
+    """Make the figure of the metric against the time of a cell, for rows with all of their seeds.
+
+    The time is device time if every finished cell recorded GPU hours, else wall time.
+    """
     cells = [cell for field in fields for cell in field.finished.values()]
     on_gpus = bool(cells) and all(cell.result.get("gpu_hours") for cell in cells)
 

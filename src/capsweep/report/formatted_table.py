@@ -1,4 +1,4 @@
-"""A table as written fields: what Markdown, the terminal, LaTeX and the page are all made from."""
+"""A table of results as text, from which Markdown, terminal, LaTeX and web page are made."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,53 +25,49 @@ from capsweep.sweep.expand import MATCHED_METRIC
 
 PUBLISHED = "published"
 ACCURACY = "validation accuracy"
-CONSTANT = "all equal"  # differences that do not vary over seeds
+CONSTANT = "all equal"  # said of a difference that is the same for every seed
 
 
 @dataclass(frozen=True)
 class FormattedField:
-    """text: as people read it; best: whether it is the best mean of its column; column: of
-    `Table.columns`, of values and of differences.
-    """
+    """One field of a table as text."""
 
-    text: str
-    kind: Literal["coordinate", "value", "accuracy", "difference", "published"]
-    best: bool = False
-    column: int | None = None
+    text: str  # such as `1.23 ± 0.10 % (3)`
+    kind: Literal["coordinate", "value", "accuracy", "difference", "published"]  # what it shows
+    best: bool = False  # whether it is the best mean of its column
+    column: int | None = None  # index in `ResultTable.columns`, for values and differences
 
     @property
     def halves(self) -> tuple[str, str]:
-        """The number, and what may stand smaller below it: interval and p, or of what it is."""
+        """The number, and the details that may be printed smaller: interval, p value or source."""
         if self.kind == "coordinate" or (self.kind == "published" and ";" in self.text):
             return self.text, ""
         bracket = "[" if self.kind != "published" else DIFFERS if DIFFERS in self.text else "("
-        number, found, beside = self.text.partition(f" {bracket}")
-        return number, found.strip() + beside
+        number, separator, beside = self.text.partition(f" {bracket}")
+        return number, separator.strip() + beside
 
 
 @dataclass(frozen=True)
 class FormattedTable:
-    """rows: in the order of `ResultTable.rows`, their fields in the order of the header; notes:
-    what was trained, what the numbers are, why some are missing, who published others; warnings:
-    what nobody may overlook, printed above the table.
-    """
+    """A table of results as text, with its notes."""
 
-    header: Sequence[str]
-    rows: Sequence[Sequence[FormattedField]]
-    notes: Sequence[str]
-    warnings: Sequence[str] = ()
+    header: Sequence[str]  # names of the columns
+    rows: Sequence[Sequence[FormattedField]]  # rows as in `ResultTable`, fields as in the header
+    notes: Sequence[str]  # what was trained, what numbers mean, failures, sources; below the table
+    warnings: Sequence[str] = ()  # printed above the table
 
     @property
     def has_published(self) -> bool:
-        """Whether its last column is of published numbers."""
+        """Whether the last column has published numbers."""
         return self.rows[0][-1].kind == "published"
 
 
 def format_table(table: ResultTable, cause: Callable[[str], str] = str) -> FormattedTable:
-    """Return the table in words: coordinates, values, differences to the baseline, published
-    numbers.
+    """Write a table of results as text: coordinates, values, differences, published numbers.
 
-    cause: writes a cause of failure for the notes.
+    Args:
+        table: The table of results.
+        cause: Writes the cause of a failure for the notes; the default leaves it as it is.
     """
     rows = [_format_row(table, row) for row in table.rows]
     notes = _list_notes(table, cause)
@@ -79,9 +75,7 @@ def format_table(table: ResultTable, cause: Callable[[str], str] = str) -> Forma
 
 
 def _list_notes(table: ResultTable, cause: Callable[[str], str]) -> list[str]:
-    """Return what was trained, what the numbers are, why some are missing, and who published
-    others.
-    """
+    """List the notes below a table: training, meaning of the numbers, failures and sources."""
     sweep, points = table.sweep, table.points
     notes = [describe_trained(sweep, points)] if points else []  # a search may have no trial yet
     if sweep.words:
@@ -102,6 +96,7 @@ def _list_notes(table: ResultTable, cause: Callable[[str], str]) -> list[str]:
 
 
 def _notes_on_numbers(table: ResultTable) -> list[str]:
+    """Return notes that explain the means, intervals, differences and accuracies of a table."""
     summaries = [group.full_summary for group in table.groups if group.full_summary]
     number = f"{table.sweep.metric} of the last epoch: mean over (n) seeds"
     if any(summary.std is not None for summary in summaries):
@@ -123,12 +118,13 @@ def _notes_on_numbers(table: ResultTable) -> list[str]:
 
 
 def _notes_on_differences(table: ResultTable) -> list[str]:
+    """Return notes that explain the differences to the baseline and their tests; often none."""
     differences = [group.difference for group in table.groups if group.difference]
     if not differences or table.baseline is None:
         return []
     baseline = describe_row(table.rows[table.baseline].coordinates)
     parts = [f"mean difference to the row {baseline} over the same seeds{table.measure.points}"]
-    # Of each column, the rows that have a p value: over these Holm adjusts.
+    # The number of rows with a p value, by column; Holm's method adjusts over these rows.
     tested = Counter(group.column for group in table.groups if group.p is not None)
     families = sorted({*tested.values()})
     if any(difference.interval is not None for difference in differences):
@@ -155,8 +151,8 @@ def _notes_on_differences(table: ResultTable) -> list[str]:
 
 
 def shorten_cause(cause: str) -> str:
-    """Return a cause of failure in a word or two: its kind, or the name of the error."""
-    kind = causes.kind_of_cause(cause)
+    """Shorten a cause of failure to its kind, or to the name of the Python error."""
+    kind = causes.classify_cause(cause)
     name = cause.partition(":")[0]
     is_named = kind in (CauseKind.CODE, CauseKind.UNKNOWN) and name.isidentifier()
     return name if is_named else str(kind)
@@ -190,8 +186,10 @@ def _format_row(table: ResultTable, row: TableRow) -> list[FormattedField]:
 
 
 def _format_mean(group: CellGroup | None, measure: Measure) -> str:
-    """Return `1.23 ± 0.10 % (3) [0.98, 1.48]`; a partial field says how many of its seeds are
-    there, and `failed: out of memory`.
+    """Write the mean of a field, such as `1.23 ± 0.10 % (3) [0.98, 1.48]`.
+
+    A field that lacks seeds says how many it has and why others failed, such as
+    `2/3 seeds; failed: out of memory`.
     """
     if group is None or group.unmeasured:
         return MISSING
@@ -204,7 +202,7 @@ def _format_mean(group: CellGroup | None, measure: Measure) -> str:
 
 
 def _format_accuracy(group: CellGroup | None) -> str:
-    """Return `99.25 ± 0.02 % (3)`: of the finished cells, on their validation examples."""
+    """Write the validation accuracy of the finished cells, such as `99.25 ± 0.02 % (3)`."""
     metrics = [cell.result["metrics"] for cell in group.finished.values()] if group else []
     accuracies = [1 - each[MATCHED_METRIC] for each in metrics if MATCHED_METRIC in each]
     percent = metric_format.measure_of(MATCHED_METRIC)
@@ -212,8 +210,9 @@ def _format_accuracy(group: CellGroup | None) -> str:
 
 
 def _format_difference(group: CellGroup | None, measure: Measure) -> str:
-    """Return `-0.93 [-2.10, 0.24] p 0.08 (3)`; of seeds that all have the same, `-0.93 (3, all
-    equal)`.
+    """Write the difference to the baseline, such as `-0.93 [-2.10, 0.24] p 0.08 (3)`.
+
+    If every seed has the same difference, the text is `-0.93 (3, all equal)`.
     """
     if group is None or group.difference is None:
         return MISSING

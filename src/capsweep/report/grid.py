@@ -1,4 +1,4 @@
-"""Tables of written fields, as Markdown and for the terminal: what all reports look alike in."""
+"""The layout that all reports share: tables of text in Markdown and for the terminal."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from rich.table import Table
 from capsweep.runtime.terminal import count_of
 
 MISSING = "–"
-STALE = "stale: "  # begins the notes on cells that other code made
+STALE = "stale: "  # start of a note on cells that were made by other code
 
 
 def grid_markdown(
@@ -20,12 +20,12 @@ def grid_markdown(
     rows: Iterable[Sequence[str]],
     notes: Iterable[str],
 ) -> str:
-    """Return title, what stands above the table, table, and a paragraph for each note."""
+    """Write a page in Markdown: title, question, table, and a paragraph for each note."""
     return "\n\n".join([f"# {title}", question, pipe_table(header, rows), *notes]) + "\n"
 
 
 def pipe_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return the table alone, without an end of line after it."""
+    """Write a table in Markdown, without a newline at its end."""
     return "\n".join(
         [_pipe_line(header), _pipe_line(["---"] * len(header)), *map(_pipe_line, rows)]
     )
@@ -34,35 +34,39 @@ def pipe_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def grid_terminal(
     question: str | None, header: Sequence[str], rows: Iterable[Sequence[RenderableType]]
 ) -> Table:
-    """Question and table, for our console: it makes what a terminal can show of strings, and reads
-    no markup in them, before rich measures them.
+    """Return a table for our console, with the question as its title.
+
+    Fields need no escaping: our console replaces what a terminal cannot show and reads no markup.
     """
     table = Table(title=question, box=box.SIMPLE_HEAD, pad_edge=False)
     table.title_style, table.title_justify = "none", "left"
     for name in header:
-        table.add_column(name.replace(".", ".\n"), overflow="fold")  # long keys
+        table.add_column(name.replace(".", ".\n"), overflow="fold")  # breaks long keys
     for fields in rows:
         table.add_row(*fields)
     return table
 
 
 def format_value(value: Any) -> str:
-    """Return a coordinate or setting, floats with six digits."""
+    """Write a coordinate or setting as text; a float has at most six digits."""
     if value is None:
         return MISSING
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def describe_row(coordinates: Iterable[Any]) -> str:
-    """Return the name of a row, for a note."""
+    """Return the name of a row in notes: its coordinates, joined."""
     return " · ".join(map(format_value, coordinates))
 
 
 def note_stale(stale: Mapping[tuple[Any, ...], int], finished: int) -> list[str]:
-    """Return a note for each row that has cells which other code made; one where all are such
-    cells.
+    """Return a note for each row with stale cells, or a single note if all cells are stale.
 
-    stale: by the coordinates of a row; finished: the cells of all rows.
+    A cell is stale if other code than today's made it.
+
+    Args:
+        stale: The number of stale cells, by the coordinates of a row.
+        finished: The number of finished cells in all rows.
     """
     total = sum(stale.values())
     if total == finished:
@@ -76,7 +80,7 @@ def note_stale(stale: Mapping[tuple[Any, ...], int], finished: int) -> list[str]
 
 
 def format_duration(seconds: float) -> str:
-    """Return `19.5 s`, `4 min 10 s` or `2 h 03 min`."""
+    """Write a duration, such as `19.5 s`, `4 min 10 s` or `2 h 03 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,5 +1,6 @@
-"""The page of a sweep: one file that answers its question, and says of every number where it comes
-from.
+"""The web page of a sweep: one HTML file with its table, figures and pictures.
+
+Each number of the table links to the cells behind it, with their settings and origin.
 """
 
 import base64
@@ -18,7 +19,7 @@ from typing import Any
 import jinja2
 
 from capsweep.config import package_files
-from capsweep.config.cell import flat
+from capsweep.config.cell import flatten
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.report import figures, formatted_table, grid
@@ -29,21 +30,22 @@ from capsweep.storage.files import write_atomically, write_text
 
 TEMPLATES = Path(__file__).with_name("templates")
 PAGE, FIGURES = "index.html", "figures"
-MOST_BYTES = 6_000_000  # of the pictures of a page: one of a thousand cells shall open
-# Of a cell's files: the configuration has a place of its own, digests are for `ledger verify`.
+MOST_BYTES = 6_000_000  # of all pictures of a page, so that a page of a thousand cells opens
+# Keys of a cell's files that its facts leave out: the page shows the configuration separately, and
+# digests are for `capsweep ledger verify`.
 NOT_SHOWN = ("signature", "science", "overrides", "logistics", "sha256", "first_activations")
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of the cell of a field and a seed.
+    """A picture that an evaluation of a cell drew.
 
     Attributes:
-        name: of its file.
-        field: of the table.
-        seed: of the cell.
-        content: the PNG.
-        caption: what the file of its numbers says of it; empty where nothing does.
+        name: The name of its file in evals/.
+        field: The field of the table that has the cell.
+        seed: The seed of the cell.
+        content: The PNG.
+        caption: The caption in the file of its numbers; empty if there is none.
     """
 
     name: str
@@ -54,9 +56,9 @@ class Picture:
 
 
 def write_page(table: ResultTable, ledger: Ledger, folder: Path) -> Path:
-    """Write index.html and figures/ into a report's folder, and return the page's path.
+    """Write index.html and figures/ into the folder of a report, and return the page's path.
 
-    The pictures of an earlier report in figures/ are removed.
+    PNG files of an earlier report in figures/ are removed.
     """
     charts = list(figures.make_figures(table))
     pictures = read_pictures(table.groups, ledger)
@@ -75,8 +77,9 @@ def render_page(
     charts: Sequence[ReportFigure],
     pictures: Sequence[Picture],
 ) -> str:
-    """Return the page as text. Whatever was read is escaped, and the one script is named by its
-    hash.
+    """Return the page as HTML.
+
+    All values are escaped. The policy of the page allows its one script only, by its hash.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -87,7 +90,7 @@ def render_page(
     )
     environment.filters |= {
         "base64": lambda content: base64.b64encode(content).decode(),
-        # Width and height, from the head of a PNG.
+        # Width and height, from the header of a PNG.
         "pixels": lambda content: struct.unpack(">II", content[16:24].ljust(8, b"\0")),
         "config": _list_config,
         "facts": list_facts,
@@ -112,19 +115,22 @@ def render_page(
 
 
 def _list_config(cell: TableCell) -> str:
-    """Return all but the seed, a line for each key: YAML takes ten times as long."""
+    """Return a line `key: value` for each key of a cell's science except the seed.
+
+    Values are JSON, because writing YAML takes ten times as long.
+    """
     science = {key: value for key, value in cell.point.cell.science.items() if key != "seed"}
-    return "\n".join(f"{key}: {json.dumps(value)}" for key, value in flat(science).items())
+    return "\n".join(f"{key}: {json.dumps(value)}" for key, value in flatten(science).items())
 
 
 def describe_counts(cells: Iterable[TableCell]) -> str:
-    """Return `9 done, 6 missing`."""
+    """Count cells by status, in words such as `9 done, 6 missing`."""
     counts = Counter(cell.entry.status for cell in cells)
     return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
 def list_facts(cell: TableCell) -> dict[str, str]:
-    """Return what was written down of a cell's making and result, by dotted key."""
+    """Return what the ledger recorded of a cell's result and origin, by dotted key."""
     known: dict[str, Any] = {
         "status": cell.entry.status,
         "cause": cell.entry.cause,
@@ -134,13 +140,14 @@ def list_facts(cell: TableCell) -> dict[str, str]:
         **{f"made.{key}": v for key, v in cell.provenance.items() if key not in NOT_SHOWN},
         "evals": ", ".join(cell.evaluations),
     }
-    leaves = flat(known).items()
+    leaves = flatten(known).items()
     return {key: grid.format_value(value) for key, value in leaves if value not in (None, "", [])}
 
 
 def read_pictures(fields: Sequence[CellGroup], ledger: Ledger) -> list[Picture]:
-    """Return the pictures of the first seed of every field that has some, as many as a page has
-    room for.
+    """Read the pictures of the first seed of each field that has pictures.
+
+    A picture is left out if it would exceed MOST_BYTES for the whole page.
     """
     pictures, room = [], MOST_BYTES
     for field in fields:
@@ -160,7 +167,7 @@ def read_pictures(fields: Sequence[CellGroup], ledger: Ledger) -> list[Picture]:
 
 
 def _read_caption(cell: TableCell, name: str, ledger: Ledger) -> str:
-    """Return what the file of a picture's numbers says of it; empty where nothing sound does."""
+    """Read a picture's caption from the file of its numbers; empty if absent or damaged."""
     numbers = f"{EVALUATIONS}/{PurePosixPath(name).stem}.npz"
     stored = ledger.read(cell.signature, numbers)
     read = partial(stored_files.read_arrays, stored or b"", numbers, "draw it again")

@@ -1,6 +1,7 @@
-"""Pages that people write and commands renew: between two markers, and nowhere else. So is
-`sweeps/NAME.md`: the answer beside its question, with a verdict by hand. The cells behind its table
-are kept in `sweeps/ledgers/NAME.tar.xz`, from which it can be printed again.
+"""Published answers: `sweeps/NAME.md` and the archive of the cells behind it.
+
+A command renews the part of a page between two markers; people write the rest, such as the verdict.
+The cells are kept in `sweeps/ledgers/NAME.tar.xz`, from which the table can be printed again.
 """
 
 import re
@@ -13,23 +14,24 @@ from capsweep.errors import UserError
 from capsweep.ledger import stored_files, transfer
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.ledger.records import Couplings
-from capsweep.report import formatted_table, grid, render
+from capsweep.report import figures, formatted_table, grid, render
 from capsweep.report.cells import TableCell
 from capsweep.report.grid import MISSING, format_value
 from capsweep.report.table import ResultTable
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics.seeds import LEVEL, PairedDifference, summarise_values
-from capsweep.storage.files import write_text
+from capsweep.storage.files import write_atomically, write_text
 
-NAME = "report"
-ARCHIVES = "ledgers"  # the folder of the cells behind published tables, beside the sweeps
-COMMAND = "(?m)^`(make report [^`]+)` printed this"  # above the verdict
+NAME = "report"  # in the markers of a page
+ARCHIVES = "ledgers"  # folder beside the sweep files, with the cells behind published tables
+COMMAND = "(?m)^`(make report [^`]+)` printed this"  # the line of a page that names its command
+CHARTS = "charts"  # folder beside the sweep files, with the figures of published tables
 NOT_TESTED = "Not tested, since the difference is the same for all seeds"
 Content: TypeAlias = Mapping[str, Any]
-ROUTING = "routing.json"  # in the evals/ of a cell
+ROUTING = "routing.json"  # file in the evals/ of a cell
 SIZES_NOTE = "parameters: with decoder. images/s: the median speed of training, as the cells ran."
-MEASURES = ("entropy", "polarisation", "variety", "dead", "trees")  # of a layer
-FEWEST, MOST = 1, 10  # iterations at test whose answers are in the table
+MEASURES = ("entropy", "polarisation", "variety", "dead", "trees")  # of a routed layer
+FEWEST, MOST = 1, 10  # numbers of iterations at test whose changes the table shows
 ROUTING_NOTES = (
     "Of each layer, by couplings of the last iteration. entropy: that of the shares of a child, by "
     "that of equal shares. polarisation: how far a child's largest share is from an equal one; 0 "
@@ -47,16 +49,23 @@ VERDICT = "Not written yet. All that is outside the two markers is written by ha
 
 
 def section_markers(name: str) -> tuple[str, str]:
-    """Return the lines between which a command writes; comments, which no reader sees."""
+    """Return the lines between which a command writes: comments, which a page does not show."""
     return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
 
 def renew_section(page: Path, name: str, section: str | None, new: str | None = None) -> str:
-    """Replace what stands between the markers by a section of whole lines; every other byte stays.
-    The page as it was. section: None only checks it. new: the page, where none is there.
+    """Replace the text between a page's markers, and return the page as it was before.
 
-    Raises UserError unless there is one pair of markers, and for a page that cannot be read or
-    written.
+    Every other byte of the page stays the same.
+
+    Args:
+        page: The file of the page.
+        name: The name in the markers.
+        section: The new text, in whole lines; None only checks the page.
+        new: The text of the page if the file does not exist yet.
+
+    Raises:
+        UserError: If the page does not have one pair of markers, or cannot be read or written.
     """
     begin, end = section_markers(name)
     try:
@@ -72,12 +81,14 @@ def renew_section(page: Path, name: str, section: str | None, new: str | None = 
 
 
 def publish_answer(table: ResultTable, ledger: Ledger) -> Path:
-    """Renew the part between the markers of the page beside the sweep's file, or make the page, and
-    the export of its cells; return where the page is.
+    """Write a table into the page beside its sweep file, archive its cells, and return the path.
 
-    Nothing of the machine enters it: of failures only their kind is told. Raises UserError for a
-    table that is no answer, where another command's stands, and for a page without a place for the
-    table, or that cannot be written.
+    A page that does not exist is made. The page names no folder of this machine; of a failure it
+    gives only the kind.
+
+    Raises:
+        UserError: If no cell is finished, the data were cut by limit_batches, the page has the
+            table of another command or lacks the markers, or a file cannot be written.
     """
     path, command = table.sweep.path.with_suffix(".md"), table.sweep.command
     markers = "\n".join(section_markers(NAME))
@@ -86,12 +97,18 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> Path:
     if not any(group.by_seed for group in table.groups):
         raise UserError(f"{refused}: no cell is finished; run the sweep first")
     if formatted.warnings:
-        raise UserError(f"{refused}: {' '.join(formatted.warnings)} Leave limit_batches out")
+        raise UserError(f"{refused}: {' '.join(formatted.warnings)} Run it without limit_batches")
     training = describe_training(table)
-    # A page stays and code moves on: it names the commits of its cells, and not today's.
+    # A published page does not say that cells are stale: it names the commits that made them.
     parts = [text for text in render.list_paragraphs(formatted) if not text.startswith(grid.STALE)]
     beside, decisions = list_costs(table, ledger), describe_decisions(table)
-    paragraphs = [table.sweep.question, *parts, *decisions, *beside, f"`{command}` {training}."]
+    chart, drawn = figures.make_table_figure(table), []
+    if (image := chart.image) is not None:
+        file = path.parent / CHARTS / f"{path.stem}.png"
+        write_atomically(file, lambda opened: opened.write(image))
+        drawn = [f"![{chart.caption}]({CHARTS}/{file.name})"]
+    paragraphs = [table.sweep.question, parts[0], *drawn, *parts[1:], *decisions, *beside]
+    paragraphs.append(f"`{command}` {training}.")
     new = f"# {table.sweep.name}\n\n{markers}\n\n## Verdict\n\n{VERDICT}\n"
     before = re.search(COMMAND, renew_section(path, NAME, None, new))
     if before is not None and before[1] != command:
@@ -103,10 +120,11 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> Path:
 
 
 def keep_cells(table: ResultTable, ledger: Ledger, file: Path) -> None:
-    """Write the export of the cells that ended, verified before it takes the place of an older one.
+    """Write the archive of a table's ended cells; verify it before it replaces an older one.
 
-    Raises DataError for a cell that lacks a file, and UserError for one whose files name a folder
-    of the machine.
+    Raises:
+        DataError: If a cell lacks a file.
+        UserError: If a file of a cell names a folder of this machine.
     """
     made = file.with_name(f"new-{file.name}")
     made.unlink(missing_ok=True)
@@ -126,8 +144,10 @@ def keep_cells(table: ResultTable, ledger: Ledger, file: Path) -> None:
 
 
 def describe_decisions(table: ResultTable) -> list[str]:
-    """Say for each column with differences of three seeds or more which rows the paired test tells
-    apart from the baseline, how far the intervals of the others reach, and which rows have no test.
+    """Describe, for each column of a table, which rows differ significantly from the baseline.
+
+    A sentence lists the rows with p below the level, one gives the range of the intervals of the
+    other tested rows, and one lists the rows whose difference is the same for all seeds.
     """
     sentences = []
     for number, column in enumerate(table.columns):
@@ -139,8 +159,8 @@ def describe_decisions(table: ResultTable) -> list[str]:
         constant = {name: d for name, (d, _) in differences.items() if d.is_constant}
         parts = []
         if tested:
-            told = _list_differences(table, decided) or "none"
-            parts.append(f"told apart from {table.sweep.baseline} (p < {LEVEL:g}): {told}.")
+            names = _list_differences(table, decided) or "none"
+            parts.append(f"told apart from {table.sweep.baseline} (p < {LEVEL:g}): {names}.")
         parts += [_describe_reach(table, others)] if others else []
         if constant:
             parts.append(f"{NOT_TESTED}: {_list_differences(table, constant)}.")
@@ -154,9 +174,7 @@ def _list_differences(table: ResultTable, differences: Mapping[str, PairedDiffer
 
 
 def _describe_reach(table: ResultTable, intervals: Mapping[str, tuple[float, float]]) -> str:
-    """Return how far the intervals of rows that no test tells apart reach; each is a 95 % interval
-    by itself.
-    """
+    """Describe the range of the 95 % intervals of rows without a significant difference."""
     low = min(intervals, key=lambda name: intervals[name][0])
     high = max(intervals, key=lambda name: intervals[name][1])
     return (
@@ -171,9 +189,10 @@ def _format(table: ResultTable, difference: float) -> str:
 
 
 def describe_training(table: ResultTable) -> str:
-    """Return `printed this, from 9 cells of 2 epochs, trained 2026-11-01 in 4 min 10 s of cells on
-    ...`, of the cells that count in the table. The time is that of the cells one after another;
-    some may have run side by side.
+    """Describe when, for how long, on what and by which code the cells of a table were trained.
+
+    The text begins `printed this, from 9 cells of 2 epochs, trained 2026-11-01 in 4 min 10 s`.
+    The time is the sum over the cells; some may have run at the same time.
     """
     measured = {g.cells[seed].signature for g in table.groups for seed in g.by_seed}
     cells = [cell for cell in table.cells if cell.signature in measured]
@@ -190,7 +209,7 @@ def describe_training(table: ResultTable) -> str:
 
 
 def _describe_span(values: Set[Any]) -> str:
-    """Return `2`, or `2 to 5`."""
+    """Write the range of some values, as `2` or `2 to 5`."""
     return " to ".join(map(str, dict.fromkeys((min(values), max(values)))))
 
 
@@ -202,11 +221,13 @@ def _describe_code(provenance: Mapping[str, Any]) -> str:
 
 
 def _read_changed(content: Content, iterations: int) -> float | None:
+    """Return the share of images whose classes change with this number of iterations at test."""
     answers = [a for a in content["iterations"] or () if a["iterations"] == iterations]
     return answers[0]["changed"] if answers else None
 
 
-# The numbers of a layer, then those of its whole network: each of a content and a layer's name.
+# Columns of the table of routing: first the numbers of a layer, then those of the whole network.
+# Each function takes the content of routing.json and the name of a layer.
 COLUMNS: Mapping[str, Callable[[Content, str], float | None]] = {
     **{name: lambda c, layer, name=name: c["layers"][layer][name] for name in MEASURES},
     "error": lambda content, _: content["error"],
@@ -217,7 +238,10 @@ COLUMNS: Mapping[str, Callable[[Content, str], float | None]] = {
 
 
 def collect_measures(contents: Sequence[Content]) -> dict[str, dict[str, list[float]]]:
-    """Return the numbers of every cell that has them, by layer and by COLUMNS."""
+    """Collect the measures of routing of several cells, by layer and by a name of COLUMNS.
+
+    Cells without a value are left out of that list.
+    """
     return {
         layer: {
             column: [value for c in contents if (value := read(c, layer)) is not None]
@@ -228,7 +252,10 @@ def collect_measures(contents: Sequence[Content]) -> dict[str, dict[str, list[fl
 
 
 def format_percent(values: Sequence[float]) -> str:
-    """Return `87.31 ± 1.20 %` of fractions, those of seeds; the missing sign of none."""
+    """Write mean and deviation of the fractions of some seeds, as `87.31 ± 1.20 %`.
+
+    Without a value the text is the sign for a missing number.
+    """
     if not values:
         return MISSING
     summary = summarise_values(values)
@@ -237,11 +264,16 @@ def format_percent(values: Sequence[float]) -> str:
 
 
 def list_costs(table: ResultTable, ledger: Ledger) -> list[str]:
-    """Return a table in Markdown with a row for each field, and layer where routing was measured,
-    and what its columns are. Fields that only settings of the optimiser tell apart share a row, but
-    not where routing was measured.
+    """Write a Markdown table of parameters, speed and measures of routing, with its notes.
 
-    Raises DamageError for a damaged file of a cell.
+    If routing was measured in some cell, each field has a row for each routed layer. If not, fields
+    that differ only in settings of the optimiser share a row.
+
+    Returns:
+        The paragraphs: the table, then what its columns mean.
+
+    Raises:
+        DamageError: If a file of a cell is damaged.
     """
     keys = (*table.sweep.rows, *table.sweep.columns)
     shown = range(len(keys))
@@ -264,7 +296,7 @@ def list_costs(table: ResultTable, ledger: Ledger) -> list[str]:
 def _group_cells(
     table: ResultTable, shown: Sequence[int]
 ) -> dict[tuple[Any, ...], list[TableCell]]:
-    """Return the measured cells by the coordinates of those numbers."""
+    """Group the cells that have the metric by the coordinates at the indices in `shown`."""
     cells: dict[tuple[Any, ...], list[TableCell]] = {}
     for group in table.groups:
         if group.by_seed:
@@ -274,7 +306,7 @@ def _group_cells(
 
 
 def _describe_sizes(cells: Sequence[TableCell]) -> list[str]:
-    """Return parameters and speed of training."""
+    """Return two texts: the number of parameters, and the median images per second of training."""
     results = [cell.result for cell in cells]
     sizes = sorted({result["parameters"] for result in results if "parameters" in result})
     speeds = [speed for result in results if (speed := result.get("images_per_second"))]
@@ -285,6 +317,7 @@ def _describe_sizes(cells: Sequence[TableCell]) -> list[str]:
 
 
 def _read_contents(cells: Sequence[TableCell], ledger: Ledger) -> list[Content]:
+    """Read the routing.json of each cell that has one."""
     names = (cell.signature for cell in cells if ROUTING in cell.evaluations)
     return [
         stored_files.parse_json(content, ROUTING, "evaluate the cell again", Couplings)
@@ -294,7 +327,7 @@ def _read_contents(cells: Sequence[TableCell], ledger: Ledger) -> list[Content]:
 
 
 def _list_measures(contents: Sequence[Content]) -> Iterator[list[str]]:
-    """Yield a row for each routed layer; one without values where nothing was measured."""
+    """Yield the end of a table row for each routed layer; one without values if there is none."""
     by_layer = collect_measures(contents) or {MISSING: {}}
     for layer, values in by_layer.items():
         measures = (format_percent(values.get(column, ())) for column in COLUMNS)

@@ -1,4 +1,4 @@
-r"""A table for people and for programs: Markdown, terminal, LaTeX with booktabs, CSV and JSON."""
+"""Writers of a table of results: Markdown, terminal, LaTeX with booktabs, CSV and JSON."""
 
 import csv
 import io
@@ -21,8 +21,8 @@ from capsweep.report.trained import PublishedNumber
 Record = dict[str, Any]
 TRAINED = ("dataset", "model", "epochs", "batch_size", "limit_batches")
 TEMPLATE = Path(__file__).with_name("templates") / "table.tex"
-# What LaTeX does not set as it stands. [ and * in braces: after \\ and \midrule LaTeX would take
-# them as an argument of those.
+# Characters that LaTeX does not print as they are. [ and * are in braces, because LaTeX would read
+# them as arguments after \\ and \midrule.
 SPECIAL = str.maketrans(
     {
         **{letter: rf"\{letter}" for letter in "{}&%$#_"},
@@ -34,14 +34,14 @@ SPECIAL = str.maketrans(
         '"': r"\char34{}",
     }
 )
-DASH = re.compile("-(?=-)")  # LaTeX makes a dash of two hyphens
-MINUS = re.compile(r"(?<![\w.)-])-(?=\.?\d)")  # before a number; a hyphen is between words
+DASH = re.compile("-(?=-)")  # two hyphens, which LaTeX would print as a dash
+MINUS = re.compile(r"(?<![\w.)-])-(?=\.?\d)")  # a minus sign before a number, not a hyphen
 
 
 def render_markdown(table: ResultTable, formatted: FormattedTable | None = None) -> str:
-    """Return a Markdown table, best mean of a column in bold, the question above, notes below.
+    """Write a Markdown page: question, table with the best mean of each column in bold, notes.
 
-    One table, however wide: who reads Markdown can scroll, and a row stays one line of a diff.
+    A wide table is not split: a reader can scroll, and each row stays one line of a diff.
     """
     sweep = table.sweep
     parts = list_paragraphs(formatted or format_table(table))
@@ -50,7 +50,10 @@ def render_markdown(table: ResultTable, formatted: FormattedTable | None = None)
 
 
 def list_paragraphs(formatted: FormattedTable) -> list[str]:
-    """Warnings, table and notes in Markdown; published numbers are slanted, they are not ours."""
+    """List the Markdown paragraphs of a table: warnings, the table itself, notes.
+
+    Published numbers are in italics, because they are not ours.
+    """
     header = [*formatted.header]
     if formatted.has_published:
         header[-1] = f"*{header[-1]}*"
@@ -66,7 +69,7 @@ def _mark_field(field: FormattedField) -> str:
 
 
 def render_terminal(formatted: FormattedTable) -> RichTable:
-    """Return the table without question and notes, the published numbers dim."""
+    """Return the table for a terminal, without question and notes; published numbers are dim."""
     rows = [[_style_field(field) for field in row] for row in formatted.rows]
     return grid.grid_terminal(None, formatted.header, rows)
 
@@ -78,9 +81,9 @@ def _style_field(field: FormattedField) -> RenderableType:
 
 
 def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
-    """Return a table environment: the question as its caption, notes below in small print.
+    """Write a LaTeX table environment: the question is the caption, notes stand below.
 
-    Best means are bold, ± and minus signs are set as mathematics.
+    The best means are bold; ± and minus signs are in mathematical mode.
     """
     sweep = table.sweep
     warnings = [rf"\textbf{{{escape_latex(warning)}}}" for warning in formatted.warnings]
@@ -95,7 +98,7 @@ def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Return a text as LaTeX sets it, on one line."""
+    """Escape a text for LaTeX, on one line."""
     line = " ".join(text.split()).replace("<=", "≤").replace(">=", "≥")
     line = MINUS.sub("$-$", line.translate(SPECIAL))
     return DASH.sub("-{}", line).replace("–", "{--}")
@@ -106,16 +109,17 @@ def _latex_line(fields: Iterable[str]) -> str:
 
 
 def _latex_field(field: FormattedField) -> str:
-    """Return the number, and its interval in small print."""
+    """Write a field in LaTeX, with the details behind its number in small print."""
     number, beside = map(escape_latex, field.halves)
     number = rf"\textbf{{{number}}}" if field.best else number
     return rf"{number} {{\scriptsize {beside}}}" if beside else number
 
 
 def table_records(table: ResultTable) -> list[Record]:
-    """Return a record for each row and column that has cells, numbers in full precision: its
-    coordinates by key, then its numbers. Fractions are fractions, not percent. What a table does
-    not show as a number (a mean of some of the seeds) is none here; `values` has what is there.
+    """Return a record for each field that has cells: coordinates by key, then numbers.
+
+    Numbers have full precision; fractions are not percent. As in the table, there is no mean if
+    some seeds are missing; `values` has the number of each seed.
     """
     keys = (*table.sweep.rows, *table.sweep.columns)
     return [
@@ -157,8 +161,10 @@ def _group_record(group: CellGroup, published: Sequence[PublishedNumber]) -> Rec
 
 
 def render_csv(table: ResultTable) -> str:
-    """Return the records with a header. Nothing is an empty field; numbers are as Python writes
-    them, which loses nothing; what is no text or number is JSON.
+    """Write the records of a table as CSV with a header.
+
+    None is an empty field. Numbers keep their full precision. Lists, mappings and truth values are
+    written as JSON.
     """
     records = table_records(table)
     file = io.StringIO()
@@ -171,7 +177,7 @@ def render_csv(table: ResultTable) -> str:
 
 
 def render_json(table: ResultTable, formatted: FormattedTable) -> str:
-    """Return what the table is about, and its records; notes: as below the table."""
+    """Write the table as JSON: the sweep's question and settings, warnings, notes and records."""
     sweep = table.sweep
     baseline = None if table.baseline is None else table.rows[table.baseline].coordinates
     content = {

@@ -1,4 +1,7 @@
-"""The table of a sweep: rows and columns as its file says, every number with n, mean and std."""
+"""The table of a sweep's results: means over seeds, and paired differences to the baseline.
+
+The sweep file decides its rows and columns.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,18 +27,18 @@ from capsweep.sweep.spec import Sweep
 
 @dataclass(frozen=True)
 class CellGroup:
-    """One field of a table.
+    """One field of a table: cells that differ only in their seed.
 
     Attributes:
-        coordinates: of its row and its column.
-        row: its place in `ResultTable.rows`.
-        column: its place in `ResultTable.columns`.
-        name: the coordinates of its row, in words.
-        cells: by seed; they differ in that alone.
-        metric: what the table shows of them.
-        difference: to the baseline over common seeds.
-        p: of the t test of that, adjusted over the rows.
-        is_best: whether its mean is the best of its column; no mean is where none is worse.
+        coordinates: The values of its row's keys, then of its column's keys.
+        row: The index of its row in `ResultTable.rows`.
+        column: The index of its column in `ResultTable.columns`.
+        name: The coordinates of its row as text.
+        cells: The cells by seed.
+        metric: The name of the metric that the table shows.
+        difference: The difference to the baseline's field, over common seeds.
+        p: The p value of that difference by the paired t test, adjusted by Holm over the rows.
+        is_best: Whether its mean is the best of its column; false if all means are equal.
     """
 
     coordinates: tuple[Any, ...]
@@ -50,12 +53,12 @@ class CellGroup:
 
     @property
     def finished(self) -> dict[int, TableCell]:
-        """The cells that are finished, by seed."""
+        """The finished cells, by seed."""
         return {seed: cell for seed, cell in self.cells.items() if cell.is_finished}
 
     @cached_property
     def by_seed(self) -> dict[int, float]:
-        """The metric of the finished cells that have it."""
+        """The metric of each finished cell that has it, by seed."""
         metrics = {seed: cell.result["metrics"] for seed, cell in self.finished.items()}
         return {
             s: measured[self.metric] for s, measured in metrics.items() if self.metric in measured
@@ -63,60 +66,57 @@ class CellGroup:
 
     @property
     def unmeasured(self) -> bool:
-        """Whether its cells are finished and have no such metric."""
+        """Whether it has finished cells, but none with the metric."""
         return bool(self.finished) and not self.by_seed
 
     @property
     def causes(self) -> list[str]:
-        """Why cells failed, each cause once."""
+        """The causes of failed cells, each once."""
         causes = (cell.entry.cause for cell in self.cells.values())
         return [cause for cause in dict.fromkeys(causes) if cause is not None]
 
     @property
     def stale(self) -> int:
-        """How many of the measured cells other code than today's made."""
+        """The number of cells with the metric that were made by other code than today's."""
         return sum(self.cells[seed].entry.status == "stale" for seed in self.by_seed)
 
     @cached_property
     def summary(self) -> Summary | None:
-        """n, mean, deviation and interval; None when nothing is there."""
+        """The number of seeds with mean, deviation and interval; None if no seed has the metric."""
         measure = metric_format.measure_of(self.metric)
         values = list(self.by_seed.values())
         return summarise_values(values, measure.low, measure.high) if values else None
 
     @property
     def full_summary(self) -> Summary | None:
-        """The summary where every seed is there; a table shows no mean of some of them."""
+        """The summary if every seed has the metric, else None: tables show no partial means."""
         return self.summary if len(self.by_seed) == len(self.cells) else None
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """Coordinates in the order of `table.rows`, a value per column, published numbers beside."""
+    """One row of a table."""
 
-    coordinates: tuple[Any, ...]
-    values: tuple[CellGroup | None, ...]
-    published: tuple[PublishedNumber, ...]
+    coordinates: tuple[Any, ...]  # values of the sweep's row keys
+    values: tuple[CellGroup | None, ...]  # a field for each column; None if it has no cells
+    published: tuple[PublishedNumber, ...]  # numbers of papers that fit the row
 
 
 @dataclass(frozen=True)
 class ResultTable:
-    """What a sweep answers. baseline: the row that differences are to; None when it is absent.
+    """The results of a sweep as a table."""
 
-    stopping: how seeds were added, when that was decided by looking at results. footnotes: what
-    must be said of data sets, by their name, and of what cells were made by.
-    """
-
-    sweep: Sweep
-    columns: tuple[tuple[Any, ...], ...]
-    rows: tuple[TableRow, ...]
-    baseline: int | None
-    stopping: str | None = None
+    sweep: Sweep  # the question, and what decides rows, columns and metric
+    columns: tuple[tuple[Any, ...], ...]  # coordinates of each column
+    rows: tuple[TableRow, ...]  # in the order of the sweep file
+    baseline: int | None  # index of the row that others are compared with; None if it is absent
+    stopping: str | None = None  # how seeds were added, if that was decided by looking at results
+    # Notes on data sets, by name, and on differences in code, hardware and data.
     footnotes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_matched(self) -> bool:
-        """Whether some arm stops at the accuracy of the baseline; then accuracies are shown."""
+        """Whether some arm trains up to the baseline's accuracy; then accuracies are shown."""
         return any(arm.matched for arm in self.sweep.arms)
 
     @property
@@ -126,36 +126,44 @@ class ResultTable:
 
     @property
     def cells(self) -> list[TableCell]:
-        """The cells behind it; one that stands in two rows once."""
+        """The cells of the table, each once, even if it stands in two rows."""
         every = (cell for group in self.groups for cell in group.cells.values())
         return list({cell.signature: cell for cell in every}.values())
 
     @property
     def points(self) -> list[Point]:
-        """The places of its cells; a cell that stands in two rows has two."""
+        """The places of the cells in the sweep; a cell in two rows has two places."""
         return [cell.point for group in self.groups for cell in group.cells.values()]
 
     def name_column(self, column: int) -> str:
-        """Return a column as the header has it."""
+        """Return the name of a column for the header: its coordinates, joined."""
         return ", ".join(map(format_value, self.columns[column]))
 
     @property
     def has_published(self) -> bool:
-        """Whether any row has published numbers beside it."""
+        """Whether any row has published numbers."""
         return any(row.published for row in self.rows)
 
     @property
     def measure(self) -> Measure:
-        """How its numbers are written."""
+        """The unit, range and format of the table's metric."""
         return metric_format.measure_of(self.sweep.metric)
 
 
 def build_table(
     sweep: Sweep, points: Sequence[Point], ledger: Ledger, stopping: str | None = None
 ) -> ResultTable:
-    """Collect the finished cells of a sweep.
+    """Build the table of a sweep's results from the ledger.
 
-    Raises ConfigError for different cells in one field, UserError for cells of different data.
+    Args:
+        sweep: The sweep, whose file decides rows, columns, metric and baseline.
+        points: The places of the sweep.
+        ledger: The ledger that has the cells.
+        stopping: How seeds were added, if that was decided by looking at results.
+
+    Raises:
+        ConfigError: If one field has cells that differ in more than the seed.
+        UserError: If cells of the same data set read different data.
     """
     check_distinct_fields(sweep, points)
     known = read_cells(points, ledger)
@@ -190,11 +198,11 @@ def build_table(
 
 
 def _list_footnotes(table: ResultTable) -> dict[str, str]:
-    """Return what must be said of data sets, by their name, and of what cells were made by."""
+    """Return the notes on data sets, by name, and on differences in code, hardware and data."""
     datasets = [point.cell.config["dataset"] for point in table.points]
     notes = {d["name"]: d["footnote"] for d in datasets if "footnote" in d}
     finished = [cell for cell in table.cells if cell.is_finished]
-    hashes: dict[str, dict[str, None]] = {}  # of test images that no file holds
+    hashes: dict[str, dict[str, None]] = {}  # of test images that were composed, not read
     for cell in finished:
         if sha256 := cell.result.get("test_sha256"):
             name = f"test set of {cell.point.cell.config['dataset']['name']}"
@@ -210,8 +218,14 @@ def _list_footnotes(table: ResultTable) -> dict[str, str]:
 def _compare_column(
     groups: Sequence[CellGroup | None], baseline: int | None
 ) -> list[CellGroup | None]:
-    """Return the fields of a column with their differences to the baseline's, p adjusted over them,
-    the best marked.
+    """Compare the fields of a column with the baseline's field, and mark the best mean.
+
+    Args:
+        groups: The fields of the column, row by row; None if a row has no cells there.
+        baseline: The index of the baseline's row; None if it is absent.
+
+    Returns:
+        The same fields with differences, p values (Holm-adjusted over the rows) and `is_best`.
     """
     present = [group for group in groups if group is not None]
     measure = metric_format.measure_of(present[0].metric)

@@ -1,6 +1,8 @@
-"""What was trained: read from the configurations of the cells behind a table, never from what was
-typed; and published numbers beside rows, each compared with what the cells of its row are: one of
-another network, data set or length is marked, for it says nothing of the row.
+"""The description of what was trained, and the published numbers beside the rows of a table.
+
+Both are read from the configurations of a table's cells, not from the words of a command. A
+published number is marked if it was measured on another network, data set or number of epochs than
+its row, because the two are then not comparable.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +12,7 @@ from itertools import combinations
 from typing import Any
 
 from capsweep.config import compose
-from capsweep.config.cell import flat, with_current_targets
+from capsweep.config.cell import flatten, with_current_targets
 from capsweep.report.grid import MISSING, describe_row, format_value
 from capsweep.runtime.terminal import describe_seeds
 from capsweep.statistics import metric_format
@@ -19,31 +21,34 @@ from capsweep.sweep.choices import SHOWN
 from capsweep.sweep.expand import ACCURACY, Point, as_coordinate
 from capsweep.sweep.spec import Sweep
 
-FACTS = {
+FACTS = {  # keys that every table describes, and their names
     **{"dataset": "data set", "model": "network", "epochs": "epochs"},
     **{"batch_size": "batch size", "seed": "seeds"},
 }
-# Said where rows differ in them; the name of an option tells what each of its keys is by itself.
+# Groups that are described if rows differ in them, by the name of the chosen option.
 OPTIONS = ("dataset.source", "routing", "loss", "optim", "recipe")
 NAMES = {"dataset.source": "source", "optim": "optimiser", "optim.optimizer.lr": "learning rate"}
-MOST_NAMES = 5  # beside a value; one of more rows stands last, as `else`
-DIFFERS = "≠"
+MOST_NAMES = 5  # of rows beside a value; the value of more rows stands last, as `else VALUE`
+DIFFERS = "≠"  # mark of a published number that is not comparable with its row
+# What a published number may declare, and the words for it.
 DECLARED = {"model": "network", "dataset": "data set", "epochs": "epochs"}
 WORDS = {"model": "{}", "dataset": "{}", "epochs": "{} epochs", "members": "ensemble of {}"}
 WHOLE = {"model": "unchanged {}", "dataset": "all of {}"}
-MARKED = ("model", "epochs")  # coordinates that mark a number, and do not exclude it
+MARKED = ("model", "epochs")  # a number that differs only in these is shown, with the mark
 
 Place = tuple[Any, ...]
 
 
 def describe_trained(sweep: Sweep, points: Sequence[Point]) -> str:
-    """Return `trained: data set digits; network cnn_small (cnn), capsnet_small (capsnet); ...`: the
-    facts that every table has, then all of science in which its rows differ and that it does not
-    show. Behind a value stand the arms, or the rows, that it is of.
+    """Describe in one line what the cells of a table were trained on, and how.
 
-    Of science, options of groups are said by name: routing, loss, optimiser, recipe. A key is said
-    unless each row has the value that these names give it: rows of which the line says the same are
-    trained by the same science.
+    An example: `trained: data set digits; network cnn_small (cnn), capsnet_small (capsnet); ...`.
+    First come the facts that every table has, then all science settings in which rows differ and
+    that the table does not show. The arms or rows that have a value stand in brackets behind it.
+
+    Routing, loss, optimiser and recipe are given by the name of the option. A key is listed only if
+    some row has another value than its options give. So two rows with equal descriptions have equal
+    science.
     """
     keys = tuple(dict.fromkeys(("arm", *sweep.rows, *sweep.columns)))
     places: dict[Place, list[Point]] = {}
@@ -64,8 +69,9 @@ def describe_trained(sweep: Sweep, points: Sequence[Point]) -> str:
 
 
 def _describe_fact(key: str, points: Sequence[Point]) -> str:
-    """Describe the cells of one field, which differ in nothing but the seed: `0 to 4`, or `0, 2,
-    3`.
+    """Write one fact of the cells of a field, such as `20` for epochs or `0 to 4` for seeds.
+
+    The cells differ only in the seed.
     """
     if key == "seed":
         return describe_seeds(point.seed for point in points)
@@ -76,8 +82,10 @@ def _describe_fact(key: str, points: Sequence[Point]) -> str:
 def _list_differences(
     places: Mapping[Place, Sequence[Point]],
 ) -> Iterator[tuple[str, dict[Place, str | None]]]:
-    """Return options, and keys that some place has otherwise than its options, that differ over
-    places; of each its text by place, None where a place has no such key.
+    """Yield the options and keys in which places differ, each with its text by place.
+
+    A key counts only if some place has another value than its options give. The text is None for a
+    place that does not have the key.
     """
     values: dict[str, dict[Place, str | None]] = {key: {} for key in OPTIONS}
     others: set[str] = set()
@@ -85,33 +93,42 @@ def _list_differences(
         first = points[0]
         recipe, by_options = compose.read_options(first.cell.overrides)
         options = {key: first.coordinate(key) for key in OPTIONS} | {"recipe": recipe}
-        leaves = flat(with_current_targets(first.cell.science))
+        leaves = flatten(with_current_targets(first.cell.science))
         others |= {key for key, value in leaves.items() if by_options.get(key) != value}
         leaves[ACCURACY] = _join_accuracies(points)
         for key, value in (leaves | options).items():
             is_absent = value is None and key in (*OPTIONS, ACCURACY)
             values.setdefault(key, {})[place] = None if is_absent else _format_exactly(value)
-    for key, of in values.items():
-        by_place = {place: of.get(place) for place in places}
+    for key, known in values.items():
+        by_place = {place: known.get(place) for place in places}
         if key in {*OPTIONS, *others} and len(set(by_place.values())) > 1:
             yield key, by_place
 
 
 def _join_accuracies(points: Sequence[Point]) -> str | None:
-    """Return what the cells of a place stop at; those of a matched arm differ from seed to seed."""
+    """Return the accuracies at which the cells of a place stop; None if they do not stop early.
+
+    In an arm that is matched to the baseline, each seed has its own accuracy.
+    """
     known = [point.coordinate(ACCURACY) for point in points if not point.waits]
     return ", ".join(dict.fromkeys(map(_format_exactly, known))) if any(known) else None
 
 
 def _format_exactly(value: Any) -> str:
-    """Return different texts of different values."""
+    """Write a value as text, so that different values have different texts."""
     return repr(value) if isinstance(value, float) else format_value(as_coordinate(value))
 
 
 def _name_places(values: Mapping[Place, str | None]) -> list[str]:
-    """Return `12 (cnn)`, `20 (em, control)`: by the first of the fewest coordinates that decide the
-    value, and of these by as many as it takes. Where every place has one, the value of many stands
-    last: `0.03 (em)`, `else 0.01`. A value that is called as its row is stands alone.
+    """Write each value with the places that have it, such as `12 (cnn)` and `20 (em, control)`.
+
+    A place is named by the smallest set of coordinates that decides the value; coordinates at the
+    end of a name are left out where the first ones are enough. If more than MOST_NAMES places share
+    a value, and every place has some value, it stands last: `0.03 (em)`, `else 0.01`. A value that
+    equals the name of its only place stands alone.
+
+    Args:
+        values: The value by place; None if a place has none.
     """
     several = [index for index, each in enumerate(zip(*values, strict=True)) if len(set(each)) > 1]
     names: dict[Place, str | None] = {}
@@ -120,51 +137,51 @@ def _name_places(values: Mapping[Place, str | None]) -> list[str]:
         names = {tuple(place[i] for i in indices): value for place, value in values.items()}
         if all(names[tuple(place[i] for i in indices)] == v for place, v in values.items()):
             break
-    found: dict[Place, set[str | None]] = {}
+    by_prefix: dict[Place, set[str | None]] = {}
     for name, value in names.items():
         for end in range(1, len(name) + 1):
-            found.setdefault(name[:end], set()).add(value)
+            by_prefix.setdefault(name[:end], set()).add(value)
     texts: dict[str, dict[str, None]] = {}
     for name, value in names.items():
         if value is not None:
             ends = range(1, len(name) + 1)
-            shortest = next((name[:end] for end in ends if len(found[name[:end]]) == 1), name)
+            shortest = next((name[:end] for end in ends if len(by_prefix[name[:end]]) == 1), name)
             texts.setdefault(value, {})[describe_row(shortest)] = None
     most = max(texts, key=lambda value: len(texts[value]))
     has_rest = len(texts[most]) > MOST_NAMES and None not in names.values()
     parts = [
-        value if [*of] == [value] else f"{value} ({', '.join(of)})"
-        for value, of in texts.items()
+        value if [*rows] == [value] else f"{value} ({', '.join(rows)})"
+        for value, rows in texts.items()
         if not (has_rest and value == most)
     ]
     return [*parts, f"else {most}"] if has_rest else parts
 
 
 def warn_of_cuts(points: Sequence[Point]) -> list[str]:
-    """Return a line, in capitals, for each number of batches that cut the data of cells; debug
-    settings cut them too.
+    """Return a warning in capitals for each value of limit_batches, which cuts the data.
+
+    Debug settings set limit_batches too.
     """
     limits = {point.coordinate("limit_batches") for point in points} - {None}
-    told = "NO RESULT: TRAINED AND TESTED ON {0} BATCHES AN EPOCH (limit_batches={0})."
-    return [told.format(limit) for limit in sorted(limits)]
+    text = "NO RESULT: TRAINED AND TESTED ON {0} BATCHES AN EPOCH (limit_batches={0})."
+    return [text.format(limit) for limit in sorted(limits)]
 
 
 @dataclass(frozen=True)
 class PublishedNumber:
-    """of: what it was measured on, by key; place: its column, where a table has several; differs:
-    what of that the row has otherwise, by key, in words; unknown: what the sweep's file leaves out.
-    """
+    """A published number beside a row of a table."""
 
-    value: float
-    of: Mapping[str, Any]
-    place: Sequence[str]
-    differs: Mapping[str, str]
-    unknown: Sequence[str]
+    value: float  # of the sweep's metric, a fraction and not percent
+    of: Mapping[str, Any]  # settings of the published experiment, by key
+    place: Sequence[str]  # coordinates of its column; empty if the table has one column
+    differs: Mapping[str, str]  # settings that the row does not share, in words, by key
+    unknown: Sequence[str]  # names of settings that the sweep file does not declare for it
 
 
 def format_published(sweep: Sweep, numbers: Sequence[PublishedNumber]) -> str:
-    """Return `0.25 % ≠ capsnet, 640 epochs (mnist)`: after the sign, of what it is that the row is
-    not.
+    """Write the published numbers of a row, such as `0.25 % ≠ capsnet, 640 epochs (mnist)`.
+
+    The settings of the number that its row does not share stand behind the sign ≠.
     """
     measure = metric_format.measure_of(sweep.metric)
     texts = []
@@ -177,7 +194,7 @@ def format_published(sweep: Sweep, numbers: Sequence[PublishedNumber]) -> str:
 
 
 def note_published(sweep: Sweep, numbers: Sequence[PublishedNumber]) -> list[str]:
-    """Whose published numbers are, and what the mark beside them means."""
+    """Return notes on the source of published numbers and on the meaning of the mark ≠."""
     text = "the published number is of what is named after the sign, and its row is not"
     marks = (
         [f"{DIFFERS}: not comparable, because {text}."] if any(n.differs for n in numbers) else []
@@ -188,19 +205,25 @@ def note_published(sweep: Sweep, numbers: Sequence[PublishedNumber]) -> list[str
 def find_published(
     sweep: Sweep, points: Sequence[Point], members: int = 1
 ) -> tuple[PublishedNumber, ...]:
-    """Return the numbers that do not contradict a row's coordinates, network and epochs aside.
+    """Find the published numbers to show beside a row.
 
-    points: one of each of its columns; members: of an ensemble.
+    A number fits if it does not contradict the coordinates of the row. Its network and its epochs
+    may differ; it is then marked.
+
+    Args:
+        sweep: The sweep, whose file has the published numbers.
+        points: A place of the row for each of its columns.
+        members: The number of networks in an ensemble; 1 for single networks.
     """
     row = {key: points[0].coordinate(key) for key in sweep.rows if key not in MARKED}
     numbers = []
     for number in sweep.published.values:
         if any(v is not None and as_coordinate(number.get(k, v)) != v for k, v in row.items()):
             continue
-        own = {key: as_coordinate(number[key]) for key in sweep.columns if key in number}
-        in_column = [p for p in points if all(p.coordinate(k) == v for k, v in own.items())]
-        place = list(map(str, own.values())) if in_column and len(points) > 1 else []
-        of = {key: number[key] for key in (*DECLARED, *own) if key in number}
+        column = {key: as_coordinate(number[key]) for key in sweep.columns if key in number}
+        in_column = [p for p in points if all(p.coordinate(k) == v for k, v in column.items())]
+        place = list(map(str, column.values())) if in_column and len(points) > 1 else []
+        of = {key: number[key] for key in (*DECLARED, *column) if key in number}
         unknown = [word for key, word in DECLARED.items() if key not in number]
         differs = _list_contradictions(sweep, number, (in_column or points)[0], members)
         numbers.append(PublishedNumber(number["value"], of, place, differs, unknown))
@@ -209,7 +232,7 @@ def find_published(
 
 @lru_cache(maxsize=1)
 def _compose_file(path: str) -> list[Point]:
-    """Return the places of a sweep file as it is, whatever was typed beside its name."""
+    """Return the places of a sweep file without any words of the command, for its first seed."""
     sweep = spec.load(path)
     return expand.expand_sweep(replace(sweep, seeds=sweep.seeds[:1]))
 
@@ -217,10 +240,11 @@ def _compose_file(path: str) -> list[Point]:
 def _list_contradictions(
     sweep: Sweep, number: Mapping[str, Any], point: Point, members: int
 ) -> dict[str, str]:
-    """Return what a number is of and a cell is not, in words; a typed key is of the cell alone.
+    """List the settings of a published number that a cell does not share, in words, by key.
 
-    A cell that has no such setting does not differ, one that trains for longer neither. First
-    weights are no part of a network.
+    A cell does not differ in a setting that it does not have, nor if it trains for more epochs.
+    Initial weights do not count as part of the network. A key that was typed in the command, and
+    that the number does not declare, is compared with the sweep file.
     """
     keys = {text.partition("=")[0] for text in point.cell.overrides} - number.keys()
     changed = {

@@ -1,1 +1,1 @@
-"""The ground that every process stands on: terminal, Ray, Lightning, torchvision."""
+"""The basis of every process: the terminal, and the imports of Ray, Lightning and torchvision."""

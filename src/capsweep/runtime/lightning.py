@@ -1,9 +1,9 @@
-"""What is used of Lightning, imported where it can be. Import this module before torchvision too.
+"""The parts of Lightning that capsweep uses. Import them from here, and before torchvision.
 
-PyPI's torchvision is built for CUDA: on a CPU torch its extension cannot load, the two operators it
-would declare are missing, and importing torchvision (or torchmetrics, or pytorch_lightning, which
-import it) raises `operator torchvision::nms does not exist`. Declaring their schemas is enough,
-because nothing here calls them.
+PyPI's torchvision is built for CUDA. With a torch for CPUs its extension cannot load, so two
+operators that it would declare are missing. Then importing torchvision (or torchmetrics or
+pytorch_lightning, which import it) raises `operator torchvision::nms does not exist`. Declaring the
+schemas of the two operators is enough, because nothing here calls them.
 """
 
 import gc
@@ -13,7 +13,7 @@ import torch
 try:
     import torchvision as torchvision
 except RuntimeError:
-    LIBRARY = torch.library.Library("torchvision", "FRAGMENT")  # operators live as long as this
+    LIBRARY = torch.library.Library("torchvision", "FRAGMENT")  # keeps the operators declared
     for name in ("nms", "qnms"):
         LIBRARY.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
@@ -31,6 +31,6 @@ from pytorch_lightning.utilities.types import (
     OptimizerLRSchedulerConfig as OptimizerLRSchedulerConfig,
 )
 
-# There are five thousand modules now. To look for garbage in them takes a third of a second, which
-# a worker would pay after each cell.
+# About five thousand modules are loaded now. Without this line, the garbage collector would search
+# them after each cell of a worker, for a third of a second.
 gc.freeze()

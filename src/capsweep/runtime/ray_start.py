@@ -1,6 +1,6 @@
-"""Ray, started in one way by all that use it: quiet, and its ports closed to strangers.
+"""The start of Ray, used by all code here: without Ray's own output, and with protected ports.
 
-Import this module before Ray, which reads some of its environment when it is imported.
+Import this module before Ray, because Ray reads some environment variables when it is imported.
 """
 
 import ctypes
@@ -19,10 +19,10 @@ from typing import Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the new output prints a table even when silent
 os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
-# Else a worker that ends kills what it started before that could tidy up. All that a cell starts
-# ends by itself when its process is gone: after a SIGKILL nobody else does it.
+# Otherwise a worker that ends kills its child processes before they can clean up. Ours end by
+# themselves when the worker is gone, because after a SIGKILL nothing else would end them.
 os.environ.setdefault("RAY_kill_child_processes_on_worker_exit", "false")
-os.environ.setdefault("RAY_AUTH_MODE", "token")  # who reaches Ray's ports runs code
+os.environ.setdefault("RAY_AUTH_MODE", "token")  # else any client of Ray's ports can run code
 
 import ray as ray
 from ray import exceptions as exceptions
@@ -36,22 +36,22 @@ from capsweep.errors import ConfigError
 from capsweep.runtime import terminal
 
 REFUSED_TOKEN = (
-    "the cluster refuses the token of RAY_AUTH_TOKEN, or else of the file RAY_AUTH_TOKEN_PATH or "
-    "~/.ray/auth_token; give the one that its head was started with"
+    "the cluster refuses the token, which is read from RAY_AUTH_TOKEN, from the file "
+    "RAY_AUTH_TOKEN_PATH, or from ~/.ray/auth_token; set the token that its head was started with"
 )
 CURE = (
-    "where the machine is busy, try again later, set RAY_TMPDIR to a short path of a folder that "
-    "can be written, or do without Ray (EXECUTOR=local)"
+    "try again when the machine is less busy, set RAY_TMPDIR to a writable folder with a short "
+    "path, or do without Ray (EXECUTOR=local)"
 )
-ANSWER_SECONDS = 10.0  # within which a host that is there answers
-START_SECONDS = 180.0  # that a busy machine may take to start Ray; Ray itself waits 30
-VITAL = ("gcs_server", "raylet")  # Ray waits for these, or trains on without them
+ANSWER_SECONDS = 10.0  # a host that exists answers within this time
+START_SECONDS = 180.0  # for Ray to start on a busy machine; Ray itself waits 30
+VITAL = ("gcs_server", "raylet")  # processes without which Ray hangs
 PORT_WAIT, PRELOAD = "RAY_gcs_server_port_wait_time_s", "RAY_preload_python_modules"
-LOOK_SECONDS, LEAVE_SECONDS = 0.1, 15.0  # between two looks at them; to leave a Ray that is lost
+LOOK_SECONDS, LEAVE_SECONDS = 0.1, 15.0  # between two checks; for the end after Ray has died
 
 
 class RayLostError(KeyboardInterrupt):
-    """The Ray that this process started is gone: its work ends as it does at Ctrl-C."""
+    """The Ray that this process started has died. The error ends the work as Ctrl-C does."""
 
 
 @contextmanager
@@ -62,16 +62,23 @@ def connected(
     package: Path | None = None,
     imports: Sequence[str] = (),
 ) -> Iterator[None]:
-    """Give a Ray to work with: the cluster at `address`; None: one of this machine, for the block.
+    """Connect to the Ray cluster at `address`, or start Ray on this machine, for the block.
 
-    cpus, gpus: what a Ray of this machine is told that it has, None: what it finds. package: is
-    sent to the cluster's workers, which need have no other. imports: modules that the workers of a
-    Ray of this machine, which starts one for each core, import while they wait for work.
-    Raises ConfigError naming RAY_ADDRESS where there is no cluster that can be joined, and
-    RayLostError, after a line that says so, when a Ray of this machine is lost.
+    Args:
+        address: Address of the cluster to join; None starts Ray on this machine.
+        cpus: Number of CPUs that Ray on this machine may use; None: all that it detects.
+        gpus: Number of GPUs that Ray on this machine may use; None: all that it detects.
+        package: Folder of our package, which is sent to the cluster's workers, so that they need no
+            copy.
+        imports: Modules that workers on this machine import while they wait for work; Ray starts
+            one worker for each core.
+
+    Raises:
+        ConfigError: No cluster can be joined at `address`, or Ray does not start on this machine.
+        RayLostError: Ray on this machine has died; a line on the standard error says so first.
     """
     before = signal.getsignal(signal.SIGTERM)
-    # A Ray of this machine listens on 127.0.0.1 alone, as Ray does by itself on macOS.
+    # Ray on this machine listens on 127.0.0.1 only, which is Ray's default on macOS.
     joins, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, address is not None
     with ExitStack() as stack:
         stack.callback(setattr, ray_constants, "ENABLE_RAY_CLUSTER", joins)
@@ -83,16 +90,16 @@ def connected(
             watch = stack.enter_context(_RayWatch())
             stack.enter_context(_waiting_for_raylet())
         if PORT_WAIT not in os.environ:
-            # Of a cluster: seconds for which Ray tries again, whatever went wrong, a wrong token
-            # as well. A process may start a Ray of its own and later join a cluster.
+            # The seconds for which Ray retries after any fault, even after a wrong token. They are
+            # reset, because a process may start Ray on this machine and later join a cluster.
             os.environ[PORT_WAIT] = "1" if address else f"{START_SECONDS:.0f}"
             stack.callback(os.environ.pop, PORT_WAIT, None)
         stack.callback(ray.shutdown)
-        ray_driver._worker_logs_enabled = False  # the last lines of a lost raylet's log
+        ray_driver._worker_logs_enabled = False  # else Ray prints the log of a raylet that died
         dashboard = _start_or_join(address, cpus, gpus, package).dashboard_url
         if dashboard:
             terminal.print_aside(f"Ray's dashboard: http://{dashboard}")
-        if callable(before):  # Ray has put its own in the place of the caller's
+        if callable(before):  # Ray has replaced the caller's handler by its own
             signal.signal(signal.SIGTERM, before)
         if watch is not None:
             stack.enter_context(watch.interrupting())
@@ -100,9 +107,10 @@ def connected(
 
 
 class _RayWatch:
-    """Ends the Ray that this process starts, all of it, when its raylet or its GCS is gone.
+    """A watch over the Ray that this process starts.
 
-    Ray itself would wait for a raylet without end, and for a GCS until it ends this process.
+    When its raylet or its GCS has died, the watch kills all other processes of that Ray. Ray itself
+    would wait for the raylet for ever, and for the GCS until a timeout ends this process.
     """
 
     def __init__(self) -> None:
@@ -119,21 +127,21 @@ class _RayWatch:
 
     def __exit__(self, *_: object) -> None:
         self._has_left.set()
-        if not self._vital:  # it did not start, and nobody else ends what began
+        if not self._vital:  # Ray did not start; nothing else ends the processes that did
             self._kill_all()
         signal.signal(signal.SIGUSR2, self._before)
         _adopt_orphans(False)
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """End the block with RayLostError when the Ray that was started is lost."""
+        """Raise RayLostError inside the block if the Ray that was started dies."""
         node: Any = ray_driver._global_node
         self._vital = [(name, node.all_processes[name][0].process) for name in VITAL]
         threading.Thread(target=self._watch_processes, name="watch-ray", daemon=True).start()
         try:
             yield
         except (Exception, KeyboardInterrupt):
-            # What Ray says of it may come sooner than a look; of a signal it makes its own error.
+            # Ray's own error may come before the next check; Ray also replaces RayLostError.
             if self._find_loss():
                 raise RayLostError from None
             raise
@@ -149,25 +157,28 @@ class _RayWatch:
             if self._is_leaving.wait(LOOK_SECONDS):
                 return
         for _ in range(int(LEAVE_SECONDS)):
-            # Again and again: Python drops an exception that a signal raises at a bad moment.
+            # Repeated, because Python can drop an exception that a signal handler raises.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
             if self._has_left.wait(1.0):
                 return
-        terminal.print_aside("stopped, without a last word of Ray; the same command goes on")
+        terminal.print_aside("stopped, because Ray does not end; type the same command to go on")
         os._exit(130)  # as at Ctrl-C
 
     def _find_loss(self) -> bool:
-        """Whether Ray is lost; if so, its remaining processes are killed."""
+        """Return whether Ray has died. When this is first found, kill its remaining processes."""
         with self._lock:
             gone = [name for name, process in self._vital if process.poll() is not None]
             if gone and not self._is_lost and not self._is_leaving.is_set():
                 self._is_lost = True
-                terminal.print_aside(f"the Ray of this machine is lost: its {gone[0]} ended")
+                terminal.print_aside(f"Ray on this machine has died: its {gone[0]} ended")
                 self._kill_all()
             return self._is_lost
 
     def _kill_all(self) -> None:
-        """Kill all processes of this Ray; children of a killed one are adopted, and found next."""
+        """Kill all processes of this Ray.
+
+        Children of a killed process become children of this one, so the next round finds them.
+        """
         for _ in range(int(ANSWER_SECONDS)):
             rest = [child for child in _list_descendants() if child.pid not in self._others]
             for process in rest:
@@ -176,7 +187,7 @@ class _RayWatch:
 
 
 def _list_descendants() -> list[Any]:
-    """Return all processes below this one; also zombies that it adopted."""
+    """Return all processes below this one, including zombies that it has adopted."""
     return psutil.Process().children(recursive=True)
 
 
@@ -187,15 +198,15 @@ def _adopt_orphans(is_on: bool) -> None:
 def _start_or_join(
     address: str | None, cpus: int | None, gpus: int | None, package: Path | None
 ) -> Any:
-    runtime_env = None  # a driver that is a job came with its package, which its workers get
+    runtime_env = None  # a driver that runs as a job already has its package, and so its workers
     if package is not None and "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:
         runtime_env = {"py_modules": [str(package), str(package.with_name("data_prep"))]}
     try:
         if address is not None:
             check_listening(address)
         return ray.init(
-            # Without an address Ray would join whatever cluster this machine, or RAY_ADDRESS, last
-            # had, and wait for it when it is gone; the caller decides.
+            # Without an address, Ray would join the cluster of RAY_ADDRESS or the last one of this
+            # machine, and wait for it if it is gone. The caller decides instead.
             address=address or "local",
             include_dashboard=None if address else False,
             num_cpus=cpus,
@@ -204,24 +215,24 @@ def _start_or_join(
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-    except Exception as error:  # Ray's own, of the class Exception among them
+    except Exception as error:  # Ray raises many types, plain Exception among them
         text = " ".join(str(error).split()) or type(error).__name__
         if address is None:
             logs = f"{os.environ.get('RAY_TMPDIR', '/tmp')}/ray/session_latest/logs"
             raise ConfigError(f"Ray does not start ({text}); {CURE}; its logs: {logs}") from error
-        # Ray makes other errors of a refused token, which quote it or were raised from it.
+        # For a refused token, Ray raises other errors, which quote this one or are raised from it.
         chain = "".join(traceback.format_exception(error))
         if "AuthenticationError" in chain or "InvalidAuthToken" in chain:
             raise ConfigError(f"RAY_ADDRESS={address}: {REFUSED_TOKEN}") from error
         raise ConfigError(
             f"RAY_ADDRESS={address}: no cluster of Ray can be joined there ({text}); start one, "
-            "correct the address, or leave it out for a Ray of this machine"
+            "correct the address, or leave it out to use Ray on this machine"
         ) from error
 
 
 @contextmanager
 def _waiting_for_raylet() -> Iterator[None]:
-    """Let Ray wait for its raylet for as long as that runs; by itself it waits 30 s."""
+    """Let Ray wait up to START_SECONDS while its raylet runs. Ray itself waits 30 s."""
     get_node, until = services.get_node, time.monotonic() + START_SECONDS
 
     def wait_for_node(*place: Any) -> Any:
@@ -230,7 +241,7 @@ def _waiting_for_raylet() -> Iterator[None]:
                 return get_node(*place)
             except RuntimeError as error:
                 if time.monotonic() > until or not _has_raylet():
-                    raise TimeoutError("its raylet gives no sign") from error
+                    raise TimeoutError("its raylet does not answer") from error
                 time.sleep(LOOK_SECONDS)
 
     services.get_node = wait_for_node
@@ -244,11 +255,14 @@ def _has_raylet() -> bool:
     with suppress(psutil.NoSuchProcess):
         processes = _list_descendants()
         return any(p.name() == "raylet" and p.status() != psutil.STATUS_ZOMBIE for p in processes)
-    return True  # some process ended meanwhile: it is looked for again
+    return True  # some process ended during the search; search again
 
 
 def check_listening(address: str) -> None:
-    """Raise OSError where nobody listens, which Ray would try again for many minutes."""
+    """Raise OSError if nothing listens at `address` (host:port).
+
+    Without this check, Ray would try to connect for many minutes.
+    """
     host, colon, port = address.rpartition(":")
     if colon and "://" not in address and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()

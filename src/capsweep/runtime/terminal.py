@@ -1,7 +1,7 @@
-"""What is printed for a person: as wide as the terminal, and whole where there is none (a log).
+"""Output for a person: as wide as the terminal, or in unbroken lines if there is none (a log).
 
-Causes, names and versions come from files and other machines. What of them a terminal would obey,
-or could not show, is printed as its escape (`\\x1b`), by print() and by rich alike.
+Causes, names and versions come from files and from other machines. Characters in them that a
+terminal would obey, or could not show, are printed as escapes, by print() and by rich.
 """
 
 import io
@@ -18,26 +18,27 @@ from typing import IO, TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-WIDEST = 100_000  # no line is as long
-# Controls but for tab and newline, what turns the direction of writing, halves of characters.
-# A reset of colours, which libraries write when they end, harms nobody.
-OBEYED = re.compile(
+WIDEST = 100_000  # columns; longer than any line
+# Control characters except tab and newline, marks that change the direction of writing, and
+# surrogates. A reset of colours is allowed: libraries write it when they end, and it is harmless.
+UNSAFE = re.compile(
     "(?!\x1b\\[0m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def escape_text(text: str, stream: Any = None) -> str:
-    """Return the text, with a written escape for every character that a terminal would obey, and
-    that the stream's encoding lacks.
+    """Return the text with unsafe characters replaced by their escapes, as ascii() writes them.
+
+    Unsafe are characters that a terminal would obey, and those that the stream's encoding lacks.
     """
-    escaped = OBEYED.sub(lambda match: ascii(match[0])[1:-1], text)
+    escaped = UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return escaped.encode(encoding, "backslashreplace").decode(encoding)
 
 
 @contextmanager
 def escaped_streams() -> Iterator[None]:
-    """Escape what print() writes within the block, to the standard output and the error."""
+    """Make print() escape unsafe characters, in the block, on the standard output and error."""
     with redirect_stdout(_escape_stream(sys.stdout)), redirect_stderr(_escape_stream(sys.stderr)):
         yield
 
@@ -47,7 +48,7 @@ def _escape_stream(stream: Any) -> Any:
 
 
 class _Escaped:
-    """A stream that escapes text. rich, whose own codes are to be obeyed, writes below it."""
+    """A stream that escapes text. rich writes past it, to keep its own codes unchanged."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.rich_proxied_file = stream  # the name by which rich looks for it
@@ -65,7 +66,7 @@ class _Escaped:
 
 
 class _Unbroken(io.FileIO):
-    """A file descriptor that drops what nobody reads."""
+    """A file descriptor that discards output after its reader has closed the pipe."""
 
     def write(self, data: Any) -> int | None:
         try:
@@ -75,7 +76,7 @@ class _Unbroken(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """Drop what is printed from now on where its reader is gone; the program goes on."""
+    """Discard output whose reader has closed the pipe, instead of ending the program."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError):  # no stream, or one without a descriptor
             old = stream.rich_proxied_file  # pyright: ignore
@@ -85,15 +86,14 @@ def outlive_readers() -> None:
 
 
 def make_console(stderr: bool = False) -> "Console":
-    """Return a console that prints text as it stands: no markup, no names of emoji, no colours of
-    its own.
+    """Return a rich console that prints text literally: no markup, no emoji names, no highlighting.
 
-    Without a terminal it is plain text, and no line is wrapped or cut unless COLUMNS says at which
-    width; rich knows NO_COLOR.
+    Without a terminal, output is plain text, and lines are neither wrapped nor cut unless COLUMNS
+    sets a width. rich itself obeys NO_COLOR.
     """
     console = _console_class()(stderr=stderr, markup=False, emoji=False, highlight=False)
     if not console.file.isatty():
-        console.is_interactive = False  # FORCE_COLOR asks for colours, not for what is redrawn
+        console.is_interactive = False  # FORCE_COLOR asks for colours, not for live displays
     if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         console.width = WIDEST
     return console
@@ -101,16 +101,16 @@ def make_console(stderr: bool = False) -> "Console":
 
 @cache
 def _console_class() -> "type[Console]":
-    """Return rich's console, made here because importing it takes longer than `--help` may."""
+    """Return a subclass of rich's console; rich is imported late, because the import is slow."""
     from rich.console import Console
     from rich.segment import Segment
 
     class Escaping(Console):
-        """A console of which text is escaped, and the codes of its own are not."""
+        """A console that escapes text but not its own codes."""
 
         @Console.file.getter
         def file(self) -> IO[str]:
-            """The stream itself: a live display puts a proxy of rich's own before ours."""
+            """Return the stream itself, below any proxy that rich's live display puts before it."""
             file = super().file
             while (below := getattr(file, "rich_proxied_file", None)) is not None:
                 file = below
@@ -118,19 +118,19 @@ def _console_class() -> "type[Console]":
 
         @property
         def encoding(self) -> str:
-            """By which rich chooses frames, bars and spinners that can be shown."""
+            """The stream's encoding. rich chooses frames, bars and spinners that it can show."""
             return getattr(self.file, "encoding", None) or "utf-8"
 
         def on_broken_pipe(self) -> None:
-            """Raise as print() does; rich itself would end the program."""
+            """Raise BrokenPipeError, as print() does; rich itself would end the program."""
             raise BrokenPipeError
 
         def render_str(self, text: str, **how: Any) -> Any:
-            """Escape a text before it is measured."""
+            """Return a rendered string, escaped before rich measures its width."""
             return super().render_str(escape_text(text, self.file), **how)
 
         def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
-            """Escape also what was no string."""
+            """Yield rich's segments, and escape text that did not come from a string."""
             for part in super().render(renderable, options):
                 yield (
                     part if part.control else Segment(escape_text(part.text, self.file), part.style)
@@ -140,44 +140,50 @@ def _console_class() -> "type[Console]":
 
 
 def count_of(count: float, noun: str) -> str:
-    """Return `1 cell`, `2,000 cells`, `0.5 GPUs`."""
+    """Return a number with its noun, as in `1 cell`, `2,000 cells` or `0.5 GPUs`."""
     return f"{count:,.15g} {noun}{'' if count == 1 else 's'}"
 
 
 def describe_seeds(seeds: Iterable[int]) -> str:
-    """Return `0 to 4`, or `0, 2, 3`."""
+    """Return seeds as text: `0 to 4` for at least three without a gap, else `0, 2, 3`."""
     every = sorted(seeds)
     is_range = len(every) > 2 and every == list(range(every[0], every[-1] + 1))
     return f"{every[0]} to {every[-1]}" if is_range else ", ".join(map(str, every))
 
 
 def format_command(*words: str) -> str:
-    """Return a command of capsweep that a shell takes as it stands, on a PATH without it too."""
+    """Return a command line of capsweep that can be pasted into a shell.
+
+    It begins with `capsweep` if that program is on the PATH, else with this Python and `-m
+    capsweep`.
+    """
     program = ["capsweep"] if shutil.which("capsweep") else [sys.executable, "-m", "capsweep"]
     return shlex.join([*program, *words])
 
 
 def announce(step: str) -> None:
-    """Print at once what a command begins, which may take seconds."""
+    """Print at once which step begins, because the step may take seconds."""
     print(f"{step} ...", flush=True)
 
 
 def print_aside(text: str) -> None:
-    """Print a line to the standard error; a live bar that is drawn meanwhile stays below it."""
+    """Print a line to the standard error; a live progress bar stays below it."""
     print(text, file=sys.stderr, flush=True)  # rich's own console would write through the bar
 
 
-print_once = cache(print_aside)  # the same line once in a process
+print_once = cache(print_aside)  # prints equal lines once per process
 
 
 def print_paragraph(console: "Console", text: str) -> None:
-    """Print sentences; a terminal gets them wrapped between words, a log on one line."""
+    """Print sentences, wrapped between words on a terminal and on one line in a log."""
     console.print(text, soft_wrap=not console.is_terminal)
 
 
 def print_table(console: "Console", table: "RenderableType") -> None:
-    """Print a table. One that is too wide folds between words; then it runs over the edge: a number
-    is never cut.
+    """Print a table that may be wider than the terminal.
+
+    It is folded between words as far as possible. Beyond that it runs over the edge, because a
+    number must never be cut.
     """
     from rich.measure import Measurement
 

@@ -1,1 +1,1 @@
-"""Examples in HDF5 shards, or in none: data sets that do not fit into a device's memory."""
+"""Data sets in HDF5 shards, for examples that do not fit into the memory of a device."""

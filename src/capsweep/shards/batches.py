@@ -1,16 +1,17 @@
-"""A split of shards as batches on the training device: groups of examples are read, shuffled, cut.
+"""Batches on the training device from a split in shards, read and shuffled in groups.
 
-The order of the examples is a function of (seed, pass), and has no state. A pass shows every
-example of a split once. Its blocks of BLOCK examples stand in permuted order; this sequence is cut
-into groups of BUFFER examples, each of which is shuffled whole. So what is read is sequential
-within a block, any position is reached without those before it, and what is kept grows with the
-blocks alone. Neither the number of shards, nor how they are stored, nor who reads them enters.
+The order of the examples is a function of (seed, pass) and has no other state. A pass shows each
+example of a split once. It permutes the blocks of BLOCK examples, cuts this sequence into groups of
+BUFFER examples, and shuffles each group. So reads are sequential within a block, any position is
+reached without reading those before it, and memory for the order grows only with the number of
+blocks. The order depends neither on the number or layout of shards nor on which process reads them.
 
-How far examples travel: two blocks of a group come from anywhere in the split, and examples of one
-block stay within one group, on average BUFFER / 3 positions apart. A block is several chunks of a
-file, since each may mean that a file is opened, and a file of which nothing is read is not hashed.
+How well this shuffles: the blocks of a group come from anywhere in the split. Examples of one block
+stay within one group (or two, where the block is cut), on average BUFFER / 3 positions apart. A
+block spans several chunks of a file, since each block may open another file, and a file is hashed
+before its first use.
 
-Shape letters: B batch, G examples of a group, K of them, L classes shown in one image, C H W image.
+Shape letters: B batch, K requested examples of a group, L classes shown in one image, C H W image.
 """
 
 import hashlib
@@ -35,34 +36,37 @@ from capsweep.data.batches import (
 from capsweep.errors import ConfigError, UserError
 from capsweep.shards.reader import StoredRanges, make_room, read_range
 
-AT_ONCE = 1000  # examples that are hashed at once
-BLOCK = 2500  # examples that stay neighbours until their group is shuffled; five chunks
-BUFFER = 10_000  # examples of a group
+AT_ONCE = 1000  # examples that are hashed together
+BLOCK = 2500  # examples that stay neighbours until their group is shuffled; five chunks of a file
+BUFFER = 10_000  # examples in a group
 
 Arrays: TypeAlias = dict[str, Tensor]
 
 
 class ExampleGroup(NamedTuple):
-    """Examples that are read together, as stretches (start, stop) of the split, and then shuffled.
+    """Examples that are read together and then shuffled."""
 
-    place: of the random numbers that shuffle them.
-    """
-
-    stretches: tuple[tuple[int, int], ...]
-    place: tuple[int | str, ...]
+    stretches: tuple[tuple[int, int], ...]  # ranges (start, stop) of the split
+    place: tuple[int | str, ...]  # arguments of `generator_of` for the shuffle
 
     def __len__(self) -> int:
         return sum(stop - start for start, stop in self.stretches)
 
     def draw_permutation(self) -> Tensor:
-        """Return the permutation of its examples."""
+        """Draw the permutation that shuffles the group, int64 [len(self)]."""
         return torch.randperm(len(self), generator=generator_of(*self.place))
 
 
 class PassOrder:
-    """The endless sequence: pass after pass over `count` examples.
+    """The order of an endless sequence of passes over a split.
 
-    A position counts examples from the beginning of the first pass.
+    A position in it counts examples from the beginning of the first pass.
+
+    Args:
+        count: Examples of the split.
+        seed: Seed of the cell.
+        block: Examples per block.
+        buffer: Examples per group.
     """
 
     def __init__(self, count: int, seed: int, block: int = BLOCK, buffer: int = BUFFER) -> None:
@@ -70,8 +74,14 @@ class PassOrder:
         self.block, self.buffer = block, buffer
 
     def groups_from(self, position: int, examples: int) -> Iterator[tuple[ExampleGroup, slice]]:
-        """Return the groups that so many examples from a position on are part of, and which part of
-        each shuffled group they are.
+        """Yield the groups that contain a range of the sequence.
+
+        Args:
+            position: Where the range begins, in examples from the beginning of the first pass.
+            examples: Length of the range.
+
+        Yields:
+            Each group, and the part of the shuffled group that is in the range.
         """
         end = position + examples if self.count else position
         while position < end:
@@ -86,22 +96,20 @@ class PassOrder:
             position += taken
 
     def _list_stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield positions start .. stop - 1 of the permuted sequence, as stretches of the split."""
+        """Yield the ranges of the split at positions start .. stop - 1 of the permuted blocks."""
         stops, ends = _permute_blocks(self.count, self.block, self.seed, number)
         place = int(torch.searchsorted(ends, start, right=True))
         while start < stop:
-            left = int(ends[place]) - start  # examples of the block
+            left = int(ends[place]) - start  # examples that remain in the block
             first = int(stops[place]) - left
             taken = min(left, stop - start)
             yield first, first + taken
             start, place = start + taken, place + 1
 
 
-@lru_cache(maxsize=1)  # a group after the other asks for those of one pass
+@lru_cache(maxsize=1)  # consecutive groups are mostly of the same pass
 def _permute_blocks(count: int, block: int, seed: int, number: int) -> tuple[Tensor, Tensor]:
-    """Return where each block of a pass, in their order, ends in the split, and where in the
-    sequence.
-    """
+    """Permute the blocks of a pass; return where each ends in the split and in the sequence."""
     first = block * torch.randperm(
         -(-count // block), generator=generator_of(seed, "blocks", number)
     )
@@ -110,15 +118,18 @@ def _permute_blocks(count: int, block: int, seed: int, number: int) -> tuple[Ten
 
 
 class GroupDataset(Dataset[Arrays | UserError]):
-    """Groups of a split, read and shuffled by the process that asks for them, or by a worker.
+    """A dataset for a DataLoader, whose items are parts of shuffled groups.
 
-    A request is a group, and which of its shuffled examples are wanted.
-    A fault of a file or store is returned: a DataLoader wraps what is raised in a traceback.
+    An index is a group and the part of the shuffled group that is wanted. An error of a file or
+    store is returned, not raised, since a DataLoader would wrap its message in a traceback.
+
+    Args:
+        examples: The split.
     """
 
     def __init__(self, examples: StoredRanges) -> None:
         self.examples = examples
-        self._room: dict[str, np.ndarray] = {}  # used again: new memory costs a fifth of reading
+        self._room: dict[str, np.ndarray] = {}  # reused: fresh memory costs a fifth of reading
 
     def __getitem__(self, request: tuple[ExampleGroup, slice]) -> Arrays | UserError:
         group, wanted = request
@@ -140,10 +151,18 @@ class GroupDataset(Dataset[Arrays | UserError]):
 
 
 class ShardLoader(BatchLoader):
-    """Shuffled batches, each a function of (seed, epoch, position).
+    """Shuffled training batches of a split in shards.
 
-    An epoch of `epoch_examples` goes on in the pass over all examples where the last one ended.
-    workers: processes that read ahead, 0: this one reads.
+    Each batch is a function of (seed, epoch, position). An epoch continues where the last one ended
+    in the passes over the split.
+
+    Args:
+        examples: The split.
+        device: The training device.
+        batch_size: Examples per batch.
+        epoch_examples: Examples per epoch.
+        seed: Seed of the cell.
+        workers: Processes that read ahead; with 0, the training process reads.
     """
 
     def __init__(
@@ -158,29 +177,29 @@ class ShardLoader(BatchLoader):
         super().__init__(epoch_examples, batch_size)
         self.order = PassOrder(len(examples), seed)
         self.device, self.sampler = device, EpochSampler()
-        self._requests: list[tuple[ExampleGroup, slice]] = []  # what the DataLoader brings next
+        self._requests: list[tuple[ExampleGroup, slice]] = []  # of the next epoch
         self._loader: DataLoader[Arrays | UserError] = DataLoader(
             GroupDataset(examples),
             sampler=self._requests,
             batch_size=None,
             num_workers=workers,
-            # A worker that is spawned inherits no open file, no thread and no GPU.
+            # A spawned worker inherits no open file, no thread and no GPU context.
             multiprocessing_context="spawn" if workers else None,
             persistent_workers=workers > 0,
             pin_memory=device.type == "cuda",
-            # Its own: what torch draws for workers shall not move the network's random numbers.
+            # The seeds of workers must not come from the generator that the network draws from.
             generator=torch.Generator(),
         )
 
     def __iter__(self) -> Iterator[Batch]:
-        # Lightning may set the epoch after it has made the iterator.
+        # Read here, since Lightning may set the epoch after it has created the iterator.
         self._requests[:] = self.order.groups_from(self.sampler.epoch * self.count, self.count)
-        pieces: list[Arrays] = []  # of the next batch
+        pieces: list[Arrays] = []  # parts of the next batch
         missing = self.batch_size
         for fields in self._loader:
             if isinstance(fields, UserError):
                 raise fields
-            # One copy for all batches of a group.
+            # The group is copied to the device once, then cut into batches.
             group = {name: t.to(self.device, non_blocking=True) for name, t in fields.items()}
             while len(group["labels"]):
                 pieces.append({name: tensor[:missing] for name, tensor in group.items()})
@@ -194,8 +213,11 @@ class ShardLoader(BatchLoader):
 
 
 def to_batch(*pieces: Arrays) -> Batch:
-    """Make a batch of uint8 images, labels and, where they were read, the digits alone: of the end
-    of one group and the beginning of the next.
+    """Join pieces of groups to one batch, and scale their images to 0..1.
+
+    Args:
+        *pieces: uint8 "images" [K, C, H, W], "labels" [K] or [K, L] and, if they are wanted as
+            targets of a decoder, "digits" [K, L, C, H, W].
     """
     fields = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
     digits_BLCHW = fields.get("digits")
@@ -204,11 +226,18 @@ def to_batch(*pieces: Arrays) -> Batch:
 
 
 class StretchImages(EvaluatedSplit):
-    """A split of shards, shown as it was stored: nothing is drawn for it when it is read.
+    """Batches of a split in shards, whose images are shown as they are stored.
 
-    epoch_examples: of a training epoch, which goes on in the pass over all examples where the last
-    one ended. test_examples: the first so many are tested on. workers: processes that read ahead.
-    Raises ConfigError naming the key where there are fewer.
+    Args:
+        examples: The split.
+        split: Its name.
+        epoch_examples: Examples per training epoch. An epoch continues where the last one ended in
+            the passes over the split.
+        test_examples: How many test examples are used, from the first on.
+        workers: Processes that read ahead in training; with 0, the training process reads.
+
+    Raises:
+        ConfigError: If the split has fewer than `test_examples`.
     """
 
     def __init__(
@@ -233,17 +262,20 @@ class StretchImages(EvaluatedSplit):
         return self.count
 
     def make_loader(self, batch_size: int, seed: int) -> ShardLoader:
-        """Return the shuffled batches of a training epoch."""
+        """Build the loader of shuffled training batches; see `EvaluatedSplit.make_loader`."""
         return ShardLoader(self.examples, self.device, batch_size, len(self), seed, self.workers)
 
     def evaluation_batch(self, part: slice) -> Batch:
-        """Return examples in order."""
+        """Read examples in their stored order; see `EvaluatedSplit.evaluation_batch`."""
         start, stop, _ = part.indices(len(self))
         arrays = read_range(self.examples, start, max(start, stop))
         return to_batch({n: torch.from_numpy(array).to(self.device) for n, array in arrays.items()})
 
     def fingerprint(self) -> str:
-        """Return the sha256 of all evaluated images and labels; as of pairs composed on the fly."""
+        """Compute the sha256 of the images and labels that are evaluated.
+
+        It equals that of `ComposedPairs` for the same pairs.
+        """
         digest = hashlib.sha256()
         for start in range(0, len(self), AT_ONCE):
             arrays = read_range(self.examples, start, min(start + AT_ONCE, len(self)))

@@ -1,13 +1,15 @@
-"""How a job's examples lie in a shard: one data set of HDF5 for each field, in chunks of
-BLOCK examples.
+"""The layout of a shard, and functions that write and read it.
 
-    images   uint8  [N, C, H, W]      what a network is shown
-    labels   uint8  [N, L], or [N]    classes; of two digits first the one below
-    indices  uint32 [N, L], or [N]    places of the source images in their split
-    shifts   int8   [N, L, 2]         rows down, columns right
+A shard is an HDF5 file with one HDF5 data set for each field, in chunks of BLOCK examples:
 
-The attributes of the file say what it is without `index.json`. Shape letters: B batch, L = 2 digits
-of an image, C H W image.
+    images   uint8  [N, C, H, W]      input of the network
+    labels   uint8  [N, L], or [N]    classes; of two digits, the lower one first
+    indices  uint32 [N, L], or [N]    numbers of the source images in their split
+    shifts   int8   [N, L, 2]         pixels down, pixels right
+
+The attributes of the file describe it even without `index.json`.
+
+Shape letters: B batch, N examples of a shard, L = 2 digits of an image, C H W image.
 """
 
 import io
@@ -39,54 +41,70 @@ from capsweep.shards.manifest import (
 )
 from capsweep.storage.files import hash_bytes, write_atomically
 
-MULTIMNIST = "multimnist"  # the job
-# What h5py raises for what it finds in a file, beside OSError.
+MULTIMNIST = "multimnist"  # name of the job
+# Errors that h5py raises for a damaged file.
 DAMAGE_ERRORS = (
     *(OSError, RuntimeError, KeyError, ValueError, TypeError),
-    *(MemoryError, OverflowError),  # of sizes that a header declares
+    *(MemoryError, OverflowError),  # for sizes that a header declares
 )
-BLOCK = 500  # examples of a chunk: about 0.6 MB of MultiMNIST
-AT_ONCE = 2 * BLOCK  # examples, so that they are still in the cache when they are stored
-USUAL = 100_000  # examples of a shard, where the number of shards is not given
+BLOCK = 500  # examples in a chunk: about 0.6 MB of MultiMNIST
+AT_ONCE = 2 * BLOCK  # examples that are made together, still in the cache when they are stored
+USUAL = 100_000  # examples in a shard, if the number of shards is not given
 LARGEST = 2**29  # bytes of a shard, which is made in memory
 
-# Examples start .. stop - 1 of a split, by field.
+# Makes examples start .. stop - 1 of a split, and returns an array for each field.
 Maker: TypeAlias = Callable[[int, int], Mapping[str, np.ndarray]]
 
 
 class ShardJob(Protocol):
-    """One data set. It pickles and holds numpy arrays, since Ray's workers get it."""
+    """A job that makes the examples of one data set.
+
+    It must be picklable, with its data in numpy arrays, since it is sent to Ray workers.
+    """
 
     @property
     def content(self) -> DataSetContent:
-        """What the examples are."""
+        """The description of the examples, of which the fingerprint is the hash."""
         ...
 
     def list_fields(self) -> Fields:
-        """Return what is stored of each example."""
+        """Return the dtype and the shape of each field of an example."""
         ...
 
     def build_maker(self, split: str) -> Maker:
-        """Return the function that makes examples of a split."""
+        """Return a function that makes ranges of the examples of a split.
+
+        Args:
+            split: Name of the split.
+        """
         ...
 
 
 def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...]:
-    """Return the shards of all splits; their sizes within a split differ by one example at most.
+    """Divide all splits of a data set into shards.
 
-    shards: those of "train", or of the first split where there is no such; None: of USUAL examples.
-    Other splits have as many examples in each. Raises ConfigError for too few or too many.
+    Within a split, shards differ by at most one example. Shards of other splits are at most as
+    large as those of the first.
+
+    Args:
+        job: Makes the examples.
+        shards: Number of shards of "train", or of the first split if there is no "train"; None
+            puts at most 100,000 examples into each.
+
+    Raises:
+        ConfigError: If `shards` is below 1 or above the number of examples, or if a shard would
+            exceed 512 MiB.
     """
     splits = job.content.splits
     first = "train" if "train" in splits else next(iter(splits))
     count = splits[first]
     shards = -(-count // USUAL) if shards is None else shards
     if not 1 <= shards <= count:
-        raise ConfigError(f"SHARDS={shards}: must be 1 to {count:,}, the {first} examples")
+        raise ConfigError(f"SHARDS={shards}: must be 1 to {count:,} (the {first} examples)")
     room = LARGEST // count_bytes(job.list_fields())
     if (usual := -(-count // shards)) > room:
         raise ConfigError(
-            f"SHARDS={shards}: must be {-(-count // room)} or more, since a shard is made in memory"
+            f"SHARDS={shards}: must be {-(-count // room)} or more, so that a shard fits in memory"
         )
     numbers = {split: -(-examples // usual) for split, examples in splits.items()} | {first: shards}
     parts: list[ShardPart] = []
@@ -99,7 +117,13 @@ def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...
 
 
 def describe_shard(content: DataSetContent, split: str, first: int) -> dict[str, str | int]:
-    """Return the attributes of the file that has the examples of a split from `first` on."""
+    """Return the HDF5 attributes of a shard, from which its content is known.
+
+    Args:
+        content: The data set.
+        split: Name of the split.
+        first: Number of its first example in the split.
+    """
     return {
         "dataset": content.dataset,
         "fingerprint": content.fingerprint,
@@ -113,10 +137,19 @@ def describe_shard(content: DataSetContent, split: str, first: int) -> dict[str,
 
 
 def write_shard(folder: Path, job: ShardJob, part: ShardPart, make: Maker) -> Shard:
-    """Make a shard and write it, whole or not at all. Raises OSError.
+    """Make the examples of a shard and write it atomically.
 
-    HDF5 never writes to the disk itself: it ends the process when a disk refuses while it closes a
-    file. A full disk is an ordinary OSError here.
+    The HDF5 file is built in memory and then written by us, since HDF5 aborts the process if the
+    disk is full when it closes a file. Here a full disk raises an ordinary OSError.
+
+    Args:
+        folder: Folder of the data set.
+        job: The data set.
+        part: The range of examples and the name of the file.
+        make: Makes the examples, as `job.build_maker` returns it.
+
+    Raises:
+        OSError: If the file cannot be written.
     """
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
@@ -128,7 +161,7 @@ def write_shard(folder: Path, job: ShardJob, part: ShardPart, make: Maker) -> Sh
                 dtype,
                 chunks=(min(BLOCK, part.examples), *shape),
                 fletcher32=True,
-                track_times=False,  # the same examples are the same bytes
+                track_times=False,  # so that equal examples give equal bytes
             )
             for name, (dtype, shape) in job.list_fields().items()
         }
@@ -143,18 +176,33 @@ def write_shard(folder: Path, job: ShardJob, part: ShardPart, make: Maker) -> Sh
 
 
 def open_shard(path: Path) -> h5py.File:
-    """Return a shard for reading. Raises OSError.
+    """Open a shard for reading.
 
-    The file system need not know locks. Blocks are read whole and in no order, so that nothing is
-    worth a cache.
+    No lock is taken, since some file systems have none. HDF5's cache of chunks is off, since blocks
+    are read whole and in random order.
+
+    Args:
+        path: The file.
+
+    Raises:
+        OSError: If the file cannot be opened as HDF5.
     """
     return h5py.File(path, "r", rdcc_nbytes=0, locking=False)
 
 
 def find_disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Iterator[str]:
-    """Return where a file is not what the manifest says of the shard; none where it is.
+    """Compare attributes, dtypes and shapes of a shard with its manifest.
 
-    Raises one of DAMAGE_ERRORS where the file cannot be read.
+    Args:
+        file: The open shard.
+        manifest: The manifest of its data set.
+        shard: The entry of the shard.
+
+    Yields:
+        A line for each difference.
+
+    Raises:
+        Exception: One of DAMAGE_ERRORS if the file cannot be read.
     """
     expected = {
         **describe_shard(manifest.content, shard.split, shard.first),
@@ -165,29 +213,40 @@ def find_disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Ite
     for name in {**expected, **stored}:
         value, wanted = stored.get(name, "missing"), expected.get(name, "nothing")
         if not np.array_equal(value, wanted):
-            yield f"{name} is {reprlib.repr(value)}, {reprlib.repr(wanted)} in index.json"
+            yield f"{name} is {reprlib.repr(value)}, but {reprlib.repr(wanted)} in index.json"
 
 
 def _describe_data_set(file: h5py.File, name: str) -> str:
-    """Return its dtype and shape, where its bytes lie in this file: a hash proves no others."""
+    """Describe dtype and shape of an HDF5 data set whose bytes are in this very file.
+
+    Links and external or virtual data sets are refused, as the hash of the file does not cover
+    them.
+    """
     is_link = not isinstance(file.get(name, getlink=True), h5py.HardLink)
     stored = None if is_link else file[name]
     if not isinstance(stored, h5py.Dataset) or stored.is_virtual or stored.external:
-        return "no data set of this file"
+        return "no array in this file"
     return f"{stored.dtype} {list(stored.shape or ())}"
 
 
 def make_pair_source(digits: Splits, split: Split, settings: Mapping[str, Any]) -> PairSource:
-    """Return what composes the examples of a split. Raises DataError for settings of a manifest
-    that are not whole numbers from 0 on.
+    """Prepare the digits of a split for the composition of pairs.
+
+    Args:
+        digits: The data set of single digits.
+        split: Name of the split.
+        settings: The settings of the data set of pairs, as its manifest records them.
+
+    Raises:
+        DataError: If a setting is missing or not a whole number from 0 on.
     """
     names = ("validation", "seed", "margin", "shift")
     numbers: dict[str, Any] = {name: settings.get(name) for name in names}
     for name, value in numbers.items():
         if type(value) is not int or not 0 <= value <= MOST:
             raise DataError(
-                f"{INDEX}: settings.{name} is {reprlib.repr(value)}, no whole number from 0 on; "
-                f"{MULTIMNIST} has one: make the data set again"
+                f"{INDEX}: settings.{name} is {reprlib.repr(value)}, but must be a whole number "
+                "from 0 on; make the data set again"
             )
     train, held_out = trained_and_validated(digits, numbers.pop("validation"))
     examples = {"train": train, "validation": held_out, "test": digits.test}[split]
@@ -195,7 +254,12 @@ def make_pair_source(digits: Splits, split: Split, settings: Mapping[str, Any]) 
 
 
 def compose_pairs(source: PairSource, k_B: Tensor) -> dict[str, np.ndarray]:
-    """Return examples k, by field."""
+    """Compose pairs and return the arrays that a shard stores, by field.
+
+    Args:
+        source: The digits.
+        k_B: Numbers of the pairs in their split, int64 [B].
+    """
     drawn = source.draw_pairs(k_B)
     return {
         "images": source.compose_images(drawn).numpy(),

@@ -1,8 +1,8 @@
-"""Makes what is missing of a data set of shards; `index.json` is written last.
+"""Functions that make the missing shards of a data set and write `index.json` last.
 
-A shard is a pure function of its job and part, and has its name when it is whole. So one that opens
-as what it should be is kept, and anything else is made again. All of ours in the folder that is
-neither a shard nor `index.json` is in STATE: the lock, and what the folder is to hold.
+A shard is a pure function of its job and part, and gets its name only when it is complete. So an
+intact shard is kept, and any other is made again. Apart from shards and `index.json`, the folder
+has only the folder STATE, with a lock and a description of the data set.
 """
 
 import errno
@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
-from capsweep.config.cell import flat
+from capsweep.config.cell import flatten
 from capsweep.errors import DataError, UserError
 from capsweep.shards import manifest
 from capsweep.shards.layout import (
@@ -33,116 +33,150 @@ from capsweep.storage import stores
 from capsweep.storage.files import hash_file, read_plain_file, write_text
 
 FINISHED, INCOMPLETE, INTERRUPTED = 0, 1, 130  # exit statuses
-WANTED, LOCK = "wanted.json", "lock"  # in STATE
+WANTED, LOCK = "wanted.json", "lock"  # files in STATE: the description of the data set; the lock
 AGAIN = "run the same command again"
 
 
 @dataclass(frozen=True)
 class ShardOutcome:
-    """What became of a part: its shard, made now or kept; or why there is none."""
+    """The result of making one shard."""
 
-    part: ShardPart
-    shard: Shard | None = None
-    is_made: bool = False
-    cause: str = ""
+    part: ShardPart  # what was to be made
+    shard: Shard | None = None  # None if it could not be made
+    is_made: bool = False  # whether it was made now; otherwise it was there already
+    cause: str = ""  # why it could not be made
 
 
-# Makes parts in a folder and yields their outcomes as they end. Raises what ends all of it: an
-# error of the disk would meet other shards as well. Closing the iterator ends what runs.
+# Makes parts in a folder and yields their outcomes as they end. Raises errors that concern all
+# parts, such as those of the disk. Closing the iterator ends the running tasks.
 TaskRunner: TypeAlias = Callable[[ShardJob, Path, Sequence[ShardPart]], Generator[ShardOutcome]]
 
 
 @dataclass
 class MakingResult:
-    """What became of a data set.
+    """The result of making a data set."""
 
-    status: of the command. shards: those that are whole. made: how many of them were made now.
-    failures: the names of files that are missing, by cause.
-    """
-
-    status: int = INCOMPLETE
-    shards: dict[ShardPart, Shard] = field(default_factory=dict)
-    made: int = 0
-    failures: dict[str, list[str]] = field(default_factory=dict)
+    status: int = INCOMPLETE  # exit status of the command
+    shards: dict[ShardPart, Shard] = field(default_factory=dict)  # complete shards
+    made: int = 0  # how many of them were made now
+    failures: dict[str, list[str]] = field(default_factory=dict)  # names of missing files, by cause
 
 
 @dataclass(frozen=True)
 class MakingPlan:
-    """What is to be made, and where."""
+    """The shards of a data set that a folder is to hold."""
 
-    job: ShardJob
-    folder: Path
-    parts: Sequence[ShardPart]
+    job: ShardJob  # makes the examples
+    folder: Path  # where the shards are written
+    parts: Sequence[ShardPart]  # all shards, missing or not
 
     @cached_property
     def missing(self) -> list[ShardPart]:
-        """Parts of which no shard is there."""
+        """The parts whose files do not exist yet."""
         return [part for part in self.parts if not (self.folder / part.name).exists()]
 
     @property
     def missing_bytes(self) -> int:
-        """About as many bytes are to be written."""
+        """The approximate number of bytes that are to be written."""
         return sum(part.examples for part in self.missing) * count_bytes(self.job.list_fields())
 
     @property
     def free(self) -> int:
-        """Bytes that are free on the disk of the folder."""
+        """The free bytes on the disk of the folder."""
         existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
         return shutil.disk_usage(existing).free
 
     @property
     def identity(self) -> str:
-        """All that must be equal in two commands that fill one folder, a dotted key a line."""
+        """The description that must be equal in all commands that fill the folder.
+
+        It is JSON text with one dotted key per line.
+        """
         content, names = self.job.content, self.job.list_fields()
         shards = {split: sum(p.split == split for p in self.parts) for split in content.splits}
         values = {**asdict(content), "fields": ", ".join(names), "shards": shards}
-        return json.dumps({"identity": flat(values)}, indent=2) + "\n"
+        return json.dumps({"identity": flatten(values)}, indent=2) + "\n"
 
 
 def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
-    """Divide the examples, and see what is in the folder. shards: as of `divide_into_parts`.
+    """Divide a data set into shards, and check that its folder can hold them.
 
-    Raises DataError when the folder holds something else, UserError when the disk is too small or
-    the folder is none.
+    Args:
+        job: Makes the examples.
+        folder: Where the shards are to be written.
+        shards: Number of shards; see `divide_into_parts`.
+
+    Raises:
+        DataError: If the folder holds other files.
+        UserError: If the disk is too small, if `folder` is not a folder, or if the number of shards
+            is not possible.
     """
     stores.check_folder(str(folder), "STORAGE")
     plan = MakingPlan(job, folder, divide_into_parts(job, shards))
     check_folder(plan)
     if plan.missing_bytes > plan.free:
         raise UserError(
-            f"STORAGE={folder}: {plan.missing_bytes:,} bytes are to be written and {plan.free:,} "
-            "are free there; free space, or set STORAGE to a larger disk"
+            f"STORAGE={folder}: {plan.missing_bytes:,} bytes are needed, but {plan.free:,} are "
+            "free; free space, or set STORAGE to a folder on a larger disk"
         )
     return plan
 
 
 def check_folder(plan: MakingPlan) -> None:
-    """Refuse a folder that holds something else. Raises DataError naming what is not there."""
+    """Check that a folder is empty or was begun for the same data set.
+
+    Args:
+        plan: The shards that it is to hold.
+
+    Raises:
+        DataError: If the folder holds other files, another data set, or other shards of this one.
+    """
     folder, wanted = plan.folder, plan.folder / STATE / WANTED
     if not wanted.exists():
         names = sorted(os.listdir(folder)) if folder.is_dir() else []
         if others := [name for name in names if name[0] != "." and name != "lost+found"]:
             some = ", ".join(others[:3])
-            raise DataError(f"STORAGE={folder}: holds other files ({some}); name an empty folder")
+            raise DataError(f"STORAGE={folder}: holds other files ({some}); choose an empty folder")
         return
     there = read_plain_file(wanted).decode(errors="replace").splitlines()
     asked = plan.identity.splitlines()
     if there != asked:
         new = ", ".join(line.strip(" ,") for line in asked if line not in there)
         raise DataError(
-            f"STORAGE={folder}: another data set, or another layout of it, is there (new is {new}; "
-            f"see {wanted}); name another folder, or ask for what is there"
+            f"STORAGE={folder}: it was begun for other data or other shards (new is {new}; see "
+            f"{wanted}); choose another folder, or repeat the options of the first command"
         )
 
 
 def run_locally(job: ShardJob, folder: Path, parts: Sequence[ShardPart]) -> Generator[ShardOutcome]:
-    """Make one shard after the other in this process, without Ray."""
+    """Make shards one after the other in this process, without Ray.
+
+    Args:
+        job: Makes the examples.
+        folder: Where the shards are written.
+        parts: The shards to make.
+
+    Yields:
+        The outcome of each part, in their order.
+
+    Raises:
+        OSError: If a shard cannot be written.
+    """
     for part in parts:
         yield make_shard(job, folder, part)
 
 
 def make_shard(job: ShardJob, folder: Path, part: ShardPart) -> ShardOutcome:
-    """Keep a shard that is whole, make any other. Raises OSError."""
+    """Make a shard, unless an intact one is in the folder.
+
+    Args:
+        job: Makes the examples.
+        folder: The folder, which `run_plan` has prepared.
+        part: The shard to make.
+
+    Raises:
+        OSError: If the shard cannot be written, or if this node does not see the folder.
+    """
     if not (folder / STATE / WANTED).is_file():
         raise FileNotFoundError(errno.ENOENT, "this node does not see the driver's folder")
     if (shard := _find_whole(job, folder, part)) is not None:
@@ -152,8 +186,9 @@ def make_shard(job: ShardJob, folder: Path, part: ShardPart) -> ShardOutcome:
 
 
 def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
-    """Return the shard that is there already, if what it says of itself, HDF5's checksums, and its
-    hash in an earlier `index.json` prove it.
+    """Return the shard in the folder if it is intact.
+
+    Its attributes, HDF5's checksums and, if there is an `index.json`, its hash must be right.
     """
     path = folder / part.name
     if path.is_symlink() or not path.is_file():
@@ -161,14 +196,14 @@ def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
     shard = Shard(**asdict(part), bytes=path.stat().st_size, sha256=hash_file(path))
     try:
         known = manifest.read_manifest(folder).shards
-    except DataError:  # none yet, or altered: it is written anew at the end
+    except DataError:  # absent or damaged; it is written again at the end
         known = ()
     if known and shard not in known:
         return None
     try:
         with open_shard(path) as file:
             if any(find_disagreements(file, build_manifest(job, []), shard)):
-                return None  # it may declare any size
+                return None  # without reading, since it may declare any size
             for stored in file.values():
                 stored[:]
     except DAMAGE_ERRORS:
@@ -177,7 +212,12 @@ def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
 
 
 def build_manifest(job: ShardJob, shards: Sequence[Shard]) -> Manifest:
-    """Return the manifest of these shards."""
+    """Build the manifest of a data set.
+
+    Args:
+        job: Made the examples.
+        shards: All its shards, in the order of the examples.
+    """
     content, fields = job.content, job.list_fields()
     return Manifest(FORMAT, content.fingerprint, content, "pixels", fields, tuple(shards))
 
@@ -187,14 +227,22 @@ def run_plan(
     run_tasks: TaskRunner,
     on_outcome: Callable[[ShardOutcome], object] = lambda _: None,
 ) -> MakingResult:
-    """Make what is missing, then write `index.json`. What fails or is interrupted stays missing.
+    """Make the missing shards of a data set and, when all are there, write `index.json`.
 
-    Raises UserError when the folder cannot be written or another process fills it.
+    After a failure or an interruption, a second run makes the shards that are still missing.
+
+    Args:
+        plan: The shards and their folder.
+        run_tasks: Makes shards, in this process or on Ray.
+        on_outcome: Called with the outcome of each part.
+
+    Raises:
+        UserError: If the folder cannot be written, or if another process fills it.
     """
     result = MakingResult()
     with _hold_folder(plan):
         try:
-            # Closed at an interruption too, before the folder is left: then nothing runs any more.
+            # Closed after an interruption too, so that no task runs when the lock is released.
             with closing(run_tasks(plan.job, plan.folder, plan.parts)) as outcomes:
                 for outcome in outcomes:
                     if outcome.shard is None:
@@ -220,7 +268,7 @@ def run_plan(
 
 @contextmanager
 def _hold_folder(plan: MakingPlan) -> Iterator[None]:
-    """Make the folder, and hold its lock for the time of a block: a dead process holds none."""
+    """Create the folder and hold its lock in a block; a process that dies releases the lock."""
     folder = plan.folder
     with ExitStack() as stack:
         try:
@@ -231,7 +279,7 @@ def _hold_folder(plan: MakingPlan) -> Iterator[None]:
             write_text(folder / STATE / WANTED, plan.identity)
         except BlockingIOError as error:
             raise UserError(
-                f"STORAGE={folder}: is being filled by another process; wait for its end, or end it"
+                f"STORAGE={folder}: another process writes to it; wait until it ends, or stop it"
             ) from error
         except OSError as error:
             raise UserError(
@@ -243,7 +291,7 @@ def _hold_folder(plan: MakingPlan) -> Iterator[None]:
 
 
 def _remove_temporaries(folder: Path) -> None:
-    """Remove what killed workers left; the caller alone fills the folder."""
+    """Remove the temporary files of killed workers; the caller holds the lock of the folder."""
     for name in ("*.h5", INDEX):
         for path in folder.glob(f".{name}.*.tmp"):
             path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""`index.json`: what a folder of shards holds, and by what it is known again.
+"""The manifest `index.json`, which describes a data set of shards and identifies its content.
 
-A manifest is written last, when every shard is whole. Shards of a split hold its examples in the
-order of the sequence, k from 0 on. A manifest that is read may come from anywhere: what it says is
-printed and reserved, and names files, so that each value is checked.
+It is written last, when every shard is complete. The shards of a split hold its examples in order,
+from number 0 on. A manifest may come from an untrusted source, and its values are printed, used as
+file names and decide how much memory is allocated. So each value is checked when it is read.
 """
 
 import json
@@ -19,91 +19,86 @@ from capsweep.errors import DataError
 from capsweep.storage.checked import parse_json
 from capsweep.storage.files import hash_bytes, read_plain_file, write_text
 
-FORMAT: Literal[1] = 1  # to be raised when a reader of today could not read what is written
+FORMAT: Literal[1] = 1  # raise it when readers of today could not read a new manifest
 INDEX = "index.json"
-STATE = ".making"  # a folder of what `make shards` knows
-AGAIN = "run the same `make shards` again, which makes it anew, or copy it again"
-MOST = 2**63 - 1  # of examples, or of bytes
+STATE = ".making"  # folder with the state of `make shards`
+AGAIN = "run the same `make shards` command again, or copy the file again"
+MOST = 2**63 - 1  # largest number of examples or bytes
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,79}$")]
 ShardName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,99}\.h5$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Dtype = Annotated[str, StringConstraints(pattern=r"^(u?int(8|16|32|64)|float(32|64))$")]
-Size = Annotated[int, Field(ge=0, le=MOST)]  # a number of bytes, or a place in a split
+Size = Annotated[int, Field(ge=0, le=MOST)]  # a number of bytes, or the number of an example
 Count = Annotated[int, Field(ge=1, le=MOST)]
 Fields: TypeAlias = Mapping[Name, tuple[Dtype, tuple[Count, ...]]]  # dtype and shape of an example
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The digits, or other images, that examples are made of.
+    """The data set from whose images the examples are made."""
 
-    name: of the data set. sha256: of what declares its official files; see `hash_declared`.
-    """
-
-    name: Name
-    sha256: Sha256
+    name: Name  # its name
+    sha256: Sha256  # one hash for all declared hashes of its files; see `hash_declared`
 
 
 @dataclass(frozen=True)
 class DataSetContent:
-    """What the examples are, however they are stored: two data sets of equal content are one.
+    """The content of a data set, independent of how it is stored.
 
-    dataset: the job that makes them. version: of what makes them. settings: all that decides them
-    beside their origin. splits: examples by split.
+    Data sets of equal content have equal examples, and the same fingerprint.
     """
 
-    dataset: Name
-    version: Size
-    settings: Mapping[str, Any]
-    origin: Origin
-    splits: Annotated[Mapping[Name, Count], Field(min_length=1)]
+    dataset: Name  # name of the job that makes the examples
+    version: Size  # version of the code that makes them
+    settings: Mapping[str, Any]  # all settings that decide their content
+    origin: Origin  # source of their images
+    splits: Annotated[Mapping[Name, Count], Field(min_length=1)]  # number of examples, by split
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of all of it; part of the signature of every cell that is trained on it. Raises
-        ValueError for a setting that is not finite.
+        """The sha256 of the content, which is part of the signature of cells that train on it.
+
+        Raises:
+            ValueError: If a setting is NaN or infinite.
         """
         return hash_bytes(json.dumps(asdict(self), sort_keys=True, allow_nan=False).encode())
 
 
 @dataclass(frozen=True)
 class ShardPart:
-    """A shard that is to be made: examples first .. first + examples - 1 of a split."""
+    """A range of the examples of a split, and the name of the shard that is to hold it."""
 
-    name: ShardName
-    split: Name
-    first: Size
-    examples: Count
+    name: ShardName  # name of the file
+    split: Name  # name of the split
+    first: Size  # number of the first example in the split
+    examples: Count  # number of examples
 
 
 @dataclass(frozen=True)
 class Shard(ShardPart):
-    """A file that was made."""
+    """A shard that was made."""
 
-    bytes: Size
-    sha256: Sha256
+    bytes: Size  # size of the file
+    sha256: Sha256  # hash of the file
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A data set on a disk, as `index.json` has it.
+    """A data set in shards, as `index.json` describes it."""
 
-    format: FORMAT of the program that wrote it. fingerprint: of the content. store: always
-    "pixels". fields: what is stored of each example, by name.
-    """
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")  # also for the nested values
 
-    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")  # of what is in it, too
-
-    format: Literal[1]
-    fingerprint: Sha256
-    content: DataSetContent
-    store: Literal["pixels"]
+    format: Literal[1]  # FORMAT of the program that wrote it
+    fingerprint: Sha256  # fingerprint of `content`
+    content: DataSetContent  # the examples
+    store: Literal["pixels"]  # the only kind of storage
+    # dtype and shape of the fields of an example, by name
     fields: Annotated[Fields, Field(min_length=1)]
-    shards: tuple[Shard, ...]
+    shards: tuple[Shard, ...]  # all shards, in the order of the examples within a split
 
     def shards_of(self, split: str) -> tuple[Shard, ...]:
-        """Return the shards of a split, in the order of its examples."""
+        """Return the shards of a split in the order of its examples, none for an unknown split."""
         return tuple(shard for shard in self.shards if shard.split == split)
 
 
@@ -111,17 +106,29 @@ STORED = TypeAdapter(Manifest)
 
 
 def count_bytes(fields: Fields) -> int:
-    """Return how many bytes an example has."""
+    """Compute the bytes of an example from its fields."""
     return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in fields.values())
 
 
 def hash_declared(declared: Mapping[str, object]) -> str:
-    """Return one sha256 for all hashes that official files are verified by."""
+    """Combine all declared hashes of a data set in one sha256.
+
+    Args:
+        declared: The declared hashes, JSON data.
+    """
     return hash_bytes(json.dumps(declared, sort_keys=True).encode())
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write `index.json`, atomically, one shard a line. Raises OSError."""
+    """Write `index.json` atomically, with one line per shard.
+
+    Args:
+        folder: Folder of the shards.
+        manifest: The data set; its fingerprint is computed again from its content.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
     values = asdict(manifest) | {"fingerprint": manifest.content.fingerprint}
     lines = ",\n  ".join(json.dumps(shard) for shard in values.pop("shards"))
     text = json.dumps(values, indent=1).removesuffix("\n}")
@@ -129,34 +136,42 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a folder. Raises DataError naming the file and the cure."""
+    """Read and check the manifest of a data set.
+
+    Args:
+        folder: Folder of the shards.
+
+    Raises:
+        DataError: If there is no `index.json`, or it cannot be read, or its values contradict each
+            other.
+    """
     path = folder / INDEX
     try:
         stored = parse_json(read_plain_file(path), STORED)
         if stored.content.fingerprint != stored.fingerprint:
-            raise ValueError("the fingerprint is not that of the content")
+            raise ValueError("the fingerprint does not match the content")
         _check_shards(stored)
     except FileNotFoundError as error:
         raise DataError(
-            f"{path}: no such file; it is written when all shards are there, by `make shards`"
+            f"{path}: no such file; `make shards` writes it when all shards are complete"
         ) from error
     except (OSError, ValueError) as error:
-        cause = f"unreadable, altered, or of another program ({error})"
+        cause = f"unreadable, altered, or written by another program ({error})"
         raise DataError(f"{path}: {cause}; {AGAIN}") from error
     return stored
 
 
 def _check_shards(manifest: Manifest) -> None:
-    """Raise ValueError unless every example is in one shard, in order, and can be in its bytes."""
+    """Raise ValueError unless shards hold all examples, once and in order, in enough bytes."""
     following = dict.fromkeys(manifest.content.splits, 0)
     one = count_bytes(manifest.fields)
     for shard in manifest.shards:
         if shard.first != following.get(shard.split):
-            raise ValueError(f"{shard.name} begins at {shard.first} of {shard.split}")
+            raise ValueError(f"{shard.name} begins at example {shard.first} of {shard.split}")
         following[shard.split] += shard.examples
         if shard.examples * one > shard.bytes:
-            raise ValueError(f"{shard.name} of {shard.bytes:,} bytes has no room for its examples")
+            raise ValueError(f"{shard.name} of {shard.bytes:,} bytes is too small for its examples")
     if following != manifest.content.splits:
-        raise ValueError(f"shards of {following} examples, not of {manifest.content.splits}")
+        raise ValueError(f"shards hold {following} examples, not {manifest.content.splits}")
     if len({shard.name for shard in manifest.shards}) < len(manifest.shards):
-        raise ValueError("two shards of one name")
+        raise ValueError("two shards have the same name")

@@ -1,6 +1,6 @@
-"""Shards on Ray: one task for each, as many at once as the cluster has cores.
+"""Functions that make shards as Ray tasks, one task for each shard.
 
-Ray repeats the task of a worker or node that is lost, and one that the disk or network fails.
+Ray repeats a task if its worker or node is lost, or if the disk or network fails.
 """
 
 import os
@@ -16,16 +16,28 @@ from capsweep.shards.layout import ShardJob
 from capsweep.shards.making import AGAIN, ShardOutcome, make_shard
 from capsweep.shards.manifest import ShardPart
 
-RETRIES = 2
-ENDING = 10.0  # seconds that begun tasks have, of less than one each; then Ray ends with them
+RETRIES = 2  # of a task, after its first attempt
+ENDING = 10.0  # seconds for running tasks (each takes less than 1 s) to end before Ray is stopped
 
 
 def run_on_ray(
     job: ShardJob, folder: Path, parts: Sequence[ShardPart], address: str | None = None
 ) -> Generator[ShardOutcome]:
-    """Make parts on a running cluster, or on a Ray of this machine that ends with the run.
+    """Make shards on a Ray cluster, or on this machine in a Ray that is started for the run.
 
-    The outcomes come in the order in which they end. Whatever ends the run, nothing of it runs on.
+    However the run ends, no task runs on: those that have begun get 10 s to end.
+
+    Args:
+        job: Makes the examples.
+        folder: Where the shards are written; all nodes must see it.
+        parts: The shards to make.
+        address: Address of a running cluster; None starts Ray on this machine.
+
+    Yields:
+        The outcome of each part, in the order in which the tasks end.
+
+    Raises:
+        Exception: Any error of a task; an OSError only after its task was repeated twice.
     """
     cores = None if address else len(os.sched_getaffinity(0))
     with (
@@ -36,7 +48,7 @@ def run_on_ray(
         running: dict[Any, ShardPart] = {}
         try:
             while True:
-                # Few are with Ray at a time, so that a cluster that is to stop stops soon.
+                # Ray gets few tasks at a time, so that an interrupted run stops soon.
                 room = 2 * max(1, int(ray.cluster_resources().get("CPU", 0))) - len(running)
                 for part in islice(waiting, max(0, room)):
                     running[_make_shard.remote(reference, folder, part)] = part
@@ -46,12 +58,13 @@ def run_on_ray(
                 for result in ready:
                     yield _read_outcome(result, running.pop(result))
         finally:
-            # Not cancelled: ray.cancel kills this process where a task ends just then (ray#54738).
+            # Tasks are not cancelled: ray.cancel can kill this process if a task ends at the same
+            # moment (ray#54738).
             if running:
                 ray.wait(list(running), num_returns=len(running), timeout=ENDING)
 
 
-# Retried for OSError alone: what else a job raises, it raises again.
+# Only an OSError is worth a retry: any other error of a job would come again.
 _make_shard = ray.remote(
     num_cpus=1,
     max_retries=RETRIES,
@@ -61,11 +74,11 @@ _make_shard = ray.remote(
 
 
 def _read_outcome(result: Any, part: ShardPart) -> ShardOutcome:
-    """Return what became of a part. Raises what its task raised."""
+    """Return the outcome of a task that ended, or raise the error that it raised."""
     try:
         return ray.get(result)
     except exceptions.RayTaskError as error:
         raise error.cause from error
     except exceptions.RayError as error:
-        loss = f"the worker is lost ({type(error).__name__}: killed, out of memory, or its node)"
+        loss = f"the worker was lost ({type(error).__name__}: killed, out of memory, or its node)"
         return ShardOutcome(part, cause=f"{loss}; {AGAIN}")

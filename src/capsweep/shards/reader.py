@@ -1,4 +1,4 @@
-"""A data set of shards: the folder that has the declared fingerprint, and its splits.
+"""Reader of data sets in shards, found by their declared fingerprint.
 
 Shape letters: B examples of a range.
 """
@@ -30,11 +30,15 @@ from capsweep.storage.stores import hide_query
 
 IMAGES = ("images", "labels")
 DIGITS = "digits"
-OPEN = 64  # files at once in a process, about 1 MB each: HDF5 keeps a large table for every one
+OPEN = 64  # files that a process keeps open; HDF5 needs about 1 MB of memory for each
 
 
 def declare_data_set(content: DataSetContent) -> list[str]:
-    """Return the overrides of `dataset=multimnist_shards` that declare a data set."""
+    """Return the overrides of `dataset=multimnist_shards` that declare a data set.
+
+    Args:
+        content: The content of the data set.
+    """
     validation = content.splits.get("validation", 0)
     return [
         f"dataset.source={content.origin.name}",
@@ -45,11 +49,16 @@ def declare_data_set(content: DataSetContent) -> list[str]:
 
 @dataclass(frozen=True)
 class ShardReader:
-    """A data set of shards.
+    """A reader of a data set in shards.
 
-    fingerprint: of its manifest. folders: where to look below the data folder; the first that has
-    this data set is read. digits: what they are made of, whose official files `origin` tells; read
-    where `targets`, the digits alone, are wanted for a decoder.
+    Attributes:
+        fingerprint: The fingerprint that the manifest must have.
+        folders: Folders below the data folder in which to look; the first that has this data set is
+            read.
+        digits: Reads the data set of single digits from which the examples are composed.
+        origin: The hash of the declared files of that data set; see `hash_declared`.
+        targets: Whether a decoder needs the digits of an image one by one. They are not in the
+            shards, and are then composed from `digits`.
     """
 
     fingerprint: str
@@ -59,17 +68,31 @@ class ShardReader:
     targets: bool
 
     def check(self, folder: str) -> None:
-        """Prove that it is there, each file of its size; a sha256 is proved on first use.
+        """Check that all shards exist and have the right size, without hashing them.
 
-        Raises DataError naming the file and the cure.
+        The hash of a shard is verified before its first use.
+
+        Args:
+            folder: The data folder, a path or the URL of an object store.
+
+        Raises:
+            DataError: If the data set is not found, or if a shard is missing or has another size.
         """
         place, whole = self._find_data_set(folder)
         self._read_digits(place, whole, folder)
         check_sizes(place, whole.shards)
 
     def read(self, folder: str) -> Splits:
-        """Return its splits, each a StoredRanges, of which nothing is read yet; one that it has not
-        is empty. Raises DataError naming the file and the cure.
+        """Find the data set and return its splits, without reading examples.
+
+        Args:
+            folder: The data folder, a path or the URL of an object store.
+
+        Returns:
+            The splits, each a `StoredRanges`. A split that the data set does not have is empty.
+
+        Raises:
+            DataError: If the data set, or the digits that a decoder needs, are not found.
         """
         place, whole = self._find_data_set(folder)
         digits = self._read_digits(place, whole, folder)
@@ -83,26 +106,26 @@ class ShardReader:
         return Splits(**splits, parts={f"digits.{name}": sha for name, sha in composed.items()})
 
     def _read_digits(self, place: Path, whole: Manifest, folder: str) -> Splits | None:
-        """Return the digits that targets are composed of, where those are wanted."""
+        """Read the digits from which the targets of a decoder are composed, if it needs them."""
         if not self.targets:
             return None
         content = whole.content
         if content.version != VERSION:
             raise DataError(
-                f"{place / INDEX}: its examples are composed by version {content.version}, and "
-                f"this program composes version {VERSION}; make the data set again"
+                f"{place / INDEX}: version {content.version} of the program made the examples, but "
+                f"this is version {VERSION}; make the data set again"
             )
         try:
             return self.digits.read(folder)
         except DataError as error:
             raise DataError(
-                f"{place / INDEX}: the digits alone, which the decoder is to draw, cannot be made "
-                f"of {content.origin.name}: {error}; or train without a decoder: "
+                f"{place / INDEX}: the decoder needs single digits, which cannot be read from "
+                f"{content.origin.name}: {error}; or train without a decoder: "
                 "loss.reconstruction.weight=0"
             ) from error
 
     def _find_data_set(self, folder: str) -> tuple[Path, Manifest]:
-        """Return the folder that has the declared data set."""
+        """Return the local folder and the manifest of the declared data set."""
         found: list[str] = []
         for place in official_files.resolve_folders(folder, self.folders):
             if not official_files.has_file(place, INDEX, self._is_declared):
@@ -117,12 +140,12 @@ class ShardReader:
             found.append(f"{local / INDEX}: another data set, declared by {declared}")
         raise DataError(
             f"dataset.shards.fingerprint={self.fingerprint}: {'; '.join(found)}; make the data set "
-            "(make shards DATASET=multimnist), declare what is there, or say where it is: "
+            "(make shards DATASET=multimnist), declare the one that is there, or set its folder: "
             "dataset.shards.folders=[FOLDER]"
         )
 
     def _is_declared(self, path: Path) -> bool:
-        """Return whether a manifest that was fetched before will do."""
+        """Return whether a manifest that was fetched earlier is that of the declared data set."""
         try:
             return manifest.read_manifest(path.parent).content.fingerprint == self.fingerprint
         except DataError:
@@ -131,20 +154,28 @@ class ShardReader:
     def _check_origin(self, place: Path, content: DataSetContent) -> None:
         if content.dataset != MULTIMNIST or content.origin.sha256 != self.origin:
             raise DataError(
-                f"{place / INDEX}: made of the digits of {content.origin.name}, and dataset.source "
-                f"declares others; set dataset.source={content.origin.name}"
+                f"{place / INDEX}: it was made from the digits of {content.origin.name}, but "
+                f"dataset.source has others; set dataset.source={content.origin.name}"
             )
 
 
 class StoredRanges:
-    """Ranges of the examples of a split, read from HDF5 shards.
+    """A split in HDF5 shards, of which any range of examples can be read.
 
-    source: composes the digits alone, where they are wanted. A shard is verified on its first use.
-    Files are opened by the process that reads: none is inherited over a fork or a pickle. Raises
-    DataError naming file and cure.
+    A shard is verified before its first use. Each process opens its own files, also after a fork or
+    in a process to which this object was pickled.
+
+    Args:
+        folder: Local folder of the shards.
+        manifest: The data set.
+        split: Name of the split.
+        source: Composes the digits of an image one by one, if a decoder needs them.
+
+    Raises:
+        DataError: If the shards have no images or no labels.
     """
 
-    device = torch.device("cpu")  # of batches
+    device = torch.device("cpu")  # device of the batches
 
     def __init__(
         self, folder: Path, manifest: Manifest, split: str, source: PairSource | None = None
@@ -160,20 +191,32 @@ class StoredRanges:
 
     @property
     def digest(self) -> str:
-        """The sha256 over those of its files, in order; each is verified before it is read."""
+        """The sha256 of the hashes of its files, in order.
+
+        The files themselves are verified when they are read.
+        """
         return hash_bytes("".join(shard.sha256 for shard in self.shards).encode())
 
     def __len__(self) -> int:
         return self.count
 
     def to(self, device: torch.device) -> "StoredRanges":
-        """Return the same ranges, whose batches are to be on a device."""
+        """Return a copy of this split whose batches are on a device."""
         moved = copy(self)
         moved.device = device
         return moved
 
     def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Fill arrays with the examples from `start` on, from as many shards as it takes."""
+        """Read examples into arrays, from as many shards as they span.
+
+        Args:
+            start: Number of the first example.
+            arrays: An array [B, ...] for each field to read; see `make_room`.
+
+        Raises:
+            IndexError: If the range leaves the split.
+            DataError: If a shard is missing or is not that of the manifest.
+        """
         count = max(map(len, arrays.values()), default=0)
         if start < 0 or start + count > len(self):
             raise IndexError(f"examples {start} .. {start + count} of {len(self)}")
@@ -191,7 +234,7 @@ class StoredRanges:
 
     def _read_shard(self, shard: Shard, start: int, arrays: Mapping[str, np.ndarray]) -> None:
         file, first = find_open(os.getpid(), self.verifier, shard), start - shard.first
-        with naming_damage(self.verifier.folder / shard.name):  # a checksum of HDF5's, or the disk
+        with naming_damage(self.verifier.folder / shard.name):  # reads verify HDF5's checksums
             for name, array in arrays.items():
                 stored = h5py.Dataset(h5py.h5d.open(file.id, name.encode()))
                 stored.read_direct(array, np.s_[first : first + len(array)])
@@ -199,20 +242,38 @@ class StoredRanges:
 
 @lru_cache(maxsize=OPEN)
 def find_open(process: int, verifier: ShardVerifier, shard: Shard) -> h5py.File:
-    """Return a shard that this process has open; those used last stay open. process: after a fork,
-    what was open is the parent's.
+    """Open a shard, or return it if this process has it open; the last OPEN ones stay open.
+
+    Args:
+        process: Id of this process, since a file that is open before a fork belongs to the parent.
+        verifier: Verifies and opens the shard.
+        shard: The shard.
+
+    Raises:
+        DataError: If the shard is missing or is not that of the manifest.
     """
     return verifier.open_shard(shard)
 
 
 def make_room(fields: Fields, count: int) -> dict[str, np.ndarray]:
-    """Allocate arrays for so many examples."""
+    """Allocate an array [count, ...] for each field of some examples."""
     return {name: np.empty((count, *shape), dtype) for name, (dtype, shape) in fields.items()}
 
 
 def read_range(examples: StoredRanges, start: int, stop: int) -> dict[str, np.ndarray]:
-    """Return the examples start .. stop - 1, by field. Raises DataError, IndexError beyond the
-    split.
+    """Read the examples start .. stop - 1 of a split.
+
+    Args:
+        examples: The split.
+        start: Number of the first example.
+        stop: Number after the last example.
+
+    Returns:
+        An array [stop - start, ...] for each field.
+
+    Raises:
+        IndexError: If the range leaves the split.
+        DataError: If a shard is missing or is not that of the manifest.
     """
     arrays = make_room(examples.fields, stop - start)
     examples.read_into(start, arrays)

@@ -1,8 +1,8 @@
-"""Whether shards are those of their manifest.
+"""Checks that shards are those of their manifest.
 
-A shard is never read unless it is: each is verified once on a node. The user's cache knows of each
-shard that was whole what it should be, and the size and times of its file. While that is the same,
-neither the next process nor the next run reads the whole file again.
+A shard is verified before it is read, once per node. The user's cache records each shard that was
+verified: its entry in the manifest, and the size and times of its file. While these are the same,
+later processes and runs do not hash the file again.
 """
 
 import json
@@ -26,13 +26,18 @@ from capsweep.storage.checked import load_cached, save_cached
 from capsweep.storage.files import hash_file
 from capsweep.storage.stores import hide_query
 
-TICK = 2 * 10**9  # ns: what FAT counts time in; others take less
+TICK = 2 * 10**9  # coarsest resolution of file times in ns, that of FAT
 
 
 @contextmanager
 def naming_damage(path: Path) -> Iterator[None]:
-    """Raise DataError naming a shard, what the system, HDF5 or the block says of it, and the
-    cure.
+    """Turn an error of a block that reads a shard into a DataError with its path and the cure.
+
+    Args:
+        path: The shard, for the message.
+
+    Raises:
+        DataError: If the block raises one of DAMAGE_ERRORS.
     """
     try:
         yield
@@ -42,32 +47,56 @@ def naming_damage(path: Path) -> Iterator[None]:
 
 
 def check_size(folder: Path, shard: Shard) -> None:
-    """Raise DataError unless a shard is a plain file of its number of bytes."""
+    """Check that a shard is a regular file of the right size.
+
+    Args:
+        folder: Local folder of the shards.
+        shard: Its entry in the manifest.
+
+    Raises:
+        DataError: If it is missing, not a regular file, or of another size.
+    """
     with naming_damage(folder / shard.name):
-        status = (folder / shard.name).lstat()  # to open a pipe is to wait for ever
+        status = (folder / shard.name).lstat()  # a pipe would block if it were opened
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError("a link, or no plain file")
+            raise ValueError("a link, or not a regular file")
         if status.st_size != shard.bytes:
-            raise ValueError(f"{status.st_size:,} bytes, {shard.bytes:,} in {INDEX}")
+            raise ValueError(f"{status.st_size:,} bytes, but {shard.bytes:,} in {INDEX}")
 
 
 def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:
-    """Raise DataError unless a shard, which is read now, is that of the manifest."""
+    """Read a whole shard and check that it is that of the manifest.
+
+    Args:
+        folder: Local folder of the shards.
+        manifest: The data set.
+        shard: Its entry in the manifest.
+
+    Raises:
+        DataError: If its size, hash, attributes or arrays differ from the manifest.
+    """
     path = folder / shard.name
     check_size(folder, shard)
     with naming_damage(path):
         if (sha256 := hash_file(path)) != shard.sha256:
-            raise ValueError(f"sha256 {sha256}, {shard.sha256} in {INDEX}")
+            raise ValueError(f"sha256 {sha256}, but {shard.sha256} in {INDEX}")
         with open_shard(path) as file:
             if texts := list(find_disagreements(file, manifest, shard)):
                 raise ValueError(", ".join(texts))
 
 
 def list_faults(folder: Path, manifest: Manifest) -> list[str]:
-    """Return a line on each shard of a manifest that is not whole, then on all that is in their
-    folder besides.
+    """Check all shards of a data set, and describe each fault in a line.
+
+    Args:
+        folder: Local folder of the shards.
+        manifest: The data set.
+
+    Returns:
+        A line for each shard that is missing or damaged, then one for each file in the folder that
+        does not belong to the data set.
     """
-    # hashlib lets go of the interpreter, so that threads are enough.
+    # Threads suffice, since hashlib releases the global interpreter lock.
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
         found = pool.map(partial(_find_fault, folder, manifest), manifest.shards)
         faults = [fault for fault in found if fault is not None]
@@ -84,7 +113,12 @@ def _find_fault(folder: Path, manifest: Manifest, shard: Shard) -> str | None:
 
 
 class ShardVerifier:
-    """Opens the shards of a folder, fetched where it is one of an object store."""
+    """A verifier of the shards in a folder, which fetches them if they are in an object store.
+
+    Args:
+        folder: Local folder of the shards.
+        manifest: The data set.
+    """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
@@ -92,8 +126,13 @@ class ShardVerifier:
         self._verified: set[str] = set()
 
     def open_shard(self, shard: Shard) -> h5py.File:
-        """Return a shard that is what the manifest says. Raises DataError naming the file and the
-        cure.
+        """Fetch a shard if need be, verify it and open it.
+
+        Args:
+            shard: Its entry in the manifest.
+
+        Raises:
+            DataError: If it is missing or is not that of the manifest.
         """
         if self.origin is not None:
             official_files.has_file(self.origin, shard.name, partial(self._is_whole, shard))
@@ -102,7 +141,7 @@ class ShardVerifier:
             return open_shard(self.folder / shard.name)
 
     def _check(self, shard: Shard) -> None:
-        """Raise DataError unless a shard is whole; it is read unless it was whole before."""
+        """Verify a shard unless this was done before; raise DataError if it is damaged."""
         state = self._describe_state(shard)
         if state in self._verified or (state and load_cached("shards", state)):
             return
@@ -112,9 +151,11 @@ class ShardVerifier:
             save_cached("shards", state, True)
 
     def _describe_state(self, shard: Shard) -> str:
-        """Return what a shard should be and the size and times of its file: its ctime moves even
-        where its mtime is set back. Empty for a shard of the last moments, since a change within
-        the same tick would not show.
+        """Describe the entry of a shard and the size and times of its file.
+
+        The ctime is included, since it changes even where a program sets the mtime back. The text
+        is empty for a file that was changed a moment ago: another change within the resolution of
+        file times would not be seen.
         """
         try:
             state = (self.folder / shard.name).lstat()
@@ -126,8 +167,9 @@ class ShardVerifier:
         return json.dumps([*expected, state.st_size, state.st_mtime_ns, state.st_ctime_ns])
 
     def _is_whole(self, shard: Shard, _: Path) -> bool:
-        """Return whether the copy that was fetched before is of this data set: the store may have
-        had another one.
+        """Return whether a copy that was fetched earlier is a shard of this data set.
+
+        The object store may have held another data set at that time.
         """
         try:
             self._check(shard)
@@ -137,8 +179,14 @@ class ShardVerifier:
 
 
 def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
-    """Raise DataError unless all shards are there, plain files of as many bytes as they should
-    have. Nothing is fetched from an object store.
+    """Check that shards exist and have the right size, without fetching or reading them.
+
+    Args:
+        folder: Local folder of the shards.
+        shards: Their entries in the manifest.
+
+    Raises:
+        DataError: If a shard is missing or has another size.
     """
     origin = official_files.read_origin(folder)
     sizes = {} if origin is None else official_files.list_sizes(origin)
@@ -146,8 +194,8 @@ def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
         if origin is None:
             check_size(folder, shard)
         elif (size := sizes.get(shard.name)) != shard.bytes:
-            official_files.forget_copy(folder / INDEX)  # of shards that were there before, perhaps
+            official_files.forget_copy(folder / INDEX)  # it may describe earlier shards
             raise DataError(
                 f"{official_files.KEY}: {hide_query(origin)}/{shard.name}: {size or 'no'} bytes, "
-                f"{shard.bytes:,} in {INDEX}; copy the whole folder there again, {INDEX} last"
+                f"but {shard.bytes:,} in {INDEX}; copy the whole folder there again, {INDEX} last"
             )

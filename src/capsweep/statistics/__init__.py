@@ -1,1 +1,1 @@
-"""Pure statistics: arrays in, numbers out. Imports nothing of ours."""
+"""Pure statistics: functions of arrays and numbers, which import no other package of capsweep."""

@@ -1,6 +1,4 @@
-"""What many test examples say: error rates of one network and of two on the same examples, and the
-worst examples.
-"""
+"""Statistics over test examples: error rates of one or two networks, and the worst examples."""
 
 from dataclasses import dataclass
 
@@ -8,15 +6,25 @@ import numpy as np
 
 from capsweep.statistics.seeds import CONFIDENCE
 
-RESAMPLES = 10_000
+RESAMPLES = 10_000  # draws of a bootstrap
 
 
 def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return which of M examples are classified wrongly [M].
+    """Find the examples that a network classifies wrongly.
 
-    labels [M]: the highest of the N scores is not the class. labels [M, K], K classes in one image:
-    the K highest scores are not exactly those classes. Of equal scores the first counts as higher.
-    Raises ValueError for scores that are no predictions of these labels.
+    With labels [M] an example is wrong if the class is not the highest of its N scores. With labels
+    [M, K], for K classes in one image, it is wrong if the K highest scores are not exactly these
+    classes. Of equal scores the first counts as higher.
+
+    Args:
+        scores_MN: Scores of the classes.
+        labels: Classes of the examples, [M] or [M, K].
+
+    Returns:
+        A boolean array [M].
+
+    Raises:
+        ValueError: If the scores are not finite or do not fit the labels.
     """
     classes = labels[:, None] if labels.ndim == 1 else labels
     is_matching = scores_MN.ndim == classes.ndim == 2 and len(scores_MN) == len(classes) > 0
@@ -24,7 +32,7 @@ def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
         raise ValueError("scores are not one row of finite numbers for each label")
     expected = np.sort(classes, axis=1)
     if (expected[:, 1:] == expected[:, :-1]).any():
-        raise ValueError("an image has one class twice, which its highest scores cannot show")
+        raise ValueError("labels name one class twice in an image, which scores cannot show")
     highest = predict_classes(scores_MN, classes.shape[1])
     if highest.shape != expected.shape:
         raise ValueError(f"{scores_MN.shape[1]} scores cannot name {classes.shape[1]} classes")
@@ -32,11 +40,18 @@ def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def wilson_interval(wrong: int, total: int) -> tuple[float, float]:
-    """Return the score interval of an error rate; it stays in 0..1 and is not empty at 0 errors.
+    """Compute Wilson's score interval of an error rate, at the level CONFIDENCE.
 
-    Source: Wilson 1927.
+    The interval stays in 0..1 and is not empty at 0 errors. Source: Wilson 1927.
+
+    Args:
+        wrong: Number of errors.
+        total: Number of examples.
+
+    Returns:
+        Lower and upper bound.
     """
-    from scipy.stats import binomtest  # which takes half a second to import
+    from scipy.stats import binomtest  # imported here: it takes half a second
 
     interval = binomtest(wrong, total).proportion_ci(CONFIDENCE, method="wilson")
     return float(interval.low), float(interval.high)
@@ -44,7 +59,14 @@ def wilson_interval(wrong: int, total: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Examples that only the first network got wrong, only the second, both, and neither."""
+    """Counts of the examples that two networks got right or wrong.
+
+    Attributes:
+        first_only: Examples that only the first network got wrong.
+        second_only: Examples that only the second network got wrong.
+        both: Examples that both networks got wrong.
+        neither: Examples that both networks got right.
+    """
 
     first_only: int
     second_only: int
@@ -53,21 +75,27 @@ class Disagreement:
 
     @property
     def total(self) -> int:
-        """All examples."""
+        """The number of all examples."""
         return self.first_only + self.second_only + self.both + self.neither
 
 
 def count_disagreement(first_wrong: np.ndarray, second_wrong: np.ndarray) -> Disagreement:
-    """Count two boolean vectors over the same examples."""
+    """Count the examples that one, the other, both or neither of two networks got wrong.
+
+    Args:
+        first_wrong: Boolean array of the errors of the first network.
+        second_wrong: The same for the second network, on the same examples.
+    """
     both = int((first_wrong & second_wrong).sum())
     first, second = int(first_wrong.sum()), int(second_wrong.sum())
     return Disagreement(first - both, second - both, both, len(first_wrong) - first - second + both)
 
 
 def mcnemar_p(counts: Disagreement) -> float:
-    """Return the two-sided exact p of "equally many errors": binomial in the examples that differ.
+    """Compute the two-sided exact p value of the hypothesis that two networks err equally often.
 
-    Source: McNemar 1947, exact form.
+    It is the binomial test on the examples that only one network got wrong; without such examples
+    the p value is 1. Source: McNemar 1947, exact form.
     """
     from scipy.stats import binomtest
 
@@ -78,10 +106,18 @@ def mcnemar_p(counts: Disagreement) -> float:
 def bootstrap_interval(
     counts: Disagreement, seed: int = 0, resamples: int = RESAMPLES
 ) -> tuple[float, float]:
-    """Return the percentile interval of the difference of error rates, first minus second, paired.
+    """Compute the paired bootstrap interval of the difference of two error rates.
 
-    Resampling examples is a multinomial draw over the four kinds, so it costs the same for any
-    number of examples. Source: Efron 1979.
+    It is the percentile interval at the level CONFIDENCE. Resampling examples is a multinomial draw
+    over the kinds of examples, so the cost does not depend on their number. Source: Efron 1979.
+
+    Args:
+        counts: Errors of both networks on the same examples.
+        seed: Seed of the draws.
+        resamples: Number of draws.
+
+    Returns:
+        Lower and upper bound of the first rate minus the second.
     """
     total = counts.total
     shares = np.array([counts.first_only, counts.second_only, counts.both + counts.neither]) / total
@@ -92,19 +128,28 @@ def bootstrap_interval(
 
 
 def predict_classes(scores_MN: np.ndarray, classes: int) -> np.ndarray:
-    """Return the classes of the highest scores [M, classes]; of equal scores the first."""
+    """Return the classes of the highest scores of each example, [M, classes].
+
+    Of equal scores the first counts as higher.
+    """
     return np.argsort(-scores_MN, axis=1, kind="stable")[:, :classes]
 
 
 def find_worst(
     scores_MN: np.ndarray, labels: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the wrongly classified examples of which a wrong class was the surest, at most
-    `count`.
+    """Find the wrongly classified examples on which the network was most certain.
 
-    Their indices [K] and the margins [K] by which the highest score of a class that is not shown
-    exceeds the lowest of one that is, the largest first. labels: [M], or [M, L] of L classes in one
-    image. Examples with scores that are no finite numbers are left out.
+    The margin of an example is the highest score of a class not in the image minus the lowest score
+    of a class in the image. Examples whose scores are not all finite are left out.
+
+    Args:
+        scores_MN: Scores of the classes.
+        labels: Classes of the examples, [M], or [M, L] for L classes in one image.
+        count: Largest number of examples to return.
+
+    Returns:
+        The indices [K] of the examples and their margins [K], the largest margin first.
     """
     classes_ML = labels.reshape(len(labels), -1)
     shown_MN = np.zeros(scores_MN.shape, bool)
@@ -112,9 +157,9 @@ def find_worst(
     predicted_ML = predict_classes(scores_MN, classes_ML.shape[1])
     wrong_M = ~np.take_along_axis(shown_MN, predicted_ML, axis=1).all(axis=1)
     wrong_M &= np.isfinite(scores_MN).all(axis=1)
-    other_M = np.where(shown_MN, -np.inf, scores_MN).max(axis=1)
-    own_M = np.where(shown_MN, scores_MN, np.inf).min(axis=1)
+    highest_absent_M = np.where(shown_MN, -np.inf, scores_MN).max(axis=1)
+    lowest_shown_M = np.where(shown_MN, scores_MN, np.inf).min(axis=1)
     (wrong_K,) = np.nonzero(wrong_M)
-    margins_K = (other_M - own_M)[wrong_K]
+    margins_K = (highest_absent_M - lowest_shown_M)[wrong_K]
     order_K = np.argsort(-margins_K, kind="stable")[:count]
     return wrong_K[order_K], margins_K[order_K]

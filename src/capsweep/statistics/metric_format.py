@@ -1,9 +1,10 @@
-"""How a metric is written and which way is better, from its name: `test/error`, `test/loss`."""
+"""How to print a metric and which direction is better, by its name, such as `test/error`."""
 
 import math
 from dataclasses import dataclass
 from functools import cache
 
+# Last parts of metric names, by their kind.
 FRACTIONS = {"error", "at_least_one", "segmentation"}
 POSITIVE = {"loss", "loss_step", "reconstruction"}
 HIGHER_IS_BETTER = {"at_least_one", "segmentation"}
@@ -11,8 +12,16 @@ HIGHER_IS_BETTER = {"at_least_one", "segmentation"}
 
 @dataclass(frozen=True)
 class Measure:
-    """factor: on the measured number; form: of it, as in a format string; unit: after it; points:
-    what a difference is in; low, high: the least and the most that it can be.
+    """The format and the range of a metric.
+
+    Attributes:
+        factor: Factor applied to the number before it is printed.
+        form: Format specification of the printed number.
+        unit: Unit printed after the number.
+        points: Unit of differences, as printed in headings.
+        higher_is_better: Whether larger numbers are better.
+        low: Least possible number.
+        high: Greatest possible number.
     """
 
     factor: float
@@ -24,13 +33,17 @@ class Measure:
     high: float = math.inf
 
     def format_number(self, value: float, sign: str = "") -> str:
-        """Return a value without its unit; sign "+": with its sign."""
+        """Format a number without its unit; `sign` "+" prints the sign of positive numbers too."""
         return f"{self.factor * value:{sign}{self.form}}"
 
 
 @cache
 def measure_of(metric: str) -> Measure:
-    """Return how a metric is written: fractions in percent, all else in four digits."""
+    """Return the format and range of a metric.
+
+    Fractions are printed in percent with two decimals, all other metrics with four significant
+    digits.
+    """
     name = metric.rpartition("/")[2]
     higher = name in HIGHER_IS_BETTER
     if name in FRACTIONS:

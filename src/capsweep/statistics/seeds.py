@@ -1,14 +1,14 @@
-"""What the numbers of several seeds say: a mean and its interval, the difference of two rows that
-ran on the same seeds, and whether more seeds are needed.
+"""Statistics over seeds: means with intervals, paired differences, and whether seeds suffice.
 
 Looking again after each batch of seeds gives chance more than one opportunity. The level is
 therefore divided equally over all planned looks (Bonferroni), and within a look Holm's procedure
-guards the pairs of neighbours: over all looks and pairs of one column, the chance that any order
-is called decided by noise stays below the level, whatever the stopping. Who ranks several columns
-divides the level over them.
+covers the pairs of neighbouring rows. Over all looks and pairs of one column, the probability that
+noise alone makes any order look decided stays below the level, whenever the looking stops. A caller
+that ranks several columns divides the level over them.
 
-Intervals are Student's. They are given from three seeds on, since those of two reach nine standard
-deviations to either side, and are clipped to what the metric can be: no error rate is below 0.
+Intervals are Student's t intervals. They need three seeds, because those of two seeds reach nine
+standard deviations to either side. They are clipped to the possible range of the metric: no error
+rate is below 0.
 """
 
 import math
@@ -18,12 +18,12 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy import special  # scipy.stats takes half a second to import
+from scipy import special  # not scipy.stats: it takes half a second to import
 
-CONFIDENCE = 0.95  # of intervals
-LEAST_SEEDS = 3  # of an interval
-LEVEL = 0.05  # of decisions
-SAME = 1e-9  # of the largest: below it differences differ by rounding alone
+CONFIDENCE = 0.95  # level of intervals
+LEAST_SEEDS = 3  # fewest seeds that give an interval
+LEVEL = 0.05  # level of decisions over all looks
+SMALLEST_SPREAD = 1e-9  # relative spread below which differences vary by rounding only
 CORRECTION = (
     "more seeds where neighbouring rows were undecided; correction for optional stopping: "
     "level 0.05 divided equally over {looks} planned looks (Bonferroni) and over the columns, Holm "
@@ -33,11 +33,15 @@ CORRECTION = (
 
 @dataclass(frozen=True)
 class Summary:
-    """n, mean, sample standard deviation, and the interval of the mean.
+    """The mean of several values, with its standard deviation and interval.
 
-    std is None for a single value, the interval for fewer than LEAST_SEEDS. The interval is None
-    too where all values are equal: error rates come in steps of one example, so no spread seen is
-    not no spread.
+    Attributes:
+        n: Number of values.
+        mean: Mean.
+        std: Sample standard deviation. None for a single value.
+        interval: Interval of the mean. None for fewer than LEAST_SEEDS values, and where all values
+            are equal: error rates come in steps of one example, so equal values do not prove that
+            the spread is 0.
     """
 
     n: int
@@ -49,17 +53,24 @@ class Summary:
 def summarise_values(
     values: Sequence[float], low: float = -math.inf, high: float = math.inf
 ) -> Summary:
-    """Return summary of at least one value, with Student's t interval of the mean; low, high: the
-    least and the most that a value can be.
+    """Compute the mean of values, its sample standard deviation and its t interval.
 
-    Raises ValueError for none. Source: Student, "The probable error of a mean", 1908.
+    Source: Student, "The probable error of a mean", 1908.
+
+    Args:
+        values: At least one value.
+        low: Least possible value; the interval is clipped to it.
+        high: Greatest possible value; the interval is clipped to it.
+
+    Raises:
+        ValueError: If there are no values.
     """
     if not values:
         raise ValueError("a summary needs at least one value")
     array = np.asarray(values, dtype=np.float64)
     if len(array) == 1:
         return Summary(1, float(array[0]), None, None)
-    if array.min() == array.max():  # the mean of equal values may round
+    if array.min() == array.max():  # the computed mean of equal values may be rounded
         return Summary(len(array), float(array[0]), 0.0, None)
     interval = _t_interval(array, low, high)
     return Summary(len(array), float(array.mean()), float(array.std(ddof=1)), interval)
@@ -75,16 +86,17 @@ def _t_interval(array: np.ndarray, low: float, high: float) -> tuple[float, floa
 
 
 def list_common_places(series: Sequence[Mapping[int, float]]) -> list[int]:
-    """Return the epochs or steps that all series have, in order: the mean over those that happen to
-    be left would jump where one ends.
+    """Return the epochs or steps that all series have, in increasing order.
+
+    A mean over the series then does not jump where one of them ends.
     """
     return sorted(set.intersection(*map(set, series))) if series else []
 
 
 def adjust_holm(p_values: Sequence[float]) -> list[float]:
-    """Return adjusted p values, in the given order: the k-th smallest times (m - k + 1), made
-    monotone.
+    """Adjust p values for multiple tests by Holm's procedure, in the given order.
 
+    The k-th smallest of m p values is multiplied by m - k + 1; then the results are made monotone.
     Source: Holm 1979.
     """
     adjusted, running = [0.0] * len(p_values), 0.0
@@ -96,9 +108,15 @@ def adjust_holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Mean difference over n common seeds, its t interval, and the p value of "no difference".
+    """The mean difference of two rows over their common seeds.
 
-    t_test is None for one pair, and when nothing varies; so is the interval, and of two pairs.
+    Attributes:
+        n: Number of common seeds.
+        mean: Mean difference.
+        interval: Interval of the mean. None for fewer than LEAST_SEEDS seeds, and where the
+            differences do not vary.
+        t_test: p value of the hypothesis "no difference". None for one seed, and where the
+            differences do not vary.
     """
 
     n: int
@@ -108,17 +126,24 @@ class PairedDifference:
 
     @property
     def is_constant(self) -> bool:
-        """Whether it is the same for all of several seeds, so that nothing can be tested."""
+        """Whether the differences do not vary over several seeds, so that no test is possible."""
         return self.n > 1 and self.t_test is None
 
 
 def paired_difference(
     ours: Mapping[int, float], theirs: Mapping[int, float], most: float = math.inf
 ) -> PairedDifference | None:
-    """Return ours - theirs over the seeds both have; None when they have none in common. most: the
-    largest that a difference can be.
+    """Compute the mean of `ours` minus `theirs` over the seeds that both have.
 
     Source: Student 1908.
+
+    Args:
+        ours: Values by seed.
+        theirs: Values by seed.
+        most: Greatest possible absolute difference; the interval is clipped to it.
+
+    Returns:
+        The difference, or None without common seeds.
     """
     seeds = sorted(ours.keys() & theirs.keys())
     if not seeds:
@@ -130,51 +155,68 @@ def paired_difference(
 
 
 def t_test(differences: Sequence[float] | np.ndarray) -> float | None:
-    """Return the two-sided p of Student's paired test; None when the differences do not vary.
+    """Compute the two-sided p value of Student's paired t test.
 
-    Raises ValueError for fewer than two differences, or one that is not a number.
+    Args:
+        differences: At least two differences.
 
-    Error rates come in steps of one example, so that a few pairs often agree by chance: no variance
-    seen is not no variance.
+    Returns:
+        The p value, or None if the differences do not vary. Error rates come in steps of one
+        example, so a few pairs often agree by chance; equal differences do not prove that the
+        variance is 0.
+
+    Raises:
+        ValueError: If there are fewer than two differences, or one is not finite.
     """
     array = np.asarray(differences, dtype=np.float64)
     if len(array) < 2 or not np.isfinite(array).all():
-        raise ValueError(f"needs 2 or more finite differences, got {array.tolist()}")
+        raise ValueError(f"a t test needs 2 or more finite differences, got {array.tolist()}")
     n, std = len(array), float(array.std(ddof=1))
-    if std <= SAME * float(np.abs(array).max()):
+    if std <= SMALLEST_SPREAD * float(np.abs(array).max()):
         return None
     t = float(array.mean()) / (std / math.sqrt(n))
     return float(2 * special.stdtr(n - 1, -abs(t)))
 
 
 def smallest_p(n: int) -> float:
-    """Return the smallest two-sided p that a test of n pairs can reach which assumes only that
-    under no difference each pair's sign is a fair coin: 2 / 2**n.
+    """Return the smallest two-sided p value that a sign-flip test of n pairs can reach, 2 / 2**n.
 
-    Source: Fisher, "The design of experiments", 1935, section 21.
+    Such a test assumes only that without a difference the sign of each pair is a fair coin. Source:
+    Fisher, "The design of experiments", 1935, section 21.
     """
     return 2.0 ** (1 - n)
 
 
 def list_looks(first: int, last: int, step: int) -> tuple[int, ...]:
-    """Return the numbers of seeds at which one looks: from `first` in steps to `last`, which is
-    included.
+    """List the numbers of seeds after which the results are looked at.
 
-    Raises ValueError unless 3 <= first <= last and step >= 1: two seeds that agree by chance, as
-    rates in steps of one example do, would look decided.
+    Args:
+        first: Seeds of the first look.
+        last: Seeds of the last look, which is always included.
+        step: Seeds between two looks.
+
+    Raises:
+        ValueError: Unless 3 <= first <= last and step >= 1. Two seeds that agree by chance, as
+            rates in steps of one example do, would look decided.
     """
     if not 3 <= first <= last or step < 1:
-        raise ValueError(f"cannot look at {first} to {last} seeds in steps of {step}")
+        raise ValueError(f"cannot look at {first} to {last} seeds, from 3, in steps of {step}")
     return (*range(first, last, step), last)
 
 
-def undecided_rows(
+def find_undecided_rows(
     rows: Mapping[Any, Mapping[int, float]], num_looks: int, level: float = LEVEL
 ) -> set[Any]:
-    """Return rows whose order beside a neighbour, ranked by mean, is not decided at this look.
+    """Find the rows whose order beside a neighbour is not decided at this look.
 
-    rows: values by seed. Rows whose differences do not vary stay undecided: equal rows because no
-    number of seeds decides an order that is not there, others because chance makes few seeds agree.
+    Rows are ranked by their mean, and each row is tested against its neighbours. Rows whose
+    differences do not vary stay undecided: equal rows, because no number of seeds can decide their
+    order; others, because a few seeds can agree by chance.
+
+    Args:
+        rows: Values by seed, for each row.
+        num_looks: Number of planned looks, over which the level is divided.
+        level: Level of the test over all looks.
     """
     ranked = sorted(rows, key=lambda row: summarise_values(list(rows[row].values())).mean)
     pairs = list(pairwise(ranked))
@@ -189,5 +231,5 @@ def _paired_p(left: Mapping[int, float], right: Mapping[int, float]) -> float:
 
 
 def describe_correction(planned: Sequence[int]) -> str:
-    """Return the sentence that names the correction in a table."""
+    """Return the sentence that names the correction below a table."""
     return CORRECTION.format(looks=len(planned))

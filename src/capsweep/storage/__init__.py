@@ -1,1 +1,1 @@
-"""Where bytes lie: atomic files, locks, object stores, the user's cache, verified downloads."""
+"""Storage: atomic files, locks, object stores, the user's cache, and verified official files."""

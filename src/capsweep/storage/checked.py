@@ -1,8 +1,8 @@
 """Stored values that are checked when they are read: typed JSON, .npz files, and the user's cache.
 
-The cache has small values that took long to compute on this machine. Each depends on its key alone,
-so nothing there is ever out of date. A damaged file counts as absent; where there is no home, or it
-cannot be written, values are computed each time.
+The cache has small values that take long to compute. Each depends on its key alone, so that none
+is ever out of date. A damaged file counts as absent. If there is no home folder, or it cannot be
+written, values are computed each time.
 """
 
 import json
@@ -23,14 +23,22 @@ from capsweep.storage.files import hash_bytes, user_cache_folder, write_atomical
 if TYPE_CHECKING:
     import numpy as np
 
-MOST = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1033}  # bytes that a byte of a member becomes
-KEPT_SECONDS = 30 * 24 * 3600.0
-MOST_LETTERS = 200  # of a place, and of a reason
+MOST = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1033}  # largest factor of decompression
+KEPT_SECONDS = 30 * 24 * 3600.0  # age at which values are removed from the cache
+MOST_LETTERS = 200  # characters of a key, and of a reason, in a message
 Value = TypeVar("Value")
 
 
 def parse_json(content: bytes, adapter: TypeAdapter[Value]) -> Value:
-    """Return what is stored, of the adapter's type. Raises ValueError, of one printable line."""
+    """Parse JSON and check that it has the type of an adapter.
+
+    Args:
+        content: JSON text in UTF-8.
+        adapter: The expected type.
+
+    Raises:
+        ValueError: If the text is not JSON of this type. The message is one printable line.
+    """
     try:
         return adapter.validate_json(content)
     except ValidationError as error:
@@ -38,11 +46,11 @@ def parse_json(content: bytes, adapter: TypeAdapter[Value]) -> Value:
 
 
 def describe_fault(error: ValidationError) -> str:
-    """Return the first field that is of another type, why, and its value, in one printable line."""
+    """Describe the first wrong field, the reason and its value in one printable line."""
     fault, *_ = error.errors(include_url=False)
     parts = (str(part) for part in fault["loc"] if part != "[key]")
     place = ".".join(part if part.isprintable() else reprlib.repr(part) for part in parts)
-    own = fault.get("ctx", {}).get("error")  # what a validator of ours raised
+    own = fault.get("ctx", {}).get("error")  # raised by one of our validators
     is_plain = own is not None or fault["type"] == "json_invalid"
     value = "" if is_plain else f", got {reprlib.repr(fault['input'])}"
     reason = f"{str(own or fault['msg'])[:MOST_LETTERS]}{value}"
@@ -50,11 +58,17 @@ def describe_fault(error: ValidationError) -> str:
 
 
 def open_npz(file: IO[bytes]) -> "np.lib.npyio.NpzFile":
-    """Open the arrays of an .npz, which are read one by one; pickled objects are refused.
+    """Open an .npz file, whose arrays are then read one by one, and refuse pickled objects.
 
-    No array takes more memory than a whole file of this length may need: its header is compared
-    with its bytes before it is reserved. Raises ValueError where it declares another size, and
-    whatever zipfile and numpy raise for a damaged file.
+    Before numpy allocates memory, the size that each header declares is compared with the bytes of
+    its member. So a damaged file cannot make us allocate more than its length allows.
+
+    Args:
+        file: The file, open for reading.
+
+    Raises:
+        ValueError: If a header declares another size than its member has.
+        Exception: Whatever zipfile and numpy raise for a damaged file.
     """
     import numpy as np
 
@@ -63,21 +77,27 @@ def open_npz(file: IO[bytes]) -> "np.lib.npyio.NpzFile":
         for member in archive.infolist():
             most = MOST.get(member.compress_type, 0) * member.compress_size
             if member.compress_size > length or member.file_size > most:
-                text = f"{member.filename} declares {member.file_size:,} bytes of {length:,}"
-                raise ValueError(f"{text}, or is packed otherwise than numpy packs")
+                text = f"{member.filename}: {member.file_size:,} bytes in a file of {length:,}"
+                raise ValueError(f"{text}, or compressed in a way that numpy does not use")
             with archive.open(member) as stream:
                 np.lib.format.read_magic(stream)
                 shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
                 stored = member.file_size - stream.tell()
             if math.prod(shape) * dtype.itemsize != stored and not dtype.hasobject:
                 declared = f"{str(shape)[:80]} numbers of {dtype.itemsize} bytes"
-                raise ValueError(f"{member.filename} declares {declared}, and has {stored:,}")
+                raise ValueError(f"{member.filename} declares {declared}, but has {stored:,}")
     file.seek(0)
     return np.load(file, allow_pickle=False)
 
 
 def compute_once(kind: str, key: str, compute: Callable[[], Any]) -> Any:
-    """The value of a key, plain JSON data: from the cache, else computed and kept there."""
+    """Return the value of a key from the user's cache, or compute it and store it there.
+
+    Args:
+        kind: Kind of the value, a folder of the cache.
+        key: All that the value depends on.
+        compute: Computes the value, which must be JSON data and not None.
+    """
     value = load_cached(kind, key)
     if value is None:
         value = compute()
@@ -86,7 +106,7 @@ def compute_once(kind: str, key: str, compute: Callable[[], Any]) -> Any:
 
 
 def load_cached(kind: str, key: str) -> Any:
-    """The kept value of a key; None where there is none that is whole."""
+    """Return the value of a key from the user's cache, or None if it is absent or damaged."""
     try:
         digest, _, content = _path_of(kind, key).read_bytes().partition(b"\n")
         return json.loads(content) if digest.decode() == _digest_of(kind, key, content) else None
@@ -95,7 +115,7 @@ def load_cached(kind: str, key: str) -> Any:
 
 
 def save_cached(kind: str, key: str, value: Any) -> None:
-    """Keep a value, and remove those of its kind that were kept for a month."""
+    """Store a value in the user's cache, and remove values of its kind that are a month old."""
     content = json.dumps(value).encode()
     stored = f"{_digest_of(kind, key, content)}\n".encode() + content
     with suppress(OSError, RuntimeError):
@@ -107,7 +127,7 @@ def save_cached(kind: str, key: str, value: Any) -> None:
 
 
 def _digest_of(kind: str, key: str, content: bytes) -> str:
-    """Of the value and what it is of: a file that was renamed is not that of another key."""
+    """Hash a value with its kind and key, so that a renamed file does not pass for another key."""
     return hash_bytes(f"{kind}\n{key}\n".encode() + content)
 
 

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written to a temporary name, flushed to disk, renamed."""
+"""Atomic files, locks and hashes: a file is complete or absent, never written in part."""
 
 import errno
 import glob
@@ -14,9 +14,16 @@ from typing import IO, Any
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, then rename it to `path`.
+    """Write a temporary file, flush it to disk, and rename it to its final path.
 
-    A reader, or a crash at any moment, sees the old file or the new one, never a part.
+    Readers see the old file or the new one, never a part, even after a crash at any moment.
+
+    Args:
+        path: Where the file is to be; missing folders are created.
+        write: Writes the content to an open file.
+
+    Raises:
+        OSError: If the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -31,34 +38,42 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` as UTF-8, atomically."""
+    """Write a text as UTF-8, atomically."""
     write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON, atomically; NaN is an error, since JSON has none."""
+    """Write a value as indented JSON, atomically.
+
+    Raises:
+        ValueError: If the value has NaN or infinite numbers, which JSON does not have.
+        OSError: If the file cannot be written.
+    """
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def open_plain_file(path: Path) -> IO[bytes]:
-    """Open a plain file to be read. Raises IsADirectoryError for what is none: a pipe would be
-    waited for.
+    """Open a regular file for reading, and refuse a folder, or a pipe, which could block for ever.
+
+    Raises:
+        IsADirectoryError: If the path is not a regular file.
+        OSError: If the file cannot be opened.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise IsADirectoryError(errno.EISDIR, "it is no plain file", str(path))
+        raise IsADirectoryError(errno.EISDIR, "it is not a regular file", str(path))
     return open(descriptor, "rb")
 
 
 def read_plain_file(path: Path) -> bytes:
-    """Return the content of a plain file. Raises as `open_plain_file`."""
+    """Read the bytes of a regular file; see `open_plain_file`."""
     with open_plain_file(path) as file:
         return file.read()
 
 
 def remove_path(path: Path) -> None:
-    """Remove a file or a folder; an absent one is no error."""
+    """Remove a file, or a folder with all that it contains; an absent path is no error."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -67,10 +82,15 @@ def remove_path(path: Path) -> None:
 
 @contextmanager
 def lock_file(path: Path) -> Iterator[None]:
-    """Let one process at a time write `path`, and remove what killed ones left of it. There is no
-    lock where the folder cannot be written, or the file system has none; a dead process holds none.
+    """Hold a lock in a block, so that one process at a time writes a file.
+
+    Temporary files of killed processes are removed first. A process that dies releases the lock. If
+    the folder cannot be written, or its file system has no locks, the block runs without a lock.
+
+    Args:
+        path: The file that the block may write.
     """
-    import fcntl  # which systems that are refused do not have
+    import fcntl  # here, since Windows lacks it, and is refused later with a message
 
     with ExitStack() as stack:
         with suppress(OSError):
@@ -83,9 +103,13 @@ def lock_file(path: Path) -> Iterator[None]:
 
 
 def user_cache_folder() -> Path:
-    """`$XDG_CACHE_HOME/capsweep`, or `~/.cache/capsweep` where that is unset, empty or relative.
+    """Return the folder of the user's cache, as the XDG base directory specification defines it.
 
-    So the XDG base directory specification has it. Raises RuntimeError where there is no home.
+    It is `$XDG_CACHE_HOME/capsweep`, or `~/.cache/capsweep` if that variable is unset, empty or
+    relative.
+
+    Raises:
+        RuntimeError: If there is no home folder.
     """
     given = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
@@ -93,16 +117,16 @@ def user_cache_folder() -> Path:
 
 
 def hash_bytes(data: bytes) -> str:
-    """Hexadecimal sha256."""
+    """Compute the hexadecimal sha256 of some bytes."""
     return hashlib.sha256(data).hexdigest()
 
 
 def hash_file(path: Path) -> str:
-    """Return the hexadecimal sha256 of a file of any size."""
+    """Compute the hexadecimal sha256 of a file, which need not fit into memory."""
     with path.open("rb", buffering=0) as file:
         return hash_open_file(file)
 
 
 def hash_open_file(file: IO[bytes]) -> str:
-    """Return the hexadecimal sha256 of what is left to read of a file of any size."""
+    """Compute the hexadecimal sha256 of an open file from its current position on."""
     return hashlib.file_digest(file, "sha256").hexdigest()  # pyright: ignore

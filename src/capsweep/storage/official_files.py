@@ -1,10 +1,10 @@
-"""Official files: found below the data folder, and never read unless they are the declared ones.
+"""Official files of data sets, which are found below the data folder and verified by their hashes.
 
-Of a data folder in an object store each file is fetched once for a node, into the user's cache.
-A folder of the store has a folder of its own there (`fetched/NAME-HASH`, the hash of its URL), with
-the URL in `.origin`. A file has its name when it is whole, not before; processes that
-want it at the same time wait for the one that fetches it, and a dead one holds nothing up.
-What lies there is verified again when it is read. All of it may be deleted.
+If the data folder is in an object store, each file is fetched once per node into the user's cache.
+There each folder of the store has a folder `fetched/NAME-HASH`, with the hash of its URL in the
+name and the URL itself in `.origin`. A file gets its name when it is complete. Other processes that
+need it wait for the one that fetches it, but not for one that died. Fetched files are verified
+again when they are read, and may be deleted at any time.
 """
 
 import itertools
@@ -30,13 +30,21 @@ from capsweep.storage.stores import Bucket, StoreError, check_inside, hide_query
 
 KEY = "places.data"
 ORIGIN = ".origin"
-UNKNOWN = "unknown"  # a declared hash that we do not know; such a file is never read
+UNKNOWN = "unknown"  # in place of a declared hash; the file is then never read
 
-IsCurrent = Callable[[Path], bool]  # of a file that was fetched before
+IsCurrent = Callable[[Path], bool]  # returns whether a copy that was fetched earlier can be used
 
 
 def resolve_folders(data: str, folders: Sequence[str]) -> list[str]:
-    """Folders below the data folder, as paths or URLs; an absolute one, or a URL, is itself."""
+    """Return the full path or URL of each of some folders below the data folder.
+
+    Args:
+        data: The data folder, a path or the URL of an object store.
+        folders: Names below it. An absolute path or a URL is returned unchanged.
+
+    Raises:
+        ConfigError: If a name leads out of an object store's folder.
+    """
 
     def resolve(name: str) -> str:
         if is_url(name) or not is_url(data) or os.path.isabs(name):
@@ -48,7 +56,11 @@ def resolve_folders(data: str, folders: Sequence[str]) -> list[str]:
 
 
 def local_folder(place: str) -> Path:
-    """Where the files of a place are, or will be when they are fetched. Raises DataError."""
+    """Return the local folder of a path or URL: the path itself, or a folder of the user's cache.
+
+    Raises:
+        DataError: If it is a URL, and there is no home folder for the cache.
+    """
     if not is_url(place):
         return Path(place)
     last = hide_query(place).rstrip("/").rpartition("/")[2]
@@ -61,13 +73,13 @@ def _cache_root() -> Path:
         return user_cache_folder() / "fetched"
     except RuntimeError as error:
         raise DataError(
-            f"{KEY} is in an object store, and there is no home to fetch it to; set HOME or "
-            "XDG_CACHE_HOME"
+            f"{KEY} is in an object store, and there is no home folder to fetch files to; set HOME "
+            "or XDG_CACHE_HOME"
         ) from error
 
 
 def read_origin(folder: Path) -> str | None:
-    """Return the URL of what a folder of the cache has; None for any other folder."""
+    """Return the URL from which a folder of the cache was fetched; None for any other folder."""
     try:
         is_ours = folder.parent == _cache_root()
         return (folder / ORIGIN).read_text(encoding="utf-8") if is_ours else None
@@ -76,10 +88,18 @@ def read_origin(folder: Path) -> str | None:
 
 
 def has_file(place: str, name: str, is_current: IsCurrent = lambda path: True) -> bool:
-    """Whether a place has a file, which is then in its local folder, whole; its reader verifies it.
-    is_current: whether what was fetched before will do.
+    """Return whether a folder has a file, and fetch the file if the folder is in an object store.
 
-    Raises StoreError for a store that does not answer; DataError where there is no room for it.
+    The file is then complete in the local folder, but not verified.
+
+    Args:
+        place: The folder, a path or a URL.
+        name: Name of the file.
+        is_current: Returns whether a copy that was fetched earlier can be used.
+
+    Raises:
+        StoreError: If the object store does not answer.
+        DataError: If the file cannot be stored in the cache.
     """
     if not is_url(place):
         return Path(place, name).is_file()
@@ -101,15 +121,15 @@ def has_file(place: str, name: str, is_current: IsCurrent = lambda path: True) -
         return False
     except OSError as error:
         raise DataError(
-            f"{_cache_root()}: {name} of {hide_query(place)} cannot be kept there "
-            f"({error.strerror or error}); make room, or set XDG_CACHE_HOME to a folder of this "
-            "node that can be written"
+            f"{_cache_root()}: {name} from {hide_query(place)} cannot be stored there "
+            f"({error.strerror or error}); free space, or set XDG_CACHE_HOME to a writable folder "
+            "of this node"
         ) from error
     return True
 
 
 def forget_copy(path: Path) -> bool:
-    """Remove a file that was fetched, or a folder of such; whether it was one."""
+    """Remove a fetched file or folder from the cache; return False for any other path."""
     if read_origin(path.parent) is None and read_origin(path) is None:
         return False
     remove_path(path)
@@ -117,31 +137,49 @@ def forget_copy(path: Path) -> bool:
 
 
 def list_sizes(place: str) -> dict[str, int]:
-    """Names and bytes of all files directly in a place of a store. Raises StoreError."""
+    """List the files directly in a folder of an object store.
+
+    Args:
+        place: URL of the folder.
+
+    Returns:
+        The size of each file in bytes, by name.
+
+    Raises:
+        StoreError: If the object store does not answer.
+    """
     return dict(_open_bucket(place, os.getpid()).list_files("", is_deep=False))
 
 
 @lru_cache(maxsize=16)
 def _open_bucket(place: str, process: int) -> Bucket:
-    """process: a client of a parent's is of no use behind a fork."""
+    """Open an object store once per process, since a client does not survive a fork."""
     return Bucket(place, KEY)
 
 
 def read_content(path: Path) -> bytes:
-    """All bytes of a file that may be official. Raises DataError when it cannot be read."""
+    """Read the bytes of a file that is not verified yet.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
     with _name_unreadable(), open_plain_file(path) as file:
         return file.read()
 
 
 def open_content(path: Path) -> IO[bytes]:
-    """Open a file that may be declared, of any size. Raises DataError when it cannot be read."""
+    """Open a file that is not verified yet, for files that may be too large to read at once.
+
+    Raises:
+        DataError: If it cannot be opened.
+    """
     with _name_unreadable():
         return open_plain_file(path)
 
 
 @contextmanager
 def _name_unreadable() -> Iterator[None]:
-    """Raise DataError naming the file or folder that the block may not read."""
+    """Turn an OSError of a block into a DataError with the path that cannot be read."""
     try:
         yield
     except StoreError:
@@ -155,44 +193,59 @@ def _name_unreadable() -> Iterator[None]:
 
 @contextmanager
 def name_undecodable(path: Path) -> Iterator[None]:
-    """Raise DataError naming a verified file that the block cannot decode: what was declared by
-    its user can be anything, and decoders then raise anything.
+    """Turn any error of a block that decodes a verified file into a DataError with its path.
+
+    A user can declare the hash of any file, and decoders raise various errors for a wrong one.
+
+    Args:
+        path: The file.
+
+    Raises:
+        DataError: If the block raises any error but MemoryError.
     """
     try:
         yield
     except (DataError, MemoryError):
         raise
     except Exception as error:  # decoders raise anything
-        why = f"its sha256 is declared, but it is not such a file ({error!r})"
+        why = f"it has the declared sha256, but cannot be decoded ({error!r})"
         raise DataError(f"{path}: {why}; put the publisher's file there") from error
 
 
 class Digest(NamedTuple):
-    """The sha256 of a file, the one that is declared for it, and the key at which that stands."""
+    """The computed and the declared hash of a file."""
 
-    path: Path
-    found: str
-    declared: str
-    key: str
+    path: Path  # the file
+    found: str  # its sha256
+    declared: str  # the sha256 that it should have, or UNKNOWN
+    key: str  # configuration key that declares it
 
 
 @dataclass(frozen=True)
 class OfficialFiles:
-    """Where the files of one data set are looked for, and who offers them.
+    """The places of the official files of one data set."""
 
-    folders: below the data folder, the first that has a file wins. publisher: the page or URL that
-    messages name as the cure.
-    """
-
-    folders: Sequence[str]
-    publisher: str
+    folders: Sequence[str]  # folders below the data folder; the first that has a file is used
+    publisher: str  # page or URL from which a user can download the files, for messages
 
     def find(self, data: str, *names: str) -> Path | None:
-        """The first of `names` in the first folder that has one; None where none has."""
+        """Find a file in the first folder that has it, under one of several names.
+
+        Args:
+            data: The data folder, a path or the URL of an object store.
+            *names: Names that the file may have, in order of preference.
+
+        Returns:
+            Its local path, or None if no folder has it.
+
+        Raises:
+            DataError: If the data folder does not exist or cannot be read.
+            StoreError: If the object store does not answer.
+        """
         with _name_unreadable():
             if not is_url(data) and not Path(data).is_dir():
                 raise DataError(
-                    f"{KEY}: {data} does not exist; set DATA_DIR to the folder of the files from "
+                    f"{KEY}: {data} does not exist; set DATA_DIR to the folder with the files from "
                     f"{self.publisher}"
                 )
             for place, name in itertools.product(resolve_folders(data, self.folders), names):
@@ -201,9 +254,18 @@ class OfficialFiles:
             return None
 
     def find_all(self, data: str, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:
-        """A file for every key, `names` being what it may be called.
+        """Find several files.
 
-        Raises DataError for those that are nowhere, all at once, by the first of their names.
+        Args:
+            data: The data folder, a path or the URL of an object store.
+            names: Names that each file may have, by a key for the file.
+
+        Returns:
+            The local path of each file, by its key.
+
+        Raises:
+            DataError: If files are missing; the message lists the first name of each.
+            StoreError: If the object store does not answer.
         """
         paths = {key: self.find(data, *allowed) for key, allowed in names.items()}
         absent = [allowed[0] for key, allowed in names.items() if paths[key] is None]
@@ -212,7 +274,12 @@ class OfficialFiles:
         return {key: path for key, path in paths.items() if path is not None}
 
     def missing_error(self, data: str, needed: str) -> DataError:
-        """The error for files that are nowhere; `needed` says which."""
+        """Build the error for files that no folder has.
+
+        Args:
+            data: The data folder.
+            needed: Names of the files, for the message.
+        """
         place = f"{KEY}={hide_query(data)}" if is_url(data) else data
         looked = ", ".join(self.folders) or "no folder"
         return DataError(
@@ -221,7 +288,12 @@ class OfficialFiles:
         )
 
     def check_digests(self, *digests: Digest) -> None:
-        """Raise DataError unless all are the declared ones; of unknown hashes all are named."""
+        """Check that files have their declared hashes.
+
+        Raises:
+            DataError: If a hash differs, or if one is unknown. In the latter case, the message
+                lists all files of unknown hash and how to declare them.
+        """
         for path, found, declared, _ in digests:
             if declared not in (UNKNOWN, found):
                 cure = f"delete it and download it again from {self.publisher}"
@@ -236,6 +308,6 @@ class OfficialFiles:
             files = ", ".join(f"{digest.path} has sha256 {digest.found}" for digest in unknown)
             settings = " ".join(f"{digest.key}={digest.found}" for digest in unknown)
             raise DataError(
-                f"{files}; the publisher's is not known to us, so nothing is read. If this is the "
-                f"file of {self.publisher}, set {settings}"
+                f"{files}; we do not know the publisher's hash, so nothing is read. If this is the "
+                f"file from {self.publisher}, set {settings}"
             )

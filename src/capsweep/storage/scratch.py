@@ -1,5 +1,6 @@
-"""Scratch folders and files whose names say which process made them, so that what a killed process
-left is told from what a living one uses.
+"""Names of scratch files and folders that identify the process which created them.
+
+So the scratch of killed processes can be found and removed, and that of running ones is kept.
 """
 
 import os
@@ -13,20 +14,27 @@ from pathlib import Path
 from capsweep.storage.files import hash_bytes
 
 OWNED = re.compile(r".*-(?P<pid>[0-9]+)-(?P<machine>[0-9a-f]{8})(?P<start>[0-9a-f]{4})-[^-]*")
-# What cannot be judged, of another machine or of earlier code, is left when nobody touched it for a
-# week: no process of ours goes so long without a write.
+# Scratch of another machine or of earlier code, whose process cannot be checked, counts as left
+# behind if nothing in it was written for a week. Processes of ours write more often.
 UNTOUCHED_SECONDS = 7 * 24 * 3600.0
 
 
 @cache
 def identify_machine() -> str:
-    """Return what names this boot of this kernel and this namespace of process ids."""
+    """Return a text that identifies the current boot and the namespace of process ids."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
 
 
 def read_start_time(pid: int) -> str | None:
-    """Return when a process of this machine was started; None when it is gone or a zombie."""
+    """Read when a process of this machine was started, in clock ticks since the boot.
+
+    Args:
+        pid: Id of the process.
+
+    Returns:
+        The number as a text; None if the process has ended or is a zombie.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
@@ -35,9 +43,11 @@ def read_start_time(pid: int) -> str | None:
 
 
 def own_prefix(prefix: str) -> str:
-    """Return how the name of a scratch folder of this process begins: with `prefix` and who it is.
+    """Return the beginning of a scratch name that identifies this process.
 
-    The rest of the name, which the caller adds, has no hyphen.
+    Args:
+        prefix: Kind of the scratch, with which the name begins. The caller completes the name with
+            a text without hyphens.
     """
     return f"{prefix}-{_name_process(os.getpid())}-"
 
@@ -48,8 +58,14 @@ def _name_process(pid: int) -> str:
 
 
 def find_left(folder: Path, kinds: str) -> Iterator[Path]:
-    """Yield the scratch of dead processes of this user in a folder, of names that begin as `kinds`,
-    a regular expression, says.
+    """Find scratch of this user's processes that have ended.
+
+    Args:
+        folder: Where to look; a folder that cannot be read yields nothing.
+        kinds: Regular expression for the beginning of the names.
+
+    Yields:
+        The files and folders, sorted by name.
     """
     with suppress(OSError):
         for path in sorted(folder.iterdir()):

@@ -1,9 +1,9 @@
-"""Named bytes in a folder or in an object store; names are relative, with slashes.
+"""Folders and object stores with one interface: files are read and written by relative names.
 
-A write is seen whole or not at all. An object store is named by its URL, s3://bucket/folder, and is
-one of pyarrow's; it has no rename and no lock. What pyarrow needs beside the place
-stands in the URL's query (`?region=eu-west-1`, `?endpoint_override=...&scheme=http`); credentials
-never do: they are in the environment, or the machine has a role.
+Names are separated by slashes, and a write is atomic. An object store is given by its URL, such as
+s3://bucket/folder, and is accessed by pyarrow; it has neither rename nor locks. Options of pyarrow
+are in the query of the URL (`?region=eu-west-1`, `?endpoint_override=...&scheme=http`).
+Credentials are never in the URL: they come from the environment or from a role of the machine.
 """
 
 import os
@@ -22,8 +22,8 @@ from capsweep.storage.files import read_plain_file, remove_path, write_atomicall
 if TYPE_CHECKING:
     from pyarrow import fs
 
-STORES = ("s3", "gs", "gcs", "abfs", "abfss")  # what comes first in a URL of theirs
-PIECE = 2**24  # bytes; every piece that is read is a request
+STORES = ("s3", "gs", "gcs", "abfs", "abfss")  # schemes of their URLs
+PIECE = 2**24  # bytes that one request reads
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 LONGEST_NAME = 255  # bytes
 CREDENTIALS = (
@@ -33,16 +33,16 @@ CREDENTIALS = (
 
 
 class StoreError(UserError, OSError):
-    """A store that does not answer, or not to us. A message alone, no errno."""
+    """An object store does not answer or refuses access; the error has a message but no errno."""
 
 
 def is_url(place: str) -> bool:
-    """Whether a place is an object store's (s3://bucket/folder) and not a folder's path."""
+    """Return whether a place is a URL, such as s3://bucket/folder, and not a path."""
     return URL.match(place) is not None
 
 
 def join(place: str, name: str) -> str:
-    """The path or URL of `name` below a place; the query of a URL stays last."""
+    """Append a name to a path or URL; the query of a URL stays at the end."""
     if not is_url(place):
         return f"{place.rstrip('/')}/{name}"
     path, mark, query = place.partition("?")
@@ -50,13 +50,20 @@ def join(place: str, name: str) -> str:
 
 
 def hide_query(place: str) -> str:
-    """The place for messages: a URL without its query."""
+    """Return a path, or a URL without its query, for messages."""
     return place.partition("?")[0] if is_url(place) else place
 
 
 def check_inside(name: str, where: str) -> str:
-    """A name below a folder, in one form. Raises ConfigError beginning with `where` for one that
-    leads out of it, or that a store could read as something else than a name.
+    """Check that a name stays inside its folder, and return it in its normal form.
+
+    Args:
+        name: A relative name.
+        where: Key and value of the configuration, with which a message begins.
+
+    Raises:
+        ConfigError: If the name leads out of the folder, or has characters that are special in
+            URLs.
     """
     path = PurePosixPath(name)
     is_odd = any(character in name for character in "\\?#%\0") or not name.isprintable()
@@ -72,43 +79,60 @@ class Disk:
         self.path, self.root = root, str(root)
 
     def read(self, name: str) -> bytes | None:
-        """The content; None when there is no such file."""
+        """Read a file.
+
+        Args:
+            name: Name below the folder.
+
+        Returns:
+            Its content; None if there is no such file.
+
+        Raises:
+            DamageError: If it is not a regular file.
+            StoreError: If it cannot be read.
+        """
         path = self.path / name
         try:
             return read_plain_file(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except IsADirectoryError as error:
-            raise DamageError(f"{path} is damaged (it is no plain file); remove it") from error
+            raise DamageError(f"{path} is damaged (it is not a regular file); remove it") from error
         except OSError as error:
             raise StoreError(f"{path} cannot be read ({error.strerror or error})") from error
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file, and the folders above it."""
+        """Write a file atomically, and create the folders above it."""
         write_atomically(self.path / name, lambda file: file.write(content))
 
     def list_names(self, folder: str) -> list[str]:
-        """What stands directly in a folder, sorted; nothing when it is absent."""
+        """List the files and folders directly in a folder, sorted; none if it is absent."""
         try:
             return sorted(os.listdir(self.path / folder))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def list_files(self, folder: str) -> Iterator[tuple[str, int]]:
-        """Every file below a folder and its bytes, sorted."""
+        """Yield the name and the size in bytes of every file below a folder, sorted."""
         for path in sorted((self.path / folder).rglob("*")):
             if path.is_file():
                 yield str(path.relative_to(self.path)), path.stat().st_size
 
     def remove(self, name: str) -> None:
-        """Remove a file or a folder; an absent one is no error."""
+        """Remove a file or folder; an absent one is no error."""
         remove_path(self.path / name)
 
 
 class Bucket:
     """A folder of an object store, with the methods of `Disk`.
 
-    key: of the configuration, where the URL stands; every error begins with it.
+    Args:
+        url: URL of the folder, with options in its query.
+        key: Configuration key that has the URL; every message begins with it.
+
+    Raises:
+        ConfigError: If the URL cannot be used or pyarrow is not installed.
+        StoreError: If the store does not answer.
     """
 
     def __init__(self, url: str, key: str) -> None:
@@ -117,11 +141,11 @@ class Bucket:
             from pyarrow import ArrowException, fs
         except ImportError as error:
             raise ConfigError(f"{key}={hide_query(url)}: {error}; install pyarrow") from error
-        if url.startswith("s3://"):  # what fits into one request is written by one, not three
+        if url.startswith("s3://"):  # a small object is then written by one request, not three
             url += f"{'&' if '?' in url else '?'}allow_delayed_open=true"
         try:
             _check_url(self.root, key)
-            with self._name_errors():  # S3 is asked for the region of the bucket
+            with self._name_errors():  # pyarrow asks S3 for the region of the bucket
                 self.filesystem, self.folder = fs.FileSystem.from_uri(url)
         except UserError:
             raise
@@ -129,7 +153,7 @@ class Bucket:
             raise ConfigError(f"{key}={hide_query(self.root)}: {_join_lines(error)}") from error
 
     def read(self, name: str) -> bytes | None:
-        """See Disk."""
+        """Read an object; return None if there is no such object."""
         content = BytesIO()
         try:
             self.copy_to(name, content)
@@ -138,9 +162,16 @@ class Bucket:
         return content.getvalue()
 
     def copy_to(self, name: str, target: IO[bytes]) -> None:
-        """Write an object into an open file, a piece at a time.
+        """Copy an object into an open file, piece by piece.
 
-        Raises FileNotFoundError; StoreError, also when it ends early; OSError of the file as it is.
+        Args:
+            name: Name of the object below the folder.
+            target: The file, open for writing.
+
+        Raises:
+            FileNotFoundError: If there is no such object.
+            StoreError: If the store does not answer or the object ends early.
+            OSError: If the file cannot be written.
         """
         with self._name_errors(name, FileNotFoundError):
             source = self.filesystem.open_input_file(self._path_of(name))
@@ -156,18 +187,18 @@ class Bucket:
                 total += len(piece)
 
     def write(self, name: str, content: bytes) -> None:
-        """See Disk."""
+        """Write an object atomically."""
         self._write_from(name, BytesIO(content))
 
     def copy_from(self, name: str, file: Path) -> None:
-        """Copy a local file into the store, a piece at a time."""
+        """Copy a local file into the store, piece by piece."""
         with file.open("rb") as source:
             self._write_from(name, source)
 
     def _write_from(self, name: str, source: IO[bytes]) -> None:
-        """An object appears, whole, when its stream is closed."""
+        """Write an object from an open file; it appears, complete, when its stream is closed."""
         path = self._path_of(name)
-        # By default, pyarrow compresses what is called .gz.
+        # By default, pyarrow compresses objects whose names end in .gz.
         with (
             self._name_errors(name),
             self.filesystem.open_output_stream(path, compression=None) as target,
@@ -175,18 +206,23 @@ class Bucket:
             shutil.copyfileobj(source, target, PIECE)
 
     def list_names(self, folder: str) -> list[str]:
-        """See Disk."""
+        """List the objects and folders directly in a folder, sorted; none if it is absent."""
         return sorted(info.base_name for info in self._list_infos(folder))
 
     def list_files(self, folder: str, is_deep: bool = True) -> Iterator[tuple[str, int]]:
-        """See Disk. is_deep: with the files of folders below it."""
+        """Yield the name and the size in bytes of every object below a folder, sorted.
+
+        Args:
+            folder: Name of the folder.
+            is_deep: Whether objects in folders below it are listed too.
+        """
         infos = self._list_infos(folder, is_deep)
         for info in sorted(infos, key=lambda info: info.path):
             if info.is_file:
                 yield info.path.removeprefix(self.folder).lstrip("/"), info.size
 
     def remove(self, name: str) -> None:
-        """See Disk."""
+        """Remove an object or folder; an absent one is no error."""
         path = self._path_of(name)
         with self._name_errors(name):
             try:
@@ -210,7 +246,7 @@ class Bucket:
 
     @contextmanager
     def _name_errors(self, name: str = "", *passes: type[OSError]) -> Iterator[None]:
-        """Errors of the store become StoreErrors that name the key, but for those that pass."""
+        """Turn an OSError of a block into a StoreError with the key, except those in `passes`."""
         try:
             yield
         except passes:
@@ -243,27 +279,51 @@ def _join_lines(error: BaseException) -> str:
 
 
 def check_folder(place: str, key: str) -> None:
-    """Raise ConfigError where something else than a folder is, above it too, or no name of one."""
+    """Check that a path is a folder or can become one; a URL is not checked.
+
+    Args:
+        place: The path or URL.
+        key: Configuration key or option that has it, with which a message begins.
+
+    Raises:
+        ConfigError: If the path, or a path above it, is not a folder, or if no folder can have such
+            a name.
+    """
     if is_url(place):
         return
     if "\0" in place or any(len(os.fsencode(part)) > LONGEST_NAME for part in place.split("/")):
-        raise ConfigError(f"{key}={place[:40]!r}: no folder has such a name; name another one")
+        raise ConfigError(f"{key}={place[:40]!r} is no valid name of a folder; choose another one")
     path = Path(place)
     nearest = next((above for above in (path, *path.parents) if os.path.lexists(above)), None)
     if nearest is not None and not nearest.is_dir():
-        cure = "name another one, or move it away"
-        raise ConfigError(f"{key}={place}: {nearest} is no folder; {cure}")
+        cure = "choose another folder, or move it away"
+        raise ConfigError(f"{key}={place}: {nearest} is not a folder; {cure}")
 
 
 def open_store(root: str | Path, key: str = "places.ledger") -> Store:
-    """The store at a path or URL, which stands at `key`. Raises UserError naming the key."""
+    """Open the folder or object store at a path or URL.
+
+    Args:
+        root: The path or URL.
+        key: Configuration key that has it, with which messages begin.
+
+    Raises:
+        UserError: If it cannot be used or does not answer.
+    """
     check_folder(str(root), key)
     return Bucket(str(root), key) if is_url(str(root)) else Disk(Path(root))
 
 
 def prove_writable(store: Store, probe: str = ".probe", word: str = "LEDGER") -> None:
-    """Write and remove a probe. Raises UserError naming the key of the word that says where the
-    store is, or of a URL its own.
+    """Check that a store can be written, by writing and removing a small file.
+
+    Args:
+        store: The store.
+        probe: Name of the file.
+        word: The word (`WORD=...`) that sets where the store is, for the message about a folder.
+
+    Raises:
+        UserError: If the store cannot be written.
     """
     try:
         store.write(probe, b"")

@@ -1,1 +1,1 @@
-"""A sweep: a question, the cells that answer it, and what is still missing."""
+"""Sweeps: read a sweep file, list its cells, plan them, and run those that are missing."""

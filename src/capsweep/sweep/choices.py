@@ -1,7 +1,8 @@
-"""What the words of a command line make of a sweep.
+"""The words of a command line, applied to a sweep that was read from its file.
 
-Keys of model, routing and loss go to the arms that route (to all where none does), every other key
-to all arms. A key replaces the axis or value that an arm has of it.
+A key of model, routing or loss is set in the arms whose network routes, or in all arms if none
+routes. Every other key is set in all arms. A typed key replaces the axis or value that an arm had
+for this key.
 """
 
 import itertools
@@ -25,9 +26,9 @@ PINNED = {
     **dict.fromkeys((ROUTING, ITERATIONS), BY_NAME["ROUTING"]),
     RECONSTRUCTION: BY_NAME["RECON"],
 }
-PARTS = ("model", ROUTING, "loss")  # of a network that routes
-OF_GRIDS = ("ZIP", "EXCLUDE", "METRIC", "BASELINE")
-# Logistics of which a table says what they make of the data set.
+ROUTED_GROUPS = ("model", ROUTING, "loss")  # their keys are set only in arms that route
+GRID_ONLY = ("ZIP", "EXCLUDE", "METRIC", "BASELINE")  # words that a search does not take
+# Logistics that a table shows all the same, because they say which data a cell saw.
 SHOWN = ("limit_batches", "dataset.source")
 
 
@@ -37,10 +38,16 @@ def load_sweep(
     overrides: Sequence[str] = (),
     here: bool = False,
 ) -> Sweep:
-    """Return the sweep of a file as it is chosen: by the values of short names, and by overrides.
+    """Read a sweep file and apply the words and overrides of a command line to it.
 
-    here: it is driven on a node of its cluster. Raises ConfigError naming the file and key, or the
-    word.
+    Args:
+        name: The name of a file of sweeps/, or a path that ends in .yaml.
+        words: The values of short names, such as `{"SEEDS": "3"}`.
+        overrides: `key=value` in Hydra's grammar; a list of values is an axis.
+        here: Whether this process runs on a node of the sweep's cluster.
+
+    Raises:
+        ConfigError: A file, key or word is wrong; the message names it.
     """
     sweep, words = spec.load(name), words or {}
     chosen = apply_words(sweep, words, [*overrides, *choose_cluster(words, here)])
@@ -48,20 +55,25 @@ def load_sweep(
 
 
 def choose_cluster(words: Mapping[str, str], here: bool = False) -> list[str]:
-    """Return the words of a cluster as overrides: an address is that of `cluster=address`, or of a
-    file like it. Raises ConfigError for the address of a cluster that has none.
+    """Return the overrides that CLUSTER and RAY_ADDRESS stand for.
+
+    An address without CLUSTER chooses `cluster=address`. With `here`, the address is the one of
+    the Ray that runs this process.
+
+    Raises:
+        ConfigError: An address was typed for a cluster that has none.
     """
     name, address = words.get("CLUSTER"), words.get("RAY_ADDRESS")
     chosen = [] if name is None else [f"cluster={name}"]
     if address is not None:
         if name in ("local", "slurm"):
             raise ConfigError(
-                f"CLUSTER={name} with RAY_ADDRESS={address}: an address is that of "
-                "CLUSTER=address; leave one of them out"
+                f"CLUSTER={name} takes no RAY_ADDRESS (got {address}); "
+                "leave one of the two out, or type CLUSTER=address"
             )
         chosen = [f"cluster={name or 'address'}", render("cluster.address", address)]
-        chosen += ["cluster.jobs=null"]  # not the environment's
-    if here:  # Ray tells its jobs where they are; elsewhere on a node Ray finds it
+        chosen += ["cluster.jobs=null"]  # ignores the job server that the environment names
+    if here:  # Ray sets RAY_ADDRESS for its jobs; without it, "auto" finds the Ray of this node
         chosen += [render("cluster.address", os.environ.get("RAY_ADDRESS", "auto"))]
     return chosen
 
@@ -69,8 +81,10 @@ def choose_cluster(words: Mapping[str, str], here: bool = False) -> list[str]:
 def _format_command(
     name: str, sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
 ) -> str:
-    """Return the command that prints the same table on any machine: no folder is named in it. A
-    sweep file elsewhere is named as from its own folder.
+    """Return the command that prints the table of this sweep on any machine.
+
+    The command names no folder: paths are left out, and a sweep file that is not in sweeps/ is
+    named without its folder.
     """
     file = sweep.path.name if name.endswith(".yaml") else name
     shown = (w.name for w in WORDS if w in GRID or (w.key and not is_logistics(w.key)))
@@ -80,17 +94,21 @@ def _format_command(
 
 
 def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str] = ()) -> Sweep:
-    """Return the sweep as words change it. Raises ConfigError naming the word."""
+    """Return the sweep after the words and overrides of a command line are applied.
+
+    Raises:
+        ConfigError: A word does not fit this sweep; the message names the word.
+    """
     names, pinned = _read_routing(words["ROUTING"]) if "ROUTING" in words else ([], [])
     has_numbers, is_search = bool(pinned), sweep.search is not None
     if "RECON" in words:
         pinned.append(_read_reconstruction(words["RECON"]))
     typed = _read_typed(words, overrides, [*pinned, *names])
     routings = [axis for axis in (*names, *typed) if axis.key == ROUTING and axis.values]
-    if is_search and (any(name.values for name in names) or any(n in words for n in OF_GRIDS)):
+    if is_search and (any(name.values for name in names) or any(n in words for n in GRID_ONLY)):
         raise ConfigError(
-            f"{sweep.path.name} is a search: without a grid and a table it takes no "
-            f"{', '.join(OF_GRIDS)} or routing variant as ROUTING"
+            f"{sweep.path.name} is a search, which has no grid: leave out "
+            f"{', '.join(GRID_ONLY)}; a routing variant is chosen with routing=NAME"
         )
     file = sweep
     if (text := words.get("ARMS")) is not None:
@@ -109,7 +127,7 @@ def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
     for keys in _split(words.get("ZIP")):
         sweep = _couple_axes(sweep, keys)
     metric = words.get("METRIC", sweep.metric)
-    if metric != sweep.metric:  # what was published is of the file's metric
+    if metric != sweep.metric:  # the published numbers are for the metric of the file
         sweep = replace(sweep, metric=metric, published=Published())
     if (text := words.get("BASELINE")) is not None:
         sweep = _set_baseline(sweep, text)
@@ -120,10 +138,10 @@ def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
 def _describe_words(
     file: Sweep, sweep: Sweep, words: Mapping[str, str], typed: Sequence[Override]
 ) -> tuple[str, ...]:
-    """Return what was typed that the file of a sweep does not say itself, sorted: `EPOCHS=1`.
+    """Return the typed choices that differ from the sweep file, sorted, such as `EPOCHS=1`.
 
-    Each choice has one form, whichever of its spellings was typed. Where cells run and what they
-    are stored in is left out.
+    Each choice is written in one way, however it was typed. Words that only say where cells run
+    or where they are stored are left out.
     """
     texts = {name: "".join(words[name].split()) for name in ("ROUTING", "ZIP") if name in words}
     if "EXCLUDE" in words:
@@ -141,8 +159,8 @@ def _describe_words(
         is_count = seeds == list(range(len(seeds)))
         texts["SEEDS"] = str(len(seeds)) if is_count else ",".join(map(str, seeds))
     for override in typed:
-        is_said = all(override in arm.fixed for arm in file.arms)
-        if not is_logistics(override.key) and not is_said:
+        is_in_file = all(override in arm.fixed for arm in file.arms)
+        if not is_logistics(override.key) and not is_in_file:
             values = (render(override.key, value).partition("=")[2] for value in override.values)
             values = [re.sub(r"^'([0-9.]+)'$", r"\1", value) for value in values]
             name = BY_KEY[override.key].name if override.key in BY_KEY else override.key
@@ -153,7 +171,7 @@ def _describe_words(
 
 
 def is_logistics(key: str) -> bool:
-    """Return whether a key decides where or how a cell runs, and nothing that a table shows."""
+    """Return whether a key decides only where or how a cell runs, and nothing in a table."""
     names = {*LOGISTICS, *LOGISTICS_INSIDE} - {*SHOWN}
     return any(f"{key}.".startswith(f"{name}.") for name in names)
 
@@ -161,28 +179,39 @@ def is_logistics(key: str) -> bool:
 def _read_typed(
     words: Mapping[str, str], overrides: Sequence[str], pinned: Sequence[Override]
 ) -> list[Override]:
-    """Return the keys that words set, each once, also beside axes that are pinned. Raises
-    ConfigError naming the word.
+    """Read the keys that words and overrides set.
+
+    Args:
+        words: The values of short names.
+        overrides: `key=value` in Hydra's grammar.
+        pinned: Axes that ROUTING and RECON set; their keys must not be typed again.
+
+    Raises:
+        ConfigError: A key is set twice, or takes no list; the message names the word.
     """
     texts = [grammar.expand_word(n, value) for n, value in words.items() if BY_NAME[n].key]
     typed = [check_axis(text, grammar.parse(text)) for text in (*texts, *overrides)]
     keys = [override.key for override in (*typed, *pinned)]
     if "seed" in keys:
-        raise ConfigError("seed is set by SEEDS: a count, or a list such as SEEDS=0,7")
+        raise ConfigError("seed: type SEEDS instead, with a count (SEEDS=3) or a list (SEEDS=0,7)")
     for override in typed:
         key, word = override.key, PINNED.get(override.key, BY_KEY.get(override.key))
         if keys.count(key) > 1:
-            also = f"{word.name} and {key} are one choice" if word else f"{key} is typed twice"
-            raise ConfigError(f"{also}; keep one, a list of values is an axis")
+            also = f"{word.name} and {key} set the same key" if word else f"{key} is typed twice"
+            raise ConfigError(f"{also}; keep one; for an axis, give it a list such as {key}=A,B")
         if len(override.values) > 1 and is_logistics(key):
-            raise ConfigError(f"{key} is no axis, since it decides no number; type one value")
+            raise ConfigError(f"{key} takes one value: no axis changes where or how cells run")
     return typed
 
 
 def _set_keys(sweep: Sweep, typed: Sequence[Override]) -> Sweep:
-    """Set typed keys: those of PARTS in the arms that route, or in all, every other in all arms."""
+    """Set typed keys in the arms that they concern.
+
+    A key of ROUTED_GROUPS is set in the arms that route, or in all arms if none routes. Every other
+    key is set in all arms.
+    """
     every = {arm.name for arm in sweep.arms}
-    parts = [override for override in typed if override.key.partition(".")[0] in PARTS]
+    parts = [override for override in typed if override.key.partition(".")[0] in ROUTED_GROUPS]
     routed = {arm.name for arm in sweep.arms if parts and _read_own_routing(arm) is not None}
     for override in typed:
         sweep = _set_override(sweep, override, routed or every if override in parts else every)
@@ -190,15 +219,23 @@ def _set_keys(sweep: Sweep, typed: Sequence[Override]) -> Sweep:
 
 
 def _read_own_routing(arm: Arm) -> str | None:
-    """Return the routing of an arm's first place; None where its network does not route."""
+    """Return the routing at the first place of an arm, or None if its network does not route."""
     files = compose.compose_files((*arm.fixed, *arm.first_place)).written
     return files[ROUTING]["name"] if files["model"].get("routes") else None
 
 
 def _set_routings(sweep: Sweep, routings: Override, with_own: bool) -> Sweep:
-    """Give an axis over routings to the arms that route; what they fix of one is an axis too.
+    """Add an axis over routings to each arm that routes.
 
-    Raises ConfigError where no arm routes.
+    Keys of the routing that an arm fixed become axes too, because only some routings have them.
+
+    Args:
+        sweep: The sweep to change.
+        routings: The typed routings.
+        with_own: Whether the routings that an arm has already stay on the axis.
+
+    Raises:
+        ConfigError: No arm routes.
     """
     arms, added = [], routings
     for arm in sweep.arms:
@@ -213,12 +250,12 @@ def _set_routings(sweep: Sweep, routings: Override, with_own: bool) -> Sweep:
         arms.append(arm)
     if tuple(arms) == sweep.arms:
         names = ",".join(routings.values)
-        raise ConfigError(f"ROUTING={names}: no arm of {sweep.path.name} routes")
+        raise ConfigError(f"ROUTING={names}: no arm of {sweep.path.name} routes; leave ROUTING out")
     return _add_coordinate(replace(sweep, arms=tuple(arms)), added)
 
 
 def _read_routing(text: str) -> tuple[list[Override], list[Override]]:
-    """Return the axis over routings that is typed, and that of iterations, if any."""
+    """Split the value of ROUTING into an axis over routings and one over numbers of iterations."""
     words = [word.strip() for word in text.split(",")]
     numbers = [int(word) for word in words if re.fullmatch("[0-9]{1,18}", word)]
     names = [word for word in words if not re.fullmatch("[0-9]{1,18}", word)]
@@ -228,14 +265,14 @@ def _read_routing(text: str) -> tuple[list[Override], list[Override]]:
 
 
 def _read_reconstruction(text: str) -> Override:
-    """Return weights: off is 0, on the weight that stands in conf/, numbers are themselves."""
+    """Read the weights of RECON: `off` is 0, `on` is the weight of conf/, or a number."""
     names = {"off": 0.0, "on": get(compose.cell([]).config, RECONSTRUCTION)}
     weights: list[float] = []
     for word in map(str.strip, text.split(",")):
         try:
             weights.append(names[word] if word in names else float(word))
         except ValueError:
-            raise ConfigError(f"RECON={text}: {word!r} is neither on, off nor a weight") from None
+            raise ConfigError(f"RECON={text}: {word!r} must be on, off or a number") from None
     return check_axis(f"RECON={text}", Override(RECONSTRUCTION, tuple(weights)))
 
 
@@ -249,29 +286,36 @@ def _keep_arms(sweep: Sweep, text: str) -> Sweep:
 def _check_arms(sweep: Sweep, where: str, names: set[str]) -> None:
     known = [arm.name for arm in sweep.arms]
     for name in sorted(names - {*known}):
-        raise ConfigError(f"{where}: {name!r} is no arm; have {', '.join(known)}")
+        raise ConfigError(
+            f"{where}: {sweep.path.name} has no arm {name!r}; its arms are {', '.join(known)}"
+        )
 
 
 def _set_baseline(sweep: Sweep, name: str) -> Sweep:
-    """Return the sweep with differences to another arm; the file's baseline stays in the table."""
+    """Return the sweep with another baseline: the arm that others are compared with.
+
+    The baseline of the file stays in the table.
+    """
     _check_arms(sweep, f"BASELINE={name}", {name})
     if any(arm.matched for arm in sweep.arms) and name != sweep.baseline:
         raise ConfigError(
-            f"BASELINE={name}: arms of {sweep.path.name} stop where {sweep.baseline} is as good"
+            f"BASELINE={name}: {sweep.path.name} has arms that stop at the accuracy of "
+            f"{sweep.baseline}; leave BASELINE out"
         )
     return replace(sweep, baseline=name)
 
 
 def _set_override(sweep: Sweep, override: Override, names: Collection[str]) -> Sweep:
-    """Set a key in the arms of some names."""
+    """Return the sweep with a key set in the named arms."""
     arms = [_set_in_arm(arm, override) if arm.name in names else arm for arm in sweep.arms]
     return _add_coordinate(replace(sweep, arms=tuple(arms)), override)
 
 
 def _set_in_arm(arm: Arm, override: Override) -> Arm:
-    """Return the arm with this override in the place of the axis or value of its key, or added.
+    """Return the arm with an override that replaces the arm's axis or value of the same key.
 
-    Beside an axis over routings a key of a routing is an axis too, of those that have it.
+    If routings are an axis of the arm, a key of a routing becomes an axis too: it applies only to
+    the routings that have the key.
     """
     fixed = tuple(old for old in arm.fixed if old.key != override.key)
     is_axis = len(override.values) > 1 or override.key in arm.keys
@@ -283,13 +327,15 @@ def _set_in_arm(arm: Arm, override: Override) -> Arm:
 
 
 def _add_coordinate(sweep: Sweep, axis: Override) -> Sweep:
-    """Make a new axis a coordinate of the table: a column where its group is one (dataset.source),
-    the first row after the arm for routings, else the last row.
+    """Return the sweep with a new axis as a coordinate of its table.
+
+    The axis becomes a column if its group is a column (`dataset.source`). Otherwise it becomes a
+    row key: routings directly after the arm, all others last.
     """
     is_new = len(axis.values) > 1 and axis.key not in (*sweep.rows, *sweep.columns)
     if not is_new or sweep.search is not None:
         return sweep
-    # Rows are compared to the baseline of their own column: data with the same data.
+    # Rows are compared with the baseline in their own column, and so on the same data.
     if any(axis.key.startswith(f"{column}.") for column in sweep.columns):
         return replace(sweep, columns=(*sweep.columns, axis.key))
     rows = [*sweep.rows]
@@ -298,12 +344,12 @@ def _add_coordinate(sweep: Sweep, axis: Override) -> Sweep:
 
 
 def _split(text: str | None) -> list[str]:
-    """Return the parts of a word that are separated by semicolons."""
+    """Split the value of a word at its semicolons."""
     return [] if text is None else [part.strip() for part in text.split(";")]
 
 
 def _read_excluded(text: str) -> Mapping[str, object]:
-    """Return the settings of `a=1 b=2`, in which short names stand for their keys."""
+    """Read settings such as `a=1 b=2`, where a short name stands for its key."""
     settings = []
     for word in text.split():
         name, _, value = word.partition("=")
@@ -315,16 +361,18 @@ def _read_excluded(text: str) -> Mapping[str, object]:
 
 
 def _couple_axes(sweep: Sweep, text: str) -> Sweep:
-    """Make axes move together in the arms that have all of them."""
+    """Couple axes, so that they move together, in the arms that have all of these axes."""
     names = [word.strip() for word in text.split(",")]
     keys = tuple(with_dots(BY_NAME[n].key or n if n in BY_NAME else n) for n in names)
     if len(set(keys)) < 2 or not all(keys):
-        raise ConfigError(f"ZIP={text}: name two axes or more, such as ZIP=epochs,batch_size")
+        raise ConfigError(f"ZIP={text}: type two axes or more, such as ZIP=epochs,batch_size")
     arms = []
     for arm in sweep.arms:
         if {axis.key for axis in arm.axes} >= {*keys}:
             if twice := {*keys} & {*itertools.chain(*arm.coupled)}:
-                raise ConfigError(f"{min(twice)} is coupled twice; name its axes together, once")
+                raise ConfigError(
+                    f"ZIP={text}: {min(twice)} is coupled twice; write all of its axes in one list"
+                )
             arm = replace(arm, coupled=(*arm.coupled, keys))
         arms.append(arm)
     if tuple(arms) == sweep.arms:
@@ -333,9 +381,12 @@ def _couple_axes(sweep: Sweep, text: str) -> Sweep:
 
 
 def _read_seeds(text: str) -> tuple[int, ...]:
-    """A count n stands for the seeds 0 .. n-1, so that a larger count keeps the earlier cells."""
+    """Read the seeds of SEEDS: a list, or a count n, which stands for the seeds 0 to n - 1.
+
+    So a larger count keeps the cells of a smaller one.
+    """
     words = [word.strip() for word in text.split(",")]
-    digits = "[0-9]{1,4}" if len(words) == 1 else "[0-9]{1,18}"  # a count is of cells
+    digits = "[0-9]{1,4}" if len(words) == 1 else "[0-9]{1,18}"  # one number is a count of seeds
     numbers = [int(word) for word in words if re.fullmatch(digits, word)]
     if len(numbers) < len(words) or numbers == [0]:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The nodes of a cluster: what they have, which may not run cells, and what each must have."""
+"""The nodes of a cluster: their CPUs and GPUs, and the checks that a node may run cells."""
 
 import secrets
 import socket
@@ -15,16 +15,22 @@ from capsweep.storage.stores import hide_query, open_store, prove_writable
 from capsweep.sweep.resources import Capacity
 from capsweep.training.provenance import find_version
 
-LOOK_SECONDS = 10.0  # between two looks at what a cluster has
+LOOK_SECONDS = 10.0  # between two reads of the cluster's nodes
 CODE = "capsweep's code"
 PACKAGES = ("torch", "pytorch-lightning", "ray")
 MARKER_SECONDS, POLL_SECONDS = 10.0, 0.2  # a shared folder may show a new file late
 
 
 class ClusterNodes:
-    """The nodes as a sweep sees them. refused: the cause of each that cannot run its cells.
+    """The nodes of the cluster that runs a sweep.
 
-    cluster: the section of a cell, which says to what an autoscaler may bring it.
+    Args:
+        cluster: The section `cluster` of a cell's configuration, with the size to which an
+            autoscaler may grow the cluster.
+
+    Attributes:
+        name: The cluster in messages: `RAY_ADDRESS=...`.
+        refused: The cause of each node that cannot run the cells, by the node's id.
     """
 
     def __init__(self, cluster: Mapping[str, Any]) -> None:
@@ -35,20 +41,23 @@ class ClusterNodes:
         self._last_look = time.monotonic()
 
     def refuse(self, node_id: str, cause: str) -> bool:
-        """Give a node no more cells; whether there is another."""
+        """Give a node no more cells, and return whether another node can run them."""
         if node_id not in self.refused:
             self.refused[node_id] = cause
-            terminal.print_aside(f"{self.name}: left out: {cause}")
+            terminal.print_aside(f"{self.name}: a node is not used: {cause}")
         return self._has_usable_node()
 
     def check_usable(self) -> None:
-        """Raise ConfigError where all nodes were refused."""
+        """Raise ConfigError if every node was refused."""
         if self.refused and not self._has_usable_node():
             causes = "; ".join(self.refused.values())
             raise ConfigError(f"{self.name}: no node can run these cells: {causes}")
 
     def find_growth(self) -> Capacity | None:
-        """Return the capacity, when the cluster has more than it ever had; looked up seldom."""
+        """Return the capacity if the cluster has become larger than ever, else None.
+
+        The nodes are read at most once in LOOK_SECONDS.
+        """
         if time.monotonic() - self._last_look < LOOK_SECONDS:
             return None
         self._last_look, before = time.monotonic(), self._largest
@@ -56,14 +65,16 @@ class ClusterNodes:
         return capacity if self._largest != before else None
 
     def read_capacity(self) -> Capacity:
-        """Return the most that was there at once, or that the cluster may grow to. Lost nodes still
-        count: the resources of cells must not depend on them.
+        """Return the largest capacity that the cluster had so far, or to which it may grow.
+
+        Lost nodes still count, because the resources of a cell must not depend on them.
         """
         resources = [node["Resources"] for node in _list_nodes()]
         now = Capacity.of_nodes([Capacity(had["CPU"], had.get("GPU", 0)) for had in resources])
         self._largest = max(self._largest, now, key=lambda had: (had.gpu, had.cpu))
         most, growth, nodes = self._largest, self._growth, self._largest.nodes
-        # Nodes that are there tell what those that come will have.
+        # Present nodes show what added nodes will have; the configured growth is needed only
+        # without them, or without a GPU among them.
         if most.cpu == 0 or (most.gpu == 0 and growth.gpu > 0):
             nodes = (*nodes, *growth.nodes)
         return Capacity(max(most.cpu, growth.cpu), max(most.gpu, growth.gpu), nodes)
@@ -73,14 +84,16 @@ class ClusterNodes:
 
 
 def _list_nodes() -> list[dict[str, Any]]:
-    """Return the nodes that cells can be placed on."""
+    """Return Ray's records of the nodes that are alive and have a CPU."""
     return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
 
 
 @contextmanager
 def node_requirements(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Give what `check_node` asks of a node, as plain data. While the block lasts, the ledger holds
-    a marker, by which a node tells it from another one.
+    """Give the requirements that `check_node` checks on a node, as plain data.
+
+    While the block lasts, the ledger holds a marker file. A node that finds the marker has the same
+    ledger as the driver.
     """
     ledger = places.resolve(config["places"]).ledger
     store, marker = open_store(ledger), f".driver-{secrets.token_hex(8)}"
@@ -88,29 +101,33 @@ def node_requirements(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     try:
         yield {"versions": read_versions(), "ledger": hide_query(ledger), "marker": marker}
     finally:
-        with suppress(OSError):  # a file that stays is no cell, and disturbs nobody
+        with suppress(OSError):  # a marker that stays does no harm: it is not read as a cell
             store.remove(marker)
 
 
 def check_node(required: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Raise NodeError, with the cure, where this node has other versions than its driver, or cannot
-    read and write the driver's ledger.
+    """Check that this node has the driver's versions, and can read and write the driver's ledger.
 
-    config: the `places` and the `cluster` of a cell.
+    Args:
+        required: What `node_requirements` gave on the driver.
+        config: The configuration of a cell; only `places` and `cluster` are read.
+
+    Raises:
+        NodeError: The node does not meet a requirement; the message names the cure.
     """
     node, versions = f"node {socket.gethostname()}", read_versions()
     expected = required["versions"]
     wrong = [name for name in expected if versions.get(name) != expected[name]]
     if wrong:
         text = ", ".join(f"{name} {versions.get(name)}, not {expected[name]}" for name in wrong)
-        raise NodeError(f"{node} has {text}; install there what the driver has")
+        raise NodeError(f"{node} has {text}; install the driver's versions on this node")
     try:
         ledger = places.on_node(config).ledger
         store, until = open_store(ledger), time.monotonic() + MARKER_SECONDS
         while store.read(required["marker"]) is None:
             if time.monotonic() > until:
                 raise UserError(
-                    f"places.ledger: its {hide_query(ledger)} is not the driver's "
+                    f"places.ledger: {hide_query(ledger)} on this node is not the driver's "
                     f"{required['ledger']}; give a folder that all nodes share (STORAGE=..., "
                     "cluster.node.storage=... where nodes have it elsewhere), or an object store "
                     "(STORAGE=s3://... or LEDGER=s3://...)"
@@ -122,8 +139,9 @@ def check_node(required: Mapping[str, Any], config: Mapping[str, Any]) -> None:
 
 
 def read_versions() -> dict[str, str]:
-    """Return the versions of what decides the numbers here. Builds of one version for other
-    devices, which differ after a `+`, are the same code.
+    """Return the versions of the packages, and a hash of capsweep's code, that decide results here.
+
+    The part of a version after a `+` names the device of a build, and is left out.
     """
     versions = {name: (find_version(name) or "absent").partition("+")[0] for name in PACKAGES}
     return {CODE: code_identity.hash_package(), **versions}

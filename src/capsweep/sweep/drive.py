@@ -1,4 +1,4 @@
-"""The main job: plan, check, run what is due, and report how it ended."""
+"""The run of a sweep: plan it, check its data, run the cells that are due, and say how it ended."""
 
 import importlib.util
 import re
@@ -27,25 +27,33 @@ from capsweep.sweep.spec import Sweep
 from capsweep.tracking import mode as modes
 from capsweep.training.run import Job
 
-# Exit statuses; 2 is bad input. UNFINISHED: a bound of the command came first.
+# Exit statuses; 2 is bad input. UNFINISHED: a time limit was reached before all cells finished.
 FINISHED, FAILED, UNFINISHED, INTERRUPTED = 0, 1, 3, 130
 NOTHING = "nothing to run: every cell is finished"
 
 
-Part = tuple[int, int]  # of a job array: number i, from 1, and count n of its jobs
+Part = tuple[int, int]  # of a job array: the number of the job, from 1, and the number of all jobs
 
 
 def parse_part(text: str) -> Part:
-    """Read `2/8`. Raises ConfigError naming SHARD."""
+    """Read the value of SHARD, such as `2/8`.
+
+    Raises:
+        ConfigError: The value is not i/n with 1 <= i <= n.
+    """
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise ConfigError(f"SHARD={text}: must be i/n with 1 <= i <= n, such as 1/8")
+        raise ConfigError(
+            f"SHARD={text}: must be i/n, job i of n jobs with 1 <= i <= n, such as SHARD=1/8"
+        )
     return int(match[1]), int(match[2])
 
 
 def select_part(cells: Sequence[PlannedCell], part: Part) -> tuple[PlannedCell, ...]:
-    """Return the cells of a part: a function of the grid alone, so that all jobs of the array agree
-    whatever has finished meanwhile. Parts take turns, from the longest cell to the shortest.
+    """Return the cells that one job of an array runs.
+
+    The cells are dealt out in turn, from the longest to the shortest. The result depends on the
+    grid alone, and not on which cells have finished, so that all jobs of the array agree.
     """
     index, count = part
     order = sorted(range(len(cells)), key=lambda i: (-_count_flops(cells[i]), i))
@@ -54,7 +62,7 @@ def select_part(cells: Sequence[PlannedCell], part: Part) -> tuple[PlannedCell, 
 
 
 def _count_flops(planned: PlannedCell) -> float:
-    """Return the operations of the cell's training, up to a factor that all cells share."""
+    """Compute the FLOPs of a cell's training, up to a factor that all cells share."""
     config = planned.cell.config
     batches = config["limit_batches"]
     limited = 1.0 if batches is None else batches * config["batch_size"]
@@ -62,15 +70,19 @@ def _count_flops(planned: PlannedCell) -> float:
 
 
 def choose_executor(name: str) -> Executor:
-    """Return the executor of that name. Raises ConfigError for no name, or where Ray is absent."""
-    if name in ("local", "array"):  # a job of an array runs its part of the cells by itself
+    """Return the function that runs jobs for a value of EXECUTOR.
+
+    Raises:
+        ConfigError: There is no such executor, or Ray is not installed.
+    """
+    if name in ("local", "array"):  # each job of an array runs its cells in its own process
         return execute_locally
     if name != "ray":
-        raise ConfigError(f"EXECUTOR={name}: have ray, local, array")
-    for package in ("ray", "pandas"):  # found and not imported, which takes a second
+        raise ConfigError(f"EXECUTOR={name}: no such executor; have ray, local, array")
+    for package in ("ray", "pandas"):  # looked up only, since an import takes a second
         if importlib.util.find_spec(package) is None:
             cure = "install ray[tune] or set EXECUTOR=local"
-            raise ConfigError(f"EXECUTOR=ray: No module named '{package}'; {cure}")
+            raise ConfigError(f"EXECUTOR=ray: the package {package} is not installed; {cure}")
     return _execute_on_ray
 
 
@@ -84,29 +96,29 @@ def _execute_on_ray(queue: JobQueue, scratch: Path, config: Mapping[str, Any]) -
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a sweep is run. limits: of the whole command. part: of an array, for this job.
+    """The options of one command that runs a sweep."""
 
-    retry_failed: run cells again that failed in a way that cannot go better by itself.
-    """
-
-    executor: str = "ray"
-    limits: Limits = field(default_factory=Limits)
-    part: Part | None = None
-    retry_failed: bool = False
+    executor: str = "ray"  # ray, local or array
+    limits: Limits = field(default_factory=Limits)  # BUDGET and MAX_HOURS of the whole command
+    part: Part | None = None  # which job of an array this is; None outside an array
+    retry_failed: bool = False  # whether cells run again whose failure the same code would repeat
 
 
 @dataclass(frozen=True)
 class SweepEnd:
-    """How a sweep ended: the exit status and lines for a person."""
+    """The end of a sweep, as a command reports it."""
 
-    status: int
-    lines: tuple[str, ...] = ()
+    status: int  # exit status: FINISHED, FAILED, UNFINISHED or INTERRUPTED
+    lines: tuple[str, ...] = ()  # printed last, for a person
 
 
 def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Console) -> SweepEnd:
-    """Run the cells that are due. All that can be wrong is found before an executor starts.
+    """Run the cells of a sweep that are due.
 
-    Raises UserError naming key or file.
+    Everything that can be checked is checked before the executor starts.
+
+    Raises:
+        UserError: A key or file is wrong; the message names it.
     """
     config = points[0].cell.config
     node, limits = places.resolve(config["places"]), options.limits
@@ -145,9 +157,13 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
 def run_in_order(
     sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Console
 ) -> SweepEnd:
-    """Run what waits for nothing; then, where arms are matched, what it had to wait for.
+    """Run a sweep whose matched arms wait for cells of the baseline.
 
-    Raises UserError naming key or file.
+    Run the cells that wait for nothing first. Then read the accuracies that the baseline reached,
+    and run the cells that waited for them.
+
+    Raises:
+        UserError: A key or file is wrong; the message names it.
     """
     expand.check_rerun(sweep, points)
     points = expand.set_accuracies(sweep, points)
@@ -158,17 +174,25 @@ def run_in_order(
         points = expand.set_accuracies(sweep, points)
         if sum(point.waits for point in points) == left:
             break
-    text = f"each stops at the accuracy that {sweep.baseline} reaches first"
-    line = f"{count_of(left, 'cell')} left: {text}; the same command goes on"
+    text = f"they need the accuracy of a cell of {sweep.baseline} that has not finished"
+    line = f"{count_of(left, 'cell')} left: {text}; type the same command to go on"
     return SweepEnd(UNFINISHED if end.status == FINISHED else end.status, (*end.lines, line))
 
 
 def add_seeds(
     sweep: Sweep, points: Sequence[Point], options: RunOptions, last: str, console: Console
 ) -> SweepEnd:
-    """Look after every batch of seeds, and add more where the order of two rows is undecided.
+    """Run a sweep, and add seeds step by step to rows whose order is undecided.
 
-    Raises UserError naming MORE_SEEDS.
+    Args:
+        sweep: The sweep.
+        points: Its points, with the seeds of the file or of SEEDS.
+        options: How the cells are run.
+        last: The value of MORE_SEEDS, the largest number of seeds of a row.
+        console: Where lines are printed.
+
+    Raises:
+        UserError: MORE_SEEDS does not fit the sweep, or differs from an earlier command.
     """
     planned = more_seeds.plan_looks(sweep, last)
     node = places.resolve(points[0].cell.config["places"])
@@ -176,12 +200,12 @@ def add_seeds(
     added = more_seeds.load(node, sweep)
     if added.looks not in ((), planned):
         raise UserError(
-            f"MORE_SEEDS={last}: this sweep was looked at with other plans, {added.looks}; keep to "
-            f"them, or remove sweeps/{sweep.name}.seeds.json in {node.kept} and start anew"
+            f"MORE_SEEDS={last}: an earlier command tested this sweep at {added.looks} seeds; "
+            f"type {added.looks[-1]}, or remove sweeps/{sweep.name}.seeds.json in {node.shared}"
         )
     added = replace(added, looks=planned)
     end = run(sweep, added.add_points(points), options, console)
-    if end.status == FINISHED:  # also where this look decides all: it was one
+    if end.status == FINISHED:  # saved even if this look decides everything: it counts as a look
         more_seeds.save(node, sweep, added)
     for look in planned[1:]:
         more = more_seeds.plan_seeds(sweep, added.add_points(points), ledger, added, look)
@@ -189,44 +213,55 @@ def add_seeds(
             return end
         if more.seeds != added.seeds:
             titles = {p.title for p in points if more_seeds.hash_place(p) in more.seeds}
-            console.out(f"undecided: {', '.join(sorted(titles))}: up to {look} seeds")
+            console.out(f"order undecided: {', '.join(sorted(titles))}: adding seeds up to {look}")
             more_seeds.save(node, sweep, added := more)
             end = run(sweep, added.add_points(points), options, console)
     return end
 
 
 def prepare_storage(node: Places, ledger: Ledger) -> None:
-    """Make the folders of a sweep, and prove that it can write all that it must keep.
+    """Make the folders of a sweep, and check that its storage and ledger can be written.
 
-    Raises UserError naming `places.storage` or `places.ledger`.
+    Raises:
+        UserError: One cannot be written; the message names `places.storage` or `places.ledger`.
     """
     places.prepare(node)
     stores.prove_writable(ledger.store)
-    if is_url(node.kept):  # a folder was proven with the others
+    if is_url(node.shared):  # `places.prepare` has checked a folder
         stores.prove_writable(more_seeds.open_memory(node))
 
 
 def _make_jobs(
     sweep: Sweep, points: Sequence[Point], due: Sequence[PlannedCell], mode: str, costs: Estimates
 ) -> list[Job]:
-    """Return the jobs, the largest first: the queue keeps this order where lengths are unknown."""
+    """Return a job for each due cell, the most FLOPs first.
+
+    The queue keeps this order among cells of unknown length.
+    """
     labels, jobs = expand.make_labels(sweep, points), []
     for planned in sorted(due, key=_count_flops, reverse=True):
         cell = planned.cell.with_mode(mode)
         cpu, facts = cell.config["resources"]["cpu"], {"estimate_seconds": costs.seconds(cell)}
-        jobs.append(Job(cell, labels[planned.cell.signature], cpu=cpu, facts=facts))
+        jobs.append(Job(cell, labels[planned.cell.signature], cpu=cpu, result_extras=facts))
     return jobs
 
 
 def describe_end(
     queue: JobQueue, finished: int, total: int, noun: str, repeats: Sequence[str] = ()
 ) -> SweepEnd:
-    """Return exit status and last lines: a failure outweighs cells that a bound left.
+    """Return the exit status and the last lines of a command.
 
-    repeats: what is said of cells that failed before, and were not run again.
+    A failed cell decides the exit status, even if a time limit left other cells out.
+
+    Args:
+        queue: The queue after its executor returned.
+        finished: The number of cells that are finished, those of earlier commands included.
+        total: The number of all cells.
+        noun: What a cell is called in the lines: "cell" or "trial".
+        repeats: Lines about cells that failed in an earlier command and were not run again.
     """
     lines, every = [*repeats], f"{count_of(total, noun)} {'is' if total == 1 else 'are'} finished"
-    so_far = f"{finished} of {every}; the same command goes on"
+    so_far = f"{finished} of {every}; type the same command to go on"
     if not queue.is_exhausted:
         return SweepEnd(INTERRUPTED, (*lines, f"stopped: {so_far}"))
     if queue.count_left:
@@ -242,5 +277,5 @@ def _describe_repeats(count: int, sweep: Sweep, ledger: Ledger) -> tuple[str, ..
     if not count:
         return ()
     why = terminal.format_command("ledger", "failures", sweep.name, f"LEDGER={ledger.store.root}")
-    text = f"{count_of(count, 'cell')} failed before, in a way that the same code repeats; "
+    text = f"{count_of(count, 'cell')} failed before, and would fail again with the same code; "
     return f"{text}RETRY=failed runs them again", f"  why: {why}"

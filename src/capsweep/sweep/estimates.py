@@ -1,12 +1,18 @@
-"""How long cells take, and the bounds of one command, BUDGET and MAX_HOURS.
+"""Estimates of how long cells take, and the time limits of a command: BUDGET and MAX_HOURS.
 
-Estimates come from finished cells of the same shape, else from a calibration. BUDGET starts only
-cells whose estimate ends in time, and interrupts none; a cell of unknown length does not start.
-MAX_HOURS bounds the bill: a cell that would not fit is not started, and when the bound is reached,
-running cells end after their epoch with a checkpoint. So it is exceeded by one epoch of each
-running cell, and by the test of a cell in its last epoch. A cell of unknown length starts, and so
-does one that is longer than the whole bound: it is cut, and the same command goes on with it. Both
-bound one command, several looks of MORE_SEEDS included; each job of an array has its own.
+An estimate comes from finished cells of the same shape, or else from a calibration.
+
+BUDGET starts only cells that are estimated to end in time, and interrupts no cell. A cell of
+unknown length does not start.
+
+MAX_HOURS limits the time that is paid for. A cell that would not fit does not start. When the limit
+is reached, running cells stop after their epoch and keep a checkpoint. So the limit is exceeded by
+at most one epoch of each running cell, and by the test of a cell in its last epoch. A cell of
+unknown length starts. A cell that is longer than the whole limit starts too: it is stopped, and the
+next command continues it.
+
+Both limits hold for one command, with all steps of MORE_SEEDS. Each job of an array has its own
+limits.
 """
 
 import math
@@ -32,21 +38,26 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "": 3600}
 
 
 class Estimates:
-    """Seconds of cells. Results of the hardware that cells run on count before others.
+    """Estimates of the seconds that cells take.
 
-    hardware: where cells run. None: on other machines, such as that of the latest result.
+    Results of the hardware that runs the cells are preferred to those of other hardware.
+
+    Args:
+        hardware: The name of the hardware that runs the cells. None if they run on other machines;
+            then the hardware of the result that was added last is taken.
     """
 
     def __init__(self, hardware: str | None) -> None:
         self._is_here = hardware is not None
         self._hardware = hardware or UNKNOWN
-        # Seconds of a training step, and of all else of a cell, by shape and hardware.
+        # By shape, then hardware, for each result: seconds of a training step, and seconds of the
+        # cell outside training.
         self._paces: dict[str, dict[str, list[tuple[float, float]]]] = {}
         self._measured: dict[str, Measurement] = {}
         self._estimates: dict[tuple[Any, ...], float | None] = {}
 
     def add(self, result: Mapping[str, Any]) -> None:
-        """Add a finished cell; one that does not say its shape is skipped, not guessed."""
+        """Add the result of a finished cell; skip a result that lacks its shape, time or steps."""
         seconds, shape = result.get("seconds"), result.get("shape")
         if shape is None or not seconds or not result.get("steps"):
             return
@@ -58,14 +69,14 @@ class Estimates:
         self._estimates.clear()
 
     def add_measurement(self, measured: Measurement) -> None:
-        """Add a calibration; one of the hardware that cells run on is preferred."""
+        """Add a calibration, unless one of the hardware that runs the cells is known already."""
         known = self._measured.get(measured.shape)
         if known is None or known.hardware != self._hardware:
             self._measured[measured.shape] = measured
             self._estimates.clear()
 
     def seconds(self, cell: Cell) -> float | None:
-        """Return the seconds of a whole run of a cell; None when its shape is unknown."""
+        """Estimate the seconds of a whole run of a cell; return None if its shape is unknown."""
         config, dataset = cell.config, cell.config["dataset"]
         examples = dataset["examples"]
         length = examples["train"], examples["test"], dataset["validation"]
@@ -84,7 +95,7 @@ class Estimates:
 
 
 def _apply_calibration(cell: Cell, measured: Measurement) -> float:
-    """Return a calibration's seconds, evaluation of validation and test examples included."""
+    """Compute the seconds of a cell from a calibration: start, training, validation and test."""
     dataset, epochs = cell.config["dataset"], cell.config["epochs"]
     images = dataset["examples"]["test"] + count_validation_examples(dataset) * epochs
     limit = cell.config["limit_batches"]
@@ -95,8 +106,14 @@ def _apply_calibration(cell: Cell, measured: Measurement) -> float:
 
 
 def read_estimates(ledger: Ledger, cells: Sequence[tuple[Cell, Entry]]) -> Estimates:
-    """Return the estimates of cells from what the ledger has of them; calibrations and its other
-    cells are read only where these do not know a shape.
+    """Make estimates from the results of the ledger.
+
+    The results of the given cells are read first. If they leave a shape unknown, the calibrations
+    are read, and then the results of all other cells.
+
+    Args:
+        ledger: The ledger.
+        cells: The cells whose length is wanted, each with its entry in the ledger.
     """
     is_here = not cells or cells[0][0].config["cluster"]["address"] is None
     estimates = Estimates(provenance.name_hardware() if is_here else None)
@@ -106,13 +123,13 @@ def read_estimates(ledger: Ledger, cells: Sequence[tuple[Cell, Entry]]) -> Estim
         _add_measurements(estimates, ledger)
     if any(estimates.seconds(cell) is None for cell, _ in cells):
         others = {*ledger.list_signatures()} - {cell.signature for cell, _ in cells}
-        for entry in ledger.entries(sorted(others)).values():
+        for entry in ledger.read_entries(sorted(others)).values():
             estimates.add(entry.result or {})
     return estimates
 
 
 def _add_measurements(estimates: Estimates, ledger: Ledger) -> None:
-    store, cure = ledger.store, "remove it; plan --calibrate makes it anew"
+    store, cure = ledger.store, "remove it; plan --calibrate writes it again"
     for path in (f"measurements/{name}" for name in store.list_names("measurements")):
         try:
             if (content := store.read(path)) is not None:
@@ -130,25 +147,29 @@ def calibrate_cells(
     places: Places,
     print_line: Callable[[str], object],
 ) -> None:
-    """Time a few steps of every shape that has no estimate, here, and keep what was measured; not
-    of cells that run on other machines.
+    """Time a few training steps of every shape that has no estimate, and store the result.
+
+    Nothing is measured if the cells run on another machine.
     """
     for cell in cells:
         if estimates.seconds(cell) is not None:
             continue
         if (address := cell.config["cluster"]["address"]) is not None:
-            print_line(f"not calibrated: cells run on {address}, whose nodes are not this one")
+            print_line(f"not calibrated: the cells run on {address}, and not on this machine")
             return
-        print_line(f"calibrating: 20 steps of {cell.config['model']['name']} ({cell.shape})")
+        print_line(f"calibrating: 20 steps of {cell.config['model']['name']} (shape {cell.shape})")
         measured = calibrate(cell, places)
         ledger.store.write(measured.name, measured.model_dump_json().encode())
         estimates.add_measurement(measured)
 
 
 class Limits:
-    """The bounds of a command that begins now.
+    """The time limits of a command, counted from the construction of this object.
 
-    budget, wall: seconds of BUDGET and of MAX_HOURS; None: no bound.
+    Args:
+        budget: BUDGET in seconds; None for no limit.
+        wall: MAX_HOURS in seconds; None for no limit.
+        clock: Returns the present time in seconds.
     """
 
     def __init__(
@@ -167,36 +188,36 @@ class Limits:
 
     @property
     def has_bounds(self) -> bool:
-        """Whether a bound is set: then jobs must not queue inside an executor."""
+        """Whether a limit is set; then no job may wait inside an executor."""
         return self.budget is not None or self.wall is not None
 
     @property
     def leave_at(self) -> float | None:
-        """When running cells are to leave, in seconds of the epoch; None: never."""
+        """The Unix time, in seconds, at which running cells are to stop; None for never."""
         return None if self.wall is None else time.time() + self.wall - self._passed
 
     @property
     def is_stopping(self) -> bool:
-        """Whether running cells are to leave at their next epoch end, and no other starts."""
+        """Whether running cells stop after their present epoch, and no other cell starts."""
         if self._refusal is None and self.wall is not None and self._passed >= self.wall:
             self.refuse_more("MAX_HOURS is reached")
         return self._refusal is not None
 
     @property
     def stop_reason(self) -> str:
-        """Why cells were not run, for a person."""
+        """The reason why cells were not run, for a person."""
         if self.is_stopping and self._refusal is not None:
             return self._refusal
         bounds = {"BUDGET": self.budget, "MAX_HOURS": self.wall}
         names = [name for name, bound in bounds.items() if bound is not None]
-        return f"nothing more fits into {' and '.join(names)}"
+        return f"no other cell fits into {' and '.join(names)}"
 
     def refuse_more(self, why: str) -> None:
-        """Let no other cell start, for a reason that holds for every cell."""
+        """Let no other cell start, and keep the reason for `stop_reason`."""
         self._refusal = why
 
     def can_start(self, seconds: float | None) -> bool:
-        """Return whether a cell may start that is estimated to take `seconds` (None: unknown)."""
+        """Return whether a cell may start that is estimated to take `seconds` (None if unknown)."""
         if self.is_stopping:
             return False
         if seconds is None:
@@ -208,7 +229,11 @@ class Limits:
 
 
 def read_limits(budget: str | None, max_hours: str | None) -> Limits:
-    """Return the bounds as they were typed. Raises UserError naming the word."""
+    """Read the values of BUDGET and MAX_HOURS.
+
+    Raises:
+        UserError: A value is no time; the message names the word.
+    """
     return Limits(
         _read_seconds("BUDGET", budget, "[smh]", "a time such as 90s, 9m or 2h"),
         _read_seconds("MAX_HOURS", max_hours, "", "a number of hours above 0, such as 8 or 0.5"),
@@ -216,7 +241,7 @@ def read_limits(budget: str | None, max_hours: str | None) -> Limits:
 
 
 def _read_seconds(word: str, text: str | None, unit: str, form: str) -> float | None:
-    """Return the seconds of a number with a unit; without one it is of hours."""
+    """Read a number with a unit as seconds; a number without a unit is in hours."""
     if text is None:
         return None
     match = re.fullmatch(rf"([0-9]*\.?[0-9]+)({unit})", text)

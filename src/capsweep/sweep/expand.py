@@ -1,10 +1,11 @@
-"""From a sweep to its cells: the grid of every arm, seeds innermost.
+"""The expansion of a sweep into its cells: the grid of every arm, seeds innermost.
 
-Arms with `matched: true` stop where the baseline is as good. "Matrix capsules with EM routing",
-section 5.1, and "Dynamic Routing Between Capsules", section 5.2, compare networks at equal
-accuracy: the baseline trains first, then each cell of a matched arm until its validation accuracy
-is that of the baseline's finished cell of the same column and seed. So its `stop_accuracy`, and
-with it its signature, is known when that cell is finished, and not before.
+An arm with `matched: true` trains until it is as accurate as the baseline. "Matrix capsules with EM
+routing", section 5.1, and "Dynamic Routing Between Capsules", section 5.2, compare networks at
+equal accuracy in this way. The baseline trains first. A cell of a matched arm then trains until its
+validation accuracy is that of the baseline's cell of the same column and seed. So the
+`stop_accuracy` of the cell, and with it the signature, is known only when the baseline's cell is
+finished.
 """
 
 import itertools
@@ -15,7 +16,7 @@ from typing import Any
 
 from capsweep.config import compose, places, validation
 from capsweep.config import overrides as grammar
-from capsweep.config.cell import Cell, get, signature, without
+from capsweep.config.cell import Cell, get, remove_key, signature
 from capsweep.config.overrides import Override, render
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
@@ -25,32 +26,29 @@ from capsweep.tracking.content import Labels
 
 MOST_CELLS = 20_000
 ACCURACY = "stop_accuracy"
-ACCURACY_DIGITS = 9  # far less than one example is of any data set
+ACCURACY_DIGITS = 9  # far finer than one example of any data set
 MATCHED_METRIC = "val/error"
-# What a cell that waits for its accuracy is planned with; such a one is never run.
+# The accuracy in the plan of a cell that still waits for its own; such a cell is never run.
 WAITING = Override(ACCURACY, (1.0,))
 
 
 @dataclass(frozen=True)
 class Point:
-    """One place of the grid and its cell; `title` says which place, without the seed.
+    """One place of the grid with one seed, and the cell that belongs to it."""
 
-    waits: for the baseline's cell, whose accuracy its own is to stop at.
-    """
-
-    arm: str
-    title: str
-    seed: int
-    cell: Cell
-    waits: bool = False
+    arm: str  # the name of its arm
+    title: str  # the place without the seed, such as `capsnet · epochs=1`
+    seed: int  # the seed of the cell
+    cell: Cell  # the composed cell
+    waits: bool = False  # whether its stop_accuracy is unknown, as the baseline has not finished
 
     @property
     def name(self) -> str:
-        """The place, seed included."""
+        """The title and the seed."""
         return f"{self.title} · seed {self.seed}"
 
     def coordinate(self, key: str) -> Any:
-        """The value at a table key: `arm`, a group (its option's name), or a key."""
+        """Return the value of a table key: an arm's name, a group's option, or a key's value."""
         if key == "arm":
             return self.arm
         value = get(self.cell.config, key)
@@ -58,18 +56,19 @@ class Point:
 
 
 def as_coordinate(value: Any) -> Any:
-    """A value of a key as a coordinate of the table: lists are their text."""
+    """Return the value of a key as a coordinate of a table: a list becomes its text."""
     return str(value) if isinstance(value, list) else value
 
 
 def expand_sweep(sweep: Sweep) -> list[Point]:
-    """Return every place of the grid that is not excluded, with its seeds, composed and checked.
+    """Compose and check a point for every place of the grid that is not excluded, and every seed.
 
-    Raises ConfigError naming the file, the arm and the key.
+    Raises:
+        ConfigError: A cell is not valid; the message names the file, the arm and the key.
     """
     where = sweep.path.name
     if sweep.search is not None:
-        raise ConfigError(f"{where}: a search has no grid; it is run with make sweep")
+        raise ConfigError(f"{where}: a search has no grid; run it with make sweep")
     _check_count(sweep)
     points = [point for arm in sweep.arms for point in _compose_arm(sweep, arm)]
     configs = [point.cell.config for point in points[:: len(sweep.seeds)]]
@@ -78,32 +77,32 @@ def expand_sweep(sweep: Sweep) -> list[Point]:
     for place in sweep.excluded:
         if not any(_is_at(point, place) for point in points):
             text = " ".join(f"{key}={value}" for key, value in place.items())
-            raise ConfigError(f"EXCLUDE='{text}': {where} has no such place")
+            raise ConfigError(f"EXCLUDE='{text}': no cell of {where} has these values")
     kept = [p for p in points if not any(_is_at(p, place) for place in sweep.excluded)]
     for arm in sorted({point.arm for point in points} - {point.arm for point in kept}):
         cure = "name the arm that is meant, such as EXCLUDE='arm=capsnet epochs=1'"
-        raise ConfigError(f"{where}: EXCLUDE: no place of arm {arm} is left; {cure}")
+        raise ConfigError(f"{where}: EXCLUDE leaves no cell of arm {arm}; {cure}")
     return kept
 
 
 def _check_count(sweep: Sweep) -> None:
-    """Raise ConfigError where the places of a grid are more cells than anybody means."""
+    """Raise ConfigError if a sweep has more than MOST_CELLS cells."""
     steps = (_list_steps(arm) for arm in sweep.arms)
     places = sum(math.prod(len(step[0].values) for step in each) for each in steps)
     if places * len(sweep.seeds) > MOST_CELLS:
         raise ConfigError(
-            f"{sweep.path.name}: {places:,} places and {len(sweep.seeds):,} seeds are more than "
-            f"{MOST_CELLS:,} cells; give axes fewer values, or ask a search"
+            f"{sweep.path.name}: {places:,} places with {len(sweep.seeds):,} seeds each are more "
+            f"than {MOST_CELLS:,} cells; give axes fewer values, or use a search (kind: search)"
         )
 
 
 def _check_keys(sweep: Sweep) -> None:
-    """Raise ConfigError where the table or published numbers speak of a key that no run has."""
+    """Raise ConfigError if the table or the published numbers name a key that no cell has."""
     known = {*grammar.list_groups(), *grammar.list_known_keys(), "arm", "value", "members"}
     published = {key for numbers in sweep.published.values for key in numbers}
     for section, keys in {"table": {*sweep.rows, *sweep.columns}, "published": published}.items():
         for key in sorted(keys - known):
-            raise ConfigError(f"{sweep.path.name}: {section}: {key} is no key of any cell")
+            raise ConfigError(f"{sweep.path.name}: {section}: no cell has the key {key}")
 
 
 def _is_at(point: Point, place: Mapping[str, Any]) -> bool:
@@ -111,26 +110,30 @@ def _is_at(point: Point, place: Mapping[str, Any]) -> bool:
 
 
 def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
-    """Raise ConfigError for cells of one field of the table that differ in more than seed and
-    matched accuracy, before they are run: what is typed may make two arms alike in all that the
-    table shows.
+    """Check, before cells run, that all cells of one table field share one setting.
+
+    They may differ only in seed and matched accuracy. Typed words can break this, when they make
+    two arms equal in every key that the table shows.
+
+    Raises:
+        ConfigError: Two settings share a field.
     """
     cells: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-    # Seeds of a place share the parts of their configuration: the same objects are compared once.
+    # The seeds of a place share the objects of their configuration, so these are compared once.
     parts = {tuple(id(v) for k, v in p.cell.science.items() if k != "seed"): p for p in points}
     for point in parts.values():
         field = tuple(map(point.coordinate, (*sweep.rows, *sweep.columns)))
-        science = without(without(point.cell.science, "seed"), ACCURACY)
+        science = remove_key(remove_key(point.cell.science, "seed"), ACCURACY)
         known = cells.setdefault(field, science)
         if known != science and signature(known) != signature(science):
             raise ConfigError(
-                f"{sweep.path.name}: table: {point.title} and another setting fall into one field; "
-                "add the key in which they differ to table.rows or table.columns"
+                f"{sweep.path.name}: table: {point.title} and another setting share one field of "
+                "the table; add the key in which they differ to table.rows or table.columns"
             )
 
 
 def _compose_arm(sweep: Sweep, arm: Arm) -> Iterator[Point]:
-    """Yield the points of an arm: each place is composed once, and gives the cells of all seeds."""
+    """Yield the points of an arm; each place is composed once, for all seeds."""
     waits = sweep.search is None and is_waiting(arm)
     try:
         for place in _list_places(sweep, arm) if sweep.search is None else _list_edges(arm):
@@ -143,10 +146,12 @@ def _compose_arm(sweep: Sweep, arm: Arm) -> Iterator[Point]:
 
 
 def _list_places(sweep: Sweep, arm: Arm) -> list[Place]:
-    """Return the places of an arm; where routings are an axis, each without the axes that its
-    routing lacks, and equal ones once.
+    """Return the distinct places of an arm.
 
-    Raises ConfigError for an axis that no routing of the arm has.
+    If routings are an axis, a place leaves out the keys that its routing does not have.
+
+    Raises:
+        ConfigError: No routing of the arm has the key of an axis.
     """
     if ROUTING not in arm.keys:
         return list(_iterate_places(arm))
@@ -167,7 +172,10 @@ def _list_places(sweep: Sweep, arm: Arm) -> list[Place]:
 
 
 def _list_steps(arm: Arm) -> list[list[Override]]:
-    """Return axes that move together; most steps hold one. The grid is the product of the steps."""
+    """Return the axes of an arm in steps: coupled axes share a step, any other axis has its own.
+
+    The grid of the arm is the product of the steps.
+    """
     first = {key: keys[0] for keys in arm.coupled for key in keys}
     steps: dict[str, list[Override]] = {}
     for axis in arm.axes:
@@ -176,19 +184,33 @@ def _list_steps(arm: Arm) -> list[list[Override]]:
 
 
 def _iterate_places(arm: Arm) -> Iterator[Place]:
-    """Yield the grid of an arm. Raises ConfigError unless coupled axes are of equal length."""
+    """Yield the places of an arm's grid.
+
+    Raises:
+        ConfigError: Coupled axes differ in their number of values.
+    """
     steps: list[list[Place]] = []
     for step in _list_steps(arm):
         if len({len(axis.values) for axis in step}) > 1:
             keys = ", ".join(axis.key for axis in step)
-            raise ConfigError(f"zip: coupled axes need equally many values: {keys}")
+            raise ConfigError(f"zip: coupled axes need the same number of values: {keys}")
         steps.append(list(zip(*(axis.split() for axis in step), strict=True)))
     for place in itertools.product(*steps):
         yield tuple(itertools.chain(*place))
 
 
 def make_point(arm: Arm, place: Place, seed: int, waits: bool = False) -> Point:
-    """One place of an arm. Raises ConfigError naming the key."""
+    """Compose the cell of one place of an arm.
+
+    Args:
+        arm: The arm.
+        place: One value of each axis.
+        seed: The seed of the cell.
+        waits: Whether the cell waits for an accuracy of the baseline.
+
+    Raises:
+        ConfigError: The cell is not valid; the message names the key.
+    """
     fixed = [*arm.fixed, *([WAITING] if waits else [])]
     cell = compose.cell([*fixed, *place, Override("seed", (seed,))])
     title = " · ".join([arm.name, *(render(choice.key, choice.value) for choice in place)])
@@ -196,15 +218,18 @@ def make_point(arm: Arm, place: Place, seed: int, waits: bool = False) -> Point:
 
 
 def is_waiting(arm: Arm) -> bool:
-    """Whether the cells of an arm wait for the baseline: with a typed accuracy they do not."""
+    """Return whether an arm is matched, and no stop_accuracy was typed for it."""
     given = {override.key for override in arm.fixed} | set(arm.keys)
     return arm.matched and ACCURACY not in given
 
 
 def set_accuracies(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
-    """The points, in which each that waits has the accuracy of the baseline's cell, if finished.
+    """Return the points, with the baseline's accuracy in each point whose baseline is finished.
 
-    Raises ConfigError where the baseline has no such cell, or one that measures no accuracy.
+    Points that wait for an unfinished cell stay as they are.
+
+    Raises:
+        ConfigError: The baseline has no cell of this column and seed, or measured no accuracy.
     """
     if not any(point.waits for point in points):
         return list(points)
@@ -213,12 +238,12 @@ def set_accuracies(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
 
 
 def check_rerun(sweep: Sweep, points: Sequence[Point]) -> None:
-    """Raise ConfigError where the baseline's cells would run again after they were read."""
+    """Raise ConfigError if RERUN would repeat cells of the baseline to which arms are matched."""
     rerun = points[0].cell.config["rerun"]
     if rerun != "never" and any(is_waiting(arm) for arm in sweep.arms):
         raise ConfigError(
             f"RERUN={rerun}: {sweep.path.name} has arms that are matched to finished cells of "
-            f"{sweep.baseline}; remove those (capsweep ledger rm), and leave RERUN out"
+            f"{sweep.baseline}; leave RERUN out; remove cells to repeat with capsweep ledger rm"
         )
 
 
@@ -227,7 +252,7 @@ def _set_accuracy(sweep: Sweep, point: Point, points: Sequence[Point], ledger: L
     field = {key: point.coordinate(key) for key in sweep.columns} | {"seed": point.seed}
     baselines = (p for p in points if p.arm == sweep.baseline and _is_at(p, field))
     if (baseline := next(baselines, None)) is None:
-        raise ConfigError(f"{where}: {sweep.baseline} has no cell of this column and seed")
+        raise ConfigError(f"{where}: {sweep.baseline} has no cell of this column and seed to match")
     result = ledger.read_result(baseline.cell.signature)
     if result is None:
         return point
@@ -240,12 +265,12 @@ def _set_accuracy(sweep: Sweep, point: Point, points: Sequence[Point], ledger: L
 
 
 def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
-    """What the W&B runs of a sweep are called, by signature; different cells differ in name.
+    """Make the labels of the W&B runs of a sweep, by signature.
 
-    A cell that several places of the grid share is called after the first.
+    Different cells get different names. A cell that several places share is named after the first.
     """
-    weights = {content.reconstruction_weight(point.cell.config) for point in points}
-    for arm in sweep.arms:  # of a search, whose trials come one by one
+    weights = {content.read_reconstruction_weight(point.cell.config) for point in points}
+    for arm in sweep.arms:  # needed for a search, which passes one point at a time
         weights |= {v for axis in arm.axes if axis.key == content.WEIGHT for v in axis.values}
         weights |= {i.high for i in arm.intervals if i.key == content.WEIGHT}
     runs: dict[str, Labels] = {}
@@ -253,46 +278,49 @@ def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
         config, signature = point.cell.config, point.cell.signature
         typed = [f"{key}={value}" for key, value in _list_settings(sweep, config)]
         place = [*point.title.split(content.SEPARATOR)[1:], *typed]
-        name = content.run_name(config, point.arm, place, weights, signature)
-        tags = content.run_tags(config, sweep.name, *sweep.words)
+        name = content.format_run_name(config, point.arm, place, weights, signature)
+        tags = content.list_run_tags(config, sweep.name, *sweep.words)
         run = Labels(sweep.name, point.arm, name, sweep.question, tags)
         runs.setdefault(signature, run)
     return runs
 
 
 def _list_settings(sweep: Sweep, config: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the typed keys of a sweep that are no coordinates, and their values in a cell."""
+    """Return the typed keys of a sweep that are not axes, with their values in a configuration."""
     axes = {key for arm in sweep.arms for key in arm.keys}
     pairs = [(key, get(config, key)) for key in sweep.typed_keys if key not in axes]
     return [(key, value) for key, value in pairs if isinstance(value, bool | int | float | str)]
 
 
 def with_rows(sweep: Sweep) -> Sweep:
-    """Return a search whose table has a row for each place: arm and axes are its coordinates."""
+    """Return a search with a table that has a row for each place: its rows are the arm and axes."""
     axes = dict.fromkeys(key for arm in sweep.arms for key in arm.keys)
     return replace(sweep, rows=("arm", *axes))
 
 
 def list_points(sweep: Sweep) -> list[Point]:
-    """Return the points of a sweep; of a search those that it is checked by.
+    """Return the points of a sweep; for a search, the points that `check_search` tries.
 
-    Raises ConfigError naming the key.
+    Raises:
+        ConfigError: A cell is not valid; the message names the key.
     """
     return expand_sweep(sweep) if sweep.search is None else check_search(sweep)
 
 
 def check_search(sweep: Sweep) -> list[Point]:
-    """Return the places of a search in which every value of every arm stands once, and intervals at
-    both ends: each can be run, and measures the metric.
+    """Check that a search can run, and return the points that were tried.
 
-    Raises ConfigError naming the key.
+    The points contain every listed value, and both ends of every interval, of each arm.
+
+    Raises:
+        ConfigError: A cell is not valid or does not measure the metric; the message names the key.
     """
     if len(sweep.seeds) != 1:
         raise ConfigError(f"{sweep.path.name}: seeds: a search takes one seed, got {sweep.seeds}")
     points = [point for arm in sweep.arms for point in _compose_arm(sweep, arm)]
     for point in points:
         where = f"{sweep.path.name}: {point.title}: search.metric"
-        # Held out of training: a data set that is validated on test images chooses nothing.
+        # Settings must not be chosen on test images, so examples held out of training are needed.
         if not get(point.cell.config, "dataset.validation"):
             raise ConfigError(
                 f"{where}: {sweep.metric} needs validation examples; set dataset.validation"
@@ -303,7 +331,10 @@ def check_search(sweep: Sweep) -> list[Point]:
 
 
 def _list_edges(arm: Arm) -> Iterator[Place]:
-    """Yield the first place, then each other value of a list, and upper ends of intervals."""
+    """Yield the first place of an arm, then one for each other value and each interval's high end.
+
+    The other axes keep their first values.
+    """
     first = {choice.key: choice for choice in arm.first_place}
     yield tuple(first.values())
     for axis in arm.axes:

@@ -1,7 +1,7 @@
-"""`MORE_SEEDS`: seeds are added where the order of two rows is undecided, up to a number.
+"""`MORE_SEEDS`: add seeds to rows whose order is undecided, up to a given number of seeds.
 
-Which seeds were added, and at which looks, is stored: every later table of the sweep says so. It is
-stored below `places.storage` as typed, folder or URL, since a table without it would be another.
+A "look" is a test of all rows at one number of seeds. The added seeds and the looks are stored in a
+file below `places.storage`, since every later table of the sweep depends on them and says so.
 """
 
 import json
@@ -15,7 +15,7 @@ from capsweep.config.places import Places
 from capsweep.errors import UserError
 from capsweep.ledger import records, stored_files
 from capsweep.ledger.ledger import Ledger
-from capsweep.statistics.seeds import LEVEL, describe_correction, list_looks, undecided_rows
+from capsweep.statistics.seeds import LEVEL, describe_correction, find_undecided_rows, list_looks
 from capsweep.storage.stores import Store, join, open_store
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -25,18 +25,18 @@ STEP = 2  # seeds between two looks
 
 @dataclass(frozen=True)
 class Added:
-    """looks: numbers of seeds at which was looked; seeds: those added, by `hash_place`."""
+    """The seeds that MORE_SEEDS added to a sweep."""
 
-    looks: tuple[int, ...]
-    seeds: Mapping[str, tuple[int, ...]]
+    looks: tuple[int, ...]  # numbers of seeds at which rows were or will be tested
+    seeds: Mapping[str, tuple[int, ...]]  # added seeds, by the `hash_place` of a place
 
     @property
     def correction(self) -> str | None:
-        """The sentence for the table; None when nothing was added."""
+        """The sentence about repeated tests below a table; None if no seed was added."""
         return describe_correction(self.looks) if self.seeds else None
 
     def add_points(self, points: Sequence[Point]) -> list[Point]:
-        """Return the points, and those of the seeds added to their places."""
+        """Return the points, followed by a point for each seed that was added to their places."""
         if not self.seeds:
             return list(points)
         known = {(hash_place(point), point.title, point.seed) for point in points}
@@ -51,18 +51,24 @@ class Added:
 
 
 def hash_place(point: Point) -> str:
-    """Return a hash that is equal for two points if and only if they differ in the seed alone."""
+    """Hash the science of a point without its seed, so that all seeds of a place are equal."""
     return signature({**point.cell.science, "seed": None})
 
 
 def open_memory(node: Places) -> Store:
-    """Return where sweeps of this storage remember. Raises UserError naming `places.storage`."""
-    return open_store(node.kept, "places.storage")
+    """Open the store below `places.storage` that holds the added seeds of all sweeps.
+
+    Raises:
+        UserError: The store cannot be opened; the message names `places.storage`.
+    """
+    return open_store(node.shared, "places.storage")
 
 
 def load(node: Places, sweep: Sweep) -> Added:
-    """Return what was added so far; nothing when there is no file. Raises UserError for a damaged
-    one.
+    """Read the seeds that were added to a sweep so far; without a file, none.
+
+    Raises:
+        UserError: The file is damaged.
     """
     store, name = open_memory(node), f"sweeps/{sweep.name}.seeds.json"
     content, where = store.read(name), join(store.root, name)
@@ -75,19 +81,23 @@ def load(node: Places, sweep: Sweep) -> Added:
 
 
 def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:
-    """Return all looks up to `last` seeds. Raises UserError naming MORE_SEEDS."""
+    """Return the numbers of seeds at which a sweep is tested, up to the value of MORE_SEEDS.
+
+    Raises:
+        UserError: The value does not fit the sweep.
+    """
     first = len(sweep.seeds)
     if sweep.search is not None:
         raise UserError(f"MORE_SEEDS={last}: {sweep.path.name} is a search, which has one seed")
     if any(arm.matched for arm in sweep.arms):
         raise UserError(
-            f"MORE_SEEDS={last}: {sweep.name} has arms matched to {sweep.baseline} seed by "
-            "seed; name more seeds for all: SEEDS=5"
+            f"MORE_SEEDS={last}: {sweep.name} has arms that are matched to {sweep.baseline} seed "
+            "by seed; give all arms more seeds instead: SEEDS=5"
         )
     if not re.fullmatch("[0-9]{1,4}", last) or not 3 <= first < int(last):
         raise UserError(
-            f"MORE_SEEDS={last}: must be above the {first} seeds of the sweep, which must be three "
-            "or more"
+            f"MORE_SEEDS={last}: must be a number above the sweep's number of seeds, {first}, "
+            "which must be at least 3 (SEEDS=3)"
         )
     return list_looks(first, int(last), STEP)
 
@@ -95,7 +105,15 @@ def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:
 def plan_seeds(
     sweep: Sweep, points: Sequence[Point], ledger: Ledger, added: Added, look: int
 ) -> Added | None:
-    """Return the seeds to add so that undecided rows have `look` of them; None: all is decided."""
+    """Return the added seeds after each undecided row gets `look` seeds; None if none is undecided.
+
+    Args:
+        sweep: The sweep.
+        points: Its points, with the seeds added so far.
+        ledger: Where the results of finished cells are read.
+        added: The seeds added so far.
+        look: The number of seeds that undecided rows are to have.
+    """
     places = find_undecided(sweep, points, ledger, len(added.looks))
     if not places:
         return None
@@ -110,15 +128,21 @@ def plan_seeds(
 
 
 def save(node: Places, sweep: Sweep, added: Added) -> None:
-    """Remember what was added."""
+    """Store the seeds that were added to a sweep."""
     text = json.dumps({"looks": added.looks, "seeds": added.seeds}, indent=2)
     open_memory(node).write(f"sweeps/{sweep.name}.seeds.json", f"{text}\n".encode())
 
 
 def find_undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks: int) -> set[str]:
-    """Return the places whose order beside a neighbour, in their column, is not decided.
+    """Return the hashes of places whose order with a neighbour of their column is undecided.
 
-    The level is shared out over the columns too: each is another chance to be misled.
+    The significance level is divided by the number of columns, since each column is another test.
+
+    Args:
+        sweep: The sweep.
+        points: Its points, with the seeds added so far.
+        ledger: Where the results of finished cells are read.
+        looks: How many times the rows are tested in all.
     """
     columns: dict[tuple[Any, ...], dict[str, dict[int, float]]] = {}
     for point in points:
@@ -129,4 +153,4 @@ def find_undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks:
             rows.setdefault(hash_place(point), {})[point.seed] = result["metrics"][sweep.metric]
     ranked = [rows for rows in columns.values() if len(rows) > 1]
     level = LEVEL / max(1, len(ranked))
-    return set().union(*(undecided_rows(rows, looks, level) for rows in ranked))
+    return set().union(*(find_undecided_rows(rows, looks, level) for rows in ranked))

@@ -1,5 +1,6 @@
-"""The plan: what a sweep would run, proven to be runnable before anything is taken; as a table for
-a person and as JSON for programs.
+"""The plan of a sweep: what it would run, as a table for a person and as JSON for programs.
+
+Each network and all data are checked here, before a worker or a GPU is used.
 """
 
 import itertools
@@ -19,29 +20,33 @@ from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.expand import Point
 from capsweep.sweep.resources import count_slots
 from capsweep.sweep.spec import Sweep
-from capsweep.training.size import Size, network_size
+from capsweep.training.size import Size, measure_size
 
 STATUSES = ("done", "stale", "running", "stopped", "missing", "failed")
-COMMON = ("done", "missing", "failed")  # named also where there is none
+COMMON = ("done", "missing", "failed")  # printed even if their count is 0
 NAMES = {"stale": "stale (finished by other code; RERUN=stale runs these again)"}
 COLUMNS = ("cells", "seeds", "parameters", "MFLOPs", "s/cell", "state")
 
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """One distinct cell: the places of the grid it answers, its size, what the ledger knows."""
+    """A distinct cell of a plan. Several places of the grid may share it."""
 
-    points: tuple[Point, ...]
-    size: Size
-    entry: Entry
+    points: tuple[Point, ...]  # the places of the grid that have this cell
+    size: Size  # of its network
+    entry: Entry  # what the ledger knows of the cell
 
     @property
     def cell(self) -> Cell:
-        """The run itself."""
+        """The cell that all of its points share."""
         return self.points[0].cell
 
     def is_due(self, retry_failed: bool = False) -> bool:
-        """Whether a sweep runs it now."""
+        """Return whether a sweep would run this cell now.
+
+        Args:
+            retry_failed: Whether to run cells again whose failure the same code would repeat.
+        """
         rerun = self.cell.config["rerun"]
         if self.entry.status in ("done", "stale"):
             return rerun == "always" or rerun == self.entry.status
@@ -52,48 +57,51 @@ class PlannedCell:
 class Plan:
     """All distinct cells of a sweep, in the order of the grid.
 
-    trials: that a search has left to draw, whose cells are candidates; None: of an ablation.
+    The cells of a search are candidates: it may draw them, or others of its space.
     """
 
-    cells: tuple[PlannedCell, ...]
-    trials: int | None = None
+    cells: tuple[PlannedCell, ...]  # each signature once
+    trials: int | None = None  # how many a search has left to draw; None for an ablation
 
     @property
     def entries(self) -> list[tuple[Cell, Entry]]:
-        """Each cell with what the ledger knows of it."""
+        """Each cell with its entry in the ledger."""
         return [(planned.cell, planned.entry) for planned in self.cells]
 
     @property
     def due(self) -> list[PlannedCell]:
-        """What a command runs now; of a search as many candidates as it has trials left."""
+        """The cells that a command runs now; for a search, one candidate for each trial left."""
         if self.trials is None:
             return [planned for planned in self.cells if planned.is_due()]
         return list(itertools.islice(itertools.cycle(self.cells), self.trials))
 
     def estimate_due(self, costs: Estimates) -> tuple[list[float], int]:
-        """Return the seconds of what is due, and how many cells are of unknown length."""
+        """Return the estimated seconds of due cells, and how many due cells have no estimate."""
         seconds = [costs.seconds(planned.cell) for planned in self.due]
         known = [each for each in seconds if each is not None]
         return known, len(seconds) - len(known)
 
     def count_status(self, status: str) -> int:
-        """Return how many cells the ledger has in `status`."""
+        """Return the number of cells that have this status in the ledger."""
         return sum(planned.entry.status == status for planned in self.cells)
 
     def count_equivalent(self) -> int:
-        """Return how many places of the grid share a cell with an earlier place."""
+        """Return the number of places of the grid that share a cell with an earlier place."""
         return sum(len(planned.points) - 1 for planned in self.cells)
 
 
 def make_plan(points: Sequence[Point], ledger: Ledger) -> Plan:
-    """Merge equivalent cells, build each distinct network without memory, ask the ledger.
+    """Merge points of equal signature into cells, and read what the ledger knows of each cell.
 
-    Raises ConfigError naming the point whose network cannot be built.
+    Each distinct network is built once on the meta device, without memory, to learn its size.
+
+    Raises:
+        ConfigError: A network cannot be built; the message names the point.
     """
     groups: dict[str, list[Point]] = {}
     for point in points:
         groups.setdefault(point.cell.signature, []).append(point)
-    entries = ledger.entries_of(group[0].cell for group in groups.values())
+    entries = ledger.read_cell_entries(group[0].cell for group in groups.values())
     known: dict[str, Size] = {}
     cells = []
     for signature, group in groups.items():
@@ -103,7 +111,7 @@ def make_plan(points: Sequence[Point], ledger: Ledger) -> Plan:
 
 
 def _measure_size(point: Point, known: dict[str, Size]) -> Size:
-    """Return the size of a point's network, built once per distinct network."""
+    """Return the size of a point's network; `known` keeps the sizes of networks already built."""
     config = point.cell.config
     labels = config["dataset"].get("labels_per_image")
     optimizer = config["optim"]["optimizer"]["_target_"], config["trainer"]["fused_optimizer"]
@@ -111,14 +119,18 @@ def _measure_size(point: Point, known: dict[str, Size]) -> Size:
     network = json.dumps(parts, sort_keys=True)
     if network not in known:
         try:
-            known[network] = network_size(config)
+            known[network] = measure_size(config)
         except ConfigError as error:
             raise ConfigError(f"{point.title}: {error}") from error
     return known[network]
 
 
 def check_data(cells: Iterable[PlannedCell], places: Places) -> None:
-    """Find and verify the data of some cells. Raises DataError naming the file."""
+    """Find and verify the data sets of some cells.
+
+    Raises:
+        DataError: A file is missing or damaged; the message names it.
+    """
     configs = {json.dumps(c.cell.config["dataset"], sort_keys=True): c.cell.config for c in cells}
     for config in configs.values():
         from capsweep.training import build  # it imports torch
@@ -127,7 +139,7 @@ def check_data(cells: Iterable[PlannedCell], places: Places) -> None:
 
 
 def describe_plan(sweep: Sweep, plan: Plan) -> str:
-    """Return the plan in a few words."""
+    """Return the question of a sweep, the number of its cells by status, and damaged entries."""
     counts = [
         f"{n} {NAMES.get(s, s)}" for s in STATUSES if (n := plan.count_status(s)) or s in COMMON
     ]
@@ -141,8 +153,9 @@ def describe_plan(sweep: Sweep, plan: Plan) -> str:
 
 
 def list_rows(plan: Plan, costs: Estimates) -> list[list[str]]:
-    """Return a row of COLUMNS per place of the grid, seeds together: parameters, forward FLOPs of
-    an image, estimated seconds of a cell, and how many cells are in which state.
+    """Return the table of a plan: a row of COLUMNS for each place of the grid, seeds together.
+
+    MFLOPs are those of one forward pass of one image; s/cell is the estimate for one cell.
     """
     rows = []
     places: dict[str, list[tuple[PlannedCell, Point]]] = {}
@@ -167,13 +180,13 @@ def list_rows(plan: Plan, costs: Estimates) -> list[list[str]]:
 
 
 def _name_state(plan: Plan, planned: PlannedCell) -> str:
-    """Return what the ledger has of a cell; a search may draw one that it does not have, or not."""
+    """Return the status of a cell; a missing cell of a search is a "candidate"."""
     is_candidate = plan.trials is not None and planned.entry.status == "missing"
     return "candidate" if is_candidate else planned.entry.status
 
 
 def as_json(sweep: Sweep, plan: Plan, costs: Estimates) -> str:
-    """Return every cell with its state, size, estimate and command."""
+    """Return a plan as JSON: every cell with its status, size, estimate and command."""
     cells = [
         {
             "signature": planned.cell.signature,
@@ -202,19 +215,19 @@ def as_json(sweep: Sweep, plan: Plan, costs: Estimates) -> str:
 
 
 def describe_costs(plan: Plan, costs: Estimates) -> list[str]:
-    """Return a line on the time that the due cells will take here; none where no cell is due."""
+    """Return a line about the time that the due cells will take here; no line if none is due."""
     known, unknown = plan.estimate_due(costs)
     times = [_describe_time(plan.due[0].cell.config, known)] if known else []
     if unknown:
         cells = count_of(unknown, "cell")
         times.append(
-            f"unknown for {cells} of unknown shape; ARGS=--calibrate times 20 steps of each"
+            f"unknown for {cells}; make plan ARGS=--calibrate measures 20 training steps of each"
         )
     return [f"time: {'; '.join(times)}"] if times else []
 
 
 def _describe_time(config: Mapping[str, Any], seconds: Sequence[float]) -> str:
-    """Return how long cells take on the slots of this machine."""
+    """Describe the time that cells take on the slots of this machine, and their slot-hours."""
     count, kind, share = count_slots(config)
     longest = max(max(seconds), sum(seconds) / count)
     size, unit = (1, "s") if longest < 120 else (60, "min") if longest < 7200 else (3600, "h")

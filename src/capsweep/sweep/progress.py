@@ -1,4 +1,4 @@
-"""How a sweep stands while it runs: lines, the time left, and a bar for each running cell."""
+"""The progress of a running sweep: lines, the time left, and a bar for each running cell."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,13 @@ from capsweep.statistics import metric_format
 from capsweep.sweep.estimates import Estimates
 from capsweep.training.run import Outcome
 
-LOG_SECONDS = 60.0  # between two lines of a log that say how a sweep stands
+LOG_SECONDS = 60.0  # without a terminal: the longest time between two printed lines
 
 
 def weigh_cells(cells: Sequence[Cell], costs: Estimates) -> dict[str, float]:
-    """Return how long cells are, by their signatures: in seconds, or in epochs where no length is
-    known. Epochs without an estimate are as long as others.
+    """Return the length of each cell by signature: in seconds, or in epochs if none is estimated.
+
+    An epoch without an estimate counts as the mean of those that have one.
     """
     seconds = {cell.signature: costs.seconds(cell) for cell in cells}
     epochs = {cell.signature: cell.config["epochs"] for cell in cells}
@@ -31,11 +32,19 @@ def weigh_cells(cells: Sequence[Cell], costs: Estimates) -> dict[str, float]:
 
 
 class SweepProgress:
-    """A line per finished cell; below them, on a terminal that can redraw, how the sweep stands,
-    with a bar for each running cell; elsewhere a line of the same at most every minute.
+    """The progress of a sweep, printed while it runs.
 
-    names: of cells, by their signatures; those of a search come one by one. total: of cells.
-    lengths: of cells by their signatures; of every other cell it is 1. ledger: of the cells.
+    A line is printed for each cell that ended. A terminal also shows the whole sweep and a bar for
+    each running cell. Without a terminal, a line about the whole sweep is printed every minute.
+
+    Args:
+        console: Where lines and bars are printed.
+        names: The names of cells, by signature. A search adds them while it runs.
+        total: The number of cells that are to run.
+        metric: The metric that the line of a finished cell shows.
+        lengths: The lengths of cells, by signature, as `weigh_cells` gives them. A cell that is not
+            in the mapping has length 1.
+        ledger: The ledger of the cells, named in the command that explains a failure.
     """
 
     def __init__(
@@ -51,9 +60,9 @@ class SweepProgress:
         self.ledger, self.lengths, self._epochs = ledger, lengths, dict[str, int]()
         self._work = total - len(lengths) + sum(lengths.values())
         self.done = self.failed = self.stopped = 0
-        self._work_done: dict[str, float] = {}  # of each cell, also by earlier commands
-        self._new_work = 0.0
-        self._running: dict[str, tuple[float, TaskID]] = {}  # since when, and its bar
+        self._work_done: dict[str, float] = {}  # by signature, epochs of earlier commands included
+        self._new_work = 0.0  # epochs of this command alone
+        self._running: dict[str, tuple[float, TaskID]] = {}  # start time and bar, by signature
         self._begun = self._last_line = time.monotonic()
         columns = "{task.description}", BarColumn(20), "{task.fields[at]}"
         is_off = not console.is_interactive
@@ -68,15 +77,15 @@ class SweepProgress:
         self._bars.stop()
 
     def on_start(self, signature: str, epochs: int) -> None:
-        """Show that a worker has the cell, of so many epochs."""
-        self._remove_bar(signature)  # of a worker that was lost
+        """Show that a worker started a cell, which has `epochs` epochs."""
+        self._remove_bar(signature)  # left by a worker that was lost
         self._epochs[signature] = epochs
         bar = self._bars.add_task(self.names[signature], total=epochs, at="starts")
         self._running[signature] = time.monotonic(), bar
         self._update()
 
     def on_epoch(self, signature: str, row: dict[str, Any]) -> None:
-        """Show that a cell finished an epoch."""
+        """Show that a cell finished the epoch of a row of its metrics."""
         done, epochs = row["epoch"] + 1, self._epochs[signature]
         of_one = self.lengths.get(signature, 1.0) / epochs
         self._work_done[signature] = done * of_one
@@ -87,21 +96,19 @@ class SweepProgress:
         self._update()
 
     def on_end(self, signature: str, outcome: Outcome) -> None:
-        """Show that no worker has the cell: it ended, well or not, is left for later, or runs
-        elsewhere.
-        """
+        """Show that a cell left its worker: it finished, failed, was paused, or runs elsewhere."""
         began = self._remove_bar(signature)
         duration = "" if began is None else f" ({time.monotonic() - began:.0f} s)"
-        if outcome.elsewhere is None and not outcome.paused:  # it is not run again
+        if outcome.elsewhere is None and not outcome.paused:  # the cell has ended for good
             self._work_done[signature] = self.lengths.get(signature, 1.0)
         self.stopped += outcome.stopped
         self.failed += outcome.cause is not None
         if outcome.result is not None:
             self.done += 1
             if (fault := outcome.result.get("tracking_fault")) is not None:
-                terminal.print_once(f"W&B: {fault}")  # of many cells, as of one
-            if (anew := outcome.result.get("begun_anew")) is not None:
-                self.on_message(signature, anew)
+                terminal.print_once(f"W&B: {fault}")  # once, though many cells may have it
+            if (restarted := outcome.result.get("begun_anew")) is not None:
+                self.on_message(signature, restarted)
         text = self._describe_outcome(outcome)
         self.on_message(signature, f"{text}{duration}  [{self.describe()}]")
         if outcome.cause is not None:
@@ -109,11 +116,11 @@ class SweepProgress:
         self._update()
 
     def on_message(self, signature: str, text: str) -> None:
-        """Print what a person should know: a retry, another driver."""
+        """Print a line about a cell, such as a retry, that a person should see."""
         self._print_line(f"{self.names[signature]}: {text}")
 
     def describe(self) -> str:
-        """Return how the sweep stands in a line: done, running, failed, time left."""
+        """Return the state of the sweep in one line: done, running, failed, and the time left."""
         counts = f"{self.done} done, {len(self._running)} running, {self.failed} failed"
         counts += f", {self.stopped} ended early" if self.stopped else ""
         return f"{counts} of {self.total}, {self._describe_time_left()}"
@@ -137,7 +144,7 @@ class SweepProgress:
         return text
 
     def _remove_bar(self, signature: str) -> float | None:
-        """Return when the cell began here, and remove its bar; None: another process ran it."""
+        """Remove the bar of a cell, and return when the cell began; None if it did not run here."""
         if signature not in self._running:
             return None
         began, bar = self._running.pop(signature)

@@ -1,7 +1,7 @@
-"""The queue of a sweep: which job starts next, and what becomes of one that ended.
+"""The queue of a sweep: it decides which job starts next, and whether an ended job is retried.
 
-Retries, bounds of time, cells that other processes run, and measuring before packing are decided
-here, for every executor alike.
+Time limits, cells that other processes run, and the measurement of GPU memory before cells share a
+GPU are handled here too, in the same way for every executor.
 """
 
 import math
@@ -24,50 +24,67 @@ from capsweep.sweep.resources import Capacity, GpuSharing
 from capsweep.training import Row, RunHooks, StopFlag
 from capsweep.training.run import Job, Outcome, run_job
 
-LOOK_SECONDS = 2.0  # between two looks at cells that other processes run
-FRUITLESS = 3  # losses in a row without an advanced checkpoint, after which a cell has failed
+LOOK_SECONDS = 2.0  # between two reads of cells that other processes run
+MOST_FRUITLESS = 3  # workers lost in a row without a newer checkpoint, until a cell has failed
 
 
 @dataclass
 class Attempts:
-    """The workers of a cell. While each begins at a later epoch than all before, it is tried again:
-    spot nodes may take it any number of times. Otherwise the cell may end its workers, or its
-    epochs may be longer than its nodes live.
+    """The lost workers of a cell, which decide whether it is tried again.
+
+    A cell is retried without limit while each worker begins at a later epoch than all before, as on
+    spot nodes. Otherwise the cell may kill its workers, or an epoch may take longer than its nodes
+    are available; then MOST_FRUITLESS losses in a row make it fail.
     """
 
-    fruitless: int = 0  # workers that were lost since the checkpoint advanced last
-    furthest: int = 0  # epoch at which a worker began
-    first: int | None = None  # epoch that the present worker finished
-    last: int | None = None  # epoch that the cell finished
+    fruitless: int = 0  # workers lost in a row without a newer checkpoint
+    furthest: int = 0  # latest epoch at which a worker began
+    first: int | None = None  # first epoch that the present worker finished
+    last: int | None = None  # last epoch that any worker finished
 
     def add_epoch(self, epoch: int) -> None:
-        """Note that the worker finished an epoch."""
+        """Record that the present worker finished an epoch."""
         self.last = epoch
         self.first = epoch if self.first is None else self.first
 
     def add_loss(self, cause: str) -> str | None:
-        """Note that the worker is lost. Returns the cause of the cell's failure, or None to try
-        again.
+        """Record that the present worker is lost.
+
+        Returns:
+            The cause of the cell's failure, or None if the cell is to be tried again.
         """
         began, self.first = self.first or 0, None
         self.fruitless = 0 if began > self.furthest else self.fruitless + 1
         self.furthest = max(began, self.furthest)
-        if self.fruitless < FRUITLESS:
+        if self.fruitless < MOST_FRUITLESS:
             return None
         why = cause.removeprefix(causes.describe_lost_worker(""))
         return causes.describe_lost_worker(
             f"{why}; {self.fruitless} workers in a row were lost without a newer checkpoint: the "
-            "cell may take its worker with it, or its epochs may be longer than its nodes live"
+            "cell may kill its worker, or an epoch may take longer than a node is available"
         )
 
 
 class JobQueue:
-    """The due cells as an executor draws them: those of unknown length, then the longest first.
+    """The jobs of due cells, from which an executor draws.
 
-    limits: of the command, for this queue and earlier ones together.
+    Cells of unknown length come first, then the others, the longest first.
+
+    Args:
+        jobs: The jobs to run.
+        ledger: The ledger of their cells.
+        progress: Where starts, epochs and ends are shown.
+        costs: Estimates of the cells' lengths.
+        limits: The time limits of the command, which earlier queues of it may have used in part.
+
+    Attributes:
+        ENDED: The statuses in the ledger of cells that need not run here any more.
+        capacity: What the executor can run at once.
+        sharing: The share of a GPU that cells of each shape take.
+        failed: The causes of failed cells, by signature.
     """
 
-    ENDED = ("done", "failed")  # in the ledger: what runs no more here
+    ENDED = ("done", "failed")
 
     def __init__(
         self,
@@ -84,9 +101,9 @@ class JobQueue:
         self.failed: dict[str, str] = {}
         self._pending = sorted(jobs, key=lambda job: -(costs.seconds(job.cell) or math.inf))
         self._running: dict[str, Job] = {}
-        self._begun: set[str] = set()  # of these, what a worker has; others wait in the executor
-        self._awaited: dict[str, Job] = {}  # whose cells other processes run
-        self._last_look = float("-inf")  # at these
+        self._begun: set[str] = set()  # running jobs that a worker has; the others still wait
+        self._awaited: dict[str, Job] = {}  # jobs whose cells other processes run, by signature
+        self._last_look = float("-inf")  # when the awaited cells were last read
         self._monitor = LeaseMonitor()
         self._attempts: dict[str, Attempts] = defaultdict(Attempts)
 
@@ -94,13 +111,13 @@ class JobQueue:
     def count_left(self) -> int:
         """The number of cells that were not started."""
         waiting = [job for key, job in self._running.items() if key not in self._begun]
-        cells = sum(not job.measures for job in waiting)
+        cells = sum(not job.is_calibration for job in waiting)
         return len(self._pending) + len(self._awaited) + cells
 
     @property
     def is_exhausted(self) -> bool:
         """Whether no other job will ever start."""
-        if self.limits.is_stopping:  # a node that is waited for may never come
+        if self.limits.is_stopping:  # jobs that wait for a node are dropped: it may never come
             return not self._begun
         if self._running or self._awaited:
             return False
@@ -108,23 +125,24 @@ class JobQueue:
         return not any(job is None or self._may_start(job) for job in jobs)
 
     def set_capacity(self, capacity: Capacity) -> None:
-        """Note what the executor has, when it is ready or its cluster has changed.
+        """Set what the executor can run at once, when it is ready or its cluster has grown.
 
-        Raises ConfigError at first, naming the key, for a cell that no node can hold; once the
-        sweep runs, such a cell waits for the node that was lost.
+        Raises:
+            ConfigError: No node can hold a cell; the message names the key. This is checked only at
+                the first call. Later, such a cell waits, because a lost node may come back.
         """
         if self.capacity == Capacity():
             capacity.check_fits(self._pending)
         self.capacity = capacity
 
     def next_job(self) -> Job | None:
-        """Return the job to start now; None when there is none at the moment."""
+        """Return the job to start now, or None if no job can start at the moment."""
         self._collect_awaited()
         for waiting in self._pending:
             job = self._prepare_job(waiting)
             if job is None or not self._may_start(job):
                 continue
-            if job.measures:
+            if job.is_calibration:
                 self.sharing.begin_measuring(job)
             else:
                 self._pending.remove(waiting)
@@ -134,32 +152,32 @@ class JobQueue:
         return None
 
     def _prepare_job(self, job: Job) -> Job | None:
-        """Return the job with its resources; None: not yet."""
+        """Return the job with its resources, or None while another cell measures its shape."""
         resources = self.sharing.choose_resources(job, self.capacity)
         return None if resources is None else replace(job, **resources)
 
     def on_start(self, job: Job) -> None:
-        """Note that a worker has the job."""
+        """Record that a worker started the job."""
         self._begun.add(_key(job))
-        if not job.measures:
+        if not job.is_calibration:
             self.progress.on_start(job.cell.signature, job.cell.config["epochs"])
 
     def on_epoch(self, job: Job, row: dict[str, Any]) -> None:
-        """Note that a job finished an epoch."""
+        """Record that a job finished the epoch of a row of its metrics."""
         self._attempts[_key(job)].add_epoch(row["epoch"])
         self.progress.on_epoch(job.cell.signature, row)
 
     def on_end(self, job: Job, outcome: Outcome) -> None:
-        """Note that a job ended, well or not. It may be put back."""
+        """Record that a job ended, and put it back into the queue if it is to run again."""
         if self._running.pop(_key(job), None) is None:
-            return  # reported twice: a worker that was lost after its last report
+            return  # reported twice: the worker was lost after it had reported the end
         self._begun.discard(_key(job))
         if outcome.ends_sweep:
             self.limits.refuse_more(outcome.paused)
         if outcome.elsewhere is not None:
             self.progress.on_end(job.cell.signature, outcome)
             self._awaited[job.cell.signature] = job
-        elif job.measures:
+        elif job.is_calibration:
             self._end_measuring(job, outcome)
         elif outcome.paused:
             self._pending.insert(0, job)
@@ -173,19 +191,22 @@ class JobQueue:
             try:
                 self.ledger.note_failure(signature, outcome.cause)
             except OSError as error:
-                text = f"its failure could not be written down: {error}"
+                text = f"its failure could not be written to the ledger: {error}"
                 self.progress.on_message(signature, text)
         if outcome.result is not None:
             self.costs.add(outcome.result)
         self.progress.on_end(signature, outcome)
 
     def _restart(self, job: Job, cause: str) -> bool:
-        """Return whether a failed job is tried again, or was settled as that of a lost worker."""
+        """Put a failed job back if it may go better, and return whether it was handled here.
+
+        A job that has lost too many workers is settled here as failed, and counts as handled.
+        """
         signature = job.cell.signature
-        if causes.kind_of_cause(cause) == CauseKind.OUT_OF_MEMORY:
+        if causes.classify_cause(cause) == CauseKind.OUT_OF_MEMORY:
             larger = self.sharing.enlarge_share(job, self.capacity)
             if larger is not None:
-                self.progress.on_message(signature, f"{cause}; once more with a larger share")
+                self.progress.on_message(signature, f"{cause}; trying again with a larger share")
                 self._pending.insert(0, larger)
                 return True
         if not causes.is_lost_worker(cause):
@@ -195,9 +216,9 @@ class JobQueue:
             self._settle(signature, Outcome(cause=why))
         else:
             after = "" if attempts.last is None else f" (epoch {attempts.last} was finished)"
-            text = f"{cause}; goes on from its last checkpoint{after}"
+            text = f"{cause}; continues from its last checkpoint{after}"
             self.progress.on_message(signature, text)
-            self._pending.insert(0, replace(job, dead=""))
+            self._pending.insert(0, replace(job, dead_claim=""))
         return True
 
     def _end_measuring(self, job: Job, outcome: Outcome) -> None:
@@ -208,18 +229,18 @@ class JobQueue:
         elif cause is None or (is_lost and self._attempts[_key(job)].add_loss(cause) is None):
             self.sharing.retry_measuring(job)
         else:
-            text = f"could not be measured: {cause}; takes a whole GPU"
+            text = f"its share of a GPU could not be measured: {cause}; it takes a whole GPU"
             self.progress.on_message(job.cell.signature, text)
             self.sharing.add_measurement(job, None)
 
     def _collect_awaited(self) -> None:
-        """Settle cells that other processes ended; run those here whose owner vanished."""
+        """Settle cells that other processes ended, and queue cells whose owner has died."""
         now = time.monotonic()
         if not self._awaited or now - self._last_look < LOOK_SECONDS:
             return
         self._last_look, disk = now, self.ledger.disk
         for signature, job in list(self._awaited.items()):
-            entry = self.ledger.entry(signature)
+            entry = self.ledger.read_entry(signature)
             claim = None if disk is None else lease.read_claim(disk, signature)
             if entry.status in self.ENDED:
                 del self._awaited[signature]
@@ -227,11 +248,14 @@ class JobQueue:
                 self._settle(signature, Outcome(entry.result, entry.cause, stopped=is_stopped))
             elif claim is None or self._monitor.is_dead(claim):
                 del self._awaited[signature]
-                self._pending.append(replace(job, dead="" if claim is None else claim.last_sign))
+                sign = "" if claim is None else claim.last_sign
+                self._pending.append(replace(job, dead_claim=sign))
 
     def _may_start(self, job: Job) -> bool:
-        """Return whether a job is handed to the executor: within limits none may wait there, since
-        it would start too late.
+        """Return whether a job may be handed to the executor now.
+
+        If the command has a time limit, a job must start at once: one that waits inside the
+        executor would start too late.
         """
         running = list(self._running.values())
         if self.limits.has_bounds and not self.capacity.has_room(job, running):
@@ -240,17 +264,20 @@ class JobQueue:
 
 
 def _key(job: Job) -> str:
-    return f"measure {job.cell.signature}" if job.measures else job.cell.signature
+    return f"measure {job.cell.signature}" if job.is_calibration else job.cell.signature
 
 
-# Runs jobs until the queue is exhausted; returns early, without an exception, when the user
-# interrupts. The folder is of this machine; the configuration is of one of the cells.
+# A function that runs jobs until the queue is exhausted. It returns early, without an exception,
+# when the user interrupts. Its arguments are the queue, a scratch folder of this machine, and the
+# configuration of one of the cells.
 Executor = Callable[[JobQueue, Path, Mapping[str, Any]], None]
 
 
 def execute_locally(queue: JobQueue, *_: object) -> None:
-    """Run jobs in this process, one after the other, with neither Ray nor W&B needed; returns at
-    Ctrl-C. At SIGTERM, as of a job of Slurm that is preempted, the cell ends after its epoch.
+    """Run jobs in this process, one after the other, without Ray.
+
+    Ctrl-C makes it return. After SIGTERM, which Slurm sends to a job that it will end, the cell
+    stops after its epoch.
     """
     queue.set_capacity(Capacity())
     stop_flag = StopFlag()

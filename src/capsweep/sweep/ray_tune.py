@@ -1,8 +1,8 @@
-"""Ray Tune: as many cells at once as the cluster's CPUs or GPUs allow.
+"""The Ray Tune executor: it runs as many cells at once as the cluster's CPUs or GPUs allow.
 
-Tune schedules; what is to be run, what is tried again and what came out is ours. It draws jobs from
-a queue, as it would draw trials from a search, in a fresh run each time, so that an extended grid
-or an interrupted sweep is the ordinary case.
+Tune only schedules. The queue decides which job runs and which is retried, and the ledger holds the
+results. Tune draws jobs from the queue as it would draw trials from a search algorithm. Each
+command is a fresh run of Tune, so that an extended grid or an interrupted sweep is no special case.
 """
 
 import logging
@@ -19,9 +19,9 @@ from typing import Any
 from capsweep.runtime import ray_start
 from capsweep.training import provenance
 
-# Read by Tune when it is imported or started.
+# Tune reads these when it is imported or started.
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")  # the last report has none
+os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")  # the last report has no metric
 
 from ray import tune
 from ray.tune.execution import class_cache
@@ -43,21 +43,21 @@ from capsweep.training.run import Job, Outcome, run_job
 
 logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the queue says why trials end
 
-# Trials have the environment of their worker. Tune would give them variables of their own: then Ray
-# starts another process for each, beside its idle workers; and it would hand AWS's credentials to
-# them in a command line, which ends in a log too.
+# Trials keep the environment of their worker. With Tune's own variables, Ray would start a new
+# process for each trial beside its idle workers, and would pass AWS credentials on a command line,
+# which also ends in a log.
 class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE = {}, set()
-os.environ.setdefault("PL_DISABLE_FORK", "1")  # which Tune sets otherwise
+os.environ.setdefault("PL_DISABLE_FORK", "1")  # one of Tune's variables that is still needed
 
-LONGEST = 200  # characters of what Ray says
-# Of it: colours, a title, ids of an actor.
+LONGEST = 200  # characters of an error text of Ray in a cause
+# Parts of Ray's error text that a cause leaves out: colours, a title, ids of an actor.
 DETAILS = re.compile(
     r"(?m)\x1b\[[0-9;]*m|^Failure # .*|^\t\w+: .*|^The actor \w{16,} is unavail.*?: "
 )
 LOW_ON_MEMORY = ("running low on memory", "NODE_OUT_OF_MEMORY")  # as Ray 2.60 words it
 
 
-Work = Callable[[Job, RunHooks], Outcome]  # what a worker does with a job
+Work = Callable[[Job, RunHooks], Outcome]  # runs a job in a worker
 
 
 def execute(
@@ -68,12 +68,21 @@ def execute(
     scheduler: TrialScheduler | None = None,
     declared: Capacity | None = None,
 ) -> None:
-    """Run jobs until the queue has no more; returns at Ctrl-C, and when the Ray of this machine is
-    lost, with finished cells in the ledger.
+    """Run the jobs of a queue on Ray until it is exhausted.
 
-    scratch: a folder of this machine. config: of a cell. scheduler: may stop trials early, by their
-    epoch rows. declared: what a local Ray is told that this machine has.
-    Raises ConfigError where a cluster has no node that can run the cells.
+    Ctrl-C, or the loss of a Ray that was started here, makes it return early; finished cells are in
+    the ledger by then.
+
+    Args:
+        queue: The jobs.
+        scratch: A folder of this machine for Tune's files.
+        config: The configuration of one of the cells.
+        work: Runs a job in a worker.
+        scheduler: May stop trials early, by the metrics of their epochs.
+        declared: The CPUs and GPUs that a local Ray is told to have; None for those it finds.
+
+    Raises:
+        ConfigError: No node of the cluster can run the cells.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     imports = _choose_imports(queue, declared) if work is run_job else ()
@@ -84,8 +93,8 @@ def execute(
     ):
         nodes = ClusterNodes(config["cluster"])
         capacity = nodes.read_capacity()
-        # As many waiting trials as slots: Tune keeps the process of a finished trial for a
-        # waiting one alone.
+        # As many trials may wait as there are slots: Tune reuses the process of a finished trial
+        # only for a trial that waits already.
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, int(capacity.cpu)))
         queue.set_capacity(capacity)
         trials = QueueTrials(queue, nodes)
@@ -102,7 +111,7 @@ def execute(
             callbacks=[trials],
             stop=trials,
             reuse_actors=True,
-            storage_path=folder,  # nothing that workers write comes there
+            storage_path=folder,  # workers write nothing into it
             trial_dirname_creator=lambda trial: trial.trial_id,
             max_failures=0,  # the queue decides on retries
             raise_on_failed_trial=False,
@@ -112,21 +121,29 @@ def execute(
 
 
 def make_asha(metric: str, epochs: int, factor: int) -> TrialScheduler:
-    """Return a scheduler that ends trials early whose metric is not among the best at the same
-    epoch (Li et al. 2020).
+    """Return the ASHA scheduler, which stops trials that are behind others at the same epoch.
+
+    Source: Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020.
+
+    Args:
+        metric: The metric by which trials are compared.
+        epochs: The epochs of a full trial.
+        factor: About one in `factor` trials continues at each step.
     """
     return ASHAScheduler(
         time_attr="epochs",
         metric=metric,
         mode="max" if metric_format.measure_of(metric).higher_is_better else "min",
-        max_t=epochs + 1,  # at max_t it would end a trial before its test
+        max_t=epochs + 1,  # with max_t=epochs, a trial would be ended before its test
         reduction_factor=factor,
     )
 
 
 def _choose_imports(queue: JobQueue, declared: Capacity | None) -> tuple[str, ...]:
-    """Return the modules that waiting workers import; none where they outnumber the cells: Ray
-    starts a worker for each core, and cells that use GPUs are as few as these.
+    """Return the modules that idle workers import before they get a cell.
+
+    Ray starts a worker for each core. If there are fewer cells than cores, or if cells use GPUs,
+    most workers get no cell, and nothing is imported.
     """
     machine = declared or Capacity(cpu=os.cpu_count() or 1, gpu=len(provenance.list_gpus()))
     has_cell_per_core = machine.gpu == 0 and queue.count_left >= machine.cpu
@@ -137,7 +154,7 @@ def _choose_imports(queue: JobQueue, declared: Capacity | None) -> tuple[str, ..
 def _connected(
     config: Mapping[str, Any], declared: Capacity | None, imports: Sequence[str]
 ) -> Iterator[dict[str, Any] | None]:
-    """Start or join a Ray. Gives what is required of its nodes; None: nothing of this machine."""
+    """Start or join a Ray, and give the requirements on its nodes; None for this machine alone."""
     if (address := config["cluster"]["address"]) is None:
         size = (None, None) if declared is None else (int(declared.cpu), int(declared.gpu))
         with ray_start.connected(None, *size, imports=imports):
@@ -152,7 +169,7 @@ def _connected(
 
 
 def _run_trial(config: Mapping[str, Any], work: Work, required: Mapping[str, Any] | None) -> None:
-    """Run a job in a worker, and report its epochs and its outcome."""
+    """Run a job in a worker, and report its epochs and its outcome to Tune."""
     job = Job.from_json(config["job"])
 
     def report_epoch(row: Row) -> bool:
@@ -170,7 +187,7 @@ def _run_trial(config: Mapping[str, Any], work: Work, required: Mapping[str, Any
 
 
 def make_resources(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
-    """Return the resources of a trial; one bundle is on one node."""
+    """Return the resources of a trial as one bundle, which Ray places on a single node."""
     bundle = {name: amount for name, amount in config["resources"].items() if amount}
     if not (avoided := config["avoided"]):
         return tune.PlacementGroupFactory([bundle])
@@ -179,8 +196,14 @@ def make_resources(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
 
 
 class QueueTrials(tune.Callback, tune.Stopper, Searcher):
-    """A queue as Tune sees it: which trial is next, what trials report, and when those are ended
-    that wait for a node. nodes: those that run them.
+    """A queue of jobs as the search algorithm, callback and stopper of a Tune run.
+
+    Args:
+        queue: The jobs.
+        nodes: The nodes that run them.
+
+    Attributes:
+        jobs: The job of each trial that has not ended, by Tune's trial id.
     """
 
     def __init__(self, queue: JobQueue, nodes: ClusterNodes) -> None:
@@ -189,6 +212,7 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
         self.jobs: dict[str, Job] = {}
 
     def suggest(self, trial_id: str) -> Any:
+        """Return the queue's next job as the configuration of a trial."""
         if (capacity := self.nodes.find_growth()) is not None:
             self.queue.set_capacity(capacity)
         if self.queue.is_exhausted:
@@ -204,22 +228,30 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
         }
 
     def end_job(self, trial_id: str, outcome: Outcome, node: str = "") -> None:
-        """Report the end of a job to the queue. One that its node refused waits for another."""
+        """Report the end of a job to the queue; a job that its node refused is put back.
+
+        Args:
+            trial_id: Tune's id of the trial.
+            outcome: How the job ended.
+            node: The id of the node that ran it, if known.
+        """
         job = self.jobs.pop(trial_id, None)
         if job is None:
             return
         cause = outcome.cause or ""
-        if node and causes.kind_of_cause(cause) == causes.CauseKind.NODE:
+        if node and causes.classify_cause(cause) == causes.CauseKind.NODE:
             has_other = self.nodes.refuse(node, cause)
             outcome = Outcome(paused="waits for another node", ends_sweep=not has_other)
         self.queue.on_end(job, outcome)
 
-    # Tune tells a searcher and a callback of the same events; only a callback is told the trial.
+    # Tune calls these methods for a searcher and for a callback; only a callback gets the trial.
 
     def on_trial_start(self, *_: Any, trial: Any, **info: Any) -> None:
+        """Report to the queue that a worker started the job."""
         self.queue.on_start(self.jobs[trial.trial_id])
 
     def on_trial_result(self, *_: Any, trial: Any = None, **info: Any) -> None:
+        """Pass an epoch, or the outcome, that a worker reported to the queue."""
         result, job = info.get("result", {}), trial and self.jobs.get(trial.trial_id)
         if job is not None and "row" in result:
             self.queue.on_epoch(job, result["row"])
@@ -227,41 +259,52 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
             self.end_job(trial.trial_id, Outcome(**result["outcome"]), result["node"])
 
     def on_trial_complete(self, *_: Any, trial: Any = None, **info: Any) -> None:
-        if trial is not None:  # a scheduler ended it; any other has reported its outcome before
+        """Report a trial that the scheduler stopped; any other has reported its outcome before."""
+        if trial is not None:
             self.end_job(trial.trial_id, Outcome(stopped=True))
 
     def on_trial_error(self, *_: Any, trial: Any, **info: Any) -> None:
+        """Report a trial whose worker died, with the text that Ray left as the cause."""
         last, text = trial.last_result or {}, ""
-        with suppress(OSError):  # its get_error() reads what is synchronised later
+        with suppress(OSError):  # trial.get_error() reads a copy that is synchronised later
             text = Path(trial.error_file or "").read_text(encoding="utf-8", errors="replace")
         place = f" on {last['hostname']} ({last['node_ip']})" if "node_ip" in last else ""
         self.end_job(trial.trial_id, Outcome(cause=describe_error(text, place)))
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Return False: no reported result ends a trial."""
         return False
 
     def stop_all(self) -> bool:
+        """Return whether Tune is to end trials that still wait for a node."""
         return self.queue.is_exhausted and self.queue.limits.is_stopping
 
-    # Tune copies a stopper, and stores all of it for a restore, which we never do.
+    # Tune copies a stopper and stores its state for a restore, which capsweep never uses.
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "QueueTrials":
         return self
 
     def get_state(self) -> dict[str, Any]:
+        """Return no state: the ledger holds everything that a later run needs."""
         return {}
 
     __getstate__ = get_state
 
     def save(self, checkpoint_path: str) -> None:
+        """Write nothing, for the same reason as `get_state`."""
         return
 
 
 def describe_error(text: str, place: str = "") -> str:
-    """Return the cause of a trial that ended with such a text of Ray's: a lost worker, which may go
-    better on another try, or a node without memory. place: ` on NODE`, where that is known.
+    """Return the cause of failure for a trial that Ray ended with an error text.
+
+    It is a lost worker, which is retried, or a node that ran out of memory.
+
+    Args:
+        text: Ray's error text, which may be empty.
+        place: ` on NODE (ADDRESS)`, or empty if the node is unknown.
     """
     if any(sign in text for sign in LOW_ON_MEMORY):
         return causes.NODE_MEMORY
-    words = " ".join(DETAILS.sub("", text).split())[-LONGEST:]  # of the end Ray speaks last
-    return causes.describe_lost_worker(f"its worker{place} was lost: {words or 'nothing says why'}")
+    words = " ".join(DETAILS.sub("", text).split())[-LONGEST:]  # Ray gives the reason at the end
+    return causes.describe_lost_worker(f"its worker{place} was lost: {words or 'no reason given'}")

@@ -1,4 +1,4 @@
-"""The command that makes a cell of the ledger again, at the settings it was recorded with."""
+"""The command that repeats a cell of the ledger with its recorded settings."""
 
 import json
 import re
@@ -19,26 +19,31 @@ COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 
 def find_recipe(ledger: Ledger, signature: str) -> tuple[Cell | None, str, list[str]]:
-    """Return a cell as today's configuration has it, the command that makes it again, and what
-    differs today from when it was made.
+    """Find the command that repeats a cell of the ledger with the code of today.
 
-    It has the recorded overrides, and one more for every setting whose default has changed since;
-    None: today's configuration cannot express it. Raises UserError when the ledger does not know
-    how the cell was asked for.
+    The command has the recorded overrides, and another one for each setting whose default has
+    changed since.
+
+    Returns:
+        The cell, or None if today's configuration cannot express it; the command; and a line for
+        each difference between the recorded run and today.
+
+    Raises:
+        UserError: The ledger does not hold the overrides of the cell.
     """
     recorded, science = ledger.read_provenance(signature), ledger.read_science(signature)
     if not recorded.get("overrides") and science is None:
-        raise UserError(f"{signature}: its provenance.json is absent; nothing says how it was made")
+        raise UserError(f"{signature}: its provenance.json is missing, so its settings are unknown")
     overrides = _check_overrides(recorded.get("overrides", []), signature)
     cell, remarks = _compose_today(overrides, science or {}, signature)
     code = recorded.get("code", {})
     commit, checkout = code.get("commit") or "", ""
-    if COMMIT.fullmatch(commit):  # it is pasted into a shell
+    if COMMIT.fullmatch(commit):  # checked, because the command is pasted into a shell
         checkout = f"git checkout {commit} && "
         dirty = ", with uncommitted changes" if code.get("dirty") else ""
         remarks.append(f"made at commit {commit}{dirty}")
     elif commit:
-        remarks.append("the commit in its provenance.json is none; the file was altered")
+        remarks.append("provenance.json has no valid commit; the file was altered")
     if cell is None:
         return None, f"{checkout}{format_command('train', *overrides)}", remarks
     if code.get("numerics") != code_identity.hash_numerics(cell.config):
@@ -47,10 +52,16 @@ def find_recipe(ledger: Ledger, signature: str) -> tuple[Cell | None, str, list[
 
 
 def _check_overrides(overrides: Sequence[str], signature: str) -> list[str]:
-    """Return those of the run, without its places; they are pasted, so others are refused."""
+    """Check recorded overrides, and return them without the overrides of `places`.
+
+    They are checked because they become part of a command that is pasted into a shell.
+
+    Raises:
+        UserError: One is not an override.
+    """
     if not all(text.isprintable() and OVERRIDE.fullmatch(text) for text in overrides):
         raise UserError(
-            f"{signature}: the overrides of its provenance.json are none; the file was altered"
+            f"{signature}: provenance.json has no valid overrides; the file was altered"
         )
     return [text for text in overrides if not text.startswith("places.")]
 
@@ -58,7 +69,17 @@ def _check_overrides(overrides: Sequence[str], signature: str) -> list[str]:
 def _compose_today(
     overrides: list[str], science: Mapping[str, Any], signature: str
 ) -> tuple[Cell | None, list[str]]:
-    """Return the cell by today's configuration, and what differs; None: it cannot be expressed."""
+    """Compose a recorded cell with today's configuration.
+
+    Args:
+        overrides: The recorded overrides.
+        science: The recorded science.
+        signature: The recorded signature.
+
+    Returns:
+        The cell, or None if today's configuration cannot express it; and a line for each
+        difference between then and now.
+    """
     try:
         cell = compose.cell(overrides)
         if cell.signature == signature:
@@ -70,15 +91,22 @@ def _compose_today(
     except ConfigError as error:
         return None, [f"today's configuration refuses these settings: {error}"]
     if cell.signature != signature:
-        return None, ["defaults have changed in a way that overrides cannot set back"]
+        return None, ["defaults have changed in a way that no override can undo"]
     return cell, [
-        f"a default has changed since: {key}: {json.dumps(here)} here, {json.dumps(there)} there"
+        f"the default of {key} has changed: {json.dumps(there)} then, {json.dumps(here)} now"
         for key, (here, there) in changed.items()
     ]
 
 
 def run_apart(overrides: Sequence[str], storage: str, ledger: str, settings: Sequence[str]) -> None:
-    """Run a cell into a ledger of its own. settings: overrides of how to run it here."""
+    """Run a cell of another ledger again, and store it in a ledger of its own.
+
+    Args:
+        overrides: The recorded overrides of the cell.
+        storage: The folder for the run's other files.
+        ledger: The ledger in which the result is stored.
+        settings: Overrides that say how to run it on this machine.
+    """
     from capsweep.training.run import Job, run  # it imports torch
 
     keys = {"logger", "rerun", *(text.partition("=")[0] for text in settings)}
@@ -89,8 +117,16 @@ def run_apart(overrides: Sequence[str], storage: str, ledger: str, settings: Seq
 
 
 def compare_results(recorded: Ledger, again: Ledger, signature: str) -> tuple[bool, list[str]]:
-    """Return whether a finished cell of two ledgers has the same metrics, to the last bit; and
-    lines: each metric, and where one differs, which circumstances do.
+    """Compare the metrics of a cell that is finished in two ledgers.
+
+    Args:
+        recorded: The ledger with the first run.
+        again: The ledger with the second run.
+        signature: The signature of the cell in both.
+
+    Returns:
+        Whether all metrics are equal to the last bit, and a line for each metric. If one differs,
+        more lines say which of hardware, torch and code differ.
     """
     ledgers = recorded, again
     then, now = (ledger.read_result(signature) or {} for ledger in ledgers)

@@ -1,7 +1,7 @@
-"""What nodes have, and what cells take of them.
+"""The CPUs and GPUs of nodes, and the share of them that a cell takes.
 
-With `resources.gpu: auto` one cell of each shape is measured alone on a whole GPU. The others share
-GPUs, as many as the memory and the idle time of the device allow. Ray places them.
+With `resources.gpu: auto`, one cell of each shape is measured alone on a whole GPU. The others then
+share GPUs: as many cells on one GPU as its memory and its idle time allow. Ray places the cells.
 """
 
 import math
@@ -16,38 +16,36 @@ from capsweep.ledger.records import Measurement
 from capsweep.training import provenance
 from capsweep.training.run import Job
 
-AUTO = "auto"  # of `resources.gpu`
-RESOLUTION = 10_000  # Ray counts shares in ten-thousandths
-ROUNDING = 1e-3  # of sums of shares
-HEADROOM = 0.1  # of the device's memory, for fragmentation
+AUTO = "auto"  # the value of `resources.gpu` that asks for a measurement
+RESOLUTION = 10_000  # Ray counts shares of a GPU in ten-thousandths
+ROUNDING = 1e-3  # tolerance when shares are added up
+HEADROOM = 0.1  # fraction of the GPU's memory that is left free for fragmentation
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What an executor, or one of its nodes, can run at once. The default is one cell at a time.
+    """The CPUs and GPUs of an executor, or of one of its nodes.
 
-    nodes: empty for a node, and for an executor that is one process, which takes what it finds.
+    The default is an executor that runs one cell at a time.
     """
 
-    cpu: float = 1
-    gpu: float = 0
-    nodes: "tuple[Capacity, ...]" = ()
+    cpu: float = 1  # number of CPUs
+    gpu: float = 0  # number of GPUs
+    nodes: "tuple[Capacity, ...]" = ()  # the executor's nodes; none for a node or a local process
 
     @classmethod
     def of_nodes(cls, nodes: "Sequence[Capacity]") -> "Capacity":
-        """Return the sum of some nodes."""
+        """Return the capacity of an executor that has these nodes."""
         return cls(sum(node.cpu for node in nodes), sum(node.gpu for node in nodes), tuple(nodes))
 
     def has_room(self, job: Job, running: Sequence[Job]) -> bool:
-        """Whether the job would start at once, nodes taken together."""
+        """Return whether a job would start at once beside the running ones, all nodes as one."""
         cpu = job.cpu + sum(other.cpu for other in running)
         gpu = job.gpu + sum(other.gpu for other in running)
         return not running or (cpu <= self.cpu and gpu <= self.gpu + ROUNDING)
 
     def check_fits(self, jobs: Iterable[Job]) -> None:
-        """Raise ConfigError, naming the key and what the nodes have, for a job that no node can
-        hold.
-        """
+        """Raise ConfigError if a job needs more CPUs or GPUs than any single node has."""
         for job in jobs if self.nodes else ():
             gpu = job.cell.config["resources"]["gpu"]
             gpu = job.gpu if gpu == AUTO else max(job.gpu, gpu)
@@ -55,16 +53,19 @@ class Capacity:
                 kinds = Counter(f"{node.cpu:g} CPUs and {node.gpu:g} GPUs" for node in self.nodes)
                 have = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
                 raise ConfigError(
-                    f"resources.cpu={job.cpu:g} with resources.gpu={gpu:g}: no node has so many, "
-                    f"and a cell is on one node; the nodes have {have}"
+                    f"resources.cpu={job.cpu:g} with resources.gpu={gpu:g}: no node has so many; "
+                    f"set them to what one node has; the nodes have {have}"
                 )
 
 
 def count_slots(config: Mapping[str, Any]) -> tuple[int, str, float]:
-    """Return how many cells run at once on this machine, `GPU` or `CPU`, and the share each takes.
+    """Count the slots of this machine: how many cells run at once on it.
 
-    gpu=auto counts whole GPUs, although several cells may share one; on a cluster it is a GPU,
-    whatever this machine has.
+    `gpu: auto` counts a whole GPU for each cell, although several cells may share one. For a
+    cluster, it counts a GPU for each cell even if this machine has none.
+
+    Returns:
+        The number of cells, "GPU" or "CPU", and how many of these one cell takes.
     """
     resources, gpus = config["resources"], len(provenance.list_gpus())
     has_gpus = gpus > 0 or config["cluster"]["name"] != "local"
@@ -76,8 +77,10 @@ def count_slots(config: Mapping[str, Any]) -> tuple[int, str, float]:
 
 
 def choose_share(measurement: Measurement) -> float:
-    """Return the share of one device that a cell takes: 1/k, rounded down to what Ray counts, so
-    that k cells fit and none is on two devices.
+    """Compute from a measurement the share of a GPU that each cell of its shape takes.
+
+    The share is 1/k for k cells on one GPU, rounded down to Ray's resolution, so that k cells fit
+    and none is split over two GPUs.
     """
     peak, total = measurement.peak_memory_bytes.get("gpu"), measurement.device_memory_bytes
     if not peak or total is None:
@@ -89,20 +92,23 @@ def choose_share(measurement: Measurement) -> float:
 
 
 def share_equally(together: int) -> float:
-    """Return the share of each of some cells that have a device together."""
+    """Return the share of each cell, in (0, 1], if `together` cells use one GPU."""
     return 1.0 if together <= 1 else max(1, RESOLUTION // together) / RESOLUTION
 
 
 class GpuSharing:
-    """The share of a GPU that cells of each shape take, measured by one of them."""
+    """The shares of a GPU that cells take, by shape; one cell of each shape is measured."""
 
     def __init__(self) -> None:
         self._shares: dict[str, float] = {}
         self._measuring: set[str] = set()
 
     def choose_resources(self, job: Job, capacity: Capacity) -> dict[str, Any] | None:
-        """Return the share of a GPU that a job is to have, and whether it measures that of its
-        shape, as fields of the job; None: not yet.
+        """Choose the share of a GPU for a job.
+
+        Returns:
+            Fields to replace in the job: `gpu`, and `measures` if the job is to measure its shape.
+            None while another job measures the shape.
         """
         gpu, key = job.cell.config["resources"]["gpu"], job.cell.shape
         if gpu != AUTO:
@@ -111,35 +117,36 @@ class GpuSharing:
             return {}
         if key in self._shares:
             return {"gpu": self._shares[key]}
-        return None if key in self._measuring else {"gpu": 1, "measures": True}
+        return None if key in self._measuring else {"gpu": 1, "is_calibration": True}
 
     def begin_measuring(self, job: Job) -> None:
-        """Let other cells of the shape wait: an executor has a job that measures."""
+        """Record that a job measures its shape, so that other cells of the shape wait."""
         self._measuring.add(job.cell.shape)
 
     def retry_measuring(self, job: Job) -> None:
-        """Let the next cell of the shape measure: the worker was lost."""
+        """Let the next cell of the shape measure, after the worker of a measurement was lost."""
         self._measuring.discard(job.cell.shape)
 
     def add_measurement(self, job: Job, result: Mapping[str, Any] | None) -> None:
-        """Note the measurement of a shape; None: there is none, and its cells take whole GPUs."""
+        """Set the share of a shape from its measurement; without one, its cells take whole GPUs."""
         share = 1.0 if result is None else choose_share(Measurement(**result))
         self._shares[job.cell.shape] = share
 
     def enlarge_share(self, job: Job, capacity: Capacity) -> Job | None:
-        """Return the job after an out-of-memory: with at least twice its share of a GPU, also for
-        cells of its shape that come later; without a GPU, with twice the CPUs, once. None: it had
-        all.
+        """Return a job that ran out of memory with more resources, or None if it had all.
+
+        Its share of a GPU is at least doubled, for later cells of its shape too. A job without a
+        GPU gets twice the CPUs, once.
         """
-        facts = {**job.facts, "larger_share": True}
+        facts = {**job.result_extras, "larger_share": True}
         if job.gpu == 0:
             largest = max((node.cpu for node in capacity.nodes), default=capacity.cpu)
             cpu = min(2 * job.cpu, largest)
-            has_all = cpu <= job.cpu or "larger_share" in job.facts
-            return None if has_all else replace(job, cpu=cpu, facts=facts)
+            has_all = cpu <= job.cpu or "larger_share" in job.result_extras
+            return None if has_all else replace(job, cpu=cpu, result_extras=facts)
         if job.gpu >= 1:
             return None
         share, key = share_equally(round(1 / job.gpu) // 2), job.cell.shape
         if key in self._shares:
             self._shares[key] = max(share, self._shares[key])
-        return replace(job, gpu=share, facts=facts)
+        return replace(job, gpu=share, result_extras=facts)

@@ -1,7 +1,8 @@
-"""A search: settings are drawn, tried, and chosen on validation examples. It supports no claim.
+"""Searches: draw settings, train them, and rank them on validation examples.
 
-Optuna draws, in memory; first it is told of the trials that the ledger has. So the same command
-goes on with what was seen, and begins with the trials that were cut short.
+The result of a search supports no claim. Optuna draws the settings, and stores nothing on disk: it
+is given the finished trials of the ledger first. So a repeated command continues the search, and
+begins with the trials that were interrupted.
 """
 
 import json
@@ -46,7 +47,20 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class TrialQueue(JobQueue):
-    """The trials of a search: Optuna is asked for the next one, and told how each ended."""
+    """The queue of a search, whose jobs are trials that Optuna draws one by one.
+
+    Args:
+        sweep: The search.
+        trials: The trials that the ledger has.
+        ledger: The ledger of the trials.
+        progress: Where starts, epochs and ends are shown.
+        mode: The mode of W&B for all trials.
+        limits: The time limits of the command.
+
+    Attributes:
+        repeated: How many draws gave a setting that was known already.
+        study: Optuna's record of the search, which draws the trials.
+    """
 
     ENDED = (*JobQueue.ENDED, "stopped")
 
@@ -61,14 +75,14 @@ class TrialQueue(JobQueue):
     ) -> None:
         super().__init__([], ledger, progress, Estimates(None), limits)
         self.sweep, self.search, self.mode = sweep, search_of(sweep), mode
-        self._numbers: dict[str, int] = {}  # Optuna's, of trials that have not ended
-        self.repeated = 0  # draws of a setting that was known
+        self._numbers: dict[str, int] = {}  # Optuna's numbers of unfinished trials, by signature
+        self.repeated = 0
         self._distributions = _list_distributions(sweep)
         self.study = self._make_study(trials)
 
     def _make_study(self, trials: list[Trial]) -> optuna.Study:
-        """Return a study that knows these trials, and draws those first that were cut short."""
-        # Another seed after a resume, or the sampler would draw what it has drawn.
+        """Return a study with these trials, which draws the interrupted ones first."""
+        # The seed changes with each resume; otherwise the sampler would repeat its first draws.
         sampler = SAMPLERS[self.search.sampler](seed=self.sweep.seeds[0] + len(trials))
         is_higher_better = metric_format.measure_of(self.search.metric).higher_is_better
         direction = "maximize" if is_higher_better else "minimize"
@@ -85,10 +99,10 @@ class TrialQueue(JobQueue):
         return study
 
     def _judge_entry(self, entry: Entry) -> tuple[TrialState, float | None]:
-        """Return how a trial ended by its entry in the ledger, and its value."""
+        """Return the state of a trial for Optuna, and its value, from its entry in the ledger."""
         if entry.result is None:
             return ENDS.get(entry.status, TrialState.RUNNING), None
-        value = read_value(entry, self.search.metric)  # None: by code that did not measure it
+        value = read_value(entry, self.search.metric)  # None if older code did not measure it
         return (TrialState.FAIL if value is None else TrialState.COMPLETE), value
 
     @property
@@ -105,18 +119,25 @@ class TrialQueue(JobQueue):
     @property
     def is_exhausted(self) -> bool:
         """Whether no other trial will ever start."""
-        # Nothing is drawn beside a trial that waits: one that never starts is the last.
+        # While a trial waits for room, no other is drawn; if it never starts, the search is over.
         draws_no_more = self.limits.is_stopping or bool(self._pending) or not self._count_undrawn
         return super().is_exhausted and draws_no_more
 
     def set_capacity(self, capacity: Capacity) -> None:
-        """Note what the executor has. Raises ConfigError as a JobQueue."""
+        """Set what the executor can run at once.
+
+        Raises:
+            ConfigError: No node can hold a trial; the message names the key.
+        """
         if self.capacity == Capacity():
             capacity.check_fits([self._make_job(expand.check_search(self.sweep)[0])])
         super().set_capacity(capacity)
 
     def next_job(self) -> Job | None:
-        """Return a trial to try again, or the next setting that is not known already; else None."""
+        """Return a trial that is retried or newly drawn, or None if none can start at the moment.
+
+        Draws of settings that are known already are skipped and counted in `repeated`.
+        """
         job = super().next_job()
         while job is None and not self._pending and self._count_undrawn:
             if self.limits.is_stopping:
@@ -129,7 +150,7 @@ class TrialQueue(JobQueue):
         trial = self.study.ask(self._distributions)
         point = self._make_point(trial.params)
         signature = point.cell.signature
-        state, value = self._judge_entry(self.ledger.entry(signature))
+        state, value = self._judge_entry(self.ledger.read_entry(signature))
         is_running_here = signature in self._numbers
         if is_running_here or state != TrialState.RUNNING:
             self.repeated += 1
@@ -145,14 +166,14 @@ class TrialQueue(JobQueue):
             value, state = outcome.result["metrics"][self.search.metric], TrialState.COMPLETE
         elif outcome.stopped:
             state = TrialState.PRUNED
-            if (last := self._attempts[signature].last) is not None:  # it ran here
+            if (last := self._attempts[signature].last) is not None:  # None if it ran elsewhere
                 content = json.dumps({"epochs": last + 1})
                 self.ledger.store.write(f"{folder_of(signature)}/stopped.json", content.encode())
         self.study.tell(self._numbers.pop(signature), value, state)
         super()._settle(signature, outcome)
 
     def _make_point(self, params: dict[str, Any]) -> Point:
-        """Return the point of the values that Optuna drew."""
+        """Compose the point that belongs to the values drawn by Optuna."""
         arm = next(arm for arm in self.sweep.arms if arm.name == params[ARM])
         values = {key: params[f"{arm.name}/{key}"] for key in arm.keys}
         plain = {k: json.loads(v) if isinstance(v, str) else v for k, v in values.items()}
@@ -160,7 +181,7 @@ class TrialQueue(JobQueue):
         return expand.make_point(arm, place, self.sweep.seeds[0])
 
     def _make_params(self, trial: Trial) -> dict[str, Any]:
-        """Return the values of a trial as Optuna would have drawn them."""
+        """Return the settings of a trial in the form of a draw by Optuna."""
         arm = trial.point.arm
         params: dict[str, Any] = {ARM: arm}
         for choice in trial.place:
@@ -170,7 +191,7 @@ class TrialQueue(JobQueue):
         return params
 
     def _make_job(self, point: Point) -> Job:
-        """Return the job of a trial. It takes a whole GPU: trials differ too much to be packed."""
+        """Return the job of a trial, with a whole GPU: trials differ too much to share one."""
         cell = point.cell.with_mode(self.mode)
         labels = expand.make_labels(self.sweep, [point])[cell.signature]
         resources = cell.config["resources"]
@@ -179,13 +200,13 @@ class TrialQueue(JobQueue):
 
 
 def _list_distributions(sweep: Sweep) -> dict[str, BaseDistribution]:
-    """Return what a trial draws: an arm, and values of every arm's axes."""
+    """Return Optuna's distributions: one for the arm, and one for each axis of each arm."""
     distributions: dict[str, BaseDistribution] = {
         ARM: CategoricalDistribution([arm.name for arm in sweep.arms])
     }
     for arm in sweep.arms:
         for axis in arm.axes:
-            values = [json.dumps(value) for value in axis.values]  # Optuna stores no lists
+            values = [json.dumps(value) for value in axis.values]  # Optuna cannot store lists
             distributions[f"{arm.name}/{axis.key}"] = CategoricalDistribution(values)
         for interval in arm.intervals:
             bounds: tuple[Any, ...] = interval.low, interval.high, interval.log
@@ -195,7 +216,11 @@ def _list_distributions(sweep: Sweep) -> dict[str, BaseDistribution]:
 
 
 def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
-    """Try what is left of the trials. Raises UserError naming key or file before any starts."""
+    """Run the trials that a search has left.
+
+    Raises:
+        UserError: A key or file is wrong; the message names it. No trial has started then.
+    """
     points, search = expand.check_search(sweep), search_of(sweep)
     config = points[0].cell.config
     node = places.resolve(config["places"])
@@ -216,27 +241,31 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
 
 
 def describe_end(queue: TrialQueue) -> SweepEnd:
-    """Return the exit status and last lines; a draw of a known setting is no trial of its own."""
+    """Return the exit status and the last lines of a search.
+
+    Repeated draws are not counted as trials.
+    """
     total = queue.search.trials - queue.repeated
     end = drive.describe_end(queue, total - queue.count_left - len(queue.failed), total, "trial")
     if not queue.repeated:
         return end
     drawn = f"{queue.repeated} of {count_of(queue.search.trials, 'draw')} repeated a known setting"
-    return SweepEnd(end.status, (f"{drawn}; the same command draws again", *end.lines))
+    return SweepEnd(end.status, (f"{drawn}; type the same command to draw again", *end.lines))
 
 
 def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor:
     search = search_of(sweep)
     if options.limits.budget is not None or options.part is not None:
         raise ConfigError(
-            "BUDGET and SHARD are for ablations; a search is bounded by trials and MAX_HOURS"
+            "BUDGET and SHARD are for ablations; limit a search with MAX_HOURS or search.trials"
         )
     execute = drive.choose_executor(options.executor)
     if search.scheduler == "none":
         return execute
     if options.executor != "ray":
         raise ConfigError(
-            f"EXECUTOR={options.executor}: search.scheduler asha needs EXECUTOR=ray; set it to none"
+            f"EXECUTOR={options.executor}: search.scheduler asha needs EXECUTOR=ray; type that, or "
+            "set search.scheduler to none in the sweep file"
         )
     from capsweep.sweep import ray_tune
 

@@ -1,7 +1,7 @@
-"""A sweep: a question, and arms whose axes span the grid that answers it; read from its file.
+"""The sweep file: a question, and the arms and axes that span the grid of its cells.
 
-`sweeps/README.md` shows the format. Sections of the file are read strictly: no key is unknown, and
-none is missing.
+`docs/how-to/write-a-sweep.md` shows the format. The file is read strictly: an unknown key is an
+error, and so is a missing one.
 """
 
 import math
@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass as checked
 
 from capsweep.config import bounded_yaml, package_files
 from capsweep.config import overrides as grammar
-from capsweep.config.cell import name_nearest
+from capsweep.config.cell import suggest_name
 from capsweep.config.overrides import Interval, Override
 from capsweep.config.words import BY_NAME
 from capsweep.errors import ConfigError
@@ -27,81 +27,81 @@ from capsweep.storage.files import hash_bytes
 
 ZIP = "zip"
 ROUTING = "routing"  # the group of routing variants; keys of a variant begin with it and a dot
-MOST_LETTERS = 80  # of words in the name of a folder
+MOST_LETTERS = 80  # characters of the typed words in the name of a report's folder
 Place: TypeAlias = tuple[Override, ...]  # one value of each axis
 
 Text = Annotated[str, Field(strict=True, pattern=r"\S")]
-OF_VALIDATION = Annotated[str, Field(strict=True, pattern="^val/")]  # no test examples
+ValidationMetric = Annotated[str, Field(strict=True, pattern="^val/")]  # no test examples
 STRICT = ConfigDict(extra="forbid")
 Texts = list[StrictStr]
-UNKNOWN_KEY = "unexpected_keyword_argument"  # as pydantic has it
+UNKNOWN_KEY = "unexpected_keyword_argument"  # pydantic's type of this error
 
 
 @checked(frozen=True, config=STRICT)
 class Published:
-    """Numbers from elsewhere, printed beside ours."""
+    """Published numbers, which the table prints beside the measured ones."""
 
-    source: Text | Literal[""] = ""
-    values: tuple[dict[StrictStr, Any], ...] = ()  # each `value`, and what it is of
-    of: dict[StrictStr, Any] = field(default_factory=dict)  # what all of them are of
+    source: Text | Literal[""] = ""  # the paper
+    values: tuple[dict[StrictStr, Any], ...] = ()  # each a `value` and the coordinates of its field
+    of: dict[StrictStr, Any] = field(default_factory=dict)  # coordinates that all values share
 
 
 @checked(frozen=True, config=STRICT)
 class Search:
-    """How settings are chosen."""
+    """The section `search` of a file: how settings are drawn and chosen."""
 
-    metric: OF_VALIDATION
-    trials: Annotated[int, Field(strict=True, ge=1)]
-    sampler: Literal["optuna", "random"] = "optuna"
-    scheduler: Literal["asha", "none"] = "asha"  # asha: a trial may end early
+    metric: ValidationMetric  # the metric that ranks trials
+    trials: Annotated[int, Field(strict=True, ge=1)]  # how many are drawn
+    sampler: Literal["optuna", "random"] = "optuna"  # optuna: the TPE sampler
+    scheduler: Literal["asha", "none"] = "asha"  # asha: stops trials that are behind others
     reduction_factor: Annotated[int, Field(strict=True, ge=2)] = (
-        3  # of so many the best one goes on
+        3  # asha continues about one in so many trials
     )
 
 
 @checked(config=STRICT)
 class ArmSection:
-    """An arm, as a file has it."""
+    """An entry of the section `arms` of a file."""
 
-    fixed: Texts = field(default_factory=list)
-    space: dict[StrictStr, Any] = field(default_factory=dict)
-    matched: StrictBool = False
+    fixed: Texts = field(default_factory=list)  # overrides of all its cells
+    space: dict[StrictStr, Any] = field(default_factory=dict)  # the values of each axis, by key
+    matched: StrictBool = False  # whether training stops at the accuracy of the baseline
 
 
 @checked(config=STRICT)
 class TableSection:
-    """A table, as a file has it."""
+    """The section `table` of a file."""
 
-    rows: Texts
-    columns: Texts
-    metric: Text
+    rows: Texts  # keys whose values name a row
+    columns: Texts  # keys whose values name a column
+    metric: Text  # the metric in the fields
 
 
 @checked(config=STRICT, kw_only=True)
 class SweepFile:
     """The sections that every sweep file has."""
 
-    question: Text
-    base: Texts
-    seeds: Any  # `check_seeds` reads them
-    arms: Annotated[dict[StrictStr, ArmSection | None], Field(min_length=1)]
-    kind: str = "ablation"
+    question: Text  # what the sweep answers
+    base: Texts  # overrides of all arms
+    seeds: Any  # a list, which `check_seeds` checks
+    arms: Annotated[dict[StrictStr, ArmSection | None], Field(min_length=1)]  # by name
+    kind: str = "ablation"  # a key of KINDS
 
 
 @checked(config=STRICT, kw_only=True)
 class SearchFile(SweepFile):
-    """A file whose settings are drawn."""
+    """A sweep file of `kind: search`, whose settings are drawn."""
 
-    search: Search
+    search: Search  # how they are drawn
 
 
 @checked(config=STRICT, kw_only=True)
 class AblationFile(SweepFile):
-    """A file whose grid is run."""
+    """A sweep file of `kind: ablation`, whose whole grid is run."""
 
-    baseline: StrictStr
-    table: TableSection
-    published: Published = field(default_factory=Published)
+    baseline: StrictStr  # the arm with which the others are compared
+    table: TableSection  # what its table shows
+    published: Published = field(default_factory=Published)  # numbers of a paper
 
 
 KINDS = {"ablation": AblationFile, "search": SearchFile}
@@ -110,18 +110,18 @@ SECTIONS: dict[str, Any] = {"arms": ArmSection, "table": TableSection, "search":
 
 @dataclass(frozen=True)
 class Arm:
-    """One family of rows of a table."""
+    """An arm of a sweep: a family of cells, and of rows of the table."""
 
-    name: str
-    fixed: tuple[Override, ...]  # what holds in all its cells, also of all arms
-    axes: tuple[Override, ...] = ()  # span its grid
-    intervals: tuple[Interval, ...] = ()  # of a search
+    name: str  # its key in the sweep file
+    fixed: tuple[Override, ...]  # overrides of all its cells, those of `base` first
+    axes: tuple[Override, ...] = ()  # each a key and its values; together they span the grid
+    intervals: tuple[Interval, ...] = ()  # ranges from which a search draws
     coupled: tuple[tuple[str, ...], ...] = ()  # keys of axes that move together
-    matched: bool = False  # training stops where the baseline is as good (`sweep/expand.py`)
+    matched: bool = False  # whether training stops at the baseline's accuracy (`sweep/expand.py`)
 
     @property
     def keys(self) -> list[str]:
-        """Every key that varies."""
+        """The keys of its axes and intervals."""
         return [axis.key for axis in (*self.axes, *self.intervals)]
 
     @property
@@ -134,27 +134,27 @@ class Arm:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A question and the grid that answers it."""
+    """A question and the arms that answer it, as read from a file and changed by words."""
 
-    name: str
-    path: Path  # the file it was read from
-    question: str
-    seeds: tuple[int, ...]
-    arms: tuple[Arm, ...]
-    baseline: str = ""  # of a search none
-    rows: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    metric: str = ""
-    published: Published = field(default_factory=Published)
-    search: Search | None = None
-    excluded: tuple[Mapping[str, Any], ...] = ()  # places that the command line leaves out
-    words: tuple[str, ...] = ()  # what was typed that the file does not say, such as EPOCHS=1
-    command: str = ""  # what prints its table again
+    name: str  # the name of its file without .yaml
+    path: Path  # its file
+    question: str  # what it answers
+    seeds: tuple[int, ...]  # of each place of the grid
+    arms: tuple[Arm, ...]  # in the order of the file
+    baseline: str = ""  # the arm with which others are compared; empty for a search
+    rows: tuple[str, ...] = ()  # keys whose values name a row of the table
+    columns: tuple[str, ...] = ()  # keys whose values name a column of the table
+    metric: str = ""  # the metric of the table or of the search
+    published: Published = field(default_factory=Published)  # numbers of a paper
+    search: Search | None = None  # how settings are drawn; None for an ablation
+    excluded: tuple[Mapping[str, Any], ...] = ()  # places that EXCLUDE leaves out
+    words: tuple[str, ...] = ()  # typed choices that differ from the file, such as EPOCHS=1
+    command: str = ""  # the command that prints its table
     notes: tuple[str, ...] = ()  # lines below its table
 
     @property
     def report_name(self) -> str:
-        """The folder of its report, another one for other words: `ablation-EPOCHS=1`."""
+        """The name of its report's folder, which contains the words: `ablation-EPOCHS=1`."""
         if not self.words:
             return self.name
         text = "-".join(self.words).replace(" ", "-").replace("/", "-")
@@ -164,26 +164,27 @@ class Sweep:
 
     @property
     def typed_keys(self) -> list[str]:
-        """The keys of conf/ that its words set."""
+        """The configuration keys that its words set."""
         names = [word.partition("=")[0] for word in self.words]
         keys = [BY_NAME[name].key if name in BY_NAME else name for name in names]
         return [key for key in keys if key]
 
 
 def load(name: str) -> Sweep:
-    """Read `sweeps/NAME.yaml`, or the file `name` when it ends in .yaml.
+    """Read the sweep file sweeps/NAME.yaml, or the file at the path `name` if it ends in .yaml.
 
-    Raises ConfigError naming the file and the key.
+    Raises:
+        ConfigError: The file is missing or not valid; the message names the file and the key.
     """
     folder = package_files.find_folder("sweeps")
     path = Path(name) if name.endswith(".yaml") else folder / f"{name}.yaml"
     if not path.is_file():
         known = sorted(file.stem for file in folder.glob("*.yaml"))
-        raise ConfigError(f"SWEEP={name}: no file {path}; have {', '.join(known)}")
+        raise ConfigError(f"SWEEP={name}: there is no file {path}; have {', '.join(known)}")
     if not re.fullmatch(r"\w[\w.+-]*", path.stem):  # it names the folder of the report
         raise ConfigError(
-            f"SWEEP: {path.name!r} is no name of a sweep's file; give it letters, digits, _, -, + "
-            "and dots, the first a letter or digit"
+            f"SWEEP: the file name {path.name!r} is not allowed; rename the file: letters, digits, "
+            "_, -, + and dots, and first a letter or digit"
         )
     try:
         return _read_sweep(path, bounded_yaml.load_file(path))
@@ -194,7 +195,7 @@ def load(name: str) -> Sweep:
 def _read_sweep(path: Path, content: Any) -> Sweep:
     kind = content.get("kind", "ablation") if isinstance(content, Mapping) else "ablation"
     if str(kind) not in KINDS:
-        raise ConfigError(f"kind: {kind}: have {', '.join(KINDS)}")
+        raise ConfigError(f"kind: {kind}: must be one of {', '.join(KINDS)}")
     file = _check_file(KINDS[str(kind)], content)
     base, is_search = tuple(grammar.parse_single(file.base)), isinstance(file, SearchFile)
     sections = {name: arm or ArmSection() for name, arm in file.arms.items()}
@@ -203,9 +204,9 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
     if is_search:
         return replace(read, metric=file.search.metric, search=file.search)
     if file.baseline not in sections:
-        raise ConfigError(f"baseline: {file.baseline} is not an arm")
+        raise ConfigError(f"baseline: {file.baseline} is no arm; have {', '.join(sections)}")
     if sections[file.baseline].matched:
-        raise ConfigError(f"arms.{file.baseline}.matched: never of the baseline; leave it out")
+        raise ConfigError(f"arms.{file.baseline}.matched: not allowed for the baseline; remove it")
     values = tuple({**file.published.of, **value} for value in file.published.values)
     for value in values:
         _check_published(value, list(sections), file.table.metric)
@@ -220,7 +221,11 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
 
 
 def _check_file(kind: Any, content: Any) -> Any:
-    """Return the content of a file as one of its kind. Raises ConfigError naming the key."""
+    """Return the content of a sweep file as an object of its kind.
+
+    Raises:
+        ConfigError: A key is missing, unknown or not valid; the message names it.
+    """
     try:
         return TypeAdapter(kind).validate_python(content)
     except ValidationError as error:
@@ -231,22 +236,32 @@ def _check_file(kind: Any, content: Any) -> Any:
         if fault["type"] == UNKNOWN_KEY:
             section = SECTIONS.get(str(fault["loc"][0]), Published) if fault["loc"][1:] else kind
             known = [each.name for each in fields(section)]
-            hint = name_nearest(str(fault["loc"][-1]), known) or f"have {', '.join(known)}"
+            hint = suggest_name(str(fault["loc"][-1]), known) or f"have {', '.join(known)}"
             raise ConfigError(f"{key}: no such key; {hint}") from error
         raise ConfigError(describe_fault(error)) from error
 
 
 def _read_arm(name: str, section: ArmSection, base: Sequence[Override], is_search: bool) -> Arm:
-    """Return an arm of a file with this `base`. Raises ConfigError naming arm and key."""
-    # A line break or an empty cell breaks each table that has the arm.
+    """Return an arm of a sweep file.
+
+    Args:
+        name: Its key in the section `arms`.
+        section: Its entry.
+        base: The overrides that all arms share.
+        is_search: Whether the file is a search, in which an axis may be an interval.
+
+    Raises:
+        ConfigError: The entry is not valid; the message names the arm and the key.
+    """
+    # A line break or an empty name would break every table that has the arm.
     if not name.strip() or not name.isprintable():
-        raise ConfigError(f"arms: {name!r} is no name of an arm; write one line of printable text")
+        raise ConfigError(f"arms: {name!r} cannot name an arm; write one line of printable text")
     fixed, where = (*base, *grammar.parse_single(section.fixed)), f"arms.{name}.space"
     zipped = section.space.get(ZIP, {})
     is_zip = not is_search and isinstance(zipped, Mapping) and len(zipped) > 1
     if ZIP in section.space and not is_zip:
         raise ConfigError(
-            f"{where}.zip must map two keys or more to lists of equal length; a search has no grid"
+            f"{where}.zip must map two keys or more to lists of equal length; a search has no zip"
         )
     single = [(key, values) for key, values in section.space.items() if key != ZIP]
     pairs = (*single, *zipped.items())
@@ -257,10 +272,10 @@ def _read_arm(name: str, section: ArmSection, base: Sequence[Override], is_searc
     keys = [each.key for each in (*fixed, *axes)]
     if (key := _find_repeated(keys)) is not None:
         raise ConfigError(
-            f"arms.{name}: {key} is set twice between base, fixed and space; keep one"
+            f"arms.{name}: {key} is set twice, in base, fixed or space; keep one of the two"
         )
     if "seed" in keys:
-        raise ConfigError(f"arms.{name}: seed is not an axis of an arm; list it under seeds")
+        raise ConfigError(f"arms.{name}: seed cannot be an axis; list seeds in the section seeds")
     return Arm(
         name,
         fixed,
@@ -280,20 +295,35 @@ def _read_axis(where: str, key: str, values: Any, is_search: bool) -> Override |
     if is_search or isinstance(axis, Override):
         return axis
     raise ConfigError(
-        f"{where}.{key}: an interval has no finite list of values; write them out, or set "
-        "kind: search"
+        f"{where}.{key}: an ablation cannot run an interval; list its values, or set kind: search"
     )
 
 
 def check_axis(where: str, axis: Override) -> Override:
-    """Return the axis. Raises ConfigError when it holds a value twice."""
+    """Return the axis if its values are distinct.
+
+    Args:
+        where: What the message begins with, such as a word or a section.
+        axis: A key and its values.
+
+    Raises:
+        ConfigError: A value occurs twice.
+    """
     if (repeated := _find_repeated(axis.values)) is not None:
         raise ConfigError(f"{where}: {axis.key} has the value {repeated} twice; keep one")
     return axis
 
 
 def check_seeds(where: str, seeds: Any) -> tuple[int, ...]:
-    """Distinct seeds >= 0. Raises ConfigError otherwise."""
+    """Return seeds as a tuple if they are distinct whole numbers >= 0.
+
+    Args:
+        where: What the message begins with, such as a word or a section.
+        seeds: Anything that a file or a word gave.
+
+    Raises:
+        ConfigError: They are no such numbers.
+    """
     is_list = isinstance(seeds, (list, tuple, range))
     are_whole = is_list and all(type(seed) is int for seed in seeds)
     if not are_whole or not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
@@ -302,21 +332,21 @@ def check_seeds(where: str, seeds: Any) -> tuple[int, ...]:
 
 
 def _find_repeated(values: Iterable[Any]) -> str | None:
-    """Return the first value that stands there twice; None when each stands once."""
+    """Return the text of the first value that occurs twice, or None if all are distinct."""
     counts = Counter(map(repr, values))
     return next((text.strip("'") for text, count in counts.items() if count > 1), None)
 
 
 def _check_published(value: Mapping[str, Any], arms: Sequence[str], metric: str) -> None:
-    """Raise ConfigError naming the key where a published number, or what it is of, cannot be."""
+    """Raise ConfigError if a published number is out of range, or its arm or option is unknown."""
     measure, number = measure_of(metric), value.get("value")
     low, high = measure.low, measure.high
     if not (isinstance(number, float) and math.isfinite(number) and low <= number <= high):
         bounds = f"from {low} to {high}; 2.5 % is 0.025"
-        raise ConfigError(f"published.values: {value}: `value` must be a finite {metric} {bounds}")
+        raise ConfigError(f"published.values: {value}: `value` must be a {metric} {bounds}")
     for key, name in value.items():
         known = arms if key == "arm" else [name]
         known = grammar.list_options(key) if grammar.is_group(key) else known
         if name not in known:
             have = ", ".join(known)
-            raise ConfigError(f"published.values: {key}: {name}: no such one; have {have}")
+            raise ConfigError(f"published.values: {key}: {name} is unknown; have {have}")

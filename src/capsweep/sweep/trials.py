@@ -1,9 +1,8 @@
-"""The trials of a search, as the ledger has them: it is all that a search remembers; and what the
-search may draw, checked before a trial starts.
+"""The trials of a search, as they are read from the ledger.
 
-A trial is a cell that was asked for with values of the search's space. Whatever drives the search
-next, from any machine, finds the finished trials there, and those that were cut short. Its name is
-that of its place, in every line and table: the order of trials is another on each machine.
+A trial is a cell whose settings are in the space of the search. The ledger is the only memory of a
+search: a command on any machine finds finished and interrupted trials there. A trial is named after
+its place, and not numbered, because the order of trials differs between machines.
 """
 
 import json
@@ -31,30 +30,27 @@ ENDED = ("done", "stale", "stopped", "failed")
 
 @dataclass(frozen=True)
 class Trial:
-    """A cell of a search, the place that was drawn for it, and what the ledger knows of it.
+    """A trial of a search that the ledger knows."""
 
-    value: of the search's metric, once it finished.
-    """
-
-    point: Point
-    place: Place
-    entry: Entry
-    value: float | None
+    point: Point  # its cell
+    place: Place  # the values that were drawn for it
+    entry: Entry  # its entry in the ledger
+    value: float | None  # of the search's metric; None until it is finished
 
     @property
     def has_ended(self) -> bool:
-        """Whether the search need not try it again."""
+        """Whether the search does not run it again."""
         return self.entry.status in ENDED
 
 
 def search_of(sweep: Sweep) -> Search:
-    """Return the search of a sweep that is one."""
+    """Return the section `search` of a sweep that is known to be a search."""
     assert sweep.search is not None
     return sweep.search
 
 
 def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
-    """Return the trials of a search in a ledger, in the order in which they began."""
+    """Read the trials of a search from a ledger, in the order in which they began."""
 
     def read_provenance(signature: str) -> tuple[str, str, Mapping[str, Any]]:
         read = partial(ledger.read_provenance, signature)
@@ -65,9 +61,10 @@ def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
         cells = sorted(pool.map(read_provenance, ledger.list_signatures()), key=lambda c: c[:2])
     drawn: list[tuple[Point, Place]] = []
     for _, signature, recorded in cells:
-        with suppress(ConfigError, TypeError):  # overrides of another day, or an altered file
+        with suppress(ConfigError, TypeError):  # overrides of older code, or an altered file
             drawn += _find_place(sweep, signature, recorded)
-    entries, metric = ledger.entries([p.cell.signature for p, _ in drawn]), search_of(sweep).metric
+    entries = ledger.read_entries([p.cell.signature for p, _ in drawn])
+    metric = search_of(sweep).metric
     return [
         Trial(point, place, entry := entries[point.cell.signature], read_value(entry, metric))
         for point, place in drawn
@@ -75,19 +72,25 @@ def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
 
 
 def count_left(sweep: Sweep, trials: Sequence[Trial]) -> int:
-    """Return how many trials a search has left to draw."""
+    """Return the number of trials that a search has left to draw."""
     return max(0, search_of(sweep).trials - sum(trial.has_ended for trial in trials))
 
 
 def read_value(entry: Entry, metric: str) -> float | None:
-    """Return the metric of a cell; None where it is not finished, or did not measure it."""
+    """Return the value of a metric, or None if the cell is not finished or did not measure it."""
     return None if entry.result is None else entry.result["metrics"].get(metric)
 
 
 def _find_place(
     sweep: Sweep, signature: str, recorded: Mapping[str, Any]
 ) -> Iterator[tuple[Point, Place]]:
-    """Yield the place of a search whose cell has this signature, by its recorded overrides."""
+    """Yield the point and place of a recorded cell, if the cell belongs to the search.
+
+    Args:
+        sweep: The search.
+        signature: The signature of the cell.
+        recorded: The cell's provenance, with its overrides.
+    """
     values = {o.key: o.value for o in grammar.parse_single(map(str, recorded.get("overrides", ())))}
     for arm in sweep.arms:
         if all(key in values and _may_draw(arm, key, values[key]) for key in arm.keys):
@@ -108,20 +111,23 @@ def _may_draw(arm: Arm, key: str, value: Any) -> bool:
 
 
 def rank_trials(search: Search, trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials that finished, the best first."""
+    """Return the finished trials, the best first."""
     sign = -1 if metric_format.measure_of(search.metric).higher_is_better else 1
     valued = [(sign * trial.value, trial) for trial in trials if trial.value is not None]
     return [trial for _, trial in sorted(valued, key=lambda pair: pair[0])]
 
 
 def tabulate_trials(sweep: Sweep, trials: Sequence[Trial]) -> tuple[Sweep, list[Point]]:
-    """Return a search as a sweep with a table, whose rows are its trials, and their points: those
-    that finished, the best first, then those that failed; its notes say how settings were chosen.
+    """Make the table of a search, with a row for each trial.
+
+    Returns:
+        The sweep with the rows of the table, and with notes that say how settings were chosen; and
+        the points of the finished trials, the best first, then those of the failed ones.
     """
     ranked = rank_trials(search_of(sweep), trials)
     failed = [trial for trial in trials if trial.entry.status == "failed"]
     equal = sum(trial.value == ranked[0].value for trial in ranked)
-    tied = f"{equal} trials share the best {sweep.metric}: it does not choose among them"
+    tied = f"{equal} trials share the best {sweep.metric}, so it cannot rank them"
     notes = (*sweep.notes, *([tied] if equal > 1 else []), _describe_choice(sweep, trials))
     return replace(expand.with_rows(sweep), notes=notes), [
         trial.point for trial in (*ranked, *failed)
@@ -129,7 +135,7 @@ def tabulate_trials(sweep: Sweep, trials: Sequence[Trial]) -> tuple[Sweep, list[
 
 
 def _describe_choice(sweep: Sweep, trials: Sequence[Trial]) -> str:
-    """Return what a reader must know of how settings were chosen."""
+    """Return the note below the table of a search that says how settings were chosen."""
     search, statuses = search_of(sweep), Counter(trial.entry.status for trial in trials)
     stopped, ended = statuses["stopped"], sum(trial.has_ended for trial in trials)
     early = f"{stopped} ended early and are not shown" if stopped else "none early"
@@ -144,11 +150,11 @@ def _describe_choice(sweep: Sweep, trials: Sequence[Trial]) -> str:
 
 
 def describe_search(sweep: Sweep, trials: Sequence[Trial]) -> str:
-    """Return a search in a few words: its question, what was tried, what is drawn from where."""
+    """Return a search in two lines: its question, and its trials, those before and those left."""
     search = search_of(sweep)
     ended = Counter(trial.entry.status for trial in trials if trial.has_ended)
     states = ", ".join(f"{count} {status}" for status, count in ended.items())
-    seen = f"{ended.total()} seen before{f' ({states})' if states else ''}"
+    seen = f"{ended.total()} ended before{f' ({states})' if states else ''}"
     left, arms = count_left(sweep, trials), ", ".join(arm.name for arm in sweep.arms)
-    drawn = f"; {left} to be drawn ({search.sampler}) from {arms}" if left else ""
+    drawn = f"; {left} left to draw ({search.sampler}) from the arms {arms}" if left else ""
     return f"{sweep.name}: {sweep.question}\n{count_of(search.trials, 'trial')}, {seen}{drawn}"

@@ -1,6 +1,7 @@
-"""One cell, from configuration to result; here what its caller is told, and how he ends it early.
+"""The training of one cell, from its configuration to its result.
 
-Drivers import this: it knows no torch.
+This module holds the hooks by which a caller follows a run and ends it early. Drivers import it, so
+it does not import torch.
 """
 
 import signal
@@ -10,12 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-Row = dict[str, Any]  # of metrics.jsonl: one epoch; of steps.jsonl: a point inside it
+Row = dict[str, Any]  # a line of metrics.jsonl (one epoch) or of steps.jsonl (some steps)
 
 
 class StopFlag:
-    """Set by the first SIGTERM, such as Slurm's before it takes a node; a second one ends the
-    process. It stays set between cells.
+    """A flag that the first SIGTERM sets; a second SIGTERM ends the process.
+
+    Slurm, for example, sends SIGTERM before it takes a node back. The flag stays set between cells.
     """
 
     def __init__(self) -> None:
@@ -23,7 +25,7 @@ class StopFlag:
 
     @contextmanager
     def handling_sigterm(self) -> Iterator[None]:
-        """Handle SIGTERM while the block lasts."""
+        """Handle SIGTERM inside the block, and restore the earlier handler after it."""
         before = signal.getsignal(signal.SIGTERM)
         self.install_handler()
         try:
@@ -32,7 +34,10 @@ class StopFlag:
             _set_handler(before)
 
     def install_handler(self) -> None:
-        """Take SIGTERM over, from Lightning too. Only a main thread can."""
+        """Replace the handler of SIGTERM, Lightning's too, unless the flag is set already.
+
+        Does nothing in a thread that is not the main thread, since Python forbids it there.
+        """
         if not self.is_set:
             _set_handler(self._on_sigterm)
 
@@ -52,11 +57,12 @@ def _ignore(row: Row) -> None:
 
 @dataclass(frozen=True)
 class RunHooks:
-    """What the caller of a run is told, and how it ends the run early.
+    """Hooks by which the caller of a run follows its epochs and ends the run early.
 
-    on_epoch: gets each epoch's row; it returns True to end the run after that epoch, with a
-        checkpoint.
-    stop_flag: SIGTERM ends the run as on_epoch can.
+    Attributes:
+        on_epoch: receives the row of each epoch. If it returns True, the run keeps a checkpoint and
+            ends after that epoch.
+        stop_flag: if this flag is set, the run ends in the same way; None: SIGTERM is not handled.
     """
 
     on_epoch: Callable[[Row], object] = _ignore
@@ -64,5 +70,5 @@ class RunHooks:
 
     @property
     def is_stopping(self) -> bool:
-        """Return whether SIGTERM has come."""
+        """Whether SIGTERM was received."""
         return self.stop_flag is not None and self.stop_flag.is_set

@@ -1,4 +1,7 @@
-"""The one place where configuration becomes objects; what is ours of an optimiser."""
+"""Build objects from a configuration: network, data, loss and optimiser.
+
+No other module calls Hydra's `instantiate`.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -16,7 +19,7 @@ from capsweep.data.batches import Presenter, seed_of
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import PreparedSplits, Reader, TestedElsewhere, prepare_splits
 from capsweep.errors import ConfigError
-from capsweep.model.convolution import lay_out_weights, set_method
+from capsweep.model.convolution import set_method, set_weight_layout
 from capsweep.shards.manifest import hash_declared
 from capsweep.training import devices
 from capsweep.training.step import Classification, Objective
@@ -28,10 +31,14 @@ FUSED_KEY = "trainer.fused_optimizer"
 
 
 def _instantiate(section: Mapping[str, Any], **extra: Any) -> Any:
-    """Instantiate a section; its `name` is for tables, not for the constructor.
+    """Instantiate a section without its `name`, which is only for tables.
 
-    What may be called is checked each time: on a worker the section came with a job, in an
-    evaluation with a ledger, and neither was composed here. Hydra would resolve interpolations.
+    Each call checks that the section has no interpolations, which Hydra would resolve, and names
+    only allowed targets: a worker gets the section with a job, and an evaluation from a ledger.
+
+    Args:
+        section: a section of a configuration, with `_target_`.
+        extra: further arguments of the target.
     """
     validation.check_resolved("a stored configuration", section)
     called = with_current_targets({**_without_name(section), **extra})
@@ -40,11 +47,12 @@ def _instantiate(section: Mapping[str, Any], **extra: Any) -> Any:
 
 
 def make_task(cell: Cell) -> "CapsuleTask":
-    """Return the network, its weights drawn from the seed, with its objective and optimiser.
+    """Build the task of a cell: its network, with weights drawn from the seed, loss and optimiser.
 
-    Raises ConfigError where this node has no device for the cell.
+    Raises:
+        ConfigError: if this node has no device for the cell.
     """
-    # Here, since a plan builds networks too, and Lightning takes two seconds to import.
+    # Imported here: Lightning takes two seconds to import, and a plan only builds networks.
     from capsweep.training.module import CapsuleTask
 
     config = cell.config
@@ -56,30 +64,42 @@ def make_task(cell: Cell) -> "CapsuleTask":
 
 
 def is_channels_last(config: Mapping[str, Any], device: str) -> bool:
-    """Return whether convolutions of a cell have the channels of a pixel side by side.
+    """Return whether the convolutions of a cell use the channels-last memory format.
 
-    device: its kind. On a GPU exact float32 takes three quarters of that time with channels first.
+    On a GPU, exact float32 takes three quarters of the time with channels first.
+
+    Args:
+        config: the configuration of the cell.
+        device: the type of the device, such as "cuda".
     """
     return device != "cuda" or config["precision"] != "32"
 
 
 def build_network(config: Mapping[str, Any], device: str = "cpu") -> nn.Module:
-    """Return the network of a canonical configuration, its routing drawn in.
+    """Build the network of a canonical configuration, its routing included.
 
-    Its convolutions compute by `trainer.convolution`, or auto where a configuration has no such
-    key, and are laid out for `device`, the kind on which it will be. Raises ConfigError naming the
-    key when the sizes do not fit together.
+    The convolutions use the method `trainer.convolution`; a configuration without that key uses
+    "auto".
+
+    Args:
+        config: a canonical configuration.
+        device: the type of the device that will run the network; it decides the memory format of
+            the convolutions.
+
+    Raises:
+        ConfigError: if sizes do not fit together, or a target has the wrong type. The message names
+            the key.
     """
     routing = config["routing"]
     routed = {} if routing is None else {"routing": _without_name(routing)}
     try:
         network: nn.Module = _instantiate(config["model"], **routed)
         if is_channels_last(config, device):
-            lay_out_weights(network, torch.channels_last)
-    except Exception as error:  # Hydra wraps what a constructor raises; the rest goes on up
+            set_weight_layout(network, torch.channels_last)
+    except Exception as error:  # Hydra wraps the exceptions of a constructor
         if isinstance(error.__cause__, ValueError):
             raise ConfigError(str(error.__cause__)) from error
-        if isinstance(error.__cause__, TypeError):  # another class than its section is for
+        if isinstance(error.__cause__, TypeError):  # the class does not belong in this section
             raise ConfigError(f"model._target_: {error.__cause__}") from error
         raise
     set_method(network, config.get("trainer", {}).get("convolution", "auto"))
@@ -91,8 +111,9 @@ def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_targets(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError unless every `_target_` may be called; nothing is imported before each
-    begins as it may.
+    """Raise ConfigError unless every `_target_` of a configuration may be called.
+
+    The prefixes of all targets are checked before any of them is imported.
     """
     current = with_current_targets(config)
     code_identity.check_targets(current)
@@ -101,12 +122,14 @@ def check_targets(config: Mapping[str, Any]) -> None:
 
 
 def _check_home(key: str, target: str) -> None:
-    """Raise ConfigError for a path below an allowed prefix that leads out of it:
-    capsweep.data.cifar10.tarfile.open.
+    """Raise ConfigError if a target is no callable of a package with an allowed prefix.
+
+    The path capsweep.data.cifar10.tarfile.open, for example, has an allowed prefix, but names a
+    function of the standard library.
     """
     try:
         function = resolve_name(target)
-    except Exception as error:  # importing a module somebody names can raise anything
+    except Exception as error:  # the import of an arbitrary module can raise anything
         raise ConfigError(f"{key}: {target} cannot be found") from error
     home = getattr(function, "__module__", None) or ""
     if not callable(function) or not f"{home}.".startswith(code_identity.TARGETS):
@@ -114,15 +137,19 @@ def _check_home(key: str, target: str) -> None:
 
 
 def build_reader(config: Mapping[str, Any]) -> Reader:
-    """The reader of official files; with `dataset.test`, the test images come from there."""
+    """Build the reader of a data set's official files.
+
+    If the configuration has `dataset.test`, the test images come from that second reader.
+    """
     dataset = config["dataset"]
     reader: Reader = _instantiate(dataset["reader"])
     return TestedElsewhere(reader, _instantiate(dataset["test"])) if "test" in dataset else reader
 
 
 def build_source(config: Mapping[str, Any]) -> Reader:
-    """Return what is trained and tested on: official files, or with `dataset.shards` what was made
-    of them.
+    """Build the reader of the examples of a data set: from official files or from shards.
+
+    Shards are read if the configuration has `dataset.shards`.
     """
     dataset = config["dataset"]
     if "shards" not in dataset:
@@ -134,7 +161,11 @@ def build_source(config: Mapping[str, Any]) -> Reader:
 
 
 def build_presenter(config: Mapping[str, Any]) -> Presenter:
-    """How examples become batches: `dataset.batches`, or shifted by `dataset.shift` pixels."""
+    """Build the presenter, which makes batches of a split's examples.
+
+    The presenter is `dataset.batches`; without that key, it shifts images by up to `dataset.shift`
+    pixels.
+    """
     dataset = config["dataset"]
     if "batches" not in dataset:
         return partial(ShiftedImages, shift=dataset["shift"])
@@ -142,7 +173,13 @@ def build_presenter(config: Mapping[str, Any]) -> Presenter:
 
 
 def load_splits(config: Mapping[str, Any], folder: str, device: torch.device) -> PreparedSplits:
-    """Return the splits of a data set on a device: `train`, `validation` and `test`."""
+    """Prepare the splits `train`, `validation` and `test` of a data set on a device.
+
+    Args:
+        config: the configuration of a cell.
+        folder: the folder of this node's data files (`places.data`).
+        device: the device that trains the cell.
+    """
     dataset = config["dataset"]
     return prepare_splits(
         build_source(config),
@@ -156,16 +193,17 @@ def load_splits(config: Mapping[str, Any], folder: str, device: torch.device) ->
 
 
 def build_objective(config: Mapping[str, Any]) -> Objective:
-    """The loss of a batch."""
+    """Build the objective, which computes the loss of a batch."""
     classification: Classification = _instantiate(config["loss"]["classification"])
     weight = config["loss"]["reconstruction"]["weight"]
     return Objective(classification, weight, validation.is_on_logits(config["loss"]))
 
 
 def build_optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.optim.Optimizer]:
-    """Return what makes the optimiser of a network.
+    """Return a function that makes the optimiser of a network.
 
-    Raises ConfigError where it shall be fused and its class has no fused form.
+    Raises:
+        ConfigError: if `trainer.fused_optimizer` is set and the class has no fused form.
     """
     make: partial[torch.optim.Optimizer] = _instantiate(config["optim"]["optimizer"])
     options = {"fused": True} if config["trainer"]["fused_optimizer"] else {}
@@ -182,10 +220,10 @@ def build_optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.op
 
 
 def _lay_out_states(optimizer: torch.optim.Optimizer) -> None:
-    """Lay moments that were loaded out as their parameters are.
+    """Give loaded moments the memory format of their parameters.
 
-    They may have been saved where convolutions have another layout. Fused kernels count on the same
-    one, and do not check it.
+    They may come from a machine whose convolutions use another format. Fused kernels need the same
+    format, and do not check it.
     """
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
@@ -195,9 +233,13 @@ def _lay_out_states(optimizer: torch.optim.Optimizer) -> None:
 
 
 def group_parameters(network: nn.Module, decayed: str) -> list[dict[str, Any]]:
-    """The optimiser's groups. decayed: all parameters, or weights, which leaves biases and what a
-    routing has one of for each parent alone, as the authors of "Matrix capsules with EM routing"
-    do.
+    """Group the parameters of a network by their weight decay, for an optimiser.
+
+    Args:
+        network: the network.
+        decayed: "all", or "weights": no decay for biases and for parameters of one dimension, such
+            as those that a routing has once for each parent. The authors of "Matrix capsules with
+            EM routing" do the same.
     """
     if decayed == "all":
         return [{"params": list(network.parameters())}]

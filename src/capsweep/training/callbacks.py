@@ -1,8 +1,10 @@
-"""The Lightning callback of a cell: rows and checkpoints of epochs, points inside them, the end at
-an accuracy; and the checks of a checkpoint that a run continues from.
+"""The Lightning callback that records a cell, and the checks of the checkpoint of an earlier run.
 
-It is a Lightning `Checkpoint` because these, alone among callbacks, are called at the end of an
-epoch after the module has collected its metrics.
+The callback writes a row per epoch, points inside epochs, and checkpoints; it ends training once an
+accuracy is reached. A point is a row of steps.jsonl: the mean loss of the steps since the last one.
+
+The callback is a Lightning `Checkpoint`, because Lightning calls these, and no other callbacks, at
+the end of an epoch after the module has collected its metrics.
 """
 
 import math
@@ -26,33 +28,44 @@ from capsweep.runtime.terminal import count_of
 from capsweep.training import Row, RunHooks
 from capsweep.training.module import CapsuleTask
 
-ROUNDING = 1e-9  # of 1 - error; far less than one example is of any data set
-ANEW = "begun_anew"  # key of what says that, in provenance and result
+ROUNDING = 1e-9  # error of `1 - error` in float64; far less than the share of one example
+RESTART_KEY = "begun_anew"  # in provenance and result: why a cell started from its first epoch
 CIRCUMSTANCES = ("code", "versions", "hardware", "implementations")
 AUTO_STEPS, POINTS_OF_EPOCH, MOST_POINTS = 50, 10, 1000
-RecordRow = Callable[[str, Row], None]  # with the name of its file
+RecordRow = Callable[[str, Row], None]  # called with the name of the row's file, and the row
 
 
 class EpochRecorder(Checkpoint):
-    """Records a row per epoch and points inside it, and keeps the newest full state for a run that
-    is cut short, in resume.ckpt, at most every `interval` seconds.
+    """A callback that records a row per epoch and points inside it, and writes resume.ckpt.
 
-    Rows travel in the checkpoint, with the provenance of what trained them, so a resumed run
-    continues the same files without doubles. When a hook or SIGTERM ends the run early, the state
-    of that epoch is kept and LeftEarlyError is raised; after the last one a cell is rather tested.
+    A checkpoint is written at the end of an epoch, at most every `trainer.checkpoint_interval`
+    seconds. It contains the rows and the provenance of the runs that trained them, so a resumed run
+    continues the same files without repeated rows. When a hook or SIGTERM ends the run early, the
+    callback writes a checkpoint and raises LeftEarlyError; after the last epoch it does neither,
+    and the cell is tested.
 
-    every_n_steps: between two points of an epoch; the last is at its end. See `choose_interval`.
+    Training ends after the first epoch whose validation accuracy reaches `stop_accuracy`, so that
+    networks are compared where they are equally good. "Dynamic Routing Between Capsules", section
+    5.2, stops both networks at 99.2 % on expanded MNIST before it tests them on affNIST. We measure
+    the accuracy on held-out training digits, not on test digits. Only data sets that are validated
+    on test images, such as smallNORB's viewpoints, use those; section 5.1 of "Matrix capsules with
+    EM routing" does the same, and says so in a footnote.
 
-    accuracy: training ends after the first epoch whose validation accuracy reaches it, so that
-    networks are compared where they are equally good; None: it does not. "Dynamic Routing Between
-    Capsules", section 5.2, stops both networks at 99.2 % on expanded MNIST before it tests them on
-    affNIST. We look at held-out training digits, never at test digits; but where a data set is
-    validated on test images, as smallNORB's viewpoints are, at those, as "Matrix capsules with EM
-    routing", section 5.1, does. Its footnote says so.
+    Args:
+        task: the task that is trained.
+        directory: the folder of the cell.
+        hooks: the hooks of the run's caller.
+        record_row: writes a row to metrics.jsonl or steps.jsonl.
+        digests: sha256 of the data by split; loading a checkpoint that was trained on other data
+            raises DataError.
 
-    digests: of the data; a checkpoint whose epochs were trained on others is refused by DataError.
-
-    earlier_seconds: how long the epochs of earlier runs took.
+    Attributes:
+        accuracy: the validation accuracy that ends training; None: training runs to its last epoch.
+        rows: one row per epoch, those of earlier runs included.
+        points: the rows of steps.jsonl, those of earlier runs included.
+        earlier_seconds: how long the epochs of earlier runs took.
+        started: when the current epoch began, on the monotonic clock.
+        kept: when the last checkpoint was written, on the monotonic clock.
     """
 
     def __init__(
@@ -72,42 +85,52 @@ class EpochRecorder(Checkpoint):
         self.started, self.kept = 0.0, time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
+        """Return rows, points, provenance and data digests, for the checkpoint."""
         provenance = self.directory.read_provenance()
         recorded = {"rows": self.rows, "points": self.points, "provenance": provenance}
         return {**recorded, "digests": self.digests}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore the rows and points of a checkpoint.
+
+        Raises:
+            DataError: if the data changed since.
+        """
         if state_dict["digests"] != self.digests:
             raise DataError(
-                f"the data were altered since the first epochs of this cell: sha256 {self.digests} "
+                f"the data changed after the first epochs of this cell: sha256 {self.digests} "
                 f"now, {state_dict['digests']} in its resume.ckpt; restore the data, or remove the "
                 "cell (capsweep ledger rm) and run it again"
             )
         self.rows, self.points = list(state_dict["rows"]), list(state_dict["points"])
         self.earlier_seconds = sum(row["seconds"] for row in self.rows)
-        # A run cut short after its last epoch measures nothing of it again.
+        # A run that was interrupted after its last epoch does not measure that epoch again.
         last = self.rows[-1] if self.rows else {}
         self.task.epoch_metrics |= {key: value for key, value in last.items() if "/" in key}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # An earlier run may have got there already, and was cut short before its test.
+        """Install our SIGTERM handler, and end training if an earlier run reached the accuracy."""
         trainer.should_stop |= bool(self.rows) and is_reached(self.accuracy, self.rows[-1])
         self.on_test_start(trainer, pl_module)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # After Lightning has put its own handler there, which would end the cell in mid-epoch, or
-        # in its test, when the last checkpoint may be old.
+        """Install our handler of SIGTERM."""
+        # Lightning has just installed its own, which would end the cell inside an epoch or inside
+        # its test, when the last checkpoint may be old.
         if self.hooks.stop_flag is not None:
             self.hooks.stop_flag.install_handler()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note when the epoch began."""
         self.started = time.monotonic()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        """Record a point every `logger.every_n_steps` steps, and one at the end of the epoch."""
         batches, done = int(trainer.num_training_batches), batch_idx + 1
-        every_n_steps = self.task.config["logger"].get("every_n_steps", "auto")  # in new cells
+        # Cells of earlier versions have no such key.
+        every_n_steps = self.task.config["logger"].get("every_n_steps", "auto")
         every = choose_interval(every_n_steps, batches, self.task.steps)
         if done % every and done != batches:
             return
@@ -122,7 +145,11 @@ class EpochRecorder(Checkpoint):
         self.record_row(POINTS, point)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # The margin that the loss has reached, where it grows with training.
+        """Record the row of the epoch, write a checkpoint when it is due, and end the run early.
+
+        Raises:
+            LeftEarlyError: if a hook or SIGTERM ends the run before its last epoch.
+        """
         step = trainer.global_step
         margin = self.task.objective.margin_at(step, self.task.steps)
         row: Row = {
@@ -142,18 +169,23 @@ class EpochRecorder(Checkpoint):
         if leaves or time.monotonic() - self.kept >= interval:
             self.keep_checkpoint(trainer)
         if leaves:
-            raise LeftEarlyError(f"it left after {count_of(done, 'epoch')}; its checkpoint is kept")
+            raise LeftEarlyError(f"ended after {count_of(done, 'epoch')}; its checkpoint is kept")
 
     def keep_checkpoint(self, trainer: Trainer) -> None:
-        """Renew resume.ckpt, whole or not at all: see `AtomicCheckpoints`."""
+        """Write resume.ckpt atomically, and copy it to the ledger if that is an object store."""
         trainer.save_checkpoint(self.directory.resume_checkpoint)
         self.directory.store_checkpoint()
         self.kept = time.monotonic()
 
 
 def choose_interval(every_n_steps: int | str, batches: int, steps: int) -> int:
-    """Steps between two points. auto: 50, fewer where an epoch's `batches` would have less than ten
-    points, more where all `steps` of training would have more than a thousand.
+    """Return the number of steps between two points.
+
+    Args:
+        every_n_steps: that number, or "auto": 50; fewer if an epoch would have less than ten
+            points; more if the whole training would have more than a thousand.
+        batches: the number of batches of an epoch.
+        steps: the number of steps of the whole training.
     """
     if isinstance(every_n_steps, int):
         return every_n_steps
@@ -163,11 +195,16 @@ def choose_interval(every_n_steps: int | str, batches: int, steps: int) -> int:
 def check_resumable(
     directory: CellDirectory, provenance: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Row], list[Row]]:
-    """Return what the checkpoint of a cell adds to its provenance, the rows of its epochs, and the
-    points inside them.
+    """Read the checkpoint of a cell, and remove a checkpoint that this run cannot continue.
 
-    `earlier`: other versions and hardware, and other code with the same numerics, that trained
-    epochs of it. A checkpoint that cannot be used is removed, with a line: `begun_anew`.
+    Args:
+        directory: the folder of the cell.
+        provenance: the provenance of this run.
+
+    Returns:
+        Three values: keys for the provenance, the rows of the checkpoint's epochs, and its points.
+        The key `earlier` lists the versions, hardware and code of earlier runs that differ from
+        this one. The key `begun_anew` says why a checkpoint was removed.
     """
     path = directory.resume_checkpoint
     if not path.exists():
@@ -176,9 +213,9 @@ def check_resumable(
         stored = _read_recorder(path, provenance)
     except DataError as fault:
         path.unlink()
-        line = f"{path} is dropped, and the cell begins anew: {fault}"
+        line = f"{path} was removed, and the cell starts from its first epoch: {fault}"
         print(line, file=sys.stderr, flush=True)
-        return {ANEW: line}, [], []
+        return {RESTART_KEY: line}, [], []
     made = stored["provenance"]
     today, last = ({name: run.get(name) for name in CIRCUMSTANCES} for run in (provenance, made))
     earlier = [run for run in (*made.get("earlier", []), last) if run != today]
@@ -186,41 +223,52 @@ def check_resumable(
 
 
 def _read_recorder(path: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the recorder put into a checkpoint. Raises DataError where this run cannot go on
-    with it, OSError where the disk does not give it now.
+    """Read the state of the recorder from a checkpoint.
+
+    Raises:
+        DataError: if this run cannot continue from the checkpoint.
+        OSError: if the file cannot be read now.
     """
     content = path.read_bytes()
     try:
-        damaged = zipfile.ZipFile(BytesIO(content)).testzip()  # torch looks at no checksum
+        damaged = zipfile.ZipFile(BytesIO(content)).testzip()  # torch checks no checksums
         stored = torch.load(BytesIO(content), weights_only=True, map_location="cpu")
         (state,) = (state for state in stored["callbacks"].values() if "rows" in state)
         code, cell = state["provenance"]["code"]["numerics"], state["provenance"]["signature"]
-    except Exception as error:  # anything, for a file that is none
-        if causes.kind_of_cause(causes.describe_cause(error)) is CauseKind.OUT_OF_MEMORY:
-            raise  # of this moment: the checkpoint is kept
-        raise DataError(f"it is no checkpoint of a cell ({type(error).__name__})") from error
+    except Exception as error:  # a file that is no checkpoint can raise anything
+        if causes.classify_cause(causes.describe_cause(error)) is CauseKind.OUT_OF_MEMORY:
+            raise  # the checkpoint may be sound, so it is kept
+        raise DataError(f"it is not a checkpoint of a cell ({type(error).__name__})") from error
     if damaged is not None:
         raise DataError(f"it is damaged ({damaged})")
     if cell != provenance["signature"]:
-        raise DataError(f"it is of cell {cell}")
+        raise DataError(f"it belongs to cell {cell}")
     if code != provenance["code"]["numerics"]:
-        raise DataError("other code than today's trained its epochs")
+        raise DataError("its epochs were trained by other code than today's")
     return state
 
 
 def find_accuracy(row: Mapping[str, Any]) -> float:
-    """Of the validation examples after an epoch."""
+    """Return the validation accuracy of an epoch's row."""
     return 1 - row["val/error"]
 
 
 def is_reached(accuracy: float | None, row: Mapping[str, Any]) -> bool:
-    """Whether an epoch has `accuracy`; 66 right of 100 have 0.66, though 1 - 0.34 is below it."""
+    """Return whether the row of an epoch has a validation accuracy of at least `accuracy`.
+
+    With 66 of 100 right, 0.66 counts as reached, although 1 - 0.34 is slightly less in float64.
+    """
     return accuracy is not None and find_accuracy(row) >= accuracy - ROUNDING
 
 
 def check_reached(accuracy: float | None, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Raise AccuracyNotReachedError unless the last epoch reached it: a test number of a network
-    that did not is not comparable to one of a network that did.
+    """Raise AccuracyNotReachedError unless the last epoch reached `stop_accuracy`.
+
+    The test error of a network below that accuracy is not comparable to those of networks above it.
+
+    Args:
+        accuracy: `stop_accuracy` of the cell; None: nothing is checked.
+        rows: the rows of all epochs.
     """
     if accuracy is not None and not is_reached(accuracy, rows[-1]):
         best = max(map(find_accuracy, rows))

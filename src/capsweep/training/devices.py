@@ -1,4 +1,4 @@
-"""The device that trains a cell: its threads, memory and rounding."""
+"""Choose the device that trains a cell, and set its threads, memory and rounding."""
 
 import ctypes
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ LARGEST_BLOCK, LARGEST_INT = 2**25, 2**31 - 1
 
 
 def choose_device(config: Mapping[str, Any]) -> torch.device:
-    """Return the device that trains a cell, on this node."""
+    """Return the device of this node that trains a cell: a GPU or the processor."""
     accelerator = config["trainer"]["accelerator"]
     on_gpu = accelerator == "gpu" or (accelerator == "auto" and torch.cuda.is_available())
     return torch.device("cuda" if on_gpu else "cpu")
@@ -24,7 +24,7 @@ def choose_device(config: Mapping[str, Any]) -> torch.device:
 
 @contextmanager
 def using_threads(count: int) -> Iterator[None]:
-    """Let torch have so many threads on the processor, and as many as before afterwards."""
+    """Let torch use `count` processor threads inside the block, and restore the number after it."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -34,17 +34,18 @@ def using_threads(count: int) -> Iterator[None]:
 
 
 def prepare_device(config: Mapping[str, Any]) -> None:
-    """Let this process compute products of float32 as `precision` of a cell that it trains says.
+    """Set the rounding of float32 products in this process as `precision` of a cell requires.
 
-    Raises ConfigError where they are to be rounded to TF32, and the device cannot; or where the
-    cell is to be trained on a GPU, and this process sees none.
+    Raises:
+        ConfigError: if the device cannot compute with TF32 and `precision` is "tf32", or if the
+            cell needs a GPU and this process sees none.
     """
     is_rounded = config["precision"] == "tf32"
     device = choose_device(config)
     if is_rounded and not has_tf32(device):
         raise ConfigError(
-            "precision=tf32 needs an NVIDIA GPU of compute capability 8.0 or more, and there is "
-            "none for this cell; set precision=32 or precision=bf16-mixed"
+            "precision=tf32 needs an NVIDIA GPU of compute capability 8.0 or more, and this cell "
+            "has none; set precision=32 or precision=bf16-mixed"
         )
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
@@ -55,27 +56,28 @@ def prepare_device(config: Mapping[str, Any]) -> None:
 
 
 def allow_tf32(is_allowed: bool) -> None:
-    """Let the tensor cores of a GPU round products of float32 to TF32 in this process, or not.
+    """Allow or forbid that this process rounds products of float32 to TF32 on a GPU.
 
-    torch's own default lets convolutions be rounded, and matrix products not. A process runs many
-    cells, so it is set for each.
+    By default torch allows it for convolutions and forbids it for matrix products. A process trains
+    many cells, so each cell sets both.
     """
     torch.backends.cuda.matmul.allow_tf32 = is_allowed
     torch.backends.cudnn.allow_tf32 = is_allowed
 
 
 def has_tf32(device: torch.device) -> bool:
-    """Return whether a device multiplies matrices of TF32."""
+    """Return whether a device can multiply matrices in TF32."""
     if device.type != "cuda" or torch.version.cuda is None or not torch.cuda.is_available():
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep freed memory, and use it again, in blocks of up to 32 MiB.
+    """Let this process keep freed memory blocks of up to 32 MiB, and use them again.
 
-    glibc gives it back to the kernel, which fills each new page with zeros: up to a third of a
-    small network's step. It keeps no larger blocks; other allocators have no such setting.
+    By default glibc returns them to the kernel, which fills each new page with zeros. That takes up
+    to a third of a small network's step. glibc cannot keep larger blocks. With other allocators
+    this function does nothing.
     """
     if (set_option := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         set_option(M_MMAP_THRESHOLD, LARGEST_BLOCK)
@@ -83,7 +85,10 @@ def keep_freed_memory() -> None:
 
 
 def start_memory_peak() -> None:
-    """Forget earlier peaks, and give freed memory back, which would count as used."""
+    """Start a new measurement of peak memory, for `read_memory_peak`.
+
+    Freed memory is returned to the system first, since it would count as used.
+    """
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
     if torch.cuda.is_available():
@@ -94,8 +99,12 @@ def start_memory_peak() -> None:
 
 
 def read_memory_peak() -> dict[str, int | None]:
-    """Return the peak bytes since `start_memory_peak`, resident in the process and reserved on the
-    GPU. Others cannot have what is reserved, be it freed or kept by a captured step.
+    """Return the peak memory since `start_memory_peak`, in bytes.
+
+    Returns:
+        "process": the peak of the resident memory; None: unknown. "gpu": the peak of the memory
+        that torch reserved on the GPU; None: no GPU. No other process can use reserved memory, even
+        if torch has freed it or keeps it for a captured step.
     """
     gpu = torch.cuda.max_memory_reserved() if torch.cuda.is_available() else None
     with suppress(OSError):
@@ -106,8 +115,10 @@ def read_memory_peak() -> dict[str, int | None]:
 
 
 def read_taken_memory() -> int:
-    """Return the bytes of the GPU that this process takes at its peak, which has it alone: what is
-    reserved, and what CUDA and libraries have beside that, such as contexts, kernels and graphs.
+    """Return the peak bytes that this process takes of the GPU, if no other process uses the GPU.
+
+    The number includes the memory that torch reserved, and what CUDA and libraries take besides,
+    such as contexts, kernels and graphs.
     """
     free, total = torch.cuda.mem_get_info()
     beside = total - free - torch.cuda.memory_reserved()

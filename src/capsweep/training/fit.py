@@ -1,6 +1,7 @@
-"""One cell trained and tested; writes its files.
+"""Train and test one cell, and write its files.
 
-Shape letters: M test examples, N classes, L classes shown in one image, K worst, C H W image.
+Shape letters: M test examples, N classes, L classes shown in one image, K worst examples, C H W
+image.
 """
 
 import logging
@@ -38,16 +39,27 @@ from capsweep.training.run import Job
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 WORST, WORST_COUNT = "worst-examples", 25
-COLUMNS, SCALE = 5, 3  # of their sheet: pictures in a row, pixels of one of theirs
+COLUMNS, SCALE = 5, 3  # of the sheet of worst examples: pictures in a row, enlargement
 
 
 def train_and_test(
     job: Job, here: Places, directory: CellDirectory, hooks: RunHooks, record_row: RecordRow
 ) -> dict[str, Any]:
-    """Train and test a cell, on from its resume.ckpt, and write its files; the result so far.
+    """Train and test a cell, from its resume.ckpt if there is one, and write its files.
 
-    record_row: writes a row of metrics.jsonl or steps.jsonl. Raises LeftEarlyError where a hook
-    ended it.
+    Args:
+        job: the job of the cell.
+        here: the folders on this node.
+        directory: the folder of the cell.
+        hooks: the hooks of the run's caller.
+        record_row: writes a row to metrics.jsonl or steps.jsonl.
+
+    Returns:
+        The result, without the code, date and tracking that `run` adds.
+
+    Raises:
+        LeftEarlyError: if a hook or SIGTERM ended the run early.
+        AccuracyNotReachedError: if `stop_accuracy` was not reached.
     """
     cell, started = job.cell, time.monotonic()
     device = devices.choose_device(cell.config)
@@ -63,10 +75,10 @@ def train_and_test(
     fit_and_test(task, splits, [recorder, first], resume if resume.exists() else None)
     _record_methods(directory, task)
     callbacks.check_reached(recorder.accuracy, recorder.rows)
-    # What an unbroken run would have taken: epochs count for the cost of a cell whoever ran them.
+    # The epochs of earlier runs count too: this is what an uninterrupted run would have taken.
     seconds = recorder.earlier_seconds + time.monotonic() - started
     given = (job.gpu or 1.0) if device.type == "cuda" else 0.0
-    scores_MN, labels_M = task.predictions()
+    scores_MN, labels_M = task.collect_predictions()
     scores, labels = scores_MN.float().numpy(), labels_M.numpy()
     arrays: dict[str, Any] = {"scores": scores, "labels": labels}
     directory.write("predictions.npz", lambda file: np.savez_compressed(file, **arrays))
@@ -80,12 +92,15 @@ def train_and_test(
 
 
 def _record_methods(directory: CellDirectory, task: CapsuleTask) -> None:
-    """Add to the provenance what the network was computed by, which is known once it ran."""
+    """Add to the provenance which implementations computed the network.
+
+    They are known only after the network ran.
+    """
     stored, routing = directory.read_provenance(), describe_routing(task.network)
     if routing is not None:
         stored.setdefault("implementations", {})["routing"] = routing
     stored["convolutions"] = describe_methods(task.network)
-    if task.captured is not None:  # it has trained, not only tested
+    if task.captured is not None:  # the task was trained, not only tested
         stored["graphs"] = task.captured.describe()
     directory.update_provenance(stored)
 
@@ -93,7 +108,7 @@ def _record_methods(directory: CellDirectory, task: CapsuleTask) -> None:
 def _summarise_run(
     cell: Cell, task: CapsuleTask, splits: PreparedSplits, recorder: EpochRecorder
 ) -> dict[str, Any]:
-    """Return the result without what the cell has cost."""
+    """Collect metrics, counts, speed and digests of a run; its total time is not included."""
     epochs, steps = len(recorder.rows), recorder.rows[-1]["step"]
     images = min(len(splits["train"]) * epochs, steps * cell.config["batch_size"])
     return {
@@ -113,12 +128,16 @@ def _summarise_run(
 
 
 class FirstActivations(Callback):
-    """Notes the quantiles of every layer's activations in the very first training step: too silent
-    or too saturated, nothing is learned. "About half of the capsules should be active at the start"
-    (the authors of "Matrix capsules with EM routing", on their choice of first weights).
+    """A callback that records quantiles of the activations in the very first training step.
 
-    `quantiles`: layer -> quantile -> activation; nothing of layers without capsules. It looks
-    at the forward pass that the step makes anyway, and travels in the checkpoint.
+    A network whose capsules are nearly all inactive or saturated at the start does not learn.
+    "About half of the capsules should be active at the start" (the authors of "Matrix capsules with
+    EM routing", on their choice of first weights). The callback reads the forward pass of the
+    training step, and the checkpoint contains what it recorded.
+
+    Attributes:
+        quantiles: layer -> quantile -> activation, for layers of capsules.
+        hooks: the forward hooks during the first step.
     """
 
     def __init__(self) -> None:
@@ -126,14 +145,17 @@ class FirstActivations(Callback):
         self.hooks: list[RemovableHandle] = []
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the quantiles, for the checkpoint."""
         return {"quantiles": self.quantiles}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore the quantiles of a checkpoint."""
         self.quantiles = dict(state_dict["quantiles"])
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
+        """Register a forward hook on every module before the first training step."""
         if trainer.global_step > 0:
             return
         for name, module in pl_module.get_submodule("network").named_modules():
@@ -141,6 +163,7 @@ class FirstActivations(Callback):
             self.hooks.append(module.register_forward_hook(note))
 
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        """Remove the forward hooks."""
         while self.hooks:
             self.hooks.pop().remove()
 
@@ -151,8 +174,15 @@ class FirstActivations(Callback):
 
 
 def find_activations(module: nn.Module, output: Any) -> Tensor | None:
-    """Of the capsules that a layer returned; None for other layers, and for the routing inside a
-    layer, which returns what the layer does.
+    """Return the activations of the capsules that a layer returned.
+
+    Args:
+        module: the module.
+        output: what the module returned.
+
+    Returns:
+        The activations; None for layers without capsules, and for a routing module, because it
+        returns the same as the layer around it.
     """
     if isinstance(module, PrimaryCapsules):
         return torch.linalg.vector_norm(output, dim=-1)
@@ -162,8 +192,8 @@ def find_activations(module: nn.Module, output: Any) -> Tensor | None:
 
 
 def measure_quantiles(active: Tensor) -> dict[str, float]:
-    """By name: q0, q10, ..., q100."""
-    # torch.quantile takes no more than 2^24 values.
+    """Return quantiles of activations, named q0, q10, ..., q100."""
+    # Not torch.quantile, which takes at most 2^24 values.
     levels = np.quantile(active.cpu().numpy(), QUANTILES).tolist()
     return {f"q{100 * q:.0f}": value for q, value in zip(QUANTILES, levels, strict=True)}
 
@@ -171,12 +201,20 @@ def measure_quantiles(active: Tensor) -> dict[str, float]:
 def write_worst_examples(
     directory: CellDirectory, scores_MN: np.ndarray, labels: np.ndarray, test: EvaluatedSplit
 ) -> None:
-    """Write evals/worst-examples.npz and .png of at most 25 wrongly classified test examples: later
-    neither data nor network are needed to show them. Write nothing where all are right.
+    """Write evals/worst-examples.npz and .png with at most 25 wrongly classified test examples.
 
-    In the .npz: indices [K] among the test examples, labels and predictions [K, L], margins [K] by
-    which a wrong class won, the largest first; and the caption of the picture, in which intensities
-    that leave 0..1 are scaled into it.
+    With these files, the examples can be shown later without the data or the network. Nothing is
+    written if all test examples are right.
+
+    The .npz contains indices [K] among the test examples, labels and predictions [K, L], and
+    margins [K] by which a wrong class won, the largest first. It also contains the caption of the
+    picture, in which the intensities of each image are scaled to 0..1.
+
+    Args:
+        directory: the folder of the cell.
+        scores_MN: the scores of the test examples, [M, N].
+        labels: their labels, [M] or [M, L].
+        test: the test split, which gives the images.
     """
     wrong, margins = examples.find_worst(scores_MN, labels, len(labels))
     if not len(wrong):
@@ -187,9 +225,9 @@ def write_worst_examples(
     names = (map(_join_classes, classes) for classes in (labels_KL, predictions_KL))
     taken = ", ".join(map(" as ".join, zip(*names, strict=True)))
     caption = (
-        f"{len(indices_K)} of {len(wrong)} wrongly classified test examples, those of which a "
-        "wrong class was the surest: the margin of its score over the label's falls from left "
-        f"to right and from row to row; each label and what it was taken for: {taken}"
+        f"{len(indices_K)} of {len(wrong)} wrongly classified test examples: those whose wrong "
+        "class had the largest margin over the label. The margin falls from left to right and from "
+        f"row to row. Each label and the class that was predicted for it: {taken}"
     )
     file: dict[str, Any] = {
         "indices": indices_K,
@@ -200,7 +238,7 @@ def write_worst_examples(
     }
     images = [test.evaluation_batch(slice(i, i + 1)).images_BCHW for i in indices_K.tolist()]
     images_KCHW = torch.cat(images).float()
-    colours = 3 if images_KCHW.shape[1] == 3 else 1  # of other channels the first
+    colours = 3 if images_KCHW.shape[1] == 3 else 1  # without 3 channels, only the first is shown
     sheet = F.interpolate(images_KCHW[:, :colours], scale_factor=SCALE)
     write_sheet: Any = partial(
         save_image, sheet, format="png", nrow=COLUMNS, normalize=True, scale_each=True

@@ -1,15 +1,16 @@
 """Training steps that a GPU replays as CUDA graphs.
 
-Python starts a step once, not each of its hundreds of kernels. The first batch of each size is
-trained eagerly, which makes what libraries and the optimiser make once. The second is captured:
-forward, backward, clipping, optimiser and metrics, on static tensors. From then on a step is a copy
-into these, and one launch. What changes from step to step is a tensor on the device: the batch, the
-learning rates, and the margin of a loss that grows.
+With a graph, Python starts a whole step at once, instead of each of its hundreds of kernels. The
+first batch of each shape is trained eagerly, so that libraries and the optimiser create their
+state. The second step is captured on static tensors: forward, backward, clipping, optimiser and
+metrics. Each later step copies its batch into the static tensors and launches the graph. All that
+changes from step to step is a tensor on the device: the batch, the learning rates, and the margin
+of a loss that grows during training.
 
-The first replays are compared with eager steps on copies of the network and its optimiser; where
-they differ, training goes on from the copies, eagerly; so it does where a step changes numbers that
-Python keeps. So a GPU that nobody has tried, or a network whose Python decides something anew in
-each step, cannot give wrong numbers.
+The first replays are compared with eager steps on copies of the network and its optimiser. If they
+differ, training continues from the copies, eagerly. Training also stays eager if a step changes
+numbers that Python keeps. So the results are right even on an untested GPU, or for a network whose
+Python code decides something in each step.
 """
 
 import sys
@@ -24,19 +25,27 @@ from capsweep.data.batches import Batch
 from capsweep.training.step import Losses, SplitMetrics, TrainingStep, list_numbers
 
 Run = Callable[[], None]
-Shape = tuple[object, ...]  # of a batch, with the types of its numbers
-CHECKED = 2  # replays of a graph: what Python decided at its capture is not what it decides next
-# Largest norm of a difference, over that of what an eager step has: of loss and gradients, by
-# precision. Of weights, which Adam moves by as much for small gradients as for large ones.
+Shape = tuple[object, ...]  # shapes and types of the tensors of a batch
+CHECKED = 2  # replays of a graph that are checked: Python may decide something else in a later step
+# Largest allowed norm of a difference, relative to the norm in the eager step. TOLERANCE is for the
+# loss and the gradients, by precision. UPDATE_TOLERANCE is for the changes of weights: Adam changes
+# a weight as much for a small gradient as for a large one.
 TOLERANCE = {"32": 1e-3, "tf32": 1e-2, "bf16-mixed": 5e-2}
 UPDATE_TOLERANCE = 0.2
 
 
 class CapturedStep:
-    """Trains on batches of one shape by replaying a step that was captured.
+    """A captured training step, which is replayed for batches of one shape.
+
+    Args:
+        step: the eager step that is captured.
+        metrics: the training metrics, to which each replay adds.
+        batch: the first batch; it is captured, but not trained on.
+        margin: the margin of the loss; None: the margin does not grow.
+        capture: captures a function, and returns a function that replays its work.
 
     Attributes:
-        gradients: the parameters' gradients after a replay, as they were clipped.
+        gradients: the clipped gradients of the parameters after a replay.
         checked: how many replays were compared with an eager step.
     """
 
@@ -51,12 +60,12 @@ class CapturedStep:
         self.step, self.metrics, self.checked = step, metrics, 0
         drawn = batch.targets_BLCHW
         targets_BLCHW = None if drawn is None else torch.empty_like(drawn)
-        # Laid out as the batch, so that convolutions choose the same algorithms.
+        # With the memory format of the batch, so that convolutions choose the same algorithms.
         self.batch = Batch(
             torch.empty_like(batch.images_BCHW), torch.empty_like(batch.labels), targets_BLCHW
         )
         groups, device = step.optimizer.param_groups, step.device
-        # Kernels read float32; the processor's float64, as it has the rate itself.
+        # GPU kernels read learning rates in float32, the processor reads them in float64.
         rate_type = torch.float32 if device.type == "cuda" else torch.float64
         self.rates = [torch.zeros((), dtype=rate_type, device=device) for _ in groups]
         self.margin = None
@@ -64,7 +73,7 @@ class CapturedStep:
             self.margin = torch.zeros((), dtype=torch.float64, device=device)
         self.gradients: list[Tensor | None] = []
         self.loss = torch.zeros((), device=device)
-        if device.type == "cuda":  # before the capture, which forbids copies
+        if device.type == "cuda":  # before the capture, since a capture forbids such copies
             move_counters(step.optimizer, device)
         self._fill(batch, margin)
         self.replay = capture(self._run)
@@ -86,7 +95,7 @@ class CapturedStep:
             self.margin.fill_(margin)
 
     def _run(self) -> None:
-        """Take the step that is captured."""
+        """Train on the static tensors; a capture records this call."""
         with _rates_on_device(self.step, self.rates):
             losses = self.step(self.batch, self.margin)
         self.metrics.add_sums(losses, self.batch)
@@ -95,7 +104,7 @@ class CapturedStep:
 
 
 def move_counters(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """Move what an optimiser counts, as its steps and NAdam's products, to a device."""
+    """Move the scalars of an optimiser's state, such as its step counts, to a device."""
     for state in optimizer.state.values():
         for name, value in state.items():
             if isinstance(value, Tensor) and value.dim() == 0:
@@ -104,9 +113,9 @@ def move_counters(optimizer: torch.optim.Optimizer, device: torch.device) -> Non
 
 @contextmanager
 def _rates_on_device(step: TrainingStep, rates: Sequence[Tensor]) -> Iterator[None]:
-    """Let the optimiser read its learning rates off the device.
+    """Let the optimiser read its learning rates from tensors on the device, inside the block.
 
-    Outside of the block they are numbers, as the schedule and checkpoints know them.
+    Outside the block they are numbers, which the schedule and checkpoints need.
     """
     groups, is_captured = step.optimizer.param_groups, step.device.type == "cuda"
     before = [{key: group.get(key) for key in ("lr", "capturable")} for group in groups]
@@ -122,25 +131,29 @@ def _rates_on_device(step: TrainingStep, rates: Sequence[Tensor]) -> Iterator[No
 
 
 class GraphCapture:
-    """Captures CUDA graphs that share the memory of what lies between their inputs and outputs.
+    """Captures CUDA graphs, which share the memory of their intermediate results.
 
-    A step that draws on the processor would replay the same numbers: it raises RuntimeError.
+    A step that draws random numbers on the processor raises RuntimeError, since each replay would
+    repeat the same numbers.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.pool = device, torch.cuda.graph_pool_handle()
 
     def __call__(self, run: Run) -> Run:
-        """Return what replays the work that `run` starts, which is not done now."""
+        """Capture the GPU work that `run` starts, and return a function that replays the work.
+
+        The work itself is not done during the capture.
+        """
         graph, drawn = torch.cuda.CUDAGraph(), torch.get_rng_state()
         generator = torch.cuda.default_generators[self.device.index or 0]
         before = generator.clone_state()
         try:
-            # Other threads, of a monitor, may ask the device for something meanwhile.
+            # Threads of a monitor may query the device during the capture.
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 run()
         except BaseException:
-            generator.graphsafe_set_state(before)  # it would believe that the capture goes on
+            generator.graphsafe_set_state(before)  # else it stays in its state of a capture
             raise
         if not torch.equal(drawn, torch.get_rng_state()):
             torch.set_rng_state(drawn)
@@ -149,10 +162,19 @@ class GraphCapture:
 
 
 class StepGraphs:
-    """Training by captured steps, a graph for each shape of batch.
+    """Training by captured steps, with one graph for each shape of batch.
+
+    Args:
+        step: the eager step.
+        metrics: the training metrics.
+        reason: why training must be eager; None: steps are captured.
+        capture: captures a step; None: as CUDA graph.
 
     Attributes:
-        reason: why training is eager; None where it is not.
+        reason: why training is eager; None: it is not.
+        shapes: the shapes of batches that were trained eagerly once, before their capture.
+        captured_sizes: the numbers of images of the batches that were captured.
+        captured: the captured step of each shape.
     """
 
     def __init__(
@@ -164,14 +186,14 @@ class StepGraphs:
     ) -> None:
         self.step, self.metrics, self.reason = step, metrics, reason
         self.capture = capture
-        self.shapes: set[Shape] = set()  # of batches that were trained eagerly
+        self.shapes: set[Shape] = set()
         self.captured_sizes: set[int] = set()
         self.captured: dict[Shape, CapturedStep] = {}
         if reason is None and capture is None:
             self.capture = GraphCapture(step.device)
 
     def train(self, batch: Batch, margin: float | None = None) -> Tensor:
-        """Train on a batch, captured where that is possible, and return its loss."""
+        """Train on a batch, by a captured step if possible, and return its loss."""
         shape = _describe_shape(batch, margin)
         if self.reason is None and shape not in self.shapes:
             return self._train_first(shape, batch, margin)
@@ -184,14 +206,19 @@ class StepGraphs:
         return self.captured[shape](batch, margin)
 
     def describe(self) -> str:
-        """Return how training has computed its steps, for the provenance."""
+        """Describe how the training steps were computed, for the provenance."""
         if self.reason is not None:
             return f"off: {self.reason}"
         sizes = ", ".join(map(str, sorted(self.captured_sizes, reverse=True)))
-        return f"captured, batches of {sizes}" if sizes else "off: each size of batch came once"
+        return (
+            f"captured, batches of {sizes}" if sizes else "off: each batch size occurred only once"
+        )
 
     def release(self) -> None:
-        """Give the graphs' memory back. No more can be captured: their pool ends with the last."""
+        """Free the memory of all graphs; after that, no further step can be captured.
+
+        The memory pool of the graphs ends with the last graph.
+        """
         self.captured.clear()
         self.step.optimizer.zero_grad()
 
@@ -201,8 +228,8 @@ class StepGraphs:
         loss = self._train_eagerly(batch, margin)
         changed = list_numbers(self.step).items() - before.items()
         if names := sorted(name for name, _ in changed if name in before):
-            # Replays run no Python: a graph would keep the numbers that it was captured with.
-            self._give_up(f"each step changes numbers of Python: {', '.join(names)}")
+            # Replays run no Python code: a graph would keep the numbers of its capture.
+            self._give_up(f"each step changes numbers that Python keeps: {', '.join(names)}")
         return loss
 
     def _train_eagerly(self, batch: Batch, margin: float | None) -> Tensor:
@@ -214,15 +241,15 @@ class StepGraphs:
         assert self.capture is not None
         try:
             captured = CapturedStep(self.step, self.metrics, batch, margin, self.capture)
-        except Exception as error:  # CUDA, libraries and a network's own code raise anything
-            self._give_up(f"it cannot be captured: {_first_line(error)}")
+        except Exception as error:  # CUDA, libraries and a network's code can raise anything
+            self._give_up(f"its step cannot be captured: {_first_line(error)}")
             return
         self.captured[shape] = captured
         self.captured_sizes.add(len(batch.labels))
 
     def _train_checked(self, shape: Shape, batch: Batch, margin: float | None) -> Tensor:
         checked = self._train_copy(batch, margin)
-        # Here nothing refers to the copy, or to the graphs, of which it had to give up the memory.
+        # If the copy failed, nothing refers to it or to the graphs any more: their memory is free.
         if checked is None:
             return self._train_eagerly(batch, margin)
         (eager, losses, before), captured = checked, self.captured[shape]
@@ -236,15 +263,17 @@ class StepGraphs:
         self.step.take_over(eager)
         self.metrics.sums, self.metrics.images = sums, images
         self.metrics.update(losses, batch)
-        self._give_up(f"its captured step is not its eager one: {fault}")
+        self._give_up(f"its captured step differs from its eager step: {fault}")
         return losses.total
 
     def _train_copy(
         self, batch: Batch, margin: float | None
     ) -> tuple[TrainingStep, Losses, list[Tensor]] | None:
-        """Return a copy that has trained on the batch, its losses, and the parameters before.
+        """Train a copy of the network on a batch, eagerly.
 
-        None: there is no such copy, and training goes on eagerly.
+        Returns:
+            The step of the copy, its losses, and the parameters before the step; None: the network
+            cannot be copied, and training continues eagerly.
         """
         device = self.step.device
         try:
@@ -252,9 +281,9 @@ class StepGraphs:
             eager = self.step.copy()
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 return eager, eager(batch, margin), before
-        except Exception as error:  # of memory, or of a network's own code
+        except Exception as error:  # too little memory, or an error of a network's code
             reason = _first_line(error)
-        self._give_up(f"it has no copy with which it is checked: {reason}")
+        self._give_up(f"its network cannot be copied for a check: {reason}")
         return None
 
     def _give_up(self, reason: str) -> None:
@@ -264,8 +293,8 @@ class StepGraphs:
 
 
 def print_reason(reason: str) -> None:
-    """Say on stderr why a cell is trained eagerly on a GPU."""
-    line = f"trainer.graphs: this cell is trained without CUDA graphs, since {reason}"
+    """Print to stderr why a cell is trained eagerly on a GPU."""
+    line = f"trainer.graphs: this cell is trained without CUDA graphs, because {reason}"
     print(line, file=sys.stderr, flush=True)
 
 
@@ -276,9 +305,17 @@ def find_difference(
     loss: Tensor,
     before: Sequence[Tensor],
 ) -> str | None:
-    """Return in what a captured step differs from an eager one, beyond rounding.
+    """Find a difference between a captured step and an eager one, beyond rounding.
 
-    None: in nothing, or nothing is finite any more. before: the parameters before the step.
+    Args:
+        eager: the eager step of a copy, after its step.
+        eager_loss: its loss.
+        captured: the captured step, after its replay.
+        loss: its loss.
+        before: the parameters before the step.
+
+    Returns:
+        The first difference, in words; None: there is none, or no loss is finite.
     """
     if not (eager_loss.isfinite() or loss.isfinite()):
         return None
@@ -286,10 +323,10 @@ def find_difference(
     if fault := _compare("loss", eager_loss, loss, tolerance):
         return fault
     parameters = zip(eager.network.named_parameters(), captured.gradients, before, strict=True)
-    own = list(captured.step.network.parameters())
-    for ((name, expected), gradient, old), new in zip(parameters, own, strict=True):
+    replayed = list(captured.step.network.parameters())
+    for ((name, expected), gradient, old), new in zip(parameters, replayed, strict=True):
         if (expected.grad is None) != (gradient is None):
-            return f"{name} has a gradient in one of them"
+            return f"{name} has a gradient in only one of the two"
         if expected.grad is not None and gradient is not None:
             fault = _compare(f"gradient of {name}", expected.grad, gradient, tolerance)
             fault = fault or _compare(
@@ -300,21 +337,27 @@ def find_difference(
     return None
 
 
-def _compare(name: str, expected: Tensor, found: Tensor, tolerance: float) -> str | None:
+def _compare(name: str, expected: Tensor, actual: Tensor, tolerance: float) -> str | None:
     length = partial(torch.linalg.vector_norm, dtype=torch.float64)  # without copies in float64
-    difference, size = length(found - expected).item(), length(expected).item()
+    difference, size = length(actual - expected).item(), length(expected).item()
     if difference <= tolerance * size:
         return None
-    return f"the {name} differs by {difference:.3g}, where it has the norm {size:.3g}"
+    return f"the {name} differs by {difference:.3g}; its norm is {size:.3g}"
 
 
 def _describe_shape(batch: Batch, margin: float | None) -> Shape:
-    """Describe what static tensors hold; copied into others, numbers would be rounded."""
+    """Return the shapes and types of a batch, and whether the loss has a margin.
+
+    The types are included, since a copy into tensors of another type would round.
+    """
     tensors = (None if one is None else (one.shape, one.dtype) for one in batch[:3])
     return (*tensors, margin is None)
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of what ended a capture, not of what its end raised then."""
+    """Return the first line of an error's message, or of the error that it followed.
+
+    When a capture fails, its end raises a second error; the first one says why.
+    """
     cause = error.__context__ or error
     return (str(cause).splitlines() or [type(cause).__name__])[0]

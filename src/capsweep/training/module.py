@@ -1,5 +1,4 @@
-"""The LightningModule: one network, one objective, metrics that stay on the device; and the Trainer
-that fits and tests it.
+"""The LightningModule that trains one network on one objective, and the Trainer that runs it.
 
 Shape letters: B batch, N classes.
 """
@@ -32,8 +31,8 @@ from capsweep.training import devices
 from capsweep.training.graphs import StepGraphs, print_reason
 from capsweep.training.step import Objective, SplitMetrics, TrainingStep, autocast
 
-OFF, NO_GPU = "trainer.graphs=off", "no GPU"  # reasons for eager steps that need no line
-# Lightning asks torch for what is deprecated, and looks for an srun that starts nothing here.
+OFF, NO_GPU = "trainer.graphs=off", "no GPU"  # reasons for eager steps that are not printed
+# Lightning uses deprecated functions of torch, and looks for `srun`, which we do not use.
 IGNORED_WARNINGS = (
     ".*LeafSpec.*is deprecated",
     "The `srun` command is available",
@@ -41,17 +40,30 @@ IGNORED_WARNINGS = (
 
 
 class CapsuleTask(LightningModule):
-    """Trains `network` on `objective`.
+    """A network, its objective and its optimiser, as Lightning trains and tests them.
 
-    Randomness inside an epoch (dropout) is a function of (seed, epoch), so a resumed run needs no
-    random state.
+    Randomness inside an epoch, such as dropout, is a function of (seed, epoch). So a resumed run
+    needs no random state.
+
+    Args:
+        network: the network.
+        objective: computes the loss of a batch.
+        optimizer: makes the optimiser of a network.
+        config: the configuration of the cell.
 
     Attributes:
-        config: of the cell.
-        graphs: `trainer.graphs`, auto or off.
-        parts: evaluates batches in parts that fit where a training batch does.
+        network: the network.
+        objective: computes the loss of a batch.
+        make_optimizer: makes the optimiser of a network.
+        config: the configuration of the cell.
+        graphs: `trainer.graphs`, "auto" or "off".
+        parts: evaluates batches in parts that fit into the memory of a training batch.
         captured: trains by captured steps, or eagerly and says why; None before training.
-        epoch_metrics: what was measured last.
+        metrics: the metrics of "train", "val" and "test", which stay on the device.
+        losses: the losses of the steps since the last point, on the device.
+        steps: the number of steps of the whole training; 0 before training.
+        epoch_metrics: the metrics that were measured last, by name.
+        test_outputs: scores and labels of each test batch.
     """
 
     def __init__(
@@ -63,17 +75,18 @@ class CapsuleTask(LightningModule):
     ) -> None:
         super().__init__()
         self.network, self.objective, self.make_optimizer = network, objective, optimizer
-        self.config, self.graphs = config, config["trainer"].get("graphs", "auto")  # in new cells
+        # Cells of earlier versions have no key `trainer.graphs`.
+        self.config, self.graphs = config, config["trainer"].get("graphs", "auto")
         self.parts = EvaluationParts(config["batch_size"])
         self.captured: StepGraphs | None = None
         self.metrics = {split: SplitMetrics() for split in ("train", "val", "test")}
-        self.losses: list[Tensor] = []  # of the steps since the last point, on the device
-        self.steps = 0  # of the whole training, once it has begun
+        self.losses: list[Tensor] = []
+        self.steps = 0
         self.epoch_metrics: dict[str, float] = {}
         self.test_outputs: list[tuple[Tensor, Tensor]] = []
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Adam, say, whose learning rate decays with every step."""
+        """Make the optimiser, and the schedule that lowers its learning rate with every step."""
         optimizer = self.make_optimizer(self.network)
         settings = self.config["optim"]["schedule"]
         factor = partial(decay_continuously, lr=optimizer.defaults["lr"], **settings)
@@ -82,7 +95,7 @@ class CapsuleTask(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def make_graphs(self, optimizer: torch.optim.Optimizer) -> StepGraphs:
-        """Return what trains by captured steps, or eagerly and says why."""
+        """Make the object that trains by captured steps, or eagerly if steps cannot be captured."""
         step = TrainingStep(
             self.network,
             self.objective,
@@ -101,7 +114,7 @@ class CapsuleTask(LightningModule):
         return StepGraphs(step, self.metrics["train"], reason)
 
     def on_train_start(self) -> None:
-        """Ask how long training is."""
+        """Note the number of training steps, and prepare captured steps."""
         assert self.trainer is not None
         self.steps = int(self.trainer.estimated_stepping_batches)
         self.captured = self.make_graphs(self.trainer.optimizers[0])
@@ -112,7 +125,7 @@ class CapsuleTask(LightningModule):
     def transfer_batch_to_device(
         self, batch: Batch, device: torch.device, dataloader_idx: int
     ) -> Batch:
-        """Return the batch itself, which was made on the device."""
+        """Return the batch unchanged, since it was made on the device."""
         return batch
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -123,23 +136,27 @@ class CapsuleTask(LightningModule):
         return self.losses[-1]
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Do nothing, since `training_step` has differentiated."""
+        """Do nothing, since `training_step` includes the backward pass."""
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Call Lightning's closure of `training_step`, without another step of the optimiser."""
+        """Call Lightning's closure, which runs `training_step` with the step of the optimiser."""
         closure = kwargs.get("optimizer_closure", args[-1])
         closure()
 
     def on_train_epoch_start(self) -> None:
-        """Make the epoch's randomness a function of its place."""
-        # 0 stays in the place so that old runs reproduce.
+        """Seed torch with a function of the cell's seed and the epoch."""
+        # The constant 0 is a former rank; it stays so that earlier runs reproduce.
         torch.manual_seed(seed_of(self.config["seed"], "epoch", self.current_epoch, 0))
         self.losses.clear()
 
     def average_losses(self, step: int) -> float:
-        """Return the mean loss of the steps before `step` since the last call.
+        """Return the mean loss of the steps since the last call, and wait for the device.
 
-        Raises NonFiniteLossError naming the first bad step. Synchronises.
+        Args:
+            step: the number of optimiser steps so far.
+
+        Raises:
+            NonFiniteLossError: if a loss is not finite. The message names the first such step.
         """
         losses = torch.stack(self.losses).tolist()
         self.losses.clear()
@@ -152,19 +169,19 @@ class CapsuleTask(LightningModule):
         return fmean(losses)
 
     def on_train_epoch_end(self) -> None:
-        """Collect the epoch's metrics."""
+        """Collect the training metrics of the epoch."""
         self._collect_metrics("train")
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Add one batch of held-out training examples."""
+        """Add one batch of validation examples to the metrics."""
         self._evaluate("val", batch)
 
     def on_validation_epoch_end(self) -> None:
-        """Collect the held-out examples' metrics."""
+        """Collect the validation metrics."""
         self._collect_metrics("val")
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Add one batch of test examples and keep what the network said."""
+        """Add one batch of test examples to the metrics, and keep its scores and labels."""
         scores_BN = self._evaluate("test", batch)
         self.test_outputs.append((scores_BN, batch.labels))
 
@@ -172,13 +189,17 @@ class CapsuleTask(LightningModule):
         """Collect the test metrics."""
         self._collect_metrics("test")
 
-    def predictions(self) -> tuple[Tensor, Tensor]:
-        """Return scores [M, N] and labels, [M] or [M, L], of the M test examples, on the CPU."""
+    def collect_predictions(self) -> tuple[Tensor, Tensor]:
+        """Return scores [M, N] and labels, [M] or [M, L], of all test examples, on the CPU."""
         scores, labels = zip(*self.test_outputs, strict=True)
         return torch.cat(scores).cpu(), torch.cat(labels).cpu()
 
     def _collect_metrics(self, split: str) -> None:
-        """Raise NonFiniteLossError for a mean that is no number."""
+        """Move the metrics of a split into `epoch_metrics`.
+
+        Raises:
+            NonFiniteLossError: if a metric is not finite.
+        """
         measured = self.metrics[split].compute(split)
         for name, value in measured.items():
             if not math.isfinite(value):
@@ -189,7 +210,7 @@ class CapsuleTask(LightningModule):
         self.epoch_metrics |= measured
 
     def _evaluate(self, split: str, batch: Batch) -> Tensor:
-        """Add a batch in parts that fit into memory; its scores [B, N]."""
+        """Evaluate a batch in parts that fit into memory, and return its scores [B, N]."""
         scores = []
         with autocast(self.config["precision"], self.device):
             for part, losses in self.parts.evaluate(batch, partial(self.objective, self.network)):
@@ -199,38 +220,54 @@ class CapsuleTask(LightningModule):
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
-    """Writes checkpoints as all files are written: whole, or not at all."""
+    """Lightning's writer of checkpoints, made atomic."""
 
     def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint to a path."""
+        """Write a checkpoint to a path, whole or not at all."""
         write_atomically(Path(path), lambda file: torch.save(checkpoint, file))
 
 
 def decay_continuously(
     step: int, *, lr: float, rate: float, steps: int, floor: float, warmup: int = 0
 ) -> float:
-    """The factor on `lr` at an optimiser step: rate ** (step / steps), never below floor / lr; in
-    the first `warmup` steps it rises to that in equal parts.
+    """Compute the factor on the learning rate at an optimiser step.
 
-    Continuous, as `tf.train.exponential_decay` without staircase, which the authors' code uses.
+    The factor is rate ** (step / steps), and at least floor / lr. In the first `warmup` steps this
+    is multiplied by a ramp that rises linearly to 1. The authors' code uses the same decay,
+    `tf.train.exponential_decay` without staircase.
+
+    Args:
+        step: the number of the step, from 0.
+        lr: the learning rate that is multiplied.
+        rate: the factor after `steps` steps.
+        steps: the number of steps in which the learning rate falls by `rate`.
+        floor: the smallest learning rate.
+        warmup: the number of steps of the ramp.
     """
     risen = min(1.0, (step + 1) / warmup) if warmup else 1.0
     return risen * max(rate ** (step / steps), floor / lr)
 
 
 def fit_and_test(
-    task: CapsuleTask, splits: PreparedSplits, called: list[Callback], resume: Path | None
+    task: CapsuleTask, splits: PreparedSplits, callbacks: list[Callback], resume: Path | None
 ) -> None:
-    """Train a task, on from the checkpoint `resume` where there is one, and test it."""
+    """Train a task and test it.
+
+    Args:
+        task: the task.
+        splits: the splits of its data set, on the device.
+        callbacks: Lightning callbacks.
+        resume: the checkpoint that training continues from; None: it starts from epoch 0.
+    """
     config = task.config
     limit = config["limit_batches"] or 1.0
     trainer = Trainer(
         max_epochs=config["epochs"],
         accelerator=devices.choose_device(config).type,
         devices=1,
-        # Without the first, Lightning would detect an unrelated Slurm job.
+        # LightningEnvironment keeps Lightning from detecting an unrelated Slurm job.
         plugins=[LightningEnvironment(), AtomicCheckpoints()],
-        callbacks=called,
+        callbacks=callbacks,
         limit_train_batches=limit,
         limit_val_batches=limit if count_validation_examples(config["dataset"]) else 0,
         limit_test_batches=limit,
@@ -248,7 +285,7 @@ def fit_and_test(
             warnings.filterwarnings("ignore", message=message)
         try:
             trainer.fit(task, train, validation, ckpt_path=resume, weights_only=True)
-        finally:  # the test, and after a failure the next cell, have the memory of the graphs
+        finally:  # free the graphs' memory for the test, or after a failure for the next cell
             if task.captured is not None:
                 task.captured.release()
         trainer.test(task, test, verbose=False)

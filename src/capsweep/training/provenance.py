@@ -1,4 +1,7 @@
-"""Where a number comes from: code, versions, hardware, data, command. Importing it is cheap."""
+"""The provenance of a cell: code, versions, hardware, data and command.
+
+Importing this module does not import torch.
+"""
 
 import contextlib
 import importlib.metadata
@@ -15,21 +18,27 @@ from capsweep.tracking import content
 from capsweep.tracking.content import Labels
 
 PACKAGES = "torch torchvision pytorch-lightning torchmetrics hydra-core numpy h5py ray wandb"
-# Overrides that say where it ran: they decide no number, and a published ledger tells nobody.
-OF_HERE = ("places.", "cluster.", "cluster=", "logger.entity=")
-# Files of GPU drivers: NVIDIA's, AMD's, and NVIDIA's inside of WSL.
+# Overrides that name folders, clusters and accounts. They decide no number, and are left out of the
+# provenance, so that a published ledger does not contain them.
+LOCAL_OVERRIDES = ("places.", "cluster.", "cluster=", "logger.entity=")
+# Device files of GPU drivers: NVIDIA's, AMD's, and NVIDIA's inside WSL.
 DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
-    """The provenance of a cell that is about to run in this process."""
-    from capsweep.training import build, devices  # they import torch
+    """Return the provenance of a cell that is about to run in this process.
+
+    Args:
+        cell: the cell.
+        labels: the labels of its W&B run.
+    """
+    from capsweep.training import build, devices  # these import torch
 
     config = cell.config
     device = devices.choose_device(config)
     layout = "last" if build.is_channels_last(config, device.type) else "first"
     dataset, routing, trainer = config["dataset"], config["routing"], config["trainer"]
-    overrides = [text for text in cell.overrides if not text.startswith(OF_HERE)]
+    overrides = [text for text in cell.overrides if not text.startswith(LOCAL_OVERRIDES)]
     return {
         "signature": cell.signature,
         "science": cell.science,
@@ -43,16 +52,16 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
         },
         "versions": list_versions(),
         "hardware": describe_hardware(),
-        # Of shards the manifest's, else hashes of official files.
+        # For shards the fingerprint of their manifest, else the hashes of the official files.
         "fingerprint": (
             dataset["shards"]["fingerprint"] if "shards" in dataset else dataset["reader"]["sha256"]
         ),
-        # How the numbers are computed, as far as that changes their rounding alone.
+        # Choices that change only the rounding of the numbers.
         "implementations": {
             **({} if routing is None else {"routing": routing["impl"]}),
             "convolutions": f"{trainer.get('convolution', 'auto')}, channels {layout}",
             "optimizer": "fused" if trainer["fused_optimizer"] else "torch's default",
-            "tf32": config["precision"] == "tf32",  # else never: see `devices.prepare_device`
+            "tf32": config["precision"] == "tf32",  # see `devices.prepare_device`
         },
         "logistics": {key: config[key] for key in ("trainer", "resources", "logger")},
         "tracking": content.describe_tracking(cell, labels),
@@ -61,12 +70,12 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
 
 @cache
 def list_versions() -> dict[str, str | None]:
-    """Versions of the interpreter and of what computes the numbers."""
+    """Return the versions of Python and of the packages that compute the numbers."""
     return {"python": platform.python_version(), **{n: find_version(n) for n in PACKAGES.split()}}
 
 
 def find_version(package: str) -> str | None:
-    """Return the version of a package; None where it is not installed."""
+    """Return the version of a package; None if it is not installed."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
     return None
@@ -74,7 +83,7 @@ def find_version(package: str) -> str | None:
 
 @cache
 def list_gpus() -> list[str]:
-    """The GPUs that torch sees. Where no driver of a GPU is, torch need not be imported."""
+    """List the names of the GPUs that torch sees; without a GPU driver, torch is not imported."""
     if not any(Path(driver).exists() for driver in DRIVERS):
         return []
     import torch
@@ -84,7 +93,7 @@ def list_gpus() -> list[str]:
 
 @cache
 def describe_hardware() -> dict[str, Any]:
-    """Return processor, cores, bytes of memory, GPUs, and the vector instructions of torch."""
+    """Return processor, cores, bytes of memory, GPUs, and the vector instructions torch uses."""
     import torch
 
     return {
@@ -97,7 +106,10 @@ def describe_hardware() -> dict[str, Any]:
 
 
 def name_hardware() -> str:
-    """Return what decides the speed of a cell here, for people and for comparison."""
+    """Return the name of the first GPU, or of the processor if this machine has no GPU.
+
+    Estimates of a cell's time prefer times that were measured on hardware of the same name.
+    """
     gpus = list_gpus()
     return gpus[0] if gpus else _read_processor() or "unknown"
 

@@ -1,6 +1,6 @@
-"""A job: one cell, from its configuration to its result in the ledger, and how it ended.
+"""Run a job: train one cell and store its result in the ledger, or say why it ended otherwise.
 
-Drivers import this: torch and Lightning are imported where a cell is trained.
+Drivers import this module, so it imports torch and Lightning only inside functions.
 """
 
 import gc
@@ -25,38 +25,43 @@ from capsweep.tracking.tracker import Tracker
 from capsweep.training import Row, RunHooks, provenance
 from capsweep.training.size import calibrate
 
-CODE = ("numerics", "package")  # the hashes that a result has of its code
+CODE = ("numerics", "package")  # the hashes of code that a result contains
 
 
 @dataclass(frozen=True)
 class Job:
-    """A cell on its way to a worker, the labels its W&B run is found by, and what it may take.
+    """A cell that a worker is to run, with its labels, resources and limits.
 
-    gpu, cpu: what the scheduler sets aside, a share of one device or whole ones.
-    dead: the last sign of the claim on the cell that is known to be a dead process's.
-    measures: train a few steps alone to see what the cell costs, and write nothing but that.
-    facts: recorded in the result.
-    code: what decides the cell's numbers in the driver; None: it runs in the driver itself.
-    leave_at: seconds of the epoch, after which the cell leaves at its next epoch end.
+    Attributes:
+        cell: the cell.
+        labels: the labels of its W&B run.
+        cpu: the number of processor cores that the scheduler reserves.
+        gpu: the GPUs that the scheduler reserves: a share of one, or whole ones.
+        dead_claim: the last sign of a claim on the cell whose process is known to be dead.
+        is_calibration: whether to train only a few steps and store only what the cell costs.
+        result_extras: further keys of the result.
+        code: the hash of the driver's code that decides the cell's numbers; None: the job runs in
+            the driver itself.
+        leave_at: Unix time in seconds; the cell ends at the first end of an epoch after it.
     """
 
     cell: Cell
     labels: Labels = field(default_factory=Labels)
     cpu: float = 1
     gpu: float = 0
-    dead: str = ""
-    measures: bool = False
-    facts: dict[str, Any] = field(default_factory=dict)
+    dead_claim: str = ""
+    is_calibration: bool = False
+    result_extras: dict[str, Any] = field(default_factory=dict)
     code: str | None = None
     leave_at: float | None = None
 
     def to_json(self) -> str:
-        """Return the job as text, for a worker on another node."""
+        """Return the job as JSON, for a worker on another node."""
         return json.dumps({**asdict(self), "cell": self.cell.to_json()})
 
     @classmethod
     def from_json(cls, text: str) -> "Job":
-        """Return the job that `to_json` wrote."""
+        """Read a job from the JSON that `to_json` wrote."""
         plain = json.loads(text)
         cell, labels = Cell.from_json(plain.pop("cell")), Labels(**plain.pop("labels"))
         return cls(cell, labels, **plain)
@@ -64,11 +69,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: its result, the cause of its failure in one line, or who else has it.
+    """The way in which a job ended.
 
-    stopped: a search ended it early; it has neither.
-    paused: why it ended and did not fail, to go on later from its checkpoint.
-    ends_sweep: no other job may start, for the reason in `paused`.
+    Attributes:
+        result: the result of a finished cell, or the measurement of a calibration.
+        cause: the cause of a failure, in one line.
+        elsewhere: a message that names the other process that runs the cell.
+        stopped: whether a search ended the cell early.
+        paused: why the job ended without a failure; it continues later from its checkpoint.
+        ends_sweep: whether no other job may start, for the reason in `paused`.
     """
 
     result: dict[str, Any] | None = None
@@ -80,32 +89,47 @@ class Outcome:
 
 
 def run_job(job: Job, hooks: RunHooks) -> Outcome:
-    """Run a job to its end. A failure of the cell is an outcome, not an exception: it is in the
-    ledger, and the other cells go on.
+    """Run a job and return how it ended.
+
+    A failure of the cell is stored in the ledger and returned; no exception is raised, so that the
+    other cells continue.
     """
     try:
         return Outcome(run(job, hooks))
     except LeftEarlyError:
-        return Outcome(paused="left at the end of an epoch, its checkpoint kept")
+        return Outcome(paused="ended early after an epoch; its checkpoint is kept")
     except CodeChangedError as error:
         return Outcome(paused=str(error), ends_sweep=True)
     except (ClaimedElsewhereError, ClaimLostError) as error:
         return Outcome(elsewhere=str(error))
-    except Exception as error:  # any failure of a cell, for the reason above
+    except Exception as error:  # any failure of a cell is an outcome
         return Outcome(cause=causes.describe_cause(error))
 
 
 def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
-    """Run a job's cell, or return its result if it is finished and `rerun` lets that count; of a
-    job that measures, what the cell costs.
+    """Run a job's cell, or return its result from the ledger if it is finished.
 
-    Continues from resume.ckpt when an earlier run of the same code was cut short; a damaged one, or
-    of other code, is dropped with a line. A failure is written to error.txt and raised. Raises
-    ClaimedElsewhereError when another process runs the cell, LeftEarlyError when a hook ended the
-    run early, CodeChangedError when the driver had other code, ConfigError, before all else, for a
-    `_target_` that may not be called: a cell may have come from anywhere.
+    The key `rerun` decides whether a finished cell is run again. If an earlier run of the same code
+    was interrupted, training continues from its resume.ckpt. A checkpoint that is damaged, or of
+    other code, is removed, and a line on stderr says so. A failure is written to error.txt and
+    raised.
+
+    Args:
+        job: the job.
+        hooks: the hooks of the caller; None: no hooks.
+
+    Returns:
+        The result of the cell; for a calibration, the measurement.
+
+    Raises:
+        ConfigError: if a `_target_` may not be called. It is checked first, because the cell may
+            come from an untrusted source.
+        CodeChangedError: if the code differs from that of the driver.
+        ClaimedElsewhereError: if another process runs the cell.
+        ClaimLostError: if another process took the cell over.
+        LeftEarlyError: if a hook or SIGTERM ended the run early.
     """
-    from capsweep.training import build  # it imports torch
+    from capsweep.training import build  # this imports torch
 
     cell, config = job.cell, job.cell.config
     build.check_targets(config)
@@ -114,11 +138,11 @@ def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
     is_driver = config["cluster"]["address"] is None
     here = places.resolve(config["places"]) if is_driver else places.on_node(config)
     ledger = Ledger(here.ledger)
-    if job.measures:
+    if job.is_calibration:
         measured = calibrate(cell, here)
         ledger.store.write(measured.name, measured.model_dump_json().encode())
         return measured.model_dump()
-    with hold_lease(ledger.disk, cell.signature, job.dead) as lease:
+    with hold_lease(ledger.disk, cell.signature, job.dead_claim) as lease:
         cell_directory.recover_cell(ledger, cell.signature)
         finished = _find_finished(ledger, cell)
         if finished is not None:
@@ -131,8 +155,8 @@ def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
 def _train_cell(
     job: Job, here: Places, directory: CellDirectory, lease: Lease | None, hooks: RunHooks
 ) -> dict[str, Any]:
-    """Train and test a cell that is claimed, and finish it; its result."""
-    from capsweep.training import callbacks, fit  # they import torch and Lightning
+    """Train, test and finish a claimed cell, and return its result."""
+    from capsweep.training import callbacks, fit  # these import torch and Lightning
 
     def check_lease() -> None:
         if lease is not None:
@@ -143,18 +167,18 @@ def _train_cell(
     earlier, rows, points = callbacks.check_resumable(directory, described)
     if earlier:
         directory.update_provenance(described | earlier)
-    anew = {key: line for key, line in earlier.items() if key == callbacks.ANEW}
+    restart = {key: line for key, line in earlier.items() if key == callbacks.RESTART_KEY}
     with (
         _recording_failures(directory, hooks),
         closing(Tracker(job.cell, here.storage, described)) as tracker,
     ):
         directory.write_rows(METRICS, rows)
         directory.write_rows(POINTS, points)
-        for row in content.merge_rows(rows, points):  # again: W&B may have lost them
+        for row in content.merge_rows(rows, points):  # log earlier rows again: W&B may lack them
             tracker.log(row)
 
         def record_row(name: str, row: Row) -> None:
-            """Write a row to the ledger, then to W&B, unless the cell was taken over."""
+            """Write a row to the ledger, then to W&B, unless another process took the cell over."""
             check_lease()
             directory.append_row(name, row)
             tracker.log(row)
@@ -166,13 +190,13 @@ def _train_cell(
         check_lease()
         result |= {"code": {name: described["code"][name] for name in CODE}}
         result |= {"finished": datetime.now(UTC).isoformat(timespec="seconds")}
-        result = directory.finish({**result, **anew, **job.facts})
+        result = directory.finish({**result, **restart, **job.result_extras})
         tracker.mark_synced(Ledger(here.ledger), here.storage, job.cell.signature)
         return result
 
 
 def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
-    """Return the result that the ledger has, unless `rerun` asks for another."""
+    """Return the result in the ledger; None if there is none, or if `rerun` requires a new one."""
     rerun, result = cell.config["rerun"], ledger.read_result(cell.signature)
     if result is None or rerun == "always":
         return None
@@ -182,21 +206,21 @@ def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
 
 @contextmanager
 def _recording_failures(directory: CellDirectory, hooks: RunHooks) -> Iterator[None]:
-    """Write a failure of the block to error.txt, and raise it."""
+    """Write an exception of the block to error.txt, and raise it again."""
     try:
         yield
-    except SystemExit as error:  # what Lightning makes of Ctrl-C
+    except SystemExit as error:  # Lightning raises SystemExit after Ctrl-C
         raise KeyboardInterrupt from error
     except (ClaimLostError, LeftEarlyError):
-        raise  # the folder is another process's now; or it goes on later, and did not fail
-    except Exception as error:  # whatever it is, it is written down and raised
+        raise  # no failure: another process owns the folder now, or the cell continues later
+    except Exception as error:  # any exception is recorded and raised
         if hooks.is_stopping:
-            # Slurm's SIGTERM goes to every process of a job: those that read batches are gone.
-            raise LeftEarlyError("it was told to end; its last checkpoint is kept") from error
-        with suppress(OSError):  # of a full disk: what failed first is raised
+            # Slurm sends SIGTERM to every process of a job, so reading batches fails.
+            raise LeftEarlyError("ended by SIGTERM; its last checkpoint is kept") from error
+        with suppress(OSError):  # if the disk is full, the first error is the one to raise
             directory.write_failure(error)
         raise
     finally:
-        # Trainer, module and data refer to each other: without this, a worker that runs one cell
-        # after the other holds the data sets of several.
+        # Trainer, module and data refer to each other. Without this, a worker that runs one cell
+        # after another holds several data sets.
         gc.collect()

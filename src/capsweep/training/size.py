@@ -1,7 +1,7 @@
-"""What a cell costs: the size of its network, computed; the time of its steps, measured by a
-calibration: a few real training steps that leave nothing behind.
+"""The cost of a cell: the computed size of its network, and the measured time of its steps.
 
-Drivers import this: torch is imported where it is used.
+A calibration measures the time by a few real training steps, and writes nothing. Drivers import
+this module, so it imports torch only inside functions.
 """
 
 import gc
@@ -28,28 +28,31 @@ if TYPE_CHECKING:
     from capsweep.training.module import CapsuleTask
 
 LABELS = "labels_per_image"
-STEPS, WARM_UP = 20, 3  # of a calibration
-BUSY = 4.0  # seconds of steps on a GPU at least: NVML tells how busy it was in the last one
+STEPS, WARM_UP = 20, 3  # timed and untimed steps of a calibration
+BUSY = 4.0  # least seconds of timed steps on a GPU: NVML reports its utilisation of the last second
 
 
 @dataclass(frozen=True)
 class Size:
-    """flops: of the forward pass of one image, its reconstruction included where there is one.
+    """The size of a network."""
 
-    Multiplications and additions of matrix products and convolutions; nothing element-wise.
-    """
-
-    parameters: int
+    parameters: int  # number of parameters
+    # Floating-point operations of the forward pass of one image, with its reconstruction if there
+    # is a decoder: multiplications and additions of matrix products and convolutions only.
     flops: int
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What a module has of its own, the modules inside it not counted.
+    """The size of one module of a network, without the modules inside it.
 
-    output_shape: of one image, and of the first output where there are several; None for what was
-    never called. flops: see `Size`. votes: of one image, pairs of child and parent, once however
-    often they are routed.
+    Attributes:
+        name: the path of the module in the network.
+        output_shape: the shape of its first output for one image; None: the module was not called.
+        parameters: the number of parameters.
+        flops: floating-point operations for one image, counted as in `Size`.
+        votes: the number of votes for one image, pairs of a child and a parent; routing iterations
+            do not multiply it.
     """
 
     name: str
@@ -59,11 +62,13 @@ class Layer:
     votes: int
 
 
-def network_size(config: Mapping[str, Any]) -> Size:
-    """The size of a canonical configuration's network, which is built for it without memory.
+def measure_size(config: Mapping[str, Any]) -> Size:
+    """Return the size of a canonical configuration's network, which is built without memory.
 
-    Built once on a machine: after that torch is not even imported. Raises ConfigError as
-    `measure_layers` does.
+    The size is cached on disk. A later call with the same configuration does not import torch.
+
+    Raises:
+        ConfigError: as `measure_layers` does.
     """
 
     def measure() -> dict[str, int]:
@@ -74,12 +79,14 @@ def network_size(config: Mapping[str, Any]) -> Size:
 
 
 def measure_layers(config: Mapping[str, Any]) -> list[Layer]:
-    """The layers of a canonical configuration's network, in the order in which it has them, itself
-    the first; lists of layers are left out.
+    """List the modules of a canonical configuration's network, with their sizes.
 
-    Nothing is computed: the network is on the meta device, and one image is pushed through it.
-    Raises ConfigError naming the key of a target that may not be called, sizes that do not fit, or
-    an optimiser that cannot be had as it is asked for.
+    The network itself is the first; containers such as Sequential are left out. Nothing is
+    computed: one image passes through the network on the meta device.
+
+    Raises:
+        ConfigError: if a target may not be called, sizes do not fit together, or the optimiser has
+            no fused form. The message names the key.
     """
     network, flops, shapes = _profile_forward(config)
     return [
@@ -96,7 +103,11 @@ def measure_layers(config: Mapping[str, Any]) -> list[Layer]:
 
 
 def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict[str, Any]]:
-    """The network, and by layer the FLOPs of one image and its output shape."""
+    """Pass one image through a network on the meta device.
+
+    Returns:
+        The network, the FLOPs of each module, and the output shape of each module that was called.
+    """
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -112,7 +123,7 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         network = build.build_network(config)
         for layer in find_layers(network):
-            layer.impl = "reference"  # FLOPs do not depend on the implementation
+            layer.impl = "reference"  # all implementations count as the reference
         names = {module: name for name, module in network.named_modules()}
 
         def enter_module(module: Any, *_: Any) -> None:
@@ -130,7 +141,7 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
         try:
             output = network(torch.empty(1, *dataset["image_shape"]))
             if (decoder := getattr(network, "decoder", None)) is not None:
-                for _ in range(dataset.get(LABELS, 1)):  # each class that an image shows
+                for _ in range(dataset.get(LABELS, 1)):  # one reconstruction per class in an image
                     decoder(output.pose_BJD, torch.empty(1, dataset["num_classes"]))
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
@@ -139,8 +150,8 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
 
 
 def _cache_key(config: Mapping[str, Any]) -> str:
-    """All that decides the size, and whether the network can be built."""
-    libraries = ("torch", "torchvision", "pytorch-lightning")  # a `_target_` may be theirs
+    """Return a text of all that decides the size, and whether the network can be built."""
+    libraries = ("torch", "torchvision", "pytorch-lightning")  # a `_target_` may be in these
     code = [code_identity.hash_package(), *map(importlib.metadata.version, libraries)]
     targets = sorted(str(target) for _, target in code_identity.find_targets(config))
     fused = config["optim"]["optimizer"]["_target_"], config["trainer"]["fused_optimizer"]
@@ -150,10 +161,16 @@ def _cache_key(config: Mapping[str, Any]) -> str:
 
 
 def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
-    """Train the cell's own network on its own data for `steps` timed steps, after a warm-up; on a
-    GPU for BUSY seconds at least.
+    """Measure the time and memory of a cell by some training steps, and write nothing.
 
-    Random state and thread count are as before, memory is freed; nothing is written.
+    The cell's network is trained on the cell's data, in a warm-up and then `steps` timed steps, on
+    a GPU for at least BUSY seconds. The random state and the number of threads are restored, and
+    memory is freed.
+
+    Args:
+        cell: the cell.
+        places: the folders on this node.
+        steps: the number of timed steps.
     """
     from capsweep.runtime.lightning import isolate_rng
     from capsweep.training.devices import using_threads
@@ -184,12 +201,12 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     seconds = _time_training(task, train, steps)
     utilisation, total = None, None
     if device.type == "cuda":
-        with suppress(ModuleNotFoundError, RuntimeError):  # without NVIDIA's bindings
+        with suppress(ModuleNotFoundError, RuntimeError):  # NVIDIA's Python package is absent
             utilisation = torch.cuda.utilization(device) / 100
         total = torch.cuda.get_device_properties(device).total_memory
     evaluation_seconds = _time_evaluation(task, EvaluationLoader(parts["test"], EVALUATION_BATCH))
     memory = devices.read_memory_peak()
-    if device.type == "cuda":  # with the graphs, which are there when a cell is validated
+    if device.type == "cuda":  # with the graphs, which exist while a cell is validated
         memory["gpu"] = devices.read_taken_memory()
     return Measurement(
         shape=cell.shape,
@@ -205,8 +222,8 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
 
 
 def _time_training(task: "CapsuleTask", loader: "BatchLoader", steps: int) -> list[float]:
-    """Return the seconds of each step after the warm-up, the device's work included."""
-    # The task keeps its graphs, whose memory counts.
+    """Return the seconds of each step after the warm-up, including the device's work."""
+    # The task keeps its graphs, so that their memory is measured.
     captured = task.captured = task.make_graphs(task.make_optimizer(task.network))
     margin = task.objective.margin_at(0, 1)
     task.train()
@@ -221,8 +238,9 @@ def _time_training(task: "CapsuleTask", loader: "BatchLoader", steps: int) -> li
 
 
 def _time_evaluation(task: "CapsuleTask", loader: "BatchLoader") -> float:
-    """Return seconds per image of a batch, the second time: what only the first one prepares is not
-    counted.
+    """Return the seconds per image of testing a batch for the second time.
+
+    The first time includes preparations, so it does not count.
     """
     import torch
 

@@ -1,6 +1,4 @@
-"""A training step, eagerly on one device: the objective of one batch, classification plus weighted
-reconstruction, and what belongs to the step: precision, clipping, rates. Last the metrics of a
-split, accumulated on the device in float64.
+"""The objective of a batch, an eager training step on one device, and the metrics of a split.
 
 Shape letters: B batch, N classes, L classes shown in one image, C H W image.
 """
@@ -19,15 +17,19 @@ from capsweep.errors import DataError
 from capsweep.model.losses import reconstruction_loss
 
 Classification = Callable[..., Tensor]
-# What eight bits round to zero is zero: a sigmoid never is.
+# An intensity counts as zero if it rounds to zero in eight bits; a sigmoid is never exactly zero.
 SMALLEST_INTENSITY = 0.5 / 255
 
 
 class Losses(NamedTuple):
-    """Scalars of one batch, the scores_BN they were computed from, and what the decoder drew.
+    """The losses of one batch, with its scores and reconstructions.
 
-    reconstruction is the sum of squared pixel errors per image, over its L digits, before its
-    weight.
+    Attributes:
+        total: the loss that is minimised, a scalar.
+        reconstruction: the sum of squared pixel errors of an image, over its L digits, averaged
+            over the batch and not weighted; None: its weight is 0.
+        scores_BN: the scores of the classes.
+        drawn_BLCHW: the reconstructions of the decoder; None: the weight of their loss is 0.
     """
 
     total: Tensor
@@ -38,13 +40,17 @@ class Losses(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """total = classification + weight * reconstruction.
+    """The objective of training: classification loss + weight * reconstruction loss.
 
-    on_logits: the classification loss takes logits; scores are those of a network that gives none.
+    The decoder gets the capsule of the true class, in training and in testing, as in section 4.1 of
+    "Dynamic Routing Between Capsules" and in its authors' code. If an image shows several classes,
+    the decoder draws each of them from its capsule alone (section 6.2), and the errors are added.
 
-    The decoder sees the capsule of the true class, at training and at test, as in section 4.1 of
-    "Dynamic Routing Between Capsules" and in its authors' code; where an image shows several, it
-    draws one after the other (section 6.2), each from its own capsule alone, and the errors add up.
+    Attributes:
+        classification: computes the classification loss from scores and one-hot targets.
+        reconstruction_weight: the weight of the reconstruction loss; 0: no reconstruction.
+        on_logits: whether the classification loss takes logits instead of scores, if the network
+            returns logits.
     """
 
     classification: Classification
@@ -52,8 +58,11 @@ class Objective:
     on_logits: bool = False
 
     def margin_at(self, step: int, steps: int) -> float | None:
-        """Return the margin of the loss at one of so many steps; None where it has no margin that
-        grows.
+        """Return the margin of the loss at a step, or None if the margin does not grow.
+
+        Args:
+            step: the number of the step, from 0.
+            steps: the number of steps of the whole training.
         """
         margin_at: Any = getattr(self.classification, "margin_at", None)
         return None if margin_at is None else margin_at(step, steps)
@@ -61,9 +70,17 @@ class Objective:
     def __call__(
         self, network: nn.Module, batch: Batch, margin: float | Tensor | None = None
     ) -> Losses:
-        """Compute the losses of `network` on `batch`.
+        """Compute the losses of a network on a batch.
 
-        margin: of `margin_at`, a number or a tensor without axes; None: as at the end of training.
+        Args:
+            network: the network.
+            batch: the batch.
+            margin: the value of `margin_at`, as number or scalar tensor; None: the margin at the
+                end of training.
+
+        Raises:
+            DataError: if images show several classes, and the batch has no picture of each class
+                for the reconstruction loss.
         """
         output = network(batch.images_BCHW)
         scores_BN = output.scores_BN.float()
@@ -85,8 +102,8 @@ class Objective:
         if true_BLCHW is None:
             if labels_BL.shape[1] > 1:
                 raise DataError(
-                    "loss.reconstruction.weight: images of several classes have no one picture of "
-                    "each to be drawn; read the digits alone, or set it to 0"
+                    "loss.reconstruction.weight: the data set has no picture of each class in an "
+                    "image to reconstruct; read the digits alone, or set the weight to 0"
                 )
             true_BLCHW = batch.images_BCHW[:, None]
         reconstruction = reconstruction_loss(drawn_BLCHW.float(), true_BLCHW)
@@ -94,7 +111,7 @@ class Objective:
         return Losses(total, reconstruction, scores_BN, drawn_BLCHW)
 
     def _draw_digits(self, decoder: nn.Module, pose_BJD: Tensor, labels_BL: Tensor) -> Tensor:
-        """All digits of all images in one pass of the one decoder."""
+        """Draw all digits of all images in one pass of the decoder, and return [B, L, C, H, W]."""
         only_BLN = torch.zeros(*labels_BL.shape, pose_BJD.shape[1], device=labels_BL.device)
         only_BLN.scatter_(2, labels_BL[..., None], 1.0)
         digits = labels_BL.shape[1]
@@ -104,15 +121,16 @@ class Objective:
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """Trains a network on one batch after another, eagerly, on one device.
+    """An eager training step of a network, with its objective and its optimiser.
 
     Attributes:
-        network: what is trained, in place.
-        objective: its loss.
-        optimizer: of its parameters.
-        make_optimizer: makes another such optimiser, of a copy.
-        clip_norm: the length of the longest gradient; None: any.
-        precision: as in a configuration.
+        network: the network, which is trained in place.
+        objective: computes the loss of a batch.
+        optimizer: the optimiser of the network's parameters.
+        make_optimizer: makes an optimiser of the same kind for a copy of the network.
+        clip_norm: the largest norm of the gradient, to which longer ones are scaled; None: no
+            clipping.
+        precision: `precision` of the configuration.
     """
 
     network: nn.Module
@@ -124,11 +142,11 @@ class TrainingStep:
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the parameters."""
+        """The device of the parameters."""
         return next(self.network.parameters()).device
 
     def __call__(self, batch: Batch, margin: float | Tensor | None = None) -> Losses:
-        """Train on a batch, and return its losses."""
+        """Train on a batch, and return its losses before the step."""
         with autocast(self.precision, self.device):
             losses = self.objective(self.network, batch, margin)
         self.optimizer.zero_grad()
@@ -140,27 +158,27 @@ class TrainingStep:
         return losses._replace(total=losses.total.detach(), scores_BN=losses.scores_BN.detach())
 
     def _round_rates(self) -> None:
-        """Round the learning rates of a GPU's optimiser to float32.
+        """Round the learning rates of an optimiser on a GPU to float32.
 
-        Kernels read them so off a tensor; eager and captured steps have the same bits.
+        Captured steps read them from float32 tensors; the rounding gives eager steps the same bits.
         """
         for group in self.optimizer.param_groups if self.device.type == "cuda" else ():
             if not isinstance(group["lr"], Tensor):
                 group["lr"] = torch.tensor(group["lr"], dtype=torch.float32).item()
 
     def copy(self) -> "TrainingStep":
-        """Return the step of a copy of the network, with an optimiser in the same state."""
+        """Return a step with a copy of the network, and with an optimiser in the same state."""
         network = copy.deepcopy(self.network)
         optimizer = self.make_optimizer(network)
         optimizer.load_state_dict(copy.deepcopy(self.optimizer.state_dict()))
         return replace(self, network=network, optimizer=optimizer)
 
     def take_over(self, other: "TrainingStep") -> None:
-        """Go on from where a copy of this step has got to."""
-        # Not by a state_dict, which lacks the buffers that are not persistent.
+        """Take the parameters, buffers and optimiser state of a copy of this step."""
+        # A state_dict would lack the buffers that are not persistent.
         with torch.no_grad():
-            for own, reached in zip(*map(_list_tensors, (self, other)), strict=True):
-                own.copy_(reached)
+            for tensor, taken in zip(*map(_list_tensors, (self, other)), strict=True):
+                tensor.copy_(taken)
         self.optimizer.load_state_dict(other.optimizer.state_dict())
 
 
@@ -169,13 +187,17 @@ def _list_tensors(step: TrainingStep) -> list[Tensor]:
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """Let what a network multiplies be bfloat16 where a cell's precision is mixed."""
+    """Return a context in which torch multiplies in bfloat16 if `precision` is "bf16-mixed"."""
     mixed = precision == "bf16-mixed"
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed)
 
 
 def list_numbers(step: TrainingStep) -> dict[str, float]:
-    """Return the numbers that the modules of a network, and its loss, keep as Python's, by name."""
+    """List the Python numbers among the attributes of a network's modules and of the loss.
+
+    Returns:
+        The numbers by name, such as "network.capsules.calls".
+    """
     owners: dict[str, object] = {
         f"network.{name}".rstrip("."): module for name, module in step.network.named_modules()
     }
@@ -189,27 +211,37 @@ def list_numbers(step: TrainingStep) -> dict[str, float]:
 
 
 class SplitMetrics:
-    """Means over the examples of a split.
+    """Metrics of a split, as means over its examples.
 
-    loss; error, a fraction: an image is right when its L most active classes are exactly those it
-    shows (section 6.2); reconstruction, as in `Losses`. Of images of several classes also
-    at_least_one, the fraction with one of them among the most active, and, where there is a
-    decoder, segmentation: see `measure_overlap`.
+    The metrics are:
 
-    Sums stay on the device until `compute`, so that a step does not wait for it.
+    - loss: the total loss;
+    - error: the fraction of images that are not right. An image is right if its L most active
+      classes are exactly the classes it shows ("Dynamic Routing Between Capsules", section 6.2);
+    - reconstruction: see `Losses`;
+    - at_least_one, for images of several classes: the fraction of images with at least one of their
+      classes among the L most active;
+    - segmentation, for images of several classes and a decoder: see `measure_overlap`.
+
+    The sums stay on the device in float64 until `compute`, so that a step does not wait for it.
+
+    Attributes:
+        sums: the sum of each metric.
+        images: the number of images that were added.
+        digits: the number of classes in each image.
     """
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
-        self.images, self.digits = 0, 1  # that were added, and classes shown in each
+        self.images, self.digits = 0, 1
 
     def update(self, losses: Losses, batch: Batch) -> None:
-        """Add one batch."""
+        """Add one batch to the sums and to the number of images."""
         self.images += len(batch.labels)
         self.add_sums(losses, batch)
 
     def add_sums(self, losses: Losses, batch: Batch) -> None:
-        """Add one batch to the sums on the device, and not to the number of images."""
+        """Add one batch to the sums on the device, but not to the number of images."""
         count = len(batch.labels)
         self._add("loss", losses.total.detach(), count)
         if losses.reconstruction is not None:
@@ -219,17 +251,18 @@ class SplitMetrics:
             self._add("error", (scores_BN.argmax(dim=1) != batch.labels).sum())
             return
         self.digits = batch.labels.shape[1]
-        found_BL = is_found(scores_BN, batch.labels)
-        self._add("error", (~found_BL.all(dim=1)).sum())
-        self._add("at_least_one", found_BL.any(dim=1).sum())
+        detected_BL = is_detected(scores_BN, batch.labels)
+        self._add("error", (~detected_BL.all(dim=1)).sum())
+        self._add("at_least_one", detected_BL.any(dim=1).sum())
         if losses.drawn_BLCHW is not None and batch.targets_BLCHW is not None:
             overlap_BL = measure_overlap(losses.drawn_BLCHW.detach(), batch.targets_BLCHW)
-            self._add("segmentation", (overlap_BL * found_BL).sum(dtype=torch.float64))
+            self._add("segmentation", (overlap_BL * detected_BL).sum(dtype=torch.float64))
 
     def compute(self, split: str) -> dict[str, float]:
-        """Return what was measured, as `split/loss` and so on, and start again. Synchronises.
+        """Return the metrics, named `split/loss` and so on, and set the sums to zero.
 
-        The sums stay the same tensors, which captured steps add to.
+        This waits for the device. The sums remain the same tensors, because captured steps add to
+        them.
         """
         counts = {name: self.images for name in self.sums}
         if "segmentation" in counts:
@@ -245,23 +278,28 @@ class SplitMetrics:
         return means
 
     def _add(self, name: str, value: Tensor, times: int = 1) -> None:
-        """One operation on the device; in float64, since the sum is."""
+        """Add `value` to a sum `times` times, in one operation on the device."""
         if name not in self.sums:
             self.sums[name] = torch.zeros((), dtype=torch.float64, device=value.device)
         self.sums[name].add_(value, alpha=times)
 
 
-def is_found(scores_BN: Tensor, labels_BL: Tensor) -> Tensor:
-    """[B, L]: whether each class shown is among the L most active."""
+def is_detected(scores_BN: Tensor, labels_BL: Tensor) -> Tensor:
+    """Return whether each shown class is among the L most active classes, as [B, L]."""
     active_BL = scores_BN.topk(labels_BL.shape[1], dim=1).indices
     return (labels_BL[:, :, None] == active_BL[:, None, :]).any(dim=2)
 
 
 def measure_overlap(drawn_BLCHW: Tensor, digit_BLCHW: Tensor) -> Tensor:
-    """[B, L]: intersection over union of the pixels of non-zero intensity, drawn and true.
+    """Return the intersection over union of drawn and true pixels that are not zero, as [B, L].
 
-    Section 6.2 assigns to a digit every pixel of its reconstruction that is not zero. A digit whose
-    class is not among the most active has no reconstruction: the caller counts it as 0.
+    Section 6.2 of "Dynamic Routing Between Capsules" assigns each pixel to a digit if the
+    digit's reconstruction is not zero there. A digit whose class is not among the most active has
+    no reconstruction; the caller counts it as 0.
+
+    Args:
+        drawn_BLCHW: the reconstructions.
+        digit_BLCHW: the true digits.
     """
     drawn, true = drawn_BLCHW >= SMALLEST_INTENSITY, digit_BLCHW > 0
     both_BL = (drawn & true).flatten(2).sum(dim=2)

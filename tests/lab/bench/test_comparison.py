@@ -54,13 +54,13 @@ def test_candidates_without_faults_are_measured_in_turns_and_the_others_are_name
     before, fast = (row["memory over before"] for row in report.rows)
     assert before is None
     assert 0.5 < fast < 2
-    wrong, dead, refused = report.measured
+    wrong, dead, refused = report.numbers
     assert wrong.what == (
         "it, wrong, B = 4: ValueError: pose differs by 5.0e-02, at most 1e-03 is allowed"
     )
     assert dead.what.startswith("it, dies, B = 4: BrokenProcessPool: ")
     assert refused.what.startswith("it, cannot begin, B = 4: ZeroDivisionError: ")
-    assert {each.verdict for each in report.measured} == {"MISSED"}
+    assert {each.verdict for each in report.numbers} == {"MISSED"}
 
 
 def test_parity_is_asked_of_every_number() -> None:
@@ -110,7 +110,7 @@ def test_a_ratio_is_taken_within_rounds() -> None:
 @pytest.mark.parametrize("gpu", [False, True])
 def test_pairs_are_composed_on_the_device_too(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "is_gpu", lambda: gpu)
-    for measured in data.measure_data(is_quick=True).measured:
+    for measured in data.measure_data(is_quick=True).numbers:
         assert measured.verdict
         assert measured.bar == (2_000_000 if gpu else 300_000)
 

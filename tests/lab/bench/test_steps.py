@@ -64,7 +64,7 @@ def test_a_baseline_that_routes_otherwise_is_not_timed() -> None:
     report = BenchReport()
     compare(report, "tiny", 2, step.list_candidates(ways, 2), budget=0)
     assert [row["candidate"] for row in report.rows] == ["fast"]
-    (fault,) = report.measured
+    (fault,) = report.numbers
     assert fault.what.startswith("tiny, wrong, B = 2: ValueError: ")
 
 
@@ -83,10 +83,10 @@ def test_bars_are_judged_at_the_smallest_size_and_memory_by_the_largest_network(
     report = BenchReport(rows=[*rows, row | {step.MEMORY: 1.2}])
     report.judge(step.CORE_BARS)
     report.judge_worst(step.MEMORY, "x", step.MEMORY_BAR)
-    bars = {bar.what: (bar.value, bar.verdict) for bar in report.measured}
-    assert bars["step of capsnet, transformed: over textbook"] == (5.0, "kept")
-    assert bars["step of capsnet, transformed: over before"] == (1.9, "MISSED")
-    assert bars["EM routing, T = 2, now: images/s"] == (None, "")
+    bars = {bar.what: (bar.value, bar.verdict) for bar in report.numbers}
+    assert bars["step of capsnet, transformed over textbook"] == (5.0, "kept")
+    assert bars["step of capsnet, transformed over before"] == (1.9, "MISSED")
+    assert bars["EM routing, T = 2, now images/s"] == (None, "")
     assert bars["memory over before, the worst: step of capsnet, transformed"] == (1.4, "MISSED")
 
 
@@ -103,10 +103,10 @@ def test_a_wrong_implementation_is_missed_with_its_number(monkeypatch: pytest.Mo
         return routed._replace(pose_BJD=routed.pose_BJD * (1 + 1e-4))
 
     fast = dynamic.fast
-    assert {bar.verdict for bar in measure_parity(monkeypatch, ["fast"]).measured} == {"kept"}
+    assert {bar.verdict for bar in measure_parity(monkeypatch, ["fast"]).numbers} == {"kept"}
     monkeypatch.setitem(dynamic.IMPLS, "fast", route_wrongly)
     report = measure_parity(monkeypatch, ["fast"])
-    gradients = report.measured[1]
+    gradients = report.numbers[1]
     assert gradients.what == "error of gradients in float64, the worst: fast"
     assert gradients.verdict == "MISSED"
     assert gradients.value is not None
@@ -123,8 +123,8 @@ def test_an_implementation_that_cannot_run_is_named_and_the_others_are_measured(
     monkeypatch.setitem(dynamic.IMPLS, "triton", refuse)
     report = measure_parity(monkeypatch, ["triton", "fast"])
     assert [row["case"] for row in report.rows] == ["fast", "fast"]
-    assert report.measured[0].what == "triton, float64: RuntimeError: out of shared memory"
-    assert report.measured[0].verdict == "MISSED"
+    assert report.numbers[0].what == "triton, float64: RuntimeError: out of shared memory"
+    assert report.numbers[0].verdict == "MISSED"
 
 
 @pytest.mark.parametrize("gpu", [False, True])
@@ -143,4 +143,4 @@ def test_every_routing_is_compared_by_the_implementation_of_its_file(
 @pytest.mark.slow
 def test_all_networks_are_what_the_reference_computes() -> None:
     report = training.measure_parity(is_quick=False)
-    assert {bar.verdict for bar in report.measured} == {"kept"}
+    assert {bar.verdict for bar in report.numbers} == {"kept"}

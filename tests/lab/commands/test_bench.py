@@ -8,15 +8,15 @@ import pytest
 
 from capsweep.cli import main
 from capsweep.lab import bench
-from capsweep.lab.bench import BenchReport, Measured
+from capsweep.lab.bench import BenchReport, Measurement
 from capsweep.lab.commands.bench import BENCHES
 
 PAGE = "by hand\n<!-- bench sweep: begin -->\nold\n<!-- bench sweep: end -->\nmore\n"
 REPORT = BenchReport(
-    [Measured("plan", 2.0, "s", 30), Measured("fast", math.inf, "x")],
+    [Measurement("plan", 2.0, "s", 30), Measurement("fast", math.inf, "x")],
     [
-        {"candidate": "a|b", "ms": 1234.5, "extra MB": None},
-        {"candidate": "c", "ms": 0.5, "extra MB": 2},
+        {"case": "it", "candidate": "a|b", "ms": 1234.5, "extra MB": None},
+        {"case": "it", "candidate": "c", "ms": 0.5, "extra MB": 2},
         {"network": "capsnet_tiny", "tiles": "direct, 6x6"},
     ],
 )
@@ -55,16 +55,17 @@ def test_the_section_of_a_page_is_renewed_and_that_of_a_gpu_is_another(
     main(words)
     text = page.read_bytes().decode()
     assert "old" not in text
-    assert "| plan | 2 s | at most 30 | kept |" in text
-    assert "| a/b | 1,234 | – |" in text
-    assert "| network | tiles |\n| --- | --- |\n| capsnet_tiny | direct, 6x6 |" in text
+    assert "\n- plan: 2 s (at most 30)\n" in text
+    assert "| candidate | ms |\n| --- | --- |\n| a/b | 1,234 |" in text
+    assert "fast" not in text  # it has no bar
+    assert "network" not in text  # its table compares no candidates of one case
     monkeypatch.setattr(bench, "is_gpu", lambda: True)
     assert main(words) == 2
     assert "<!-- bench sweep on a GPU: begin -->" in capsys.readouterr().err
     page.write_text(PAGE + PAGE.replace("bench sweep", "bench sweep on a GPU"))
     assert main(words) == 0
     assert page.read_text().startswith(PAGE)
-    assert "| plan | 2 s |" in page.read_text().removeprefix(PAGE)
+    assert "- plan: 2 s (" in page.read_text().removeprefix(PAGE)
 
 
 @pytest.mark.parametrize("words", [[], ["--quick"]])
@@ -82,7 +83,7 @@ def test_a_page_without_a_place_is_refused_before_measuring(
 
 
 def test_a_missed_bar_fails_unless_it_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    missed = BenchReport([Measured("plan", 31.0, "s", 30)])
+    missed = BenchReport([Measurement("plan", 31.0, "s", 30)])
     monkeypatch.setattr("capsweep.lab.bench.sweep.measure_sweep", lambda is_quick: missed)
     assert main(["bench", "--quick", "sweep"]) == 0
     assert main(["bench", "sweep"]) == 1
@@ -94,6 +95,6 @@ def test_a_missed_bar_fails_unless_it_is_quick(monkeypatch: pytest.MonkeyPatch) 
 def test_every_benchmark_runs(name: str) -> None:
     measure = pkgutil.resolve_name(f"capsweep.lab.bench.{BENCHES[name]}:measure_{name}")
     report: BenchReport = measure(is_quick=True)
-    assert report.measured
-    assert not any(bar.unit == "fault" for bar in report.measured)
+    assert report.numbers
+    assert not any(bar.unit == "fault" for bar in report.numbers)
     assert all(row.get("ms", 1) > 0 for row in report.rows)

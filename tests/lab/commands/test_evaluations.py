@@ -114,7 +114,7 @@ def test_accuracy_falls_under_attack_and_every_cell_has_a_file(
         assert content["attacks"][0]["tries"] == 30
     assert evaluate("attack", sweep, storage, *options, "--targeted", "--method", "fgsm") == 0
     text = (report / "attack-targeted.md").read_text()
-    assert "rate of success of attacks at each of the other classes in turn" in text
+    assert "success rate of attacks with each of the other classes in turn" in text
 
 
 def test_both_errors_of_crops_are_printed_and_written(sweep: Path, storage: Path) -> None:
@@ -155,7 +155,7 @@ def test_routing_is_measured_into_a_table(sweep: Path, storage: Path, capsys: Ou
     assert (rows[1][7], rows[1][12:]) == ("–", ["–", "–"])
     assert rows[1][10] == rows[1][11]  # frozen or not
     assert "–" not in rows[0][5:]
-    for note in ("left out: cnn · digits: its network does not route", "no sum", "is ours"):
+    for note in ("left out: cnn · digits: its network does not route", "not sum to 1", "is ours"):
         assert note in (report / "routing.md").read_text()
         assert note in printed
     dynamic = list_points(sweep)["capsnet", 0].cell.signature
@@ -166,22 +166,22 @@ def test_routing_is_measured_into_a_table(sweep: Path, storage: Path, capsys: Ou
     assert (written["examples"], written["error"]) == (30, wrong.mean())
     (folder / "weights.ckpt").unlink()
     assert evaluate(*words) == 0
-    assert "no weights; routing.json is taken as it was stored" in capsys.readouterr().out
+    assert "no weights here; its stored routing.json is used" in capsys.readouterr().out
     assert read_rows(report / "routing.md") == rows
     assert evaluate(*words, "ARMS=cnn") == 2
-    assert "three: no cell of it routes" in capsys.readouterr().err.splitlines()[-1]
+    assert "three: none of its cells routes" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("attack", ["--method", "cw"], "--method: must be of fgsm, bim, pgd, got cw"),
+        ("attack", ["--method", "cw"], "--method: must be some of fgsm, bim, pgd, got cw"),
         ("attack", ["--eps", "0.1,x"], "--eps: must be above 0, such as 0.1,0.2, got 0.1,x"),
         ("attack", ["--eps", "0"], "--eps: must be above 0, such as 0.1,0.2, got 0"),
         ("attack", ["--device", "nosuch"], "--device nosuch: "),
-        ("vote-distances", ["--examples", "0,²"], "--examples: must be places such as 0,5,7"),
+        ("vote-distances", ["--examples", "0,²"], "--examples: must be indices such as 0,5,7"),
         ("couplings", ["--iterations", "0"], "--iterations: must be a whole number >= 1, got 0"),
-        ("ensemble", ["METRIC=test/loss"], "METRIC: evaluations have metrics of their own"),
+        ("ensemble", ["METRIC=test/loss"], "METRIC: evaluations have their own metrics"),
         ("ensemble", [], "no cell of three is finished; run the sweep first"),
     ],
 )

@@ -19,8 +19,8 @@ from capsweep.data.images import LabelledImages
 from capsweep.errors import UserError
 from capsweep.lab.evaluation import attack
 from capsweep.lab.evaluation.attack import (
-    OWN,
-    UNIT,
+    PIXEL_RANGE,
+    UNIT_RANGE,
     Attack,
     AttackCount,
     ThreatModel,
@@ -151,14 +151,14 @@ def test_plain_images_are_changed_within_0_and_1(examples: LabelledImages) -> No
         assert torch.equal(model.images_BCHW, test.evaluation_batch(ALL).images_BCHW)
         far = model.clip_images(model.images_BCHW + 9, 5)
         assert float(far.min()) == float(far.max()) == 1
-        assert model.bounds == UNIT
+        assert model.bounds == UNIT_RANGE
 
 
 def test_standardised_images_are_changed_within_their_own_range(examples: LabelledImages) -> None:
     test = crop_images(examples, standardise=True)
     model = threaten(test)
     assert torch.equal(model.images_BCHW, test.evaluation_batch(ALL).images_BCHW)
-    assert model.bounds == OWN
+    assert model.bounds == PIXEL_RANGE
     pixels = test.crop_pixels(ALL).double().flatten(1)
     white = (255 - pixels.mean(dim=1)) / pixels.std(dim=1, correction=0)
     brightest = model.clip_images(model.images_BCHW + 99, 99).flatten(1)

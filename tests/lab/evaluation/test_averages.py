@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from capsweep.errors import UserError
-from capsweep.lab.evaluation.averages import find_wrong_together, measure_error
+from capsweep.lab.evaluation.averages import find_ensemble_errors, measure_error
 from capsweep.ledger.ledger import Predictions
 
 LABELS = np.array([0, 1, 2, 0])
@@ -22,14 +22,14 @@ def test_scores_are_added_not_votes_counted_in_any_order() -> None:
     sure = make_member([[0.9, 0.0, 0.0]], np.array([0]))
     unsure = make_member([[0.4, 0.5, 0.0]], np.array([0]))
     members = {"a": unsure, "b": sure, "c": unsure}
-    assert not find_wrong_together(members).any()
-    assert not find_wrong_together(dict(reversed(members.items()))).any()
+    assert not find_ensemble_errors(members).any()
+    assert not find_ensemble_errors(dict(reversed(members.items()))).any()
 
 
 @pytest.mark.parametrize("other", [(TWO[0], np.array([0, 1, 2, 1])), (np.zeros((4, 5)), LABELS)])
 def test_members_that_do_not_belong_together_are_named(other: Predictions) -> None:
     with pytest.raises(UserError, match="cells one and other were tested on different examples"):
-        find_wrong_together({"one": ONE, "two": TWO, "other": other})
+        find_ensemble_errors({"one": ONE, "two": TWO, "other": other})
 
 
 def test_scores_that_are_no_predictions_name_their_cell() -> None:

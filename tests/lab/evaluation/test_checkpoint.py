@@ -111,18 +111,15 @@ def change_data(folder: Path) -> None:
     ("harm", "message"),
     [
         (lambda f: (f / "result.json").unlink(), "it is not finished; run the cell first"),
-        (lambda f: (f / "config.yaml").unlink(), r"it has no config\.yaml; .* run it again"),
-        (lambda f: (f / "weights.ckpt").unlink(), r"it has no weights\.ckpt; import an export"),
-        (lambda f: (f / "provenance.json").unlink(), r"its provenance\.json is absent"),
+        (lambda f: (f / "config.yaml").unlink(), r"its config\.yaml is missing; .* run it again"),
+        (lambda f: (f / "weights.ckpt").unlink(), r"weights\.ckpt is missing; import"),
+        (lambda f: (f / "provenance.json").unlink(), r"its provenance\.json is missing"),
         (flip_weights, r"weights\.ckpt is damaged \(it was altered.* run it again"),
-        (lambda f: replace_weights(f, Path("a pickle")), r"not of the network .*UnpicklingError"),
-        (lambda f: replace_weights(f, torch.zeros(1)), "not of the network .* ledger reproduce"),
-        (
-            change_data,
-            "its train data had sha256 0{64}, and what is read now has [0-9a-f]{64}",
-        ),
+        (lambda f: replace_weights(f, Path("a pickle")), r"not fit .*UnpicklingError"),
+        (lambda f: replace_weights(f, torch.zeros(1)), "not fit .* ledger reproduce"),
+        (change_data, "its train data had the sha256 0{64}, but the data here has [0-9a-f]{64}"),
         (change_settings, r"it was altered.* remove the cell \(capsweep ledger rm"),
-        (change_overrides, r"today's configuration refuses its settings \(no\.such"),
+        (change_overrides, r"the present code refuses its settings \(no\.such"),
     ],
 )
 def test_what_cannot_be_asked_names_the_cell_and_the_cure(
@@ -144,9 +141,9 @@ def test_other_predictions_than_stored_are_refused_and_ties_are_counted(
     tied_MN[right, other] = np.nextafter(stored_MN[right].max(), np.float32(9))
     assert replace(trained, stored=(tied_MN, labels_M)).verify().ties == 1
     tied_MN[right, other] = 2
-    with pytest.raises(UserError, match="classifies 1 of 360 test examples otherwise"):
+    with pytest.raises(UserError, match="classifies 1 of 360 test examples differently"):
         replace(trained, stored=(tied_MN, labels_M)).verify()
-    with pytest.raises(UserError, match="has other labels"):
+    with pytest.raises(UserError, match="has different labels"):
         replace(trained, stored=(stored_MN, (labels_M + 1) % 10)).verify()
 
 

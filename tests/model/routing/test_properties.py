@@ -37,7 +37,7 @@ from capsweep.config import compose, package_files
 from capsweep.model import convolution
 from capsweep.model.routing import LayerSizes, Routed, name_variant
 from capsweep.model.votes import ConvolutionalVotes, LocalVotes, Votes
-from capsweep.training.size import network_size
+from capsweep.training.size import measure_size
 
 law = at_most_examples(25)
 
@@ -58,7 +58,7 @@ def test_the_configuration_of_a_variant_makes_the_module_of_its_name(stem: str) 
     (variant, *_) = (each for each in IMPLEMENTATIONS if each.stem == stem)
     assert name_variant(variant.layer(1, LayerSizes(1, 1, 1, 1))) == stem
     with pytest.raises(ValueError, match=r"routing\.impl must be one of auto, ref.*, got warp"):
-        network_size({**config, "routing": {**section, "impl": "warp"}})
+        measure_size({**config, "routing": {**section, "impl": "warp"}})
 
 
 class Sizes(NamedTuple):

@@ -21,7 +21,7 @@ from capsweep.lab.evaluation.attack import find_logits
 from capsweep.model.capsnet import CapsNet
 from capsweep.model.capsules import LinearHead
 from capsweep.training import build
-from capsweep.training.size import network_size
+from capsweep.training.size import measure_size
 
 LINEAR = ["dataset=digits", "model.head=linear", "loss=cross_entropy"]
 every_network = pytest.mark.parametrize("model", ["capsnet_tiny", "matrix_capsnet_tiny"])
@@ -66,7 +66,7 @@ def test_a_plan_counts_its_parameters_and_in_bfloat16_routing_stays_in_whole_pre
 ) -> None:
     overrides = [f"model={model}", f"routing={stem}"]
     network = make_network(*overrides).eval()
-    size = network_size(compose.cell([*LINEAR, *overrides]).config)  # as a plan counts
+    size = measure_size(compose.cell([*LINEAR, *overrides]).config)  # as a plan counts
     assert size.parameters == sum(parameter.numel() for parameter in network.parameters())
     images_BCHW, labels_B = load_digits()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -118,7 +118,7 @@ LENGTHS = "routing=inverted_attention needs model.head=linear; add model.head=li
         ("model=matrix_capsnet_tiny routing=uniform routing.impl=triton", KERNELS),
         (
             "routing.impl=triton routing.normaliser=entmax",
-            "routing.impl=triton is for a softmax; s",
+            "routing.impl=triton works with a softm",
         ),
         (
             "routing.normaliser=argmax",
@@ -133,7 +133,7 @@ def test_a_routing_that_a_network_cannot_take_is_refused_in_one_line_with_the_cu
 ) -> None:
     config = compose.cell(["dataset=digits", *line.split()]).config
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}.*$"):
-        network_size(config)
+        measure_size(config)
 
 
 def test_logits_of_a_linear_head_are_refused_where_a_loss_takes_lengths() -> None:

@@ -1,7 +1,8 @@
-"""What `make bench` measures: numbers beside the bars they are held to, as tables, or on a page.
+"""The benchmarks of `make bench`: measured numbers beside their bars, as tables or on a page.
 
-A benchmark is a function `measure_NAME(is_quick)` of a module here, which returns a BenchReport; a
-quick one only shows that it runs.
+A bar is a limit that a number must keep. A benchmark is a function `measure_NAME(is_quick)` in a
+module of this package, which returns a BenchReport. With `is_quick`, sizes are tiny: this only
+shows that the benchmark runs.
 """
 
 import os
@@ -20,17 +21,24 @@ from capsweep.ledger.listing import read_hardware
 from capsweep.report import grid
 from capsweep.training import provenance
 
-THREADS = 2  # of the bars: two cores
-LONGEST = 120  # characters of what an exception says
-Row = Mapping[str, Any]
-Bar = tuple[str, str, str, float]  # case and candidate of a row, its column, and the least there
+THREADS = 2  # the bars on a CPU are for two cores
+LONGEST = 120  # characters that are shown of an exception's message
+# Columns that are printed, but left out on a page.
+DETAILS = {"images/s", "peak MB", "extra MB", "error", "memory over before"}
+Row = Mapping[str, Any]  # values by column
+Bar = tuple[str, str, str, float]  # case, candidate, column, and least value there
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One number; good when not above `bar`, or, for what should be large, `at_least` it.
+class Measurement:
+    """One measured number and its bar.
 
-    value: None where nothing could be measured. bar: None for a number that is held to nothing.
+    Attributes:
+        what: What was measured.
+        value: The number; None if it could not be measured.
+        unit: Unit of the number, such as `s` or `x` (times).
+        bar: The limit for the number; None if there is no limit.
+        at_least: Whether the number must be at least `bar`; otherwise at most.
     """
 
     what: str
@@ -41,64 +49,99 @@ class Measured:
 
     @property
     def verdict(self) -> str:
-        """Return kept, MISSED, or nothing where there is no number or no bar."""
+        """`kept` or `MISSED`; empty if there is no number or no bar."""
         if self.bar is None or self.value is None:
             return ""
         is_kept = self.value >= self.bar if self.at_least else self.value <= self.bar
         return "kept" if is_kept else "MISSED"
 
     def as_row(self) -> tuple[str, ...]:
-        """Return the columns of the table of bars."""
+        """Return the fields of this number in the table of bars."""
         value = grid.MISSING if self.value is None else f"{_format(self.value)} {self.unit}"
         side = "at least" if self.at_least else "at most"
-        return self.what, value, "" if self.bar is None else f"{side} {self.bar:g}", self.verdict
+        return self.what, value, "" if self.bar is None else f"{side} {self.bar:,g}", self.verdict
+
+    def as_line(self) -> str:
+        """Return this number and its bar as an item of a list; a missed bar is named."""
+        what, value, bar, verdict = self.as_row()
+        return f"- {what}: {value} ({bar}{', MISSED' if verdict == 'MISSED' else ''})"
 
 
 @dataclass(frozen=True)
 class BenchReport:
-    """Collects numbers beside their bars, and the timings they come from.
+    """The results of one benchmark.
 
-    rows: of tables; neighbours with the same names in the same order are one.
+    Attributes:
+        numbers: Lines of the table of bars.
+        rows: Timings as {column: value}; neighbours with the same columns form one table.
     """
 
-    measured: list[Measured] = field(default_factory=list)
+    numbers: list[Measurement] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
 
     @contextmanager
     def catching(self, candidate: str) -> Iterator[None]:
-        """Let a candidate fail, whatever it raises: that is a bar missed, and the others go on."""
+        """Record an exception of the block as a missed bar, so that other candidates can go on.
+
+        Args:
+            candidate: Name of the candidate, for the report.
+        """
         try:
             yield
-        except Exception as error:  # of a candidate: it becomes a row
+        except Exception as error:  # any fault of a candidate becomes a line of the report
             cause = f"{type(error).__name__}: {' '.join(str(error).split())[:LONGEST]}"
-            self.measured.append(Measured(f"{candidate}: {cause}", 1.0, "fault", 0))
+            self.numbers.append(Measurement(f"{candidate}: {cause}", 1.0, "fault", 0))
 
     def find(self, case: str, candidate: str, column: str) -> float | None:
-        """Return what stands in a column of the first row of a candidate; None: it has no row."""
+        """Return a column's value in the first row of a case and candidate, or None."""
         names = case, candidate
         here = (r.get(column) for r in self.rows if (r.get("case"), r.get("candidate")) == names)
         return next(here, None)
 
     def judge(self, bars: Iterable[Bar]) -> None:
-        """Add the number of each bar, that of the first row of its case and candidate."""
-        for case, name, column, least in bars:
+        """Add one measured number for each bar, from the first row of its case and candidate."""
+        for case, name, column, bar in bars:
             unit = "x" if column.startswith("over ") else column
             value = self.find(case, name, column)
-            self.measured.append(Measured(f"{case}, {name}: {column}", value, unit, least, True))
+            self.numbers.append(Measurement(f"{case}, {name} {column}", value, unit, bar, True))
 
     def judge_worst(
         self, column: str, unit: str, bar: float | None, at_least: bool = False
     ) -> None:
-        """Add the worst number of a column, if it has any, with the names of its row."""
+        """Add the worst number of a column, with the names of its row. Do nothing without numbers.
+
+        Args:
+            column: Name of the column in the rows.
+            unit: Unit of the number.
+            bar: The limit for the number; None if there is no limit.
+            at_least: Whether the number must be at least `bar`, so that the smallest is the worst.
+        """
         having = [row for row in self.rows if row.get(column) is not None]
         for row in sorted(having, key=lambda row: row[column], reverse=not at_least)[:1]:
             names = takewhile(lambda value: not isinstance(value, float), row.values())
             what = f"{column}, the worst: {', '.join(map(str, names))}"
-            self.measured.append(Measured(what, row[column], unit, bar, at_least))
+            self.numbers.append(Measurement(what, row[column], unit, bar, at_least))
+
+    def format_page(self) -> list[str]:
+        """Return what a page shows of the report, as paragraphs of Markdown.
+
+        It has a list of the numbers with a bar, and each table that compares candidates of one
+        case. Columns of DETAILS, and those with the same value in all rows, are left out.
+        """
+        rows: list[Row] = []
+        for table in (list(neighbours) for _, neighbours in groupby(self.rows, key=list)):
+            values = {name: {row[name] for row in table} for name in table[0]}
+            same = {name for name in values if len(values[name]) == 1}
+            if len(table) > 1 and "case" in same:
+                shown = values.keys() - DETAILS - same
+                rows += [{n: value for n, value in row.items() if n in shown} for row in table]
+        lines = [one.as_line() for one in self.numbers if one.bar is not None]
+        tables = BenchReport([], rows).make_tables()[1:]
+        return ["\n".join(lines), *(grid.pipe_table(*table) for table in tables)]
 
     def make_tables(self) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
-        """Return header and rows of each table: the bars, then the timings."""
-        bars = [one.as_row() for one in self.measured]
+        """Return header and rows of each table: the bars first, then the timings."""
+        bars = [one.as_row() for one in self.numbers]
         tables: list[Any] = [(("what", "measured", "must", ""), bars)]
         for header, rows in groupby(self.rows, key=list):
             tables.append((header, [[_format(row[name]) for name in header] for row in rows]))
@@ -106,7 +149,7 @@ class BenchReport:
 
 
 def _format(value: Any) -> str:
-    """Return three digits, or all before the point."""
+    """Return a number with three significant digits, or rounded to an integer from 100 on."""
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return grid.format_value(value)
@@ -118,21 +161,24 @@ def is_gpu() -> bool:
 
 
 def get_device() -> torch.device:
-    """Return a GPU if there is one."""
+    """Return the GPU if there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def time_call(call: Callable[[], object]) -> float:
-    """Return the seconds that one call takes, its work on the device included."""
+    """Return the seconds that one call takes, including its work on the device."""
     started = timer()
     call()
     return timer() - started
 
 
 def describe_conditions() -> str:
-    """Return a line on code, versions, hardware and load, before a benchmark loads the machine."""
+    """Return one line on date, code, hardware, load and version of torch.
+
+    Call it before a benchmark, because a benchmark itself raises the load.
+    """
     hardware, code = provenance.describe_hardware(), package_files.describe_code()
-    package = f"{code_identity.hash_package()} of no checkout"
+    package = f"{code_identity.hash_package()} outside a checkout"
     commit = code["commit"][:12] if code["commit"] else package
     commit += ", changed" if code["dirty"] else ""
     return (

@@ -1,10 +1,10 @@
-"""What makes numbers of candidates honest: each has a process of its own, they compute the same
-there, and they are timed in turns.
+"""A fair comparison of candidates: separate processes, equal results, and timing in turns.
 
-The error of a tensor is its largest difference from the reference, in units of the reference's
-largest number. Candidates are timed A B A B, so that whatever else the machine does slows them all.
-What a process keeps of the memory that it freed makes its next call faster, and its peak is that of
-all that it ever did: candidates that shared one could not be told apart.
+Each candidate has its own process. In a common process candidates would disturb each other: memory
+that it keeps after freeing makes later calls faster, and it has only one peak of memory. Before a
+candidate is timed, its results must agree with a reference. The error of a tensor is its largest
+difference from the reference, divided by the reference's largest absolute value. Candidates are
+timed alternately (A B A B), so that other load on the machine slows all of them alike.
 """
 
 import math
@@ -25,23 +25,25 @@ from capsweep.training import devices
 from capsweep.training.graphs import CHECKED
 
 Results = Mapping[str, Any]  # tensors, or arrays that came from another process
-Seconds = dict[str, list[float]]
+Seconds = dict[str, list[float]]  # by candidate, for each round
 BEFORE, MEMORY = "before", "memory over before"
-BASELINES = ("textbook", "bmm", "fast", BEFORE, "direct", "dynamic")  # what tables compare with
-PAUSE = 0.03  # seconds; threads of OpenMP wait busily for 10 ms after they have computed
-GPU_REPEATS = 10  # calls timed as one, since the clock errs
+# Each of these has a column `over NAME`.
+BASELINES = ("textbook", "bmm", "fast", BEFORE, "direct", "dynamic")
+PAUSE = 0.03  # seconds; OpenMP's threads spin for 10 ms after their work
+GPU_REPEATS = 10  # calls that are timed together, because one is too short
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Describes what is measured in a process of its own, to which all of this is sent.
+    """A computation to measure in its own process, to which this object is sent.
 
     Attributes:
-        prepare: returns there what is timed when it is called, and whose `compute_results` must
-            give what the reference gives.
-        expected: returns the results of the reference, here.
-        tolerance: the error that its results may have.
-        keeps_memory: whether its process keeps freed memory, as that of a cell on a processor.
+        prepare: Function that is called in that process. It returns the callable that is timed. The
+            callable's method `compute_results` must give the results of the reference.
+        expected: Function that returns the results of the reference; it is called in this process.
+        tolerance: Largest allowed error of the results.
+        keeps_memory: Whether the process keeps freed memory, as the process of a cell on a CPU
+            does.
     """
 
     prepare: Callable[[], Any]
@@ -58,11 +60,18 @@ def compare(
     budget: float,
     threads: int = bench.THREADS,
 ) -> None:
-    """Add a row for each candidate that computes what its reference does, and why others do not.
+    """Measure candidates, and add a row for each that agrees with its reference, else a fault.
 
-    case, images: of the rows; images of one call. budget: the least seconds of the rounds. threads:
-    of each process. In the rows, `peak MB` is the largest memory, resident in the process or
-    reserved on a GPU, and `extra MB` by how much it grew in calls after the first ones.
+    In the rows, `peak MB` is the largest memory, resident in the process or reserved on a GPU, and
+    `extra MB` is its growth in calls after the warm-up.
+
+    Args:
+        report: Report to which rows and faults are added.
+        case: Name of the comparison, for the rows.
+        images: Number of images in one call.
+        candidates: Candidates by name.
+        budget: Shortest duration of the timed rounds, in seconds.
+        threads: Number of threads of each process.
     """
     errors: dict[str, float] = {}
     with ExitStack() as stack, devices.using_threads(bench.THREADS):
@@ -70,15 +79,15 @@ def compare(
         pools = {n: stack.enter_context(ProcessPoolExecutor(1, spawn)) for n in candidates}
         answers = {}
         for name, each in candidates.items():
-            answers[name] = pools[name].submit(_begin, each, threads)
-            if not bench.is_gpu():  # whose processes would wait for one another's threads
+            answers[name] = pools[name].submit(_prepare_candidate, each, threads)
+            if not bench.is_gpu():  # on a CPU, processes would compete for cores
                 wait([answers[name]])
         for name, each in candidates.items():
             with report.catching(f"{case}, {name}, B = {images}"):
                 error = check_parity(each.expected(), answers[name].result(), each.tolerance)
                 pools[name].submit(_warm_up).result()
                 errors[name] = error
-        calls = {name: lambda pool=pools[name]: pool.submit(_time).result() for name in errors}
+        calls = {name: lambda pool=pools[name]: pool.submit(_time_once).result() for name in errors}
         seconds = time_in_turns(calls, budget)
         memory = {name: pools[name].submit(_read_memory).result() for name in errors}
     for name, error in errors.items():
@@ -93,7 +102,11 @@ def compare(
 
 
 def check_parity(expected: Results, results: Results, tolerance: float) -> float:
-    """Return the largest error of results. Raises ValueError where it is above a tolerance."""
+    """Return the largest error of the results.
+
+    Raises:
+        ValueError: The error is above the tolerance.
+    """
     name, error = find_largest_error(expected, results)
     if error > tolerance:
         raise ValueError(f"{name} differs by {error:.1e}, at most {tolerance:.0e} is allowed")
@@ -101,9 +114,13 @@ def check_parity(expected: Results, results: Results, tolerance: float) -> float
 
 
 def find_largest_error(expected: Results, results: Results) -> tuple[str, float]:
-    """Return the tensor with the largest error, and the error; infinite where it is no number.
+    """Return the name of the tensor with the largest error, and that error.
 
-    Raises KeyError for a tensor that is missing, and ValueError for one of another shape.
+    The error is infinite if a value is not finite.
+
+    Raises:
+        KeyError: A tensor is missing in the results.
+        ValueError: A tensor has another shape than expected.
     """
     errors = {name: _find_error(tensor, results[name]) for name, tensor in expected.items()}
     largest = max(errors, key=lambda name: errors[name])
@@ -121,10 +138,15 @@ def _find_error(expected: Any, actual: Any) -> float:
 def time_in_turns(
     candidates: Mapping[str, Callable[[], float]], budget: float, least: int = 5
 ) -> Seconds:
-    """Return the seconds that each candidate says, one call of each in every round.
+    """Time candidates in turns: each round calls every candidate once.
 
-    Rounds go on for `budget` seconds, and there are at least `least`; before them comes one call of
-    each that does not count.
+    Args:
+        candidates: Functions by name; each returns the seconds that it measured.
+        budget: Shortest duration of all rounds, in seconds.
+        least: Smallest number of rounds.
+
+    Returns:
+        The seconds of each candidate, round by round. A first round is not counted.
     """
     for call in candidates.values():
         call()
@@ -138,17 +160,18 @@ def time_in_turns(
 
 
 def median_ratio(seconds: Seconds, slow: str, fast: str) -> float:
-    """Return how many times longer `slow` takes: the median over rounds, in each of which both ran
-    at almost the same moment.
+    """Return how many times longer `slow` takes than `fast`: the median of the ratios by round.
+
+    Ratios are taken within a round, because there both ran at almost the same moment.
     """
     return median(a / b for a, b in zip(seconds[slow], seconds[fast], strict=True))
 
 
-_prepared: list[Any] = []  # in a candidate's process: what is timed, and the memory before
+_prepared: list[Any] = []  # in a candidate's process: the callable, and the peak before timing
 
 
-def _begin(candidate: Candidate, threads: int) -> Results:
-    """Return the results, as arrays."""
+def _prepare_candidate(candidate: Candidate, threads: int) -> Results:
+    """Prepare a candidate in its process, and return its results as arrays."""
     torch.set_num_threads(threads)
     if candidate.keeps_memory and not bench.is_gpu():
         devices.keep_freed_memory()
@@ -158,22 +181,22 @@ def _begin(candidate: Candidate, threads: int) -> Results:
 
 
 def _warm_up() -> None:
-    """Make all that is made once, captured steps, too; peaks of memory begin then."""
+    """Run first calls, which capture steps and allocate memory; then reset the peak of memory."""
     for _ in range(1 + CHECKED):
         _prepared[0]()
     devices.start_memory_peak()
     _prepared.append(_read_peak())
 
 
-def _time() -> float:
-    """Return the seconds of one call."""
+def _time_once() -> float:
+    """Return the seconds of one call of the prepared candidate."""
     time.sleep(PAUSE)
     repeats = GPU_REPEATS if bench.is_gpu() else 1
     return bench.time_call(lambda: [_prepared[0]() for _ in range(repeats)]) / repeats
 
 
 def _read_memory() -> tuple[int, int]:
-    """Return the peak of all timed calls in bytes, and by how much they grew to it."""
+    """Return the peak memory of the timed calls, and its growth since the warm-up, in bytes."""
     return _read_peak(), _read_peak() - _prepared[1]
 
 

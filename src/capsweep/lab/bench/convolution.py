@@ -1,7 +1,7 @@
-"""Speed and errors of convolutions, direct and transformed, on a processor.
+"""Speed and errors of convolutions on a CPU, direct and transformed.
 
-The convolution of the paper's primary capsules is compared with float64; many sizes are timed for
-the rule that chooses between the two.
+The convolution of the paper's primary capsules is compared with float64. Many other sizes are
+timed, to check the rule by which `auto` chooses one of the two methods.
 
 Shape letters: B batch, C channels, H W image.
 """
@@ -13,7 +13,7 @@ from statistics import median
 import torch
 
 from capsweep.lab import bench
-from capsweep.lab.bench import BenchReport, Measured, Row
+from capsweep.lab.bench import BenchReport, Measurement, Row
 from capsweep.lab.bench.comparison import (
     BEFORE,
     Candidate,
@@ -23,7 +23,7 @@ from capsweep.lab.bench.comparison import (
     median_ratio,
     time_in_turns,
 )
-from capsweep.model.convolution import Convolution, lay_out_weights
+from capsweep.model.convolution import Convolution, set_weight_layout
 from capsweep.training import devices
 
 DIRECT, TRANSFORMED = "direct", "transformed"
@@ -32,7 +32,7 @@ BARS = ((CASE, TRANSFORMED, "over before", 2.8),)
 TOLERANCE = 1e-5
 
 
-# Of square convolutions without padding: as many channels as outputs, square images.
+# Square kernels and images, no padding, and as many output channels as input channels.
 NAMES = ("channels", "kernel", "stride", "pixels", "images")
 PRIMARY, SMALL = (256, 9, 2, 20, 128), (4, 5, 1, 16, 4)
 WINDOWS = ((5, 1, 16), (5, 2, 20), (9, 1, 16), (9, 2, 20))
@@ -41,14 +41,22 @@ Sizes = tuple[int, int, int, int, int]
 
 
 class ConvolutionProblem:
-    """A method, features as ReLU leaves them, and the gradients of the output, drawn once."""
+    """A convolution with random inputs, and random gradients of its output.
+
+    The inputs are not negative, as after ReLU.
+
+    Args:
+        method: `direct`, `transformed` or `auto`.
+        sizes: Channels, kernel, stride, pixels along a side, and images.
+        dtype: Data type of all tensors.
+    """
 
     def __init__(self, method: str, sizes: Sizes, dtype: torch.dtype = torch.float32) -> None:
         torch.manual_seed(0)
         channels, kernel, stride, pixels, images = sizes
         convolution = Convolution(channels, channels, kernel, stride, same=False)
         convolution.method = method
-        lay_out_weights(convolution.to(dtype), torch.channels_last)
+        set_weight_layout(convolution.to(dtype), torch.channels_last)
         self.convolution = convolution
         features_BCHW, self.gradient_BCHW = (
             torch.randn(images, channels, size, size)
@@ -59,7 +67,7 @@ class ConvolutionProblem:
         self.inputs = features_BCHW.relu_().requires_grad_(), *self.convolution.parameters()
 
     def __call__(self) -> Results:
-        """Return the output and all gradients."""
+        """Compute the output, and the gradients of image, weights and bias."""
         output_BCHW = self.convolution(self.inputs[0])
         gradients = torch.autograd.grad(output_BCHW, self.inputs, self.gradient_BCHW)
         results = output_BCHW, *gradients
@@ -68,15 +76,16 @@ class ConvolutionProblem:
     compute_results = __call__
 
     def find_method(self) -> str:
-        """Return how all batches so far were computed."""
+        """Return the method that all batches so far were computed with."""
         (method,) = self.convolution.methods
         return method
 
 
 def measure_convolution(is_quick: bool = False) -> BenchReport:
-    """Return speeds and errors; nothing on a GPU, since only processors transform convolutions.
+    """Measure speeds and errors of both methods on a CPU.
 
-    `before` gives freed memory back to the system.
+    On a GPU it measures nothing, because convolutions are only transformed on CPUs. The candidate
+    `before` gives freed memory back to the system, as cells once did.
     """
     report, ways = BenchReport(), ((BEFORE, DIRECT), (DIRECT, DIRECT), (TRANSFORMED, TRANSFORMED))
     if bench.is_gpu():
@@ -92,7 +101,7 @@ def measure_convolution(is_quick: bool = False) -> BenchReport:
     direct, transformed = (report.find(CASE, way, "error") for way in (DIRECT, TRANSFORMED))
     if direct and transformed:
         what = "the convolution's largest error, transformed, over direct's"
-        report.measured.append(Measured(what, transformed / direct, "x", 1))
+        report.numbers.append(Measurement(what, transformed / direct, "x", 1))
     devices.keep_freed_memory()
     with devices.using_threads(bench.THREADS):
         for sizes in grid:
@@ -103,12 +112,12 @@ def measure_convolution(is_quick: bool = False) -> BenchReport:
 
 
 def compute_expected(sizes: Sizes) -> Results:
-    """Return what direct convolution gives in float64."""
+    """Compute the results of direct convolution in float64."""
     return ConvolutionProblem(DIRECT, sizes, torch.float64)()
 
 
 def choose_method(sizes: Sizes) -> Row:
-    """Return the times of both methods, and which of them `auto` chooses."""
+    """Measure the times of both methods at one size; return them with the choice of `auto`."""
     problems = {way: ConvolutionProblem(way, sizes) for way in (DIRECT, TRANSFORMED)}
     check_parity(problems[DIRECT](), problems[TRANSFORMED](), TOLERANCE)
     calls = {way: partial(bench.time_call, problem) for way, problem in problems.items()}

@@ -1,7 +1,7 @@
-"""Batches and shards: how fast examples are composed, written and read.
+"""The speed of data: how many examples a second are composed, written to shards and read again.
 
-Pixels are noise, or those of the embedded digits, of MNIST's size: no speed depends on them. Rates
-are medians; what is compared takes turns.
+Pixels are noise or embedded digits, in the size of MNIST; speed does not depend on them. Rates are
+medians of calls that take turns.
 
 Shape letters: N examples, C H W image.
 """
@@ -21,7 +21,7 @@ from capsweep.cli.data import prepare_job
 from capsweep.data.images import LabelledImages
 from capsweep.data.pairs import PairSource
 from capsweep.lab import bench
-from capsweep.lab.bench import BenchReport, Measured, time_call
+from capsweep.lab.bench import BenchReport, Measurement, time_call
 from capsweep.lab.bench.comparison import time_in_turns
 from capsweep.shards.batches import ShardLoader
 from capsweep.shards.layout import write_shard
@@ -32,13 +32,13 @@ from capsweep.storage.scratch import own_prefix
 from capsweep.training.devices import using_threads
 
 BATCHES = (128, 1000)
-CORE_BAR = 300_000  # examples a second
-Timed = tuple[str, Callable[[], object], int]  # its name, and the least examples a second
-DEVICE_BAR = 2_000_000  # examples a second of a GPU: 3 % of a step at 60,000 images a second
+CORE_BAR = 300_000  # examples a second, on one core
+Timed = tuple[str, Callable[[], object], int]  # name, call, and least examples a second
+DEVICE_BAR = 2_000_000  # examples a second, so that data takes 3 % of a step at 60,000 images/s
 
 
 def make_noise(count: int) -> LabelledImages:
-    """Return so many images, ten classes."""
+    """Return `count` images of noise [N, 1, 28, 28] with labels of ten classes."""
     generator = torch.Generator().manual_seed(0)
     shape = (count, 1, 28, 28)
     images_NCHW = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
@@ -46,7 +46,7 @@ def make_noise(count: int) -> LabelledImages:
 
 
 def measure_data(is_quick: bool = False) -> BenchReport:
-    """Return how fast MultiMNIST is composed on one core, or on a GPU."""
+    """Measure how fast MultiMNIST is composed, on one core or on a GPU."""
     examples, epochs = (2000, 1) if is_quick else (60_000, 5)
     where, bar = ("a GPU", DEVICE_BAR) if bench.is_gpu() else ("one core", CORE_BAR)
     digits = make_noise(examples).to(bench.get_device())
@@ -60,8 +60,14 @@ def measure_data(is_quick: bool = False) -> BenchReport:
 
 
 def compose_epoch(source: PairSource, examples: int, at_once: int) -> None:
-    """Compose uint8 images, both digits alone, their labels and places; an epoch's numbers are
-    drawn at once, as in training.
+    """Compose all images of an epoch from pairs of digits, with their labels and positions.
+
+    The random numbers of the epoch are drawn at once, as in training.
+
+    Args:
+        source: Source of the pairs.
+        examples: Number of images in the epoch.
+        at_once: Number of images that are composed together.
     """
     device = bench.get_device()
     numbers = source.draw_pairs(torch.arange(examples, device=device))
@@ -72,22 +78,32 @@ def compose_epoch(source: PairSource, examples: int, at_once: int) -> None:
 def measure_rates(
     calls: Sequence[Timed], examples: int, budget: float, least: int = 5
 ) -> BenchReport:
-    """Return the examples a second of each call, which takes so many, in this process."""
+    """Time calls in turns, in this process with one thread.
+
+    Args:
+        calls: Name, function and bar of each.
+        examples: Number of examples that one call handles.
+        budget: Shortest duration of all rounds, in seconds.
+        least: Smallest number of rounds.
+
+    Returns:
+        A report of the examples per second of each call.
+    """
     with using_threads(1):
         timed = {name: partial(time_call, call) for name, call, _ in calls}
         seconds = time_in_turns(timed, budget, least)
     rates = {name: examples / median(each) for name, each in seconds.items()}
-    return BenchReport([Measured(n, rates[n], "examples/s", bar, True) for n, _, bar in calls])
+    return BenchReport([Measurement(n, rates[n], "examples/s", bar, True) for n, _, bar in calls])
 
 
 def measure_shards(is_quick: bool = False) -> BenchReport:
-    """Return how fast one process on one core writes and reads a shard."""
+    """Measure how fast one process with one thread writes and reads a shard."""
     pairs, budget = (1, 0.1) if is_quick else (35, 60.0)
     job = prepare_job("multimnist", ["dataset.source=digits"], pairs)
     examples = job.content.splits["train"]
     part, make = ShardPart("train-00000.h5", "train", 0, examples), job.build_maker("train")
     with tempfile.TemporaryDirectory(prefix=own_prefix("capsweep-bench")) as name:
-        folder, cache = Path(name), {"XDG_CACHE_HOME": f"{name}/cache"}  # the user's is left alone
+        folder, cache = Path(name), {"XDG_CACHE_HOME": f"{name}/cache"}  # a new cache
         write = partial(write_shard, folder, job, make=make)
         with patch.dict(os.environ, cache):
             stored = StoredRanges(folder, build_manifest(job, [write(part)]), "train")
@@ -95,13 +111,13 @@ def measure_shards(is_quick: bool = False) -> BenchReport:
             calls: list[Timed] = [("written", partial(write, again), 150_000)]
             for size in BATCHES:
                 loader = ShardLoader(stored, torch.device("cpu"), size, examples, seed=0)
-                read = f"read: shuffled float32 batches of verified shards, {size} at once"
+                read = f"read in shuffled batches, {size} at once"
                 calls.append((read, partial(take_epoch, loader), 500_000))
             return measure_rates(calls, examples, budget)
 
 
 def take_epoch(loader: ShardLoader) -> None:
-    """Take all batches of an epoch, each time in another order."""
+    """Read all batches of an epoch, and let the loader shuffle differently in the next one."""
     for _ in loader:
         pass
     loader.sampler.set_epoch(loader.sampler.epoch + 1)

@@ -1,9 +1,9 @@
-"""Dynamic routing, the layer of CapsNet on MNIST: time and memory of one call, against baselines.
+"""Time and memory of one call of dynamic routing, for CapsNet's layer on MNIST, against baselines.
 
-`textbook` is procedure 1 of "Dynamic Routing Between Capsules" as printed and as public PyTorch
-code has it, every intermediate a tensor of its own. `bmm` is plain products of matrices, the honest
-rival. Both run under autograd, and are no variants of this project. Extra memory
-is by how much a process grows in a call, beyond its inputs.
+`textbook` is procedure 1 of "Dynamic Routing Between Capsules" as printed and as in public PyTorch
+code: it keeps every intermediate result as a tensor. `bmm` computes the same with batched matrix
+products, and is the stronger baseline. Both use autograd, and neither is a routing variant of this
+project. Extra memory is the growth of the process during a call, not counting its inputs.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations.
 """
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.lab import bench
-from capsweep.lab.bench import BenchReport, Measured
+from capsweep.lab.bench import BenchReport, Measurement
 from capsweep.lab.bench.comparison import Candidate, Results, compare
 from capsweep.model.capsules import squash
 from capsweep.model.routing import Routed, dynamic
@@ -30,13 +30,16 @@ CORE_BARS = (
     (BOTH, "fast", "over bmm", 2.0),
 )
 GPU_BARS = ((BOTH, "fast", "over bmm", 1.0), (BOTH, "triton", "over fast", 1.0))
-MEMORY_BAR = 1 / 8  # of the textbook's
+MEMORY_BAR = 1 / 8  # of the extra memory of textbook
 Sizes = tuple[int, int, int, int, int, int]  # B, I, J, P, D, T
-TOLERANCE = 1e-3  # of float32: a part of the gradient is the sum over all images
+TOLERANCE = 1e-3  # for float32: the gradient of the weights is a sum over all images
 
 
 def route_by_textbook(votes: Votes, num_iters: int, bias_JD: Tensor | None = None) -> Routed:
-    """Procedure 1, line by line; logits are updated after the last iteration too."""
+    """Route by procedure 1, line by line.
+
+    As printed, logits are updated after the last iteration too.
+    """
     weight_1IJDP, pose_BI1P1 = votes.weight_IJDP[None], votes.pose_BIP[:, :, None, :, None]
     votes_BIJD = torch.matmul(weight_1IJDP, pose_BI1P1).squeeze(-1)
     logit_BIJ = votes_BIJD.new_zeros(votes_BIJD.shape[:3])
@@ -50,8 +53,10 @@ def route_by_textbook(votes: Votes, num_iters: int, bias_JD: Tensor | None = Non
 
 
 def route_by_bmm(votes: Votes, num_iters: int, bias_JD: Tensor | None = None) -> Routed:
-    """Procedure 1 in products of matrices: votes by one product per child, laid out so that sums
-    and agreements are products too; constant first couplings, no update that nothing reads.
+    """Route by procedure 1 with batched matrix products.
+
+    Votes have a layout with which weighted sums and agreements are matrix products too. The first
+    couplings are constant, and there is no update after the last iteration.
     """
     votes_BJID = votes.dense().transpose(1, 2).contiguous()
     batch, parents, children, _ = votes_BJID.shape
@@ -73,8 +78,10 @@ def _sum_and_squash(coupling_BJ1I: Tensor, votes_BJID: Tensor, bias_JD: Tensor |
 
 
 def replace_routing(network: nn.Module, route: Route) -> None:
-    """Let a baseline route all layers of the network. It knows no options of routing: its results
-    show where a network has others than the plain ones.
+    """Make all dynamic routing layers of the network use a baseline.
+
+    A baseline ignores all options of routing. If a network uses some, its results differ from the
+    reference.
     """
     layers: list[Any] = [m for m in network.modules() if isinstance(m, dynamic.DynamicRouting)]
     for layer in layers:
@@ -88,7 +95,14 @@ MNIST_LAYER = (128, 1152, 10, 8, 16, 3)
 
 
 class RoutingProblem:
-    """Votes, bias, and the gradients that come from above, drawn once, and what routes them."""
+    """Random votes, bias and output gradients, and a function that routes the votes.
+
+    Args:
+        route: Function that routes.
+        sizes: B, I, J, P, D and T.
+        case: FORWARD, or BOTH for forward and backward.
+        dtype: Data type of all tensors.
+    """
 
     def __init__(
         self,
@@ -111,14 +125,14 @@ class RoutingProblem:
         self.gradients = normal(batch, parents, parent_pose), normal(batch, parents)
 
     def __call__(self) -> object:
-        """Route once: forward alone without autograd, or with all gradients."""
+        """Route once: forward and backward if the case is BOTH, else forward without autograd."""
         if self.case == BOTH:
             return self.compute_results()
         with torch.no_grad():
             return self._route(*self.inputs)
 
     def compute_results(self) -> Results:
-        """Return poses and activations of the parents, and the gradients of all inputs."""
+        """Compute poses and activations of the parents, and the gradients of all inputs."""
         inputs = [tensor.detach().requires_grad_() for tensor in self.inputs]
         routed = self._route(*inputs)
         outputs = {"pose_BJD": routed.pose_BJD, "act_BJ": routed.act_BJ}
@@ -132,14 +146,15 @@ class RoutingProblem:
 
 @lru_cache(maxsize=1)
 def compute_expected(sizes: Sizes, dtype: torch.dtype = torch.float32) -> Results:
-    """Return what the reference computes."""
+    """Compute the results of the reference implementation."""
     return RoutingProblem(dynamic.reference, sizes, dtype=dtype).compute_results()
 
 
 def measure_routing(is_quick: bool = False) -> BenchReport:
-    """Return both passes of the baselines, and of what the variant has beside its reference;
-    Triton's kernel needs a GPU. The bars are for two cores, or for a GPU, where a kernel that is
-    not faster should go.
+    """Measure forward and backward passes of the baselines and of the fast implementations.
+
+    Triton's kernel is measured on a GPU only. The bars on a CPU are for two cores. A kernel that is
+    not faster than `fast` on a GPU should be removed.
     """
     report, sizes = BenchReport(), (2, *MNIST_LAYER[1:]) if is_quick else MNIST_LAYER
     without = {"reference"} if bench.is_gpu() else {"reference", "triton"}
@@ -155,5 +170,5 @@ def measure_routing(is_quick: bool = False) -> BenchReport:
     fast, textbook = (report.find(BOTH, name, "extra MB") for name in ("fast", "textbook"))
     if fast and textbook and not bench.is_gpu():
         what = f"{BOTH}: extra memory of fast, of textbook's"
-        report.measured.append(Measured(what, fast / textbook, "x", MEMORY_BAR))
+        report.numbers.append(Measurement(what, fast / textbook, "x", MEMORY_BAR))
     return report

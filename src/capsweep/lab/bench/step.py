@@ -1,8 +1,8 @@
-"""Whole training steps: of the CapsNet of the paper beside public code, of all networks with large
-convolutions, of EM routing, and of every routing variant.
+"""Speed of whole training steps, compared with public code and between routing variants.
 
-On a GPU they are captured, or eager where a name says so, and the baselines have torch's own
-settings, which let convolutions be rounded to TF32.
+The networks are the CapsNet of the paper, all networks with large convolutions, and matrix capsules
+with EM routing. On a GPU, steps are captured unless the name of a way says eager. Baselines have
+torch's default settings, with which convolutions may be rounded to TF32.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ from capsweep.lab.bench.training import (
     list_variants,
 )
 
-NETWORKS = {  # with a kernel of 4 or more behind their first layer, by their data sets
+NETWORKS = {  # by data set; all with a kernel of at least 4 behind their first layer
     "mnist": ("capsnet_small", "baseline_mnist", "cnn_matched", "cnn_small"),
     "multimnist": ("capsnet_tiny", "baseline_multimnist", "cnn_tiny"),
     "svhn": ("capsnet_svhn",),
@@ -52,29 +52,33 @@ GPU_BARS = (
     (STEP, "bf16", "over textbook", 4.0),
     ("EM routing, T = 3", "now", "images/s", 2_000.0),
 )
-MEMORY_BAR = 1.3  # of what a step took before
+MEMORY_BAR = 1.3  # of the peak memory of BEFORE
 SLOWEST_VARIANT = 0.5  # of dynamic routing's speed: a slower variant deserves a fast path
-Group = tuple[str, int, Mapping[str, Way], float]  # case, images, ways, least seconds of its rounds
+# Case, images, ways, and the shortest time of its rounds in seconds.
+Group = tuple[str, int, Mapping[str, Way], float]
 
 
 def list_baselines() -> dict[str, Way]:
-    """Return what public code does with the CapsNet of the paper."""
+    """Return the ways in which public code trains the CapsNet of the paper."""
     routes = {"textbook": route_by_textbook, "bmm": route_by_bmm}
     return {name: Way(CAPSNET, REFERENCE, route, False) for name, route in routes.items()}
 
 
 def list_ways(*network: str) -> dict[str, Way]:
-    """Return three ways to train a network on a processor.
+    """Return three ways to train a network on a CPU.
 
-    BEFORE: what a cell did until it kept freed memory and transformed convolutions; NOW: what it
-    does.
+    BEFORE is how cells were trained before they kept freed memory and transformed convolutions; NOW
+    is how they are trained today; `direct` keeps freed memory, but transforms no convolution.
     """
     direct = Way(network, (DIRECT,))
     return {BEFORE: replace(direct, keeps_memory=False), "direct": direct, NOW: Way(network)}
 
 
 def list_core_groups(is_quick: bool) -> Iterator[Group]:
-    """Return what is compared on a processor; all routings with one thread, as cells of a sweep."""
+    """Yield the comparisons on a CPU.
+
+    The comparison of all routing variants uses one thread, as cells of a sweep do.
+    """
     images, seconds = (2, 0.0) if is_quick else (128, 60.0)
     ways = list_baselines() | list_ways(*CAPSNET) | {"bf16": Way(CAPSNET, (BF16,))}
     yield STEP, images, ways, seconds
@@ -91,7 +95,7 @@ def list_core_groups(is_quick: bool) -> Iterator[Group]:
 
 
 def list_groups(is_quick: bool) -> Iterator[Group]:
-    """Return what is compared: on a GPU eager and captured, at two sizes of batch."""
+    """Yield the comparisons on this machine; on a GPU, eager and captured at two batch sizes."""
     if not bench.is_gpu():
         yield from list_core_groups(is_quick)
         return
@@ -108,7 +112,7 @@ def list_groups(is_quick: bool) -> Iterator[Group]:
 
 
 def measure_step(is_quick: bool = False) -> BenchReport:
-    """Return the speeds of all ways that compute what the reference does."""
+    """Measure the speed of each way to train that computes what the reference computes."""
     report = BenchReport()
     for case, images, ways, seconds in list_groups(is_quick):
         threads = 1 if case == ROUTINGS else bench.THREADS
@@ -116,7 +120,7 @@ def measure_step(is_quick: bool = False) -> BenchReport:
     if bench.is_gpu():
         report.judge(GPU_BARS)
         return report
-    # bfloat16 is held to its bar where Linux says that the processor multiplies matrices of it.
+    # The bar of bfloat16 only applies to a CPU with instructions for its matrix products.
     has_amx = "amx_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
     report.judge(bar for bar in CORE_BARS if has_amx or bar[1] != "bf16")
     report.judge_worst("over dynamic", "x", SLOWEST_VARIANT, at_least=True)
@@ -125,7 +129,7 @@ def measure_step(is_quick: bool = False) -> BenchReport:
 
 
 def list_candidates(ways: Mapping[str, Way], images: int) -> dict[str, Candidate]:
-    """Return each way to train as what has a process of its own."""
+    """Return each way to train as a candidate, which is measured in its own process."""
     candidates = {}
     for name, way in ways.items():
         prepare = partial(StepTraining, way, images)

@@ -1,11 +1,12 @@
-"""How long a person waits: commands that train nothing, plans, the first cell of a sweep, and what
-a sweep costs beside training.
+"""How long a person waits: for commands that train nothing, for a first cell, and for overhead.
 
-Each command is a process of its own, as it is typed. Those that train nothing take turns with
-`python -c "import torch"`, the unit of their bars; the fastest of the rounds counts, since what is
-slower was disturbed. The first round does not count: the user's cache is warm after it. Overhead is
-the wall time of a sweep less the seconds that its cells were inside their epochs, shared out among
-the slots: so the program's start, composition, claims, checkpoints, tests and Ray count.
+Each command runs as typed, in its own process. Commands that train nothing take turns with `python
+-c "import torch"`, which is the unit of their bars. The fastest round counts, because other load
+can only slow a command. A first round is not counted; it fills the user's cache.
+
+The overhead of a cell is (t - c / n) / k, where t is the wall time of a sweep of k cells on n
+slots, and c is the time that its cells were inside epochs. So it contains the start of the program,
+composition, claims, checkpoints, tests and Ray.
 """
 
 import importlib.util
@@ -18,18 +19,17 @@ import time
 from functools import partial
 from pathlib import Path
 
-from capsweep.lab.bench import BenchReport, Measured, time_call
+from capsweep.lab.bench import BenchReport, Measurement, time_call
 from capsweep.lab.bench.comparison import time_in_turns
 
 UNIT, TRAIN = "import torch", "import capsweep.training.fit"
-SHORT = "epochs=1 limit_batches=1 logger=csv"  # what is timed is all but training
-HELPED = ("sweep", "plan", "report", "train", "eval", "ledger")
-COMMANDS = {  # what is typed; unit: seconds, or times `import torch`; the most that it may take
+SHORT = "epochs=1 limit_batches=1 logger=csv"  # hardly any training
+HELPED = [f"{name} --help" for name in ("sweep", "plan", "report", "train", "eval", "ledger")]
+COMMANDS = {  # words: unit (s: seconds, x: times `import torch`), and the bar
     "plan ablation": ("x", 1.6),
     f"sweep ablation {SHORT}": ("x", 2.0),
     f"report ablation {SHORT}": ("x", 1.0),
     "ledger ls": ("s", 0.5),
-    **{f"{name} --help": ("s", 0.5) for name in HELPED},
 }
 OVERHEAD = """
 question: What does a cell cost?
@@ -42,23 +42,25 @@ table: {rows: [arm], columns: [dataset], metric: test/error}
 
 
 def measure_start(is_quick: bool = False) -> BenchReport:
-    """Return how long commands that train nothing take, and the first cell of a sweep."""
+    """Measure how long commands that train nothing take, and when a first cell trains."""
     with tempfile.TemporaryDirectory() as folder:
         first = min(_time_first_cell(Path(folder, name)) for name in ("cold", "warm"))
         calls = {code: partial(_run_python, "-c", code) for code in (UNIT, TRAIN)}
-        for typed in COMMANDS:
+        for typed in (*COMMANDS, *HELPED):
             calls[typed] = partial(_run_capsweep, typed, Path(folder, "warm"))
         timed = {name: partial(time_call, call) for name, call in calls.items()}
         seconds = time_in_turns(timed, 0.0, 1 if is_quick else 5)
     fastest = {name: min(each) for name, each in seconds.items()}
     units = {"s": 1.0, "x": fastest[UNIT]}
     bars = [
-        Measured(typed, fastest[typed] / units[unit], unit, bar)
+        Measurement(typed, fastest[typed] / units[unit], unit, bar)
         for typed, (unit, bar) in COMMANDS.items()
     ]
-    imports = [Measured(name, fastest[name], "s") for name in (UNIT, TRAIN)]
+    what = f"--help, the slowest of {len(HELPED)} commands"
+    bars.append(Measurement(what, max(fastest[typed] for typed in HELPED), "s", 0.5))
+    imports = [Measurement(name, fastest[name], "s") for name in (UNIT, TRAIN)]
     what = "sweep ablation: its first cell trains after"
-    return BenchReport([*imports, *bars, Measured(what, first, "s", 9)])
+    return BenchReport([*imports, *bars, Measurement(what, first, "s", 9)])
 
 
 def _time_first_cell(storage: Path) -> float:
@@ -72,18 +74,19 @@ def _time_first_cell(storage: Path) -> float:
 
 
 def measure_sweep(is_quick: bool = False) -> BenchReport:
-    """Return the time of a plan, and the overhead of a cell by the local executor and by Ray."""
+    """Measure the time of a plan, and the overhead of a cell with the local executor and Ray."""
     seeds, cells = (1, 1) if is_quick else (1000, 40)
     with tempfile.TemporaryDirectory() as folder:
         plan = partial(_run_capsweep, f"plan ablation SEEDS={seeds}", Path(folder))
-        measured = [Measured(f"plan ablation, {seeds:,} seeds", time_call(plan), "s", 10)]
+        measured = [Measurement(f"plan ablation, {seeds:,} seeds", time_call(plan), "s", 10)]
     for executor in ("local", "ray") if importlib.util.find_spec("ray") else ("local",):
         what = f"overhead of a cell of one step, {executor}"
-        measured.append(Measured(what, _measure_overhead(cells, executor), "s", 1.0))
+        measured.append(Measurement(what, _measure_overhead(cells, executor), "s", 1.0))
     return BenchReport(measured)
 
 
 def _measure_overhead(cells: int, executor: str) -> float:
+    """Run a sweep of cells with one step each; return the overhead of a cell, in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "overhead.yaml")
         file.write_text(OVERHEAD, encoding="utf-8")
@@ -100,5 +103,9 @@ def _run_capsweep(typed: str, storage: Path) -> None:
 
 
 def _run_python(*words: str) -> None:
-    """Run `python WORDS`, without what it prints. Raises CalledProcessError where it fails."""
+    """Run `python WORDS` and drop its standard output.
+
+    Raises:
+        CalledProcessError: The command fails.
+    """
     subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)

@@ -1,10 +1,11 @@
-"""Ways to train a network, each in training on one batch, and whether they compute the same.
+"""Ways to train a network on one batch, and whether they compute the same numbers.
 
-Ours is what a cell trains, its network and optimiser made as for a cell. Baselines are what public
-code does: their routing, torch's plain Adam, single precision. `bench parity` compares whole
-networks on this device with the reference in float64 on a processor, which convolves directly. In
-float64 the device must compute the same. In float32 a feature near zero can be rounded to the other
-side of ReLU, and gradients jump there: they are only bounded.
+Our way trains as a cell does, with its network and optimiser. Baselines train as public code does:
+with their own routing, torch's plain Adam and single precision.
+
+`bench parity` compares whole networks on this device with the reference in float64 on a CPU, with
+direct convolutions. In float64 the device must compute the same numbers. In float32 a feature near
+zero can be rounded to the other side of ReLU, where the gradient jumps, so errors are only bounded.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from capsweep.lab import bench
 from capsweep.lab.bench import BenchReport
 from capsweep.lab.bench.comparison import Results, find_largest_error
 from capsweep.lab.bench.routing import Route, replace_routing
-from capsweep.model.convolution import lay_out_weights
+from capsweep.model.convolution import set_weight_layout
 from capsweep.model.routing.dynamic import NORMALISERS
 from capsweep.training.build import make_task
 
@@ -28,21 +29,22 @@ MATRIX_CAPSNET = ("model=matrix_capsnet", "routing=em", "dataset=smallnorb", "lo
 VARIANTS = ("experiment=overlap", "model.head=linear", "loss=binary_cross_entropy")
 DIRECT = "trainer.convolution=direct"
 REFERENCE = ("routing.impl=reference", DIRECT)
-CNN = ("model=cnn_small", "dataset=digits", "model.dropout=0")  # a device draws masks of its own
-# The largest error of outputs, and of gradients, in units of a tensor's largest number.
+CNN = ("model=cnn_small", "dataset=digits", "model.dropout=0")  # devices draw different masks
+# By precision: largest error of outputs and of gradients, relative to a tensor's largest value.
 BARS = {"float64": (1e-6, 1e-5), "float32": (2e-5, 0.02), "bf16-mixed": (0.02, 0.3)}
 BF16, TF32 = "precision=bf16-mixed", "precision=tf32"
 
 
 @dataclass(frozen=True)
 class Way:
-    """Describes one way to train a network.
+    """A way to train a network.
 
     Attributes:
-        network: the words of which it is composed.
-        words: how it is computed.
-        route: what routes in a baseline; None: our routing.
-        keeps_memory: whether its process keeps freed memory, as that of a cell on a processor.
+        network: Settings (KEY=VALUE) that decide what is computed.
+        words: Settings that only decide how it is computed.
+        route: Routing function of a baseline; None: our routing.
+        keeps_memory: Whether the process keeps freed memory, as the process of a cell on a CPU
+            does.
     """
 
     network: Words = CAPSNET
@@ -52,9 +54,11 @@ class Way:
 
     @property
     def tolerance(self) -> float:
-        """Return the largest error of a tensor that its rounding explains; on a GPU torch's own
-        settings round the convolutions of baselines to TF32. In float32 a feature near zero can be
-        rounded to the other side of ReLU: `bench parity` judges float64.
+        """The largest error of a tensor that rounding can explain.
+
+        On a GPU, torch's default settings round the convolutions of baselines to TF32. In float32 a
+        feature near zero can be rounded to the other side of ReLU. `bench parity` checks float64,
+        which is stricter.
         """
         if BF16 in self.words:
             return 0.3
@@ -62,9 +66,13 @@ class Way:
 
 
 class StepTraining:
-    """Trains a network in one way on one batch, again and again.
+    """A network that is trained in one way, by repeated steps on one batch.
 
-    device: where it trains; None: on the GPU, if the machine has one.
+    Args:
+        way: Way to train it.
+        images: Number of images in the batch.
+        dtype: Data type of weights and images.
+        device: Device to train on; None: the GPU if there is one, else the CPU.
     """
 
     def __init__(
@@ -81,14 +89,18 @@ class StepTraining:
             self.optimizer = self.task.make_optimizer(self.network)
         else:
             replace_routing(self.network, way.route)
-            lay_out_weights(self.network, torch.contiguous_format)
-            torch.backends.cudnn.allow_tf32 = True  # torch's default, of this process
+            set_weight_layout(self.network, torch.contiguous_format)
+            torch.backends.cudnn.allow_tf32 = True  # torch's default, for this process
             self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.001)
         self.graphs = self.task.make_graphs(self.optimizer)
         self.batch = self._draw_batch(images, dtype)
 
     def __call__(self) -> None:
-        """Train one step. Raises RuntimeError where it was to be captured, and is not."""
+        """Train one step.
+
+        Raises:
+            RuntimeError: The step should have been captured, and was not.
+        """
         if self.way.route is not None:
             self.graphs.step(self.batch)
             return
@@ -97,8 +109,8 @@ class StepTraining:
             raise RuntimeError(f"its steps are not captured: {self.graphs.reason}")
 
     def compute_results(self) -> Results:
-        """Train one step; return its scores, loss and gradients."""
-        torch.manual_seed(0)  # of dropout
+        """Compute scores, loss and gradients of one training step."""
+        torch.manual_seed(0)  # for dropout
         losses = self.graphs.step(self.batch)
         gradients = {
             f"gradient of {name}": parameter.grad.clone()
@@ -108,7 +120,7 @@ class StepTraining:
         return {"scores": losses.scores_BN, "loss": losses.total, **gradients}
 
     def _draw_batch(self, images: int, dtype: torch.dtype) -> Batch:
-        """Return random images, with as many classes each as those of the data set show."""
+        """Draw random images, each with as many classes as an image of the data set."""
         dataset = self.task.config["dataset"]
         noise = torch.Generator().manual_seed(0)
         shape, count = dataset["image_shape"], dataset.get("labels_per_image", 1)
@@ -119,8 +131,10 @@ class StepTraining:
 
 
 def list_variants() -> dict[str, Way]:
-    """Return each file of conf/routing and each normaliser of dynamic routing, by the
-    implementation that `routing.impl: auto` chooses.
+    """Return a way to train for each routing variant and for each normaliser of dynamic routing.
+
+    Variants are the files of conf/routing. They use the implementation that `routing.impl: auto`
+    chooses.
     """
     folder = package_files.find_folder("conf") / "routing"
     choices: dict[str, Words] = {
@@ -131,23 +145,23 @@ def list_variants() -> dict[str, Way]:
     return {name: Way((*VARIANTS, *choice)) for name, choice in choices.items()}
 
 
-@lru_cache(maxsize=1)  # of candidates one after another
+@lru_cache(maxsize=1)  # candidates of one network follow one another
 def compute_expected(
     network: Words,
     images: int,
     dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
 ) -> Results:
-    """Return the results of a network's reference, which all ways must give."""
+    """Compute the results of a network's reference, which all ways to train it must give."""
     return StepTraining(Way(network, REFERENCE), images, dtype, device).compute_results()
 
 
 def list_compared(precision: str) -> dict[str, Way]:
-    """Return the networks that are compared in a precision.
+    """Return the ways to train that `bench parity` compares in a precision.
 
-    They are the CapsNet by each implementation, on a GPU also by Triton's kernels; the matrix
-    capsules; a CNN; and every routing by the implementation that `auto` chooses. Random couplings
-    are drawn once, the same on every device. bfloat16 is that of the CapsNet alone.
+    They are the CapsNet with each implementation (Triton's on a GPU only), the matrix capsules, a
+    CNN, and every routing variant with the implementation that `auto` chooses. Random couplings are
+    drawn once, so that they are equal on every device. In bfloat16 only the CapsNet is compared.
     """
     impls = ("fast", "triton") if bench.is_gpu() else ("fast",)
     rounded = (BF16,) if precision == "bf16-mixed" else ()
@@ -161,7 +175,7 @@ def list_compared(precision: str) -> dict[str, Way]:
 
 
 def measure_parity(is_quick: bool = False) -> BenchReport:
-    """Return a row for each case, and the bars of each precision: those of the worst case."""
+    """Measure the errors of each case in each precision, and judge the worst of them."""
     report, images = BenchReport(), 2 if is_quick else 8
     for precision, bars in BARS.items():
         columns = [f"error of {kind} in {precision}" for kind in ("outputs", "gradients")]
@@ -177,7 +191,12 @@ def measure_parity(is_quick: bool = False) -> BenchReport:
 
 
 def compute_errors(way: Way, precision: str, images: int) -> tuple[float, float, str]:
-    """Return the largest error of outputs, that of gradients, and the parameter that has it."""
+    """Compute the largest errors of one way to train.
+
+    Returns:
+        The largest error of outputs, the largest error of gradients, and the parameter with the
+        latter.
+    """
     exact = compute_expected(way.network, images, torch.float64, torch.device("cpu"))
     dtype = torch.float64 if precision == "float64" else torch.float32
     given = StepTraining(way, images, dtype).compute_results()

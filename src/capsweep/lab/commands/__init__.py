@@ -1,9 +1,9 @@
-"""The commands of the laboratory: each module here declares some, and is found by its file.
+"""The commands of the laboratory. A command is found by the file that declares it.
 
-A module has `COMMANDS`, {name: (what it does in a line, its options)}, and `run_NAME(parsed)` for
-each, or one `run(parsed)` for all, which reads `parsed.command`. A package is a group of commands:
-`TEXT` says what they do. All are imported for `capsweep --help`, so they import torch and numpy
-within their functions alone.
+A module has `COMMANDS`, {name: (help text in one line, options)}, and a function `run_NAME(parsed)`
+for each command, or one function `run(parsed)` for all, which reads `parsed.command`. A package is
+a group of commands, and its `TEXT` is the help text of the group. `capsweep --help` imports all
+modules, so they import torch and numpy only inside functions.
 """
 
 import argparse
@@ -15,17 +15,25 @@ from capsweep.cli.program import Option
 
 
 def option(name: str, text: str, **settings: Any) -> Option:
-    """Return an option of a command, as argparse takes it."""
+    """Return an option of a command.
+
+    Args:
+        name: Name of the option, such as `--eps`.
+        text: Help text of the option.
+        settings: Further arguments of argparse's `add_argument`.
+    """
     return name, {"help": text, **settings}
 
 
-def listed(
+def make_list_type(
     what: str, read: Callable[[str], Any], is_right: Callable[[Any], bool]
 ) -> Callable[[str], list[Any]]:
-    """Return the type of an option that is several distinct values, such as `0.1,0.2`.
+    """Return an argparse type for an option that is a list of distinct values, such as `0.1,0.2`.
 
-    what: which values are right, for the message. read: gives the value of a word, or raises
-    ValueError.
+    Args:
+        what: Describes the allowed values, for the error message.
+        read: Converts one word to a value, or raises ValueError.
+        is_right: Whether a value is allowed.
     """
 
     def parse_list(text: str) -> list[Any]:

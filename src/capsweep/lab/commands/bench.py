@@ -1,4 +1,4 @@
-"""`capsweep bench`: measure, and print every number beside its bar."""
+"""`capsweep bench` runs benchmarks, and prints every number beside its bar."""
 
 import argparse
 import pkgutil
@@ -8,28 +8,33 @@ from capsweep.cli.program import Command
 from capsweep.errors import UserError
 from capsweep.lab.commands import option
 
-NAMED = "parity"  # runs where it is named
-BENCHES = {  # name: its module
+NAMED = "parity"  # runs only if it is named
+BENCHES = {  # the module of each benchmark, by name
     "start": "sweep",
     "shards": "data",
     NAMED: "training",
     **{name: name for name in ("sweep", "routing", "convolution", "step", "data")},
 }
 OPTIONS = (
-    option("names", f"of {', '.join(BENCHES)}; default: all but {NAMED}", nargs="*"),
-    option("--quick", "tiny sizes, to see that it runs", action="store_true"),
-    option("--publish", "renew their sections of this page", metavar="PAGE", type=Path),
+    option("names", f"some of {', '.join(BENCHES)}; default: all but {NAMED}", nargs="*"),
+    option("--quick", "use tiny sizes, to see that it runs", action="store_true"),
+    option("--publish", "replace their sections of this page", metavar="PAGE", type=Path),
 )
 COMMANDS: dict[str, Command] = {
-    "bench": ("measure, and print every number beside its bar", OPTIONS)
+    "bench": ("measure speed, and print every number beside its bar", OPTIONS)
 }
 
 
 def run_bench(parsed: argparse.Namespace) -> int:
-    """Return 1 when a bar is missed. Quick ones have no bars, since they measure nothing.
+    """Run the named benchmarks, print their tables, and write them to a page if one is given.
 
-    Where there is a page, the benchmark's section of it is renewed. Raises UserError for an unknown
-    name, or a page without a place for it, before anything is measured.
+    Returns:
+        1 if a bar is missed, else 0. With `--quick` it is always 0, because tiny sizes measure
+        nothing.
+
+    Raises:
+        UserError: A name is unknown, or the page has no section for a benchmark. Nothing is run
+            then.
     """
     from capsweep.lab import bench
     from capsweep.report import grid, publish
@@ -48,12 +53,11 @@ def run_bench(parsed: argparse.Namespace) -> int:
         measure = pkgutil.resolve_name(f"capsweep.lab.bench.{BENCHES[name]}:measure_{name}")
         report: bench.BenchReport = measure(parsed.quick)
         if page is not None:
-            parts = [f"`capsweep bench {name}`, {line}."]
-            parts += [grid.pipe_table(header, rows) for header, rows in report.make_tables()]
+            parts = [f"`capsweep bench {name}`, {line}.", *report.format_page()]
             section = "\n\n".join(parts) + "\n"
             publish.renew_section(page, f"bench {name}{suffix}{where}", section)
         for header, rows in report.make_tables():
             terminal.print_table(console, grid.grid_terminal(name, header, rows))
         terminal.print_paragraph(console, line)
-        is_kept &= all(measured.verdict != "MISSED" for measured in report.measured)
+        is_kept &= all(measured.verdict != "MISSED" for measured in report.numbers)
     return 0 if is_kept or parsed.quick else 1

@@ -1,3 +1,3 @@
-"""What is computed from finished cells by their networks, their data, or their predictions."""
+"""Evaluations of finished cells from their networks, their data or their stored predictions."""
 
-TRACED_EXAMPLES = 1000  # whose routing is traced, unless another number is asked for
+TRACED_EXAMPLES = 1000  # default number of test images whose routing is traced

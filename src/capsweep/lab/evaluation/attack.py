@@ -1,11 +1,12 @@
-"""White-box attacks within a ball of the largest norm: FGSM, BIM and PGD with random restarts.
+"""White-box attacks within a ball of the maximum norm: FGSM, BIM and PGD with random restarts.
 
     x_0 = x, for PGD x + uniform(-eps, eps)
     x_k = clip(x_{k-1} + step sign(d loss / d x_{k-1}))     into the ball, then into the bounds
 
-The loss is the cross-entropy of logits; it is raised for the true class (untargeted), or lowered
-for each of the other classes in turn (targeted). The last x_k counts, and the attacker may leave an
-image alone. Goodfellow et al. 2015 (FGSM), Kurakin et al. 2017 (BIM), Madry et al. 2018 (PGD).
+The loss is the cross-entropy of the logits. An untargeted attack raises the loss of the true class.
+A targeted attack lowers the loss of a wanted class, which is each of the other classes in turn.
+Only the last x_k counts, and the attacker may also leave an image unchanged. Sources: Goodfellow et
+al. 2015 (FGSM), Kurakin et al. 2017 (BIM), Madry et al. 2018 (PGD).
 
 Shape letters: B batch, N classes, C H W image.
 """
@@ -30,18 +31,27 @@ from capsweep.lab.evaluation.sweep_cells import Content, SweepCells
 from capsweep.model.capsules import NetworkOutput
 from capsweep.runtime.terminal import count_of
 
-LENGTH_EPS = 1e-6  # lengths nearer to 0 or 1 count as that far away, or their logit were infinite
-PGD_REACH = 2.5  # steps of PGD together, in eps: from any place of the ball to any other
+LENGTH_EPS = 1e-6  # lengths are clipped this far from 0 and 1, so that logits stay finite
+PGD_REACH = 2.5  # sum of PGD's steps, in eps: enough to cross the ball
 BATCH = 100  # examples attacked together; random starts are drawn for each batch
-EPS_SCALE = "input"  # in files of attacks: eps is in units of the network's input
-UNIT, OWN, NONE = "[0, 1]", "each image's own of 0..255, standardised as it was", "none"
+EPS_SCALE = "input"  # written to files: eps is in units of the network's input
+UNIT_RANGE, PIXEL_RANGE, UNBOUNDED = "[0, 1]", "0 to 255 before standardisation", "none"
 
 Network = Callable[[Tensor], NetworkOutput]
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One method and its budget. steps, restarts: 1 for methods that take no more."""
+    """An attack method with its budget.
+
+    Attributes:
+        method: `fgsm`, `bim` or `pgd`.
+        eps: Largest change of an input value.
+        targeted: Whether the attacker wants a certain wrong class; otherwise any wrong class.
+        steps: Number of gradient steps; 1 for FGSM.
+        restarts: Number of starts; 1 for FGSM and BIM.
+        seed: Seed of the random starts.
+    """
 
     method: str
     eps: float
@@ -52,16 +62,21 @@ class Attack:
 
     @property
     def step(self) -> float:
-        """Return by how much each value moves in a step."""
+        """The change of each input value in one step."""
         return (PGD_REACH if self.method == "pgd" else 1.0) * self.eps / self.steps
 
 
 @dataclass(frozen=True)
 class ThreatModel:
-    """Images [B, C, H, W] that an attack starts from; low, high: bounds that broadcast to them;
-    bounds: the same in words.
+    """The rules of an attack: which images it changes, within which bounds, and what is a success.
 
-    classes_B: the true ones, or, where it is targeted, those that are to be the answers.
+    Attributes:
+        images_BCHW: The unchanged images.
+        classes_B: True classes, or the wanted classes of a targeted attack.
+        low: Lower bound of changed values, which broadcasts to the images.
+        high: Upper bound of changed values, which broadcasts to the images.
+        bounds: Both bounds in words.
+        targeted: Whether `classes_B` are wanted classes.
     """
 
     images_BCHW: Tensor
@@ -72,24 +87,31 @@ class ThreatModel:
     targeted: bool = False
 
     def select_images(self, index_B: Tensor) -> "ThreatModel":
-        """Return the same of some of the examples."""
+        """Return the threat model of some of the examples."""
         names = ("images_BCHW", "classes_B", "low", "high")
         return replace(self, **{name: getattr(self, name)[index_B] for name in names})
 
     def clip_images(self, images_BCHW: Tensor, eps: float) -> Tensor:
-        """Return images brought into the ball around those of the model, then within the bounds."""
+        """Clip images to the ball of radius `eps` around the unchanged ones, then to the bounds."""
         lowest = (self.images_BCHW - eps).maximum(self.low)
         return images_BCHW.clamp(lowest, (self.images_BCHW + eps).minimum(self.high))
 
     def is_reached(self, scores_BN: Tensor) -> Tensor:
-        """Return [B]: whether the highest score is what the attacker wants."""
+        """Return for each image [B] whether the class with the highest score is a success."""
         return (scores_BN.argmax(dim=1) == self.classes_B) == self.targeted
 
 
 def make_threat_model(cell: TrainedCell, part: slice) -> ThreatModel:
-    """Return the threat model of some test examples of a cell: the network's input is changed.
+    """Return the threat model for some test examples of a cell.
 
-    Raises UserError for examples of several classes.
+    The attacker changes the input of the network, which may be standardised images.
+
+    Args:
+        cell: The trained cell.
+        part: Slice of the test examples.
+
+    Raises:
+        UserError: The images of the data set show several classes.
     """
     test, infinity = cell.test, float("inf")
     images_BCHW, labels_B = test.evaluation_batch(part)[:2]
@@ -97,21 +119,25 @@ def make_threat_model(cell: TrainedCell, part: slice) -> ThreatModel:
         raise UserError(
             f"{cell.name}: attacks need one class per image, and this data set shows several"
         )
-    ends, bounds = (-infinity, infinity), NONE
+    ends, bounds = (-infinity, infinity), UNBOUNDED
     if isinstance(test, (ShiftedImages, CroppedImages)):
-        ends, bounds = (0.0, 1.0), UNIT
+        ends, bounds = (0.0, 1.0), UNIT_RANGE
     low, high = (images_BCHW.new_full((len(images_BCHW), 1, 1, 1), end) for end in ends)
     if isinstance(test, CroppedImages) and test.standardise:
         mean_B1, deviation_B1 = compute_moments(test.crop_pixels(part).float())
         low, high = (((end - mean_B1) / deviation_B1)[..., None, None] for end in (0, 255))
-        bounds = OWN
+        bounds = PIXEL_RANGE
     return ThreatModel(images_BCHW, labels_B, low, high, bounds)
 
 
 class AttackCount(NamedTuple):
-    """successes of `tries`: of examples, or of pairs of an example and another class.
+    """How often an attack succeeded. A try is an image, or a pair of an image and a wanted class.
 
-    flat: examples for which the loss has no gradient at all, so that no sign says where to go.
+    Attributes:
+        successes: Number of successful tries.
+        tries: Number of tries.
+        flat: Number of tries whose loss has no gradient at all at the image, so that no step has a
+            direction.
     """
 
     successes: int
@@ -120,7 +146,10 @@ class AttackCount(NamedTuple):
 
 
 def publish_attacks(cells: SweepCells, parsed: Namespace) -> None:
-    """Attack every cell; files in each one's evals/, and a table with a row for each method."""
+    """Attack every cell of a sweep, and publish a table with a row for each method.
+
+    Each cell gets one file for each method in its `evals/`.
+    """
     evaluated = cells.evaluate_networks(parsed.device, lambda cell: attack_cell(cell, parsed))
     rate, aim = ("success_rate", "targeted") if parsed.targeted else ("accuracy", "untargeted")
     lines, every = [], []
@@ -137,16 +166,16 @@ def publish_attacks(cells: SweepCells, parsed: Namespace) -> None:
 
 
 def _describe_attacks(contents: Sequence[Content]) -> list[str]:
-    """Return notes on what the numbers are."""
+    """Return notes that explain the numbers of the table."""
     results = [result for content in contents for result in content["attacks"]]
-    rate = "test accuracy that is left"
+    rate = "test accuracy under attack"
     if results[0]["targeted"]:
-        rate = "rate of success of attacks at each of the other classes in turn, mean over both"
+        rate = "success rate of attacks with each of the other classes in turn, mean over all tries"
     bounds = ", ".join(dict.fromkeys(content["bounds"] for content in contents))
     notes = [
-        "clean: test accuracy of the unchanged images, which was checked to be what each cell "
-        f"stored. eps: {rate} when no value is changed by more than eps; the attacker may leave an "
-        "image alone. What an attack finds is the least that there is.",
+        "clean: test accuracy of the unchanged images, checked against the predictions that each "
+        f"cell stored. eps: {rate} if no value changes by more than eps; the attacker may leave an "
+        "image unchanged. A stronger attack could find more.",
         f"eps is in units of the network's input; bounds of changed values: {bounds}.",
     ]
     for method, of in {result["method"]: result for result in results}.items():
@@ -155,17 +184,21 @@ def _describe_attacks(contents: Sequence[Content]) -> list[str]:
         notes.append(f"{method}: {steps} of {reach}, {restarts}, seeded by the cell's seed.")
     flat, tries = (sum(result[key] for result in results) for key in ("flat", "tries"))
     if flat:
-        cause = "what a network withstands for that reason is not robustness"
-        notes.append(f"In {flat} of {tries} tries the loss had no gradient at the image: {cause}.")
+        cause = "a network that withstands an attack for that reason is not robust"
+        notes.append(f"In {flat} of {tries} tries the loss had no gradient at the image; {cause}.")
     return notes
 
 
 def attack_cell(cell: TrainedCell, options: Namespace) -> Iterator[tuple[str, Content]]:
-    """Yield name and content of a file in `evals/` for each method: counts of its attacks, and the
-    accuracy that is left, or the rate of success of targeted ones.
+    """Attack a cell with each method.
 
-    Raises UserError naming the cell, also where its network, of unchanged images, does not say what
-    its test stored.
+    Yields:
+        Name and content of a file for `evals/`, for each method. The content has the counts of its
+        attacks, and the accuracy under attack, or the success rate of targeted attacks.
+
+    Raises:
+        UserError: The images show several classes, or the network does not reproduce the stored
+            predictions of the unchanged images; the error names the cell.
     """
     retest = cell.verify(options.examples)
     bounds = make_threat_model(cell, slice(0, 1)).bounds
@@ -188,16 +221,14 @@ def attack_cell(cell: TrainedCell, options: Namespace) -> Iterator[tuple[str, Co
 
 
 def make_attack(method: str, eps: float, options: Namespace, seed: int) -> Attack:
-    """Return an attack, with as many steps and restarts as its method takes."""
+    """Return an attack with the steps and restarts that its method allows."""
     steps = 1 if method == "fgsm" else options.steps
     restarts = options.restarts if method == "pgd" else 1
     return Attack(method, eps, options.targeted, steps, restarts, seed)
 
 
 def _measure_attack(cell: TrainedCell, attack: Attack, examples: int) -> dict[str, Any]:
-    """Return an attack's budget, its counts, and the rate that a table shows. One batch after
-    another is made and attacked.
-    """
+    """Attack a cell batch by batch; return the attack's budget, its counts and its rate."""
     counts = [
         count_successes(cell, make_threat_model(cell, part), attack, part.start)
         for part in split_range(examples, BATCH)
@@ -212,8 +243,15 @@ def _measure_attack(cell: TrainedCell, attack: Attack, examples: int) -> dict[st
 def count_successes(
     network: Network, model: ThreatModel, attack: Attack, first: int
 ) -> AttackCount:
-    """Return how often an attack succeeds on some examples, of which `first` is the first one's
-    place; a targeted one aims at each of the other classes.
+    """Count how often an attack succeeds on some examples.
+
+    A targeted attack is tried with each of the other classes.
+
+    Args:
+        network: Function from images to scores.
+        model: Threat model of the examples, with their true classes.
+        attack: Attack method and budget.
+        first: Index of the first example in the test set; random starts depend on it.
     """
     scores_BN = _predict_scores(network, model.images_BCHW)
     starts = [draw_start(model, attack, first, restart) for restart in range(attack.restarts)]
@@ -239,7 +277,11 @@ def count_successes(
 
 
 def draw_start(model: ThreatModel, attack: Attack, first: int, restart: int) -> Tensor:
-    """Return a function of (seed, restart, place): more restarts are those of fewer, and others."""
+    """Return the images [B, C, H, W] from which an attack starts: random ones for PGD.
+
+    They depend only on seed, restart and first example. So an attack with more restarts has all
+    starts of an attack with fewer, and others.
+    """
     if attack.method != "pgd":
         return model.images_BCHW
     shape, device = model.images_BCHW.shape, model.images_BCHW.device
@@ -251,7 +293,7 @@ def draw_start(model: ThreatModel, attack: Attack, first: int, restart: int) -> 
 def perturb_images(
     network: Network, model: ThreatModel, attack: Attack, start_BCHW: Tensor
 ) -> Tensor:
-    """Return images [B, C, H, W] after all steps from a start within the ball."""
+    """Return the images [B, C, H, W] after all steps of an attack from a start."""
     moved_BCHW = start_BCHW
     for _ in range(attack.steps):
         sign_BCHW = find_ascent(network, model, moved_BCHW).sign()
@@ -260,20 +302,26 @@ def perturb_images(
 
 
 def find_ascent(network: Network, model: ThreatModel, images_BCHW: Tensor) -> Tensor:
-    """Return where to go from images [B, C, H, W]: up the loss of a true class, down that of a
-    target.
+    """Return the direction [B, C, H, W] in which the attacker changes the images.
+
+    It is the gradient of the loss of the true classes, or the negative gradient of the loss of the
+    wanted classes.
     """
     images_BCHW = images_BCHW.detach().requires_grad_()
     with torch.enable_grad():
         logit_BN = find_logits(network(images_BCHW))
-        # A sum: no image's gradient depends on how many others there are.
+        # With a sum, the gradient of an image does not depend on the number of images.
         loss = F.cross_entropy(logit_BN, model.classes_B, reduction="sum")
         (gradient_BCHW,) = torch.autograd.grad(loss, images_BCHW)
     return -gradient_BCHW if model.targeted else gradient_BCHW
 
 
 def find_logits(output: NetworkOutput) -> Tensor:
-    """Return scores [B, N] that do not saturate: their own, or the logit of a capsule's length."""
+    """Return scores [B, N] that do not saturate.
+
+    They are the network's logits if it has any, else the logits of the lengths of its class
+    capsules if it has capsules, else its scores.
+    """
     if output.logits_BN is not None:
         return output.logits_BN.float()
     if output.pose_BJD is None:

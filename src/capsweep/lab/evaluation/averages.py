@@ -1,4 +1,4 @@
-"""Scores averaged over the networks of an ensemble, or over the crops of each test image.
+"""Scores averaged over the networks of an ensemble, or over crops of each test image.
 
 Shape letters: M test examples, N classes.
 """
@@ -25,26 +25,26 @@ from capsweep.report.trained import find_published, format_published, note_publi
 from capsweep.statistics.examples import find_wrong
 
 ENSEMBLE_NOTE = (
-    "single: mean test error of the members. ensemble: the members' scores of each test "
-    "example added; 95 % interval over test examples (Wilson), which does not hold the spread "
-    "over other trainings."
+    "single: mean test error of the members. ensemble: test error if the members' scores of each "
+    "example are added, with a 95 % interval over test examples (Wilson), which does not include "
+    "the variation between trainings."
 )
 CROPS_FILE = "multicrop.json"
 CROPS_NOTE = (
-    "single crop: test error of the crop in the middle, as each cell stored it. 13 crops: that and "
-    "those 1, 2 and 3 pixels off it along both diagonals, their scores averaged."
+    "single crop: test error of the central crop, as each cell stored it. 13 crops: test error of "
+    "the average scores of it and the crops 1, 2 and 3 pixels away along both diagonals."
 )
 
 
 def publish_ensemble(cells: SweepCells, parsed: Namespace) -> None:
-    """Classify by the seeds of each row as one network, from stored predictions."""
+    """Publish a table of ensemble errors; the networks of all seeds of a row are an ensemble."""
     lines, published = [], []
     for group, names in cells.evaluate_points(lambda point: point.cell.signature):
         members = {name: load_predictions(cells.ledger, name) for name in names}
         single = [measure_error(*member) for member in members.items()]
         together = MISSING
         if len(members) > 1:
-            wrong_M = find_wrong_together(members)
+            wrong_M = find_ensemble_errors(members)
             together = format_error(int(wrong_M.sum()), len(wrong_M))
         points = [cell.point for cell in group.cells.values()][:1]
         numbers = find_published(cells.table.sweep, points, members=len(single))
@@ -57,26 +57,35 @@ def publish_ensemble(cells: SweepCells, parsed: Namespace) -> None:
     cells.publish_table("ensemble", "ensembles", header, lines, notes)
 
 
-def find_wrong_together(members: Mapping[str, Predictions]) -> np.ndarray:
-    """Return which examples [M] are classified wrongly by the stored scores of all members added:
-    the longest capsules on average. No model is run.
+def find_ensemble_errors(members: Mapping[str, Predictions]) -> np.ndarray:
+    """Return which examples [M] an ensemble classifies wrongly, from stored scores.
 
-    members: by signature. Raises UserError naming the first two cells that were tested on different
-    examples or classes.
+    The members' scores of an example are added, which ranks classes by their average capsule
+    length. No network is run.
+
+    Args:
+        members: Predictions of each cell, by signature.
+
+    Raises:
+        UserError: Two cells were tested on different examples or classes; the error names them.
     """
     (first, (first_MN, first_labels)), *others = members.items()
     for name, (scores_MN, labels) in others:
         if scores_MN.shape != first_MN.shape or not np.array_equal(labels, first_labels):
             raise UserError(
-                f"cells {first} and {name} were tested on different examples or classes; only "
-                "networks that saw the same test examples are an ensemble"
+                f"cells {first} and {name} were tested on different examples or classes; an "
+                "ensemble needs networks with the same test examples"
             )
     total_MN = np.stack([scores for scores, _ in members.values()]).sum(axis=0, dtype=np.float64)
     return find_wrong(total_MN, first_labels)
 
 
 def measure_error(name: str, predictions: Predictions) -> float:
-    """Return the test error of one member. Raises UserError for scores that are no predictions."""
+    """Return the test error of one member.
+
+    Raises:
+        UserError: Its stored scores are not valid predictions.
+    """
     try:
         return float(find_wrong(*predictions).mean())
     except ValueError as error:
@@ -84,7 +93,10 @@ def measure_error(name: str, predictions: Predictions) -> float:
 
 
 def publish_multicrop(cells: SweepCells, parsed: Namespace) -> None:
-    """Test every cell on 13 crops of each image; a file in each one's evals/, and a table."""
+    """Test every cell on 13 crops of each image, and publish a table of the errors.
+
+    Each cell gets a file in its `evals/`.
+    """
     lines = []
     for group, of_cells in cells.evaluate_networks(
         parsed.device, lambda cell: [(CROPS_FILE, measure_crops(cell))], (CROPS_FILE, Record)
@@ -99,15 +111,16 @@ def publish_multicrop(cells: SweepCells, parsed: Namespace) -> None:
 
 
 def measure_crops(cell: TrainedCell) -> dict[str, Any]:
-    """Return the errors of the crop in the middle and of all crops together, as plain data for
-    `evals/`.
+    """Return the errors of the central crop and of all crops together, as plain data for `evals/`.
 
-    Raises UserError naming the cell, also where the former is not what its test stored.
+    Raises:
+        UserError: The data set has no crops, or the network does not reproduce the stored
+            predictions of the central crop; the error names the cell.
     """
     test = cell.test
     if not isinstance(test, CroppedImages):
         raise UserError(
-            f"{cell.name}: its data set has no dataset.batches.crop: its images are shown whole"
+            f"{cell.name}: multicrop needs a data set with dataset.batches.crop; this one has none"
         )
     retest = cell.verify()
     means, crops = [], 0

@@ -1,4 +1,4 @@
-"""A finished cell of the ledger, loaded from its checkpoint: its network, and its test examples.
+"""A finished cell of the ledger, loaded from its checkpoint: its network and its test examples.
 
 Shape letters: B batch, M test examples, N classes, C H W image.
 """
@@ -27,17 +27,20 @@ from capsweep.model.capsules import NetworkOutput
 from capsweep.statistics.examples import find_wrong
 from capsweep.training import build, devices
 
-# Overrides of where a cell was trained, and of kernels that there are on some devices alone; older
-# cells may have had several devices.
-OF_TRAINING = ("places.", "resources.", "trainer.devices=", "routing.impl=")
-AMBIGUOUS = 1e-3  # of the highest score: the next lower one may win on another device
+# Overrides that belong to the machine of the training: its places, its devices (older cells could
+# have several), and kernels that only some devices have.
+MACHINE_KEYS = ("places.", "resources.", "trainer.devices=", "routing.impl=")
+TIE_GAP = 1e-3  # of the highest score; with a smaller gap, another device may decide otherwise
 
 
 class Retest(NamedTuple):
-    """How many of the first `examples` test examples are classified wrongly.
+    """The result of testing a trained network again.
 
-    ties: those whose correctness is not as stored, while their two highest stored scores differ by
-    less than AMBIGUOUS.
+    Attributes:
+        examples: Number of test examples; they are the first ones.
+        wrong: Number of examples that the network classifies wrongly.
+        ties: Number of near ties that are right only now or only in the stored predictions; see
+            `TrainedCell.count_ties`.
     """
 
     examples: int
@@ -47,10 +50,15 @@ class Retest(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainedCell:
-    """name: the cell's signature. config: its science, and where things are on this node.
+    """A finished cell with its trained network and its data.
 
-    network: in evaluation mode, its weights frozen. test: the examples as in training. train: those
-    it was trained on, None where nobody read them. stored: the predictions of its test.
+    Attributes:
+        name: Signature of the cell.
+        config: Science of the cell, completed by the locations of its data on this machine.
+        network: Network with trained, frozen weights, in evaluation mode.
+        test: Test examples, prepared as in training.
+        stored: Predictions that the cell stored after its test.
+        train: Training examples; None if they were not read.
     """
 
     name: str
@@ -61,27 +69,28 @@ class TrainedCell:
     train: EvaluatedSplit | None = None
 
     def __call__(self, images_BCHW: Tensor, **options: bool) -> NetworkOutput:
-        """Return the network's output, in the precision in which it was trained and tested; in
-        float32 for TF32 where the device has none.
+        """Return the network's output, in the precision of its training and test.
+
+        TF32 is replaced by float32 if the device has no TF32.
         """
         precision, device = self.config["precision"], self.test.device
-        devices.allow_tf32(precision == "tf32")  # other cells may be evaluated in turns with it
+        devices.allow_tf32(precision == "tf32")  # cells with other precisions may take turns
         mixed = precision == "bf16-mixed"
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed):
             return self.network(images_BCHW, **options)
 
     @cached_property
     def parts(self) -> EvaluationParts:
-        """How many images are evaluated at once."""
+        """The evaluation of batches in parts that fit into memory."""
         return EvaluationParts(self.config["batch_size"])
 
     def predict_batch(self, batch: Batch) -> Tensor:
-        """Return the scores [B, N] of a batch on the processor, computed in parts that fit."""
+        """Compute the scores [B, N] of a batch, part by part, and return them on the CPU."""
         evaluated = self.parts.evaluate(batch, lambda part: self(part.images_BCHW).scores_BN.cpu())
         return torch.cat([scores_BN for _, scores_BN in evaluated])
 
     def predict_scores(self, count: int, at_once: int = EVALUATION_BATCH) -> Predictions:
-        """Return scores and labels of the first `count` test examples."""
+        """Return scores [M, N] and labels of the first `count` test examples."""
         scores, labels = [], []
         with torch.no_grad():
             for batch in iterate_batches(self.test, count, at_once):
@@ -90,11 +99,14 @@ class TrainedCell:
         return torch.cat(scores).numpy(), torch.cat(labels).numpy()
 
     def verify(self, examples: int | None = None) -> Retest:
-        """Test the network again, once and for all that is asked of it.
+        """Test the network again, and check that it reproduces its stored predictions.
 
-        examples: the first so many; None: all that it was tested on. Raises UserError naming the
-        cell when it classifies otherwise than stored. Devices round differently, so ties may
-        differ.
+        Args:
+            examples: Number of test examples, the first ones; None: all that it was tested on.
+
+        Raises:
+            UserError: An example that is no near tie is classified differently; the error names the
+                cell. Near ties may differ, because devices round differently.
         """
         tested = len(self.stored[1])
         count = tested if examples is None else min(examples, tested)
@@ -102,34 +114,45 @@ class TrainedCell:
         ties = self.count_ties((scores_MN, labels), slice(0, count))
         return Retest(count, int(find_wrong(scores_MN, labels).sum()), ties)
 
-    def count_ties(self, predictions: Predictions, places: Any) -> int:
-        """Return how many examples of these places in the test are right in one alone of these and
-        the stored predictions, all of which must be near ties.
+    def count_ties(self, predictions: Predictions, index: Any) -> int:
+        """Count test examples that only one of the new and the stored predictions gets right.
 
-        Raises UserError naming the cell when any other example is.
+        All of them must be near ties: the stored scores of the last predicted class and of the next
+        one differ by at most TIE_GAP times the highest score.
+
+        Args:
+            predictions: New scores and labels of some test examples.
+            index: Slice or list of numbers, which says which test examples these are.
+
+        Raises:
+            UserError: The labels differ, or a counted example is no near tie; the error names the
+                cell.
         """
         (scores_MN, labels), (stored_MN, stored_labels) = predictions, self.stored
-        stored_MN = stored_MN[places]
+        stored_MN = stored_MN[index]
         cure = f"code or data have changed: {_reproduce(self.name)}"
-        if not np.array_equal(labels, stored_labels[places]):
-            raise UserError(f"{self.name}: its predictions.npz has other labels; {cure}")
+        if not np.array_equal(labels, stored_labels[index]):
+            raise UserError(f"{self.name}: its predictions.npz has different labels; {cure}")
         differs_M = find_wrong(scores_MN, labels) != find_wrong(stored_MN, labels)
         ranked_MN = np.sort(stored_MN, axis=1)
         shown = labels.reshape(len(labels), -1).shape[1]
         gap_M = ranked_MN[:, -shown] - ranked_MN[:, -shown - 1]
-        if (differs_M & (gap_M > AMBIGUOUS * np.abs(ranked_MN[:, -1]))).any():
+        if (differs_M & (gap_M > TIE_GAP * np.abs(ranked_MN[:, -1]))).any():
             raise UserError(
                 f"{self.name}: its network classifies {differs_M.sum()} of {len(labels)} test "
-                f"examples otherwise than its predictions.npz says; {cure}"
+                f"examples differently from its predictions.npz; {cure}"
             )
         return int(differs_M.sum())
 
 
 @dataclass
 class CellLoader:
-    """Loads cells of a ledger onto a device. The data set of the last cell is kept for the next.
+    """An object that loads finished cells onto a device. It keeps the data set of the last cell.
 
-    data: the folder of the data sets.
+    Attributes:
+        ledger: Ledger of the cells.
+        data: Folder of the data sets.
+        device: Device for networks and data.
     """
 
     ledger: Ledger
@@ -138,37 +161,47 @@ class CellLoader:
     _splits: tuple[str, PreparedSplits] | None = field(default=None, init=False)
 
     def load(self, name: str, logistics: Mapping[str, Any] | None = None) -> TrainedCell:
-        """Return the finished cell of a signature.
+        """Load the finished cell with the signature `name`.
 
-        logistics: a configuration that says where the files of the data set are; None: the one
-        that the cell was run with. Raises UserError naming the cell and the cure.
+        Args:
+            name: Signature of the cell.
+            logistics: Configuration that says where the files of the data set are; None: compose it
+                from the overrides that the cell was run with.
+
+        Raises:
+            UserError: The cell is not finished, or its settings, weights or data do not fit the
+                present code or data; the error names the cell and the cure.
+            DamageError: A file of the cell is missing.
         """
         if (result := self.ledger.read_result(name)) is None:
             raise UserError(f"{name}: it is not finished; run the cell first")
         if (science := self.ledger.read_science(name)) is None:
-            raise DamageError(f"{name}: it has no config.yaml; {REMOVE}")
+            raise DamageError(f"{name}: its config.yaml is missing; {REMOVE}")
         config = _add_logistics(science, logistics or self._compose_again(name))
         network = self._load_network(name, config)
         splits = self._load_splits(config)
-        for split, digest in result.get(DATA, {}).items():  # none, of earlier code
+        for split, digest in result.get(DATA, {}).items():  # cells of older code have none
             if (read := splits.digests.get(split, digest)) != digest:
                 raise UserError(
-                    f"{name}: its {split} data had sha256 {digest}, and what is read now has "
+                    f"{name}: its {split} data had the sha256 {digest}, but the data here has "
                     f"{read}; set DATA_DIR to the data that it was trained on"
                 )
         stored = load_predictions(self.ledger, name)
         return TrainedCell(name, config, network, splits["test"], stored, splits["train"])
 
     def _compose_again(self, name: str) -> Mapping[str, Any]:
-        """Where the files of its data set are is no science: its overrides say it, as of today."""
+        """Compose a cell's configuration from its recorded overrides, to locate its data files.
+
+        The ledger stores only the science, which does not contain the locations of files.
+        """
         overrides = self.ledger.read_provenance(name).get("overrides")
         if overrides is None:
-            raise DamageError(f"{name}: its provenance.json is absent; {REMOVE}")
+            raise DamageError(f"{name}: its provenance.json is missing; {REMOVE}")
         try:
-            return compose.cell([o for o in overrides if not o.startswith(OF_TRAINING)]).config
+            return compose.cell([o for o in overrides if not o.startswith(MACHINE_KEYS)]).config
         except ConfigError as error:
-            why = f"today's configuration refuses its settings ({error})"
-            cure = f"use the code that made it: {_reproduce(name)}"
+            why = f"the present code refuses its settings ({error})"
+            cure = f"use the code that trained it: {_reproduce(name)}"
             raise UserError(f"{name}: {why}; {cure}") from error
 
     def _load_network(self, name: str, config: Mapping[str, Any]) -> nn.Module:
@@ -178,15 +211,15 @@ class CellLoader:
         content = self.ledger.read(name, "weights.ckpt")
         if content is None:
             cure = f"import an export with weights, or {REMOVE}"
-            raise DamageError(f"{name}: it has no weights.ckpt; {cure}")
-        with torch.random.fork_rng(devices=[]):  # the first weights are replaced
+            raise DamageError(f"{name}: its weights.ckpt is missing; {cure}")
+        with torch.random.fork_rng(devices=[]):  # keeps the caller's random state
             network = build.build_network(config, self.device.type)
         try:
             weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
             network.load_state_dict(weights)
-        except Exception as error:  # anything, for a file that is not one of its own
-            why = "weights.ckpt is not of the network that today's code makes of its settings"
-            cure = f"use the code that made it: {_reproduce(name)}"
+        except Exception as error:  # an unfit file can raise anything
+            why = "weights.ckpt does not fit the network that the present code builds"
+            cure = f"use the code that trained it: {_reproduce(name)}"
             raise UserError(f"{name}: {why} ({type(error).__name__}); {cure}") from error
         return network.to(self.device).eval().requires_grad_(False)
 
@@ -194,34 +227,38 @@ class CellLoader:
         dataset = config["dataset"]
         key = json.dumps(dataset, sort_keys=True)
         if self._splits is None or self._splits[0] != key:
-            self._splits = None  # before the next is read: there may be room for one
+            self._splits = None  # frees memory before the next is read
             self._splits = key, build.load_splits(config, str(self.data), self.device)
         return self._splits[1]
 
 
 def find_device(name: str) -> torch.device:
-    """The device of a name; auto: a GPU where there is one. Raises UserError naming `--device`."""
+    """Return the torch device of a name; `auto` is the GPU if there is one, else the CPU.
+
+    Raises:
+        UserError: There is no such device; the error names `--device`.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:  # a torch without CUDA asserts
         reason = str(error).splitlines()[0]
-        raise UserError(f"--device {name}: {reason}; have auto, cpu, cuda:0 ...") from error
+        raise UserError(f"--device {name}: {reason}; use auto, cpu, cuda:0 ...") from error
 
 
 def iterate_batches(split: EvaluatedSplit, count: int, at_once: int) -> Iterator[Batch]:
-    """Yield the first `count` examples of a split, at most all, so many at a time."""
+    """Yield the first `count` examples of a split, or all it has, in batches of `at_once`."""
     return map(split.evaluation_batch, split_range(min(count, len(split)), at_once))
 
 
 def split_range(count: int, size: int) -> Iterator[slice]:
-    """The first `count` examples in parts of `size`."""
+    """Yield slices of at most `size` that cover the first `count` examples."""
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
 def _add_logistics(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The science with the logistics that stand inside it."""
+    """Return the science, completed by the logistics that stand inside its sections."""
     config = copy.deepcopy(dict(science))
     for path in LOGISTICS_INSIDE:
         section, _, key = path.rpartition(".")

@@ -1,8 +1,11 @@
-"""What all routing variants have in common: what they return, how a child divides itself, and how
-the rest of the project makes and calls them. Each variant is a file of this folder.
+"""Common parts of all routing variants: the result, the layer, and the coupling softmax.
 
-One child position stands below several parent positions, and the parents at all of them compete for
-it, so its shares are spread over the local votes of all of them.
+Each variant is a file of this folder. The rest of the project makes a variant with `make_routing`
+and calls it as a `RoutingLayer`.
+
+A child is "below" a parent position when it lies in the receptive field of that position. One child
+position can be below several parent positions. The parents at all these positions then compete for
+the child, so its shares are spread over the local votes of all of them.
 
 Shape letters: B batch, I children, J parents or parent types, D parent pose, M parent positions, K
 kernel offsets, N child positions, L = K I children below a parent position.
@@ -16,18 +19,25 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-AUTO = "auto"  # of `routing.impl`
-OF_A_CALL = ("votes", "with_trace")  # what no layer has
+AUTO = "auto"  # value of `routing.impl` that chooses an implementation
+CALL_ARGUMENTS = ("votes", "with_trace")  # arguments that are not attributes of a layer
 
 
 class Routed(NamedTuple):
-    """What routing returns.
+    """The result of routing the votes of one layer.
 
-    pose_BJD and act_BJ (0..1) of the parents, position by position where there are several;
-    coupling_BIJ where the algorithm has one and every child votes for every parent; trace, on
-    request: of each iteration a dictionary with at least "coupling" [B, M, L, J], by which votes
-    were weighted, and "pose" [B, M, J, D]; logit_BJ, where the activation is a sigmoid that can
-    saturate: its input.
+    With M parent positions, the axis J of poses, activations and logits holds M J parents, position
+    by position.
+
+    Attributes:
+        pose_BJD: Poses of the parents.
+        act_BJ: Activations of the parents, in 0..1.
+        coupling_BIJ: Couplings of the last iteration. None where the algorithm has no couplings, or
+            where a child does not vote for every parent.
+        trace: One dictionary per iteration, when a trace was requested. It holds at least
+            "coupling" [B, M, L, J], the weights of the votes, and "pose" [B, M, J, D].
+        logit_BJ: Input of the sigmoid or softmax that computed `act_BJ`, for losses that must not
+            read a saturated activation. None for all other activations.
     """
 
     pose_BJD: Tensor
@@ -44,9 +54,16 @@ def make_routed(
     act_BMJ: Tensor | None = None,
     logit_BMJ: Tensor | None = None,
 ) -> Routed:
-    """Return what routing returns after the last of the traced iterations, position by position.
+    """Make the result of a routing from its traced iterations.
 
-    act_BMJ: None, as active as their pose is long.
+    Args:
+        trace: All iterations; the last one gives the poses and the couplings.
+        with_trace: Whether the result keeps the trace.
+        act_BMJ: Activations of the parents. None: the length of each pose.
+        logit_BMJ: Logits of the activations, if the variant has them.
+
+    Returns:
+        The result, with the axes M and J of positions and parent types merged.
     """
     pose_BMJD, coupling_BMLJ = trace[-1]["pose"], trace[-1]["coupling"]
     active_BMJ = torch.linalg.vector_norm(pose_BMJD, dim=-1) if act_BMJ is None else act_BMJ
@@ -60,7 +77,10 @@ def make_routed(
 
 
 def join_routed(parts: Sequence[Routed]) -> Routed:
-    """Return of all images what routing returned for some at a time; no traces."""
+    """Concatenate the results of several groups of images along the batch axis.
+
+    The results must not hold traces.
+    """
     if len(parts) == 1:
         return parts[0]
     joined: Any = (None if one[0] is None else torch.cat(one) for one in zip(*parts, strict=True))
@@ -68,14 +88,14 @@ def join_routed(parts: Sequence[Routed]) -> Routed:
 
 
 class LayerSizes(NamedTuple):
-    """The sizes of a layer that is routed.
+    """The sizes of a layer, from which a routing allocates its parameters.
 
     Attributes:
-        children: below one position.
-        parents: there.
-        child_pose: numbers of a child's pose.
-        parent_pose: numbers of a parent's pose.
-        of_classes: whether the parents are the classes.
+        children: Number of children below one parent position, L.
+        parents: Number of parent types at one position, J.
+        child_pose: Numbers in the pose of a child, P.
+        parent_pose: Numbers in the pose of a parent, D.
+        of_classes: Whether the parents are the class capsules.
     """
 
     children: int
@@ -86,32 +106,51 @@ class LayerSizes(NamedTuple):
 
 
 class RoutingFactory(Protocol):
-    """Makes the routing of one layer: the partial that `conf/routing/*.yaml` instantiates to."""
+    """A callable that makes the routing of one layer.
 
-    def __call__(self, *, sizes: LayerSizes) -> nn.Module: ...
+    Hydra makes it from `conf/routing/*.yaml` (`_partial_: true`): all options of the variant are
+    set, and only the sizes of the layer are missing.
+    """
+
+    def __call__(self, *, sizes: LayerSizes) -> nn.Module:
+        """Make the routing of a layer with these sizes."""
+        ...
 
 
 class CouplingRule(NamedTuple):
-    """How the children of a routing divide themselves: as in `coupling_softmax`."""
+    """The rule by which the children of a routing divide themselves among parents.
+
+    Attributes:
+        norm: The set of parents that share a child, as in `coupling_softmax`.
+        none_of_the_above: Whether a share may also go to no parent.
+    """
 
     norm: str = "all"
     none_of_the_above: bool = False
 
 
 class RoutingLayer(nn.Module):
-    """The routing of one layer, with what its variant needs beside the votes.
+    """The routing of one layer: its learned parameters and its implementations.
 
-    impls: implementations by name. `reference` names what all take beside the votes; a layer has
-    an attribute of each of these names, and a parameter among them is learned. `reference` alone
-    takes with_trace too, and settles for couplings that votes are given.
-    impl: the name of one of them, or auto. Raises ValueError for another name.
+    Each variant has a subclass, with one attribute for each argument that its implementations take
+    besides the votes. The signature of the implementation `reference` gives the names; an argument
+    that is learned is an `nn.Parameter`. Only `reference` can record a trace, and only it can use
+    couplings that are given with the votes.
+
+    Args:
+        impls: Implementations by name; `reference` must be one of them.
+        impl: Name of the implementation to use, or `auto`.
 
     Attributes:
-        used: the implementations that have routed so far.
-        coupling_rule: among whom a child divides itself; None where its couplings have no sum.
-        has_activations: whether its parents are more or less active.
-        reads_activations: whether it asks how active its children are.
-        votes_kind: the only kind of votes that it routes; None: all.
+        used: Names of the implementations that have routed so far.
+        coupling_rule: How a child divides itself among parents. None where its couplings have no
+            fixed sum.
+        has_activations: Whether the variant computes activations of the parents. If not, all are 1.
+        reads_activations: Whether the variant reads the activations of the children.
+        votes_kind: The only class of votes that the variant can route. None: all classes.
+
+    Raises:
+        ValueError: If `impl` is neither `auto` nor a name in `impls`.
     """
 
     coupling_rule: CouplingRule | None = None
@@ -126,62 +165,84 @@ class RoutingLayer(nn.Module):
         self.impls, self.impl = impls, impl
         self.used: set[str] = set()
         names = inspect.signature(impls["reference"]).parameters
-        self.argument_names = [name for name in names if name not in OF_A_CALL]
+        self.argument_names = [name for name in names if name not in CALL_ARGUMENTS]
 
     def get_arguments(self) -> dict[str, Any]:
-        """Return what the implementations take beside the votes."""
+        """Return all arguments of the implementations except the votes, by name."""
         return {name: getattr(self, name) for name in self.argument_names}
 
     def choose_impl(self, votes: Any) -> str:
-        """Return which implementation `auto` is for these votes, whose device is known only now."""
+        """Return the name of the implementation that `auto` means for these votes.
+
+        The choice may depend on the device of the votes.
+        """
         return "fast" if "fast" in self.impls else "reference"
 
     def route(self, votes: Any, **arguments: Any) -> Routed:
-        """Route by the implementation that was asked for."""
+        """Route the votes with the configured implementation, and add its name to `used`."""
         name = self.choose_impl(votes) if self.impl == AUTO else self.impl
         self.used.add(name)
         return self.impls[name](votes, **arguments)
 
     def forward(self, votes: Any, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children; with a trace, by the reference."""
+        """Route the votes of the children of this layer.
+
+        Args:
+            votes: Votes of the children, such as `Votes` or `ConvolutionalVotes`.
+            with_trace: Whether to record each iteration. A trace always comes from the reference.
+        """
         if with_trace:
             return self.impls["reference"](votes, **self.get_arguments(), with_trace=True)
         return self.route(votes, **self.get_arguments())
 
     def form_parents(self, votes: Any, coupling_BMLJ: Tensor) -> Routed:
-        """Form the parents of children with these couplings."""
+        """Compute the parents that result from given couplings, without routing.
+
+        Args:
+            votes: Votes of the children.
+            coupling_BMLJ: Couplings that replace those of the variant, in every iteration.
+        """
         given = replace(votes, given_BMLJ=coupling_BMLJ)
         return self.impls["reference"](given, **self.get_arguments())
 
 
 def make_routing(routing: RoutingFactory, sizes: LayerSizes, votes_kind: Any) -> nn.Module:
-    """Return the routing of a layer whose votes are of a kind.
+    """Make the routing of a layer, and check that it can route the votes of this layer.
 
-    Raises ValueError for a variant that routes others alone.
+    Args:
+        routing: Factory of the variant.
+        sizes: Sizes of the layer.
+        votes_kind: Class of the layer's votes, such as `Votes`.
+
+    Raises:
+        ValueError: If the variant routes only votes of another class.
     """
     layer = routing(sizes=sizes)
-    only: Any = getattr(layer, "votes_kind", None)
-    if only not in (None, votes_kind):
-        name, cure = f"routing={name_variant(layer)}", f"add model={only.MODEL}"
+    required: Any = getattr(layer, "votes_kind", None)
+    if required not in (None, votes_kind):
+        name, cure = f"routing={name_variant(layer)}", f"add model={required.MODEL}"
         if (impl := getattr(layer, "impl", AUTO)) != AUTO:
             name, cure = f"{name} routing.impl={impl}", f"{cure} or set routing.impl=auto"
-        raise ValueError(f"{name} is for {only.CAPSULES} alone; {cure}")
+        raise ValueError(f"{name} is for {required.CAPSULES} alone; {cure}")
     return layer
 
 
 def name_variant(routing: nn.Module) -> str:
-    """Return the name of a variant: its `variant`, or that of its file."""
+    """Return the name of a routing variant: its `variant` attribute, or the name of its file."""
     return getattr(routing, "variant", type(routing).__module__.rpartition(".")[2])
 
 
 def find_layers(network: nn.Module) -> list[RoutingLayer]:
-    """Return what routes the layers of `network`."""
+    """Return all routing layers of a network, in the order of its modules."""
     return [module for module in network.modules() if isinstance(module, RoutingLayer)]
 
 
 def describe_routing(network: nn.Module) -> str | None:
-    """Return how the votes of `network` were routed, such as `fast` or `auto: triton`; None where
-    none are.
+    """Describe which implementation routed the votes of a network, such as `auto: triton`.
+
+    Returns:
+        The name of the implementation, after "auto: " where it was chosen automatically. None if
+        the network has no routing layer.
     """
     layers = find_layers(network)
     if not layers:
@@ -192,8 +253,11 @@ def describe_routing(network: nn.Module) -> str | None:
 
 
 class ReceptiveFields(NamedTuple):
-    """Which children stand below which parents: child_MK, the child position at kernel offset k of
-    parent position m; of how many child positions.
+    """The child positions in the receptive field of each parent position.
+
+    Attributes:
+        child_MK: The child position at kernel offset k of parent position m.
+        num_child_positions: Number of child positions, N.
     """
 
     child_MK: Tensor
@@ -201,7 +265,17 @@ class ReceptiveFields(NamedTuple):
 
 
 def softmax_over_parents(logit: Tensor, none_of_the_above: bool, dim: int) -> Tensor:
-    """Return each child's shares among the parents at one position, which are the axis `dim`."""
+    """Compute the shares of each child among the parents at one position, by a softmax.
+
+    Args:
+        logit: Routing logits, of any shape.
+        none_of_the_above: Whether a share of each child may go to no parent: one more slot, whose
+            logit is always 0, takes it. The shares of a child then sum to less than 1.
+        dim: Axis of the parents.
+
+    Returns:
+        Shares of the same shape as `logit`.
+    """
     if not none_of_the_above:
         return torch.softmax(logit, dim=dim)
     none = torch.zeros_like(logit.narrow(dim, 0, 1))
@@ -214,17 +288,26 @@ def coupling_softmax(
     norm: str = "all",
     none_of_the_above: bool = False,
 ) -> Tensor:
-    """The shares [B, M, L, J] of each child: a softmax of the logits over its parents.
+    """Compute the shares of each child by a softmax of its logits over its parents.
 
-    fields None: every child stands below one position only. norm: among whom a child divides
-    itself. all: the parents of all types at all positions above it; types: at each position anew,
-    the types there; positions: for each type anew, the positions, but where there is one position
-    alone, the types, as in the authors' last layer. none_of_the_above: one more slot, of logit 0,
-    takes a share that no parent gets.
+    Args:
+        logit_BMLJ: Routing logits.
+        fields: Receptive fields of the parent positions. None: each child is below one position
+            only.
+        norm: The set of parents that share a child. "all": the parents of all types at all
+            positions above the child. "types": the types at one position; each position has its own
+            softmax. "positions": the positions above the child; each type has its own softmax.
+            Where there is only one position, "positions" means the types, as in the last layer of
+            the authors' code of EM routing.
+        none_of_the_above: Whether a share of each child may go to no parent: one more slot, whose
+            logit is always 0, takes it.
+
+    Returns:
+        Shares [B, M, L, J].
     """
     if fields is None or norm == "types":
         return softmax_over_parents(logit_BMLJ, none_of_the_above, dim=3)
-    # A child's largest logit is subtracted before the exponential, and is no part of the gradient.
+    # The largest logit of a child is subtracted before the exponential; it has no gradient.
     largest_BMLE = logit_BMLJ.detach()
     if norm != "positions":
         largest_BMLE = largest_BMLE.amax(dim=3, keepdim=True)
@@ -240,7 +323,12 @@ def coupling_softmax(
 
 
 def _combine_by_child(part_BMLE: Tensor, fields: ReceptiveFields, largest: bool = False) -> Tensor:
-    """Of each child the sum, or the largest, over its positions, at each of these."""
+    """Sum a quantity over all parent positions above each child, or take its maximum.
+
+    Returns:
+        A tensor of the shape of `part_BMLE`. Each child has the same result at all positions above
+        it.
+    """
     child_E = fields.child_MK.flatten()
     part_BEF = part_BMLE.reshape(len(part_BMLE), len(child_E), -1)
     shape = (len(part_BEF), fields.num_child_positions, part_BEF.shape[2])

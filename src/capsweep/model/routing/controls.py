@@ -1,24 +1,28 @@
-"""Controls of routing by agreement: couplings that do not come from agreement. All are dynamic
-routing with one iteration, v_j = squash(sum_i c_ij u_hat_ij + bias_j), of a prior of its logits.
+"""Controls for routing by agreement: layers whose couplings do not come from agreement.
+
+Each control is dynamic routing with one iteration, v_j = squash(sum_i c_ij u_hat_ij + bias_j); the
+couplings follow from the prior logits:
 
     uniform     c_ij = 1 / J                             equal
-    static      c_i. = softmax_j b_ij                    b learned, 0 at first; no image changes it
+    static      c_i. = softmax_j b_ij                    b is learned, 0 at first, the same for
+                                                         all images
     random      c_ij = r_ij / sum_k r_ik                 r_ij ~ U(0.8, 1.2)
 
-Where a child stands below several positions, it divides itself among all parents above it. What
-dynamic routing gains over `static` is due to agreement in each image. The vote weights could absorb
-its couplings: they change how the layer learns, not what it can compute.
+Where a child is below several positions, it divides itself among all parents above it. What dynamic
+routing gains over `static` is due to agreement in each image. The vote weights could absorb the
+couplings of a control: the couplings change how the layer learns, not what it can compute.
 
-`random` is of Paik, Kwak, Kim 2019, "Capsule Networks Need an Improved Routing Algorithm". draw:
-anew, in each step of training; fixed, once for a layer. The paper draws anew in each iteration of
-routing; no iteration reads another, so that only the last is computed here. Draws of training come
-from torch's generator, which each epoch seeds with the cell's seed, and all images of a batch share
-one. Tests and evaluations use the fixed draw, so that they can be repeated. It is one of the
-layer's weights, and those drawn after it are what they would be without it; layers of equal size
-may have the same draw. That couplings are divided by their sum is ours: it makes them shares, as
-those of the others.
+`random` is from Paik, Kwak, Kim 2019, "Capsule Networks Need an Improved Routing Algorithm". Its
+option `draw` is "anew", one draw per training step, or "fixed", one draw per layer. The paper draws
+in each routing iteration, but no iteration reads another, so only the last one is computed here.
+Draws in training come from torch's generator, which each epoch seeds with the cell's seed; all
+images of a batch share one draw. Tests and evaluations use the fixed draw, so that they can be
+repeated. The fixed draw is stored with the weights of the layer. It does not advance torch's
+generator, so the weights drawn after it are the same as without it; layers of equal size may have
+the same draw. The division by the sum is our choice: it makes the couplings shares, as in the other
+controls.
 
-Votes cost B I J P D multiplications; the fast paths are those of `dynamic`.
+Forming the votes costs B I J P D multiplications; the fast paths are those of `dynamic`.
 
 Shape letters: B batch, L children below a position, I children, J parents, P child pose, D parent
 pose.
@@ -30,11 +34,17 @@ from torch import Tensor
 from capsweep.model.routing import LayerSizes, dynamic
 
 IMPLS = dynamic.IMPLS
-LOWEST, HIGHEST = 0.8, 1.2
+LOWEST, HIGHEST = 0.8, 1.2  # bounds of random couplings before they are normalised
 
 
 class UniformRouting(dynamic.DynamicRouting):
-    """The routing of one layer. Owns the parents' bias [J, D]."""
+    """Routing with equal couplings, c_ij = 1 / J; only the bias [J, D] of the parents is learned.
+
+    Args:
+        bias: Whether the parents have a bias.
+        impl: Name of an implementation in `IMPLS`, or `auto`.
+        sizes: Sizes of the layer.
+    """
 
     variant = "uniform"
 
@@ -43,7 +53,15 @@ class UniformRouting(dynamic.DynamicRouting):
 
 
 class StaticRouting(dynamic.DynamicRouting):
-    """The routing of one layer. Owns b [I, J] and the parents' bias [J, D]."""
+    """Routing with learned couplings that are the same for all images.
+
+    It learns the logits [L, J] of the couplings, 0 at first, and the bias [J, D] of the parents.
+
+    Args:
+        bias: Whether the parents have a bias.
+        impl: Name of an implementation in `IMPLS`, or `auto`.
+        sizes: Sizes of the layer.
+    """
 
     variant = "static"
 
@@ -52,7 +70,15 @@ class StaticRouting(dynamic.DynamicRouting):
 
 
 class RandomRouting(dynamic.DynamicRouting):
-    """The routing of one layer. Owns a draw and the parents' bias [J, D]."""
+    """Routing with random couplings (Paik, Kwak, Kim 2019); only the bias [J, D] is learned.
+
+    Args:
+        draw: "anew" for one draw per training step, or "fixed" for one draw per layer. Evaluation
+            always uses the fixed draw.
+        bias: Whether the parents have a bias.
+        impl: Name of an implementation in `IMPLS`, or `auto`.
+        sizes: Sizes of the layer.
+    """
 
     variant = "random"
 
@@ -64,7 +90,7 @@ class RandomRouting(dynamic.DynamicRouting):
 
     @property
     def prior_LJ(self) -> Tensor:  # noqa: N802 (shape letters)
-        """Return the logarithms of a draw: their softmax divides it by the sum."""
+        """The logarithms of a draw; their softmax divides the draw by its sum."""
         draw_LJ = self.draw_LJ
         if self.training and self.draw == "anew":
             draw_LJ = torch.empty_like(draw_LJ).uniform_(LOWEST, HIGHEST)
@@ -72,7 +98,10 @@ class RandomRouting(dynamic.DynamicRouting):
 
 
 def _draw_apart(*shape: int) -> Tensor:
-    """Draw with a private generator seeded from torch's, whose state is left unchanged."""
+    """Draw U(0.8, 1.2) from a private generator, which takes its seed from torch's generator.
+
+    The state of torch's generator is left unchanged.
+    """
     with torch.random.fork_rng(devices=[]):
         seed = int(torch.randint(2**62, (), device="cpu"))
     drawn = torch.empty(shape, device="cpu")

@@ -5,37 +5,38 @@
         c_i. = softmax_j b_i.               each child divides itself among the parents
         s_j  = sum_i c_ij u_hat_ij + bias_j
         v_j  = squash(s_j)
-        b_ij = b_ij + u_hat_ij . v_j        not after the last iteration: nothing reads it
+        b_ij = b_ij + u_hat_ij . v_j        skipped after the last iteration
 
-`normaliser` may be another function than the softmax, an ingredient that several papers change:
+The option `normaliser` replaces the softmax by another function; several papers do so:
 
     softmax     c_j = exp(b_j) / sum_k exp(b_k)
-    sigmoid     c_j = 1 / (1 + exp(-b_j))                   at first 1/2
-    max_min     c_j = (b_j - min b) / (max b - min b)       1 where all are equal, as at first
-    sparsemax   c_j = max(b_j - tau, 0)                     the nearest point of the simplex
+    sigmoid     c_j = 1 / (1 + exp(-b_j))                   1/2 in the first iteration
+    max_min     c_j = (b_j - min b) / (max b - min b)       1 where all logits are equal
+    sparsemax   c_j = max(b_j - tau, 0)                     projection on the simplex
     entmax      c_j = max(b_j / 2 - tau, 0)^2               alpha = 1.5
 
-with tau such that the couplings sum to 1. Those of sigmoid and max_min have no sum: at first a
-parent gets J / 2 and J times as much as from a softmax. The bounds of max_min, 0 and 1, and what it
-makes of equal logits are ours; there it has no gradient, so that a learned prior rests in a single
-iteration.
+Here tau is the number for which the couplings of a child sum to 1. The couplings of sigmoid and
+max_min have no fixed sum: in the first iteration a parent gets J / 2 times (sigmoid) or J times
+(max_min) as much as from a softmax. The bounds 0 and 1 of max_min, and its value 1 for equal
+logits, are our choice. Equal logits have no gradient there, so a learned prior never changes when
+routing has a single iteration.
 
 Sources: max_min, Zhao et al. 2019, "Capsule Networks with Max-Min Normalization"; sigmoid, as in
 LaLonde et al. 2020, "Encoding Visual Attributes in Capsules for Explainable Medical Diagnoses";
 sparsemax, Martins and Astudillo 2016; entmax, Peters, Niculae and Martins 2019.
 
-With `none_of_the_above` (section 7) the softmax has one more slot, of logit 0 for ever: it gets no
-votes and is no parent, so a child's couplings sum to less than 1.
+With `none_of_the_above` (section 7) the softmax has one more slot, whose logit is always 0. The
+slot receives no votes and is no parent, so the couplings of a child sum to less than 1.
 
-Where a child stands below several positions, the softmax divides it among the parents at all of
-them, another normaliser at each anew.
+Where a child is below several positions, the softmax divides it among the parents at all of them.
+The other normalisers divide it at each position separately.
 
-Gradients flow through all iterations, and the bias is added in each, as in the authors' code.
-`gradient: last` lets them flow through the last weighted sum alone, and through the learned prior:
-earlier iterations only choose the couplings.
+Gradients flow through all iterations, and the bias is added in each, as in the authors' code. With
+`gradient: last`, gradients flow only through the last weighted sum and the learned prior; the
+earlier iterations then only choose the couplings.
 
-Votes cost B I J P D multiplications, every iteration 2 B I J D; memory is that of the votes, B I J
-D.
+Forming the votes costs B I J P D multiplications, and each iteration 2 B I J D. The memory is that
+of the votes, B I J D numbers.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations; M parent
 positions, L children below one, J parent types there.
@@ -51,13 +52,17 @@ from capsweep.errors import ConfigError
 from capsweep.model.capsules import find_fault_of_kernels, squash
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
 from capsweep.model.routing.dynamic_fast import route_linear
-from capsweep.model.routing.vote_products import FormedVotes, by_products, form_votes
+from capsweep.model.routing.vote_products import FormedVotes, form_votes, make_fast
 from capsweep.model.votes import LocalVotes, Votes
 
 
 def divide_max_min(logit: Tensor, dim: int) -> Tensor:
-    """Map logits along `dim` so that the smallest is 0 and the largest 1; equal ones are all 1."""
-    # Not aminmax, which has no gradient on CUDA.
+    """Map logits along `dim` linearly to 0..1: the smallest to 0, the largest to 1.
+
+    Where all logits are equal, all results are 1. Source: Zhao et al. 2019, "Capsule Networks with
+    Max-Min Normalization"; the bounds and the value for equal logits are our choice.
+    """
+    # Not aminmax: it has no gradient on CUDA.
     lowest, highest = logit.amin(dim=dim, keepdim=True), logit.amax(dim=dim, keepdim=True)
     span = highest - lowest
     is_spread = span > 0
@@ -65,14 +70,26 @@ def divide_max_min(logit: Tensor, dim: int) -> Tensor:
 
 
 def divide_sparsemax(logit: Tensor, dim: int) -> Tensor:
-    """The Euclidean projection on the simplex."""
+    """Project logits along `dim` on the probability simplex, with the least Euclidean distance.
+
+    Source: Martins and Astudillo 2016.
+
+    Returns:
+        Couplings of the same shape, at least 0, with sum 1 along `dim`.
+    """
     logit = logit - logit.detach().amax(dim=dim, keepdim=True)
     support = find_support(logit.detach(), dim, _sparsemax_threshold)
     return (logit - _sparsemax_threshold(*_moments(logit, support, dim))).clamp(min=0) * support
 
 
 def divide_entmax(logit: Tensor, dim: int) -> Tensor:
-    """The 1.5-entmax: between softmax and sparsemax."""
+    """Compute the 1.5-entmax of logits along `dim`, a function between softmax and sparsemax.
+
+    Source: Peters, Niculae and Martins 2019.
+
+    Returns:
+        Couplings of the same shape, at least 0, with sum 1 along `dim`.
+    """
     half = (logit - logit.detach().amax(dim=dim, keepdim=True)) / 2
     support = find_support(half.detach(), dim, _entmax_threshold)
     return ((half - _entmax_threshold(*_moments(half, support, dim))) * support).square()
@@ -85,14 +102,24 @@ NORMALISERS: Mapping[str, Callable[[Tensor, int], Tensor]] = {
     "sparsemax": divide_sparsemax,
     "entmax": divide_entmax,
 }
-DIVIDING = ("softmax", "sparsemax", "entmax")  # whose couplings sum to 1
+SHARE_NORMALISERS = ("softmax", "sparsemax", "entmax")  # normalisers whose couplings sum to 1
 
-Threshold = Callable[[Tensor, Tensor, Tensor], Tensor]  # of count, mean and mean square
+Threshold = Callable[[Tensor, Tensor, Tensor], Tensor]  # (count, mean, mean square) to tau
 
 
 def find_support(logit: Tensor, dim: int, threshold: Threshold) -> Tensor:
-    """Where couplings are above 0: the largest k logits, of the largest k whose own threshold is
-    below the least of them.
+    """Find the logits along `dim` whose couplings are above 0.
+
+    They are the k largest logits. k is the largest number for which the k-th largest logit is above
+    the threshold that follows from the k largest logits.
+
+    Args:
+        logit: Logits of any shape.
+        dim: Axis along which they are divided.
+        threshold: Computes tau from the number, the mean and the mean square of the chosen logits.
+
+    Returns:
+        1 where a coupling is above 0, else 0; shape and type of `logit`.
     """
     ordered = logit.sort(dim=dim, descending=True).values
     shape = [1] * logit.dim()
@@ -105,6 +132,7 @@ def find_support(logit: Tensor, dim: int, threshold: Threshold) -> Tensor:
 
 
 def _moments(logit: Tensor, support: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the number, the mean and the mean square of the logits in the support."""
     count = support.sum(dim=dim, keepdim=True)
     chosen = logit * support
     mean, square = (x.sum(dim=dim, keepdim=True) / count for x in (chosen, chosen * logit))
@@ -116,7 +144,7 @@ def _sparsemax_threshold(count: Tensor, mean: Tensor, square: Tensor) -> Tensor:
 
 
 def _entmax_threshold(count: Tensor, mean: Tensor, square: Tensor) -> Tensor:
-    # Of a support the root is above 0; of longer prefixes it may not exist, and they are none.
+    # In the support the root is real; more than the support may have no real root, clamped to 0.
     return mean - (1 / count - (square - mean.square())).clamp(min=0).sqrt()
 
 
@@ -131,12 +159,23 @@ def reference(
     normaliser: str = "softmax",
     with_trace: bool = False,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations (procedure 1).
+    """Route votes by agreement (procedure 1), with plain tensor operations.
 
-    Returns the poses of the M J parents, act_BJ = |v_j|, where there is one position the
-    coupling_BIJ of the last iteration and, on request, a trace of {"coupling": [B, M, L, J],
-    "pose": [B, M, J, D], "agreement": u_hat_ij . v_j [B, M, L, J], what the iteration adds to the
-    logits, or in the last one would add} per iteration.
+    Args:
+        votes: Votes of the children.
+        num_iters: Number of iterations T, at least 1.
+        bias_JD: Bias added to the sum of the votes in each iteration. None: no bias.
+        prior_LJ: Routing logits before the first iteration. None: 0.
+        none_of_the_above: Whether a share of each child may go to no parent (section 7).
+        gradient: "full": gradients flow through all iterations. "last": only through the last one.
+        normaliser: Name of the function in `NORMALISERS` that turns logits into couplings.
+        with_trace: Whether to return a trace.
+
+    Returns:
+        Poses of the M J parents, with their lengths as activations. If there is only one position,
+        the result also has the couplings of the last iteration. The trace has, per iteration,
+        "coupling" [B, M, L, J], "pose" [B, M, J, D] and "agreement" [B, M, L, J], the products
+        u_hat_ij . v_j. Each iteration but the last adds its agreement to the logits.
     """
     formed, trace = form_votes(votes), list[dict[str, Tensor]]()
     first_JL = formed.zero_BMJL[:1, :1] if prior_LJ is None else prior_LJ.T
@@ -146,7 +185,7 @@ def reference(
             coupling_BMJL = formed.divide_children(logit_BMJL, "all", none_of_the_above)
         else:
             coupling_BMJL = NORMALISERS[normaliser](logit_BMJL, 2)
-        coupling_BMJL, is_last = formed.settle(coupling_BMJL), len(trace) == num_iters - 1
+        coupling_BMJL, is_last = formed.apply_given(coupling_BMJL), len(trace) == num_iters - 1
         with torch.set_grad_enabled(torch.is_grad_enabled() and (is_last or gradient == "full")):
             s_BMJD = formed.sum_votes(coupling_BMJL)
             v_BMJD = squash(s_BMJD if bias_JD is None else s_BMJD + bias_JD)
@@ -160,15 +199,21 @@ def reference(
         logit_BMJL = logit_BMJL + agreement_BMJL
 
 
-_route_formed = by_products(reference)
+_route_formed = make_fast(reference)
 
 
 def fast(votes: LocalVotes, *arguments: Any, normaliser: str = "softmax", **options: Any) -> Routed:
-    """Route as `reference`, in less time and memory, with its options but for traces.
+    """Route votes as `reference` does, in less time and memory and without a trace.
 
-    Linear votes are never formed (`dynamic_fast`), and their couplings have no gradients. Other
-    votes, and those that another normaliser than the softmax divides, are a few images at a time
+    With linear votes and a softmax, the votes are never formed (`dynamic_fast`), and the couplings
+    in the result carry no gradient. Otherwise the votes of a few images are formed at a time
     (`vote_products`).
+
+    Args:
+        votes: Votes of the children.
+        *arguments: Positional arguments of `reference`.
+        normaliser: Name of the function in `NORMALISERS` that turns logits into couplings.
+        **options: Keyword arguments of `reference`, except `with_trace`.
     """
     if isinstance(votes, Votes) and normaliser == "softmax":
         return route_linear(votes, *arguments, **options)
@@ -178,15 +223,22 @@ def fast(votes: LocalVotes, *arguments: Any, normaliser: str = "softmax", **opti
 def triton_route(
     votes: Votes, *arguments: Any, normaliser: str = "softmax", **options: Any
 ) -> Routed:
-    """Route linear votes on a GPU by `dynamic_triton`, with the options of `fast`.
+    """Route linear votes on a GPU with the Triton kernels of `dynamic_triton`.
 
-    Raises ConfigError without triton, and on another device.
+    Args:
+        votes: Linear votes on a GPU.
+        *arguments: Positional arguments of `reference`.
+        normaliser: Only "softmax".
+        **options: Keyword arguments of `reference`, except `with_trace`.
+
+    Raises:
+        ConfigError: If the votes are on another device, or if Triton is missing or does not work.
     """
     assert normaliser == "softmax"
     if (fault := find_fault_of_kernels(votes.device)) is not None:
         raise ConfigError(
-            f"routing.impl=triton cannot run on {votes.device.type} (trainer.accelerator=gpu for a "
-            f"GPU, and triton installed): {fault}; set routing.impl=auto, fast or reference"
+            f"routing.impl=triton cannot run on {votes.device.type} (it needs trainer."
+            f"accelerator=gpu and triton): {fault}; set routing.impl=auto, fast or reference"
         )
     from capsweep.model.routing.dynamic_triton import route_by_kernels
 
@@ -197,11 +249,24 @@ IMPLS = {"reference": reference, "fast": fast, "triton": triton_route}
 
 
 class DynamicRouting(RoutingLayer):
-    """The routing of one layer.
+    """Dynamic routing of one layer, with the bias of the parents and optional log priors.
 
-    Owns the parents' bias [J, D], at first 0.1 as the authors' is, and, with `learned_prior`, the
-    log priors [I, J] of equation 3, at first zero: they depend on the capsules and not on the
-    image. Raises ValueError, naming the key, for options that do not fit together.
+    The bias [J, D] starts at 0.1, as in the authors' code. The learned log priors [L, J] (equation
+    3) start at 0; they depend on the capsules but not on the image.
+
+    Args:
+        num_iters: Number of routing iterations.
+        bias: Whether the parents have a bias.
+        impl: Name of an implementation in `IMPLS`, or `auto`.
+        none_of_the_above: Whether a share of each child may go to no parent (section 7).
+        learned_prior: Whether the routing logits before the first iteration are learned.
+        gradient: "full": gradients flow through all iterations. "last": only through the last one.
+        normaliser: Name of the function in `NORMALISERS` that turns logits into couplings.
+        sizes: Sizes of the layer.
+
+    Raises:
+        ValueError: If an option is unknown or two options exclude each other; the message names the
+            configuration keys.
     """
 
     def __init__(
@@ -227,16 +292,16 @@ class DynamicRouting(RoutingLayer):
         self.votes_kind = Votes if impl == "triton" else None
         if normaliser == "softmax":
             self.coupling_rule = CouplingRule(none_of_the_above=none_of_the_above)
-        elif normaliser in DIVIDING:
+        elif normaliser in SHARE_NORMALISERS:
             self.coupling_rule = CouplingRule("types")
 
     @property
     def prior_LJ(self) -> Tensor | None:  # noqa: N802 (shape letters)
-        """Return the logits that routing begins with; None: zeros."""
+        """The routing logits before the first iteration; None means 0."""
         return self.prior_IJ
 
     def choose_impl(self, votes: LocalVotes) -> str:
-        """Return triton for linear votes on a GPU where its kernels run, and fast for others."""
+        """Return "triton" for linear votes on a GPU that can run it, and "fast" otherwise."""
         is_linear = isinstance(votes, Votes) and self.normaliser == "softmax"
         by_kernels = is_linear and votes.device.type == "cuda"
         return "triton" if by_kernels and not find_fault_of_kernels(votes.device) else "fast"
@@ -246,7 +311,7 @@ def _check_normaliser(normaliser: str, none_of_the_above: bool, impl: str) -> No
     if normaliser not in NORMALISERS:
         known = ", ".join(NORMALISERS)
         raise ValueError(f"routing.normaliser must be one of {known}, got {normaliser}")
-    cure = "is for a softmax; set routing.normaliser=softmax"
+    cure = "works with a softmax only; set routing.normaliser=softmax"
     if none_of_the_above and normaliser != "softmax":
         raise ValueError(f"routing.none_of_the_above=true {cure}")
     if impl == "triton" and normaliser != "softmax":

@@ -1,20 +1,22 @@
-"""Dynamic routing of linear votes that are never formed, and its gradient by recomputation.
+"""Dynamic routing of linear votes without forming them, with a gradient by recomputation.
 
 The mathematics is in `dynamic`. The logits of iteration t are b_ij = prior_ij + u_hat_ij . V_j with
-V = v_0 + ... + v_(t-1), so none are kept. Backwards, with gs_j the gradient by s_j:
+V = v_0 + ... + v_(t-1), so no logits are kept. In the backward pass, let gs_j be the gradient of
+the loss with respect to s_j. Then
 
     gc_ij = u_hat_ij . gs_j
     gl_ij = c_ij (gc_ij - sum_k c_ik gc_ik)
     gV_j  = sum_i gl_ij u_hat_ij
 
-and the gradient of the votes is a sum over the iterations of terms of rank two,
+and the gradient with respect to the votes is a sum over the iterations of terms of rank two,
 
     g u_hat_ij = sum_t c_ij gs_j + gl_ij V_j
 
-For the backward pass T B J (2 D + I) numbers are kept, where the votes are B I J D.
+The forward pass keeps T B J (2 D + I) numbers for the backward pass; the votes would be B I J D.
 
-Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations; i
-children at a time; E = J D. Tensors without letters have the axes of `LinearVotes`.
+Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations; i a part
+of the children; E = J D. `by_x` is the gradient of the loss with respect to x. Tensors without
+letters have the axes of `LinearVotes`.
 """
 
 import math
@@ -29,12 +31,16 @@ from capsweep.model.capsules import squash, squash_gradient
 from capsweep.model.routing import Routed, softmax_over_parents
 from capsweep.model.votes import NUMBERS_AT_ONCE, Votes
 
-Term = tuple[Tensor, Tensor]  # of the votes' gradient: weight_ij vector_j of every image
+Term = tuple[Tensor, Tensor]  # weight_ij, vector_j: their products sum to the gradient of votes
 
 
 class Iteration(NamedTuple):
-    """What the backward pass needs of one: V, the sum of the poses before it; its couplings, in the
-    first those of every image; its sums s.
+    """The tensors of one iteration that the backward pass needs.
+
+    Attributes:
+        pose_sum: V, the sum of the poses of all earlier iterations, [J, D, B]. None in the first.
+        coupling: Couplings, [J, I, B]; in the first iteration [J, I, 1], the same for all images.
+        sums: Sums s of the weighted votes and the bias, [J, D, B].
     """
 
     pose_sum: Tensor | None
@@ -43,12 +49,16 @@ class Iteration(NamedTuple):
 
 
 class LinearVotes:
-    """The votes of a batch, never formed, and what an iteration does with them: by products of
-    matrices, over all images and so many children at once that they stay in the cache.
+    """The linear votes of a batch, never formed, and the products that routing needs of them.
 
-    u_hat_ij . V_j = u_i . (W_ij^T V_j), and sum_i c_ij u_hat_ij = sum_i W_ij (c_ij u_i).
-    Intermediate results take turns in one buffer: fresh memory for each costs as much as the
-    product. Tensors are [J, D, B] and [J, I, B], or [J, I, 1] for couplings of every image.
+    All operations are matrix products over all images, for as many children at once as fit into the
+    cache: u_hat_ij . V_j = u_i . (W_ij^T V_j), and sum_i c_ij u_hat_ij = sum_i W_ij (c_ij u_i).
+    Intermediate results share one buffer, because new memory for each of them costs as much time as
+    the product. Tensors are [J, D, B] and [J, I, B]; couplings that all images share are [J, I, 1].
+
+    Args:
+        pose_BIP: Poses of the children.
+        weight_IJDP: Vote weights.
     """
 
     def __init__(self, pose_BIP: Tensor, weight_IJDP: Tensor) -> None:
@@ -57,14 +67,26 @@ class LinearVotes:
         self.weight_IJDP, self.buffer = weight_IJDP, pose_BIP.new_empty(0)
 
     def sum_first(self, coupling: Tensor) -> Tensor:
-        """sum_i c_ij u_hat_ij, the couplings those of every image; autograd knows its gradient."""
+        """Compute sum_i c_ij u_hat_ij for couplings that all images share.
+
+        Autograd can differentiate this operation.
+        """
         shared_EX = (self.weight_JDIP * coupling[:, None]).flatten(2).flatten(0, 1)
         return (shared_EX @ self.pose_IPB.flatten(0, 1)).unflatten(0, self.weight_JDIP.shape[:2])
 
     def sum_votes(
         self, pose_sum: Tensor, prior: Tensor, none_of_the_above: bool
     ) -> tuple[Tensor, Tensor]:
-        """The couplings that follow from V, and sum_i c_ij u_hat_ij."""
+        """Compute the couplings that follow from V, and the weighted sums of the votes.
+
+        Args:
+            pose_sum: Sum V of the poses of all earlier iterations, [J, D, B].
+            prior: Logits before the first iteration, [J, I, 1].
+            none_of_the_above: Whether a share of each child may go to no parent.
+
+        Returns:
+            Couplings [J, I, B] and sums [J, D, B].
+        """
         coupling_JIB = prior.new_empty(*prior.shape[:2], pose_sum.shape[2])
         sums_JDB = torch.zeros_like(pose_sum)
         for part in self._split_children(self.pose_IPB.shape[1]):
@@ -77,7 +99,16 @@ class LinearVotes:
     def differentiate_couplings(
         self, coupling: Tensor, by_sums: Tensor, by_pose_sum: Tensor
     ) -> Tensor:
-        """The gradient by the logits; that by V is added to `by_pose_sum`: all v before have it."""
+        """Compute the gradient with respect to the logits of one iteration.
+
+        Args:
+            coupling: Couplings of the iteration.
+            by_sums: Gradient with respect to its sums.
+            by_pose_sum: Gradient with respect to V, to which the part of this iteration is added.
+
+        Returns:
+            Gradient with respect to the logits, [J, I, B].
+        """
         by_logit_JIB = by_sums.new_empty(*coupling.shape[:2], by_sums.shape[2])
         for part in self._split_children(self.pose_IPB.shape[1]):
             coupling_JiB = coupling[:, part]
@@ -88,8 +119,10 @@ class LinearVotes:
         return by_logit_JIB
 
     def differentiate_inputs(self, terms: Sequence[Term]) -> tuple[Tensor, Tensor]:
-        """The gradients by poses and weights, where that by the votes is the sum of the terms; it
-        is formed for a few children at a time.
+        """Compute the gradients with respect to the poses [B, I, P] and the weights [I, J, D, P].
+
+        The gradient with respect to the votes is the sum of the terms. It is formed for a few
+        children at a time.
         """
         weight_IEP = self.weight_IJDP.flatten(1, 2)
         by_weight_IEP, by_pose_IPB = torch.empty_like(weight_IEP), torch.empty_like(self.pose_IPB)
@@ -100,7 +133,11 @@ class LinearVotes:
         return by_pose_IPB.permute(2, 0, 1), by_weight_IEP.view_as(self.weight_IJDP)
 
     def _split_children(self, pose: int) -> Iterator[slice]:
-        """Children whose numbers, so many a pose, parent and image, stay in the cache."""
+        """Split the children into parts whose intermediate results fit into the cache.
+
+        The intermediate results have `pose` numbers per child, parent and image. The buffer is
+        enlarged if it is too small for a part.
+        """
         children, _, images = self.pose_IPB.shape
         numbers = max(1, len(self.weight_JDIP) * pose * images)
         step = max(1, NUMBERS_AT_ONCE[self.pose_IPB.is_cuda] // numbers)
@@ -109,25 +146,25 @@ class LinearVotes:
         return (slice(start, start + step) for start in range(0, children, step))
 
     def _borrow_buffer(self, *shape: int) -> Tensor:
-        """Some of the buffer, for what is read before the buffer is used again."""
+        """Return a part of the buffer, valid until the buffer is used for the next result."""
         return self.buffer[: math.prod(shape)].view(shape)
 
     def _compute_agreement(self, part: slice, parent_JDB: Tensor) -> Tensor:
-        """u_hat_ij . parent_j of some children, [J, i, B]."""
+        """Compute the products u_hat_ij . parent_j of some children, [J, i, B]."""
         weight_JDE, pose_iPB = self.weight_JDIP[:, :, part].flatten(2), self.pose_IPB[part]
         seen_JiPB = self._borrow_buffer(len(weight_JDE), *pose_iPB.shape)
         torch.bmm(weight_JDE.transpose(1, 2), parent_JDB, out=seen_JiPB.flatten(1, 2))  # E = i P
         return seen_JiPB.mul_(pose_iPB).sum(dim=2)
 
     def _add_weighted(self, sums_JDB: Tensor, part: slice, weight_JiB: Tensor) -> None:
-        """Add sum_i weight_ij u_hat_ij over some children."""
+        """Add sum_i weight_ij u_hat_ij over some children to the sums, in place."""
         weight_JDE, pose_iPB = self.weight_JDIP[:, :, part].flatten(2), self.pose_IPB[part]
         weighted_JiPB = self._borrow_buffer(len(weight_JDE), *pose_iPB.shape)
         torch.mul(weight_JiB[:, :, None], pose_iPB, out=weighted_JiPB)
         sums_JDB.baddbmm_(weight_JDE, weighted_JiPB.flatten(1, 2))
 
     def _sum_terms(self, part: slice, terms: Sequence[Term]) -> Tensor:
-        """[i, J, D, B]."""
+        """Compute the gradient with respect to the votes of some children, [i, J, D, B]."""
         weights = [weight[:, part].transpose(0, 1)[:, :, None] for weight, _ in terms]
         by_votes_iJDB = self._borrow_buffer(len(weights[0]), *terms[0][1].shape)
         torch.mul(weights[0], terms[0][1], out=by_votes_iJDB)
@@ -145,14 +182,25 @@ def route_linear(
     none_of_the_above: bool = False,
     gradient: str = "full",
 ) -> Routed:
-    """Route, as `dynamic.reference` says; couplings have no gradients."""
+    """Route linear votes as `dynamic.reference` does, without forming them.
+
+    The couplings in the result carry no gradient.
+
+    Args:
+        votes: Linear votes.
+        num_iters: Number of iterations T, at least 1.
+        bias_JD: Bias added to the sum of the votes in each iteration. None: no bias.
+        prior_LJ: Routing logits before the first iteration. None: 0.
+        none_of_the_above: Whether a share of each child may go to no parent.
+        gradient: "full": gradients flow through all iterations. "last": only through the last one.
+    """
     pose_BIP, weight_IJDP = votes.pose_BIP, votes.weight_IJDP
     if prior_LJ is None:
         prior_LJ = weight_IJDP.new_zeros(weight_IJDP.shape[:2])
     if bias_JD is None:
         bias_JD = weight_IJDP.new_zeros(weight_IJDP.shape[1:3])
     prior, bias = prior_LJ.T.contiguous()[..., None], bias_JD[..., None]
-    if num_iters == 1:  # of a single iteration autograd knows the gradient
+    if num_iters == 1:  # autograd can differentiate a single iteration
         linear = LinearVotes(pose_BIP, weight_IJDP)
         _, coupling, sums = run_iterations(linear, prior, bias, 1, none_of_the_above)[0]
         v = squash(sums, dim=1)
@@ -169,7 +217,10 @@ def route_linear(
 def run_iterations(
     linear: LinearVotes, prior: Tensor, bias: Tensor, num_iters: int, none_of_the_above: bool
 ) -> list[Iteration]:
-    """Return all iterations; of the first alone autograd knows the gradient."""
+    """Run all routing iterations and return the tensors of each.
+
+    Autograd can differentiate the first iteration only.
+    """
     coupling = softmax_over_parents(prior, none_of_the_above, dim=0)
     iterations = [Iteration(None, coupling, linear.sum_first(coupling) + bias)]
     for _ in range(num_iters - 1):
@@ -181,7 +232,11 @@ def run_iterations(
 
 
 class _LinearRouting(torch.autograd.Function):
-    """The last v, differentiable by poses, weights, prior and bias, and the last couplings."""
+    """Dynamic routing as a function of torch, with the poses of the parents and the last couplings.
+
+    The poses are differentiable with respect to child poses, weights, prior and bias; the couplings
+    are not differentiable.
+    """
 
     @staticmethod
     def forward(
@@ -205,13 +260,16 @@ class _LinearRouting(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-        by_v = grad_outputs[0]  # of the only output that has one
+        by_v = grad_outputs[0]  # the other output is not differentiable
         return (None,) * 7 if by_v is None else _differentiate_routing(ctx, by_v.contiguous())
 
 
 @once_differentiable
 def _differentiate_routing(ctx: Any, by_v: Tensor) -> tuple[Tensor | None, ...]:
-    """Return the gradients by the inputs of `_LinearRouting`, from the last iteration on back."""
+    """Compute the gradients with respect to the inputs of `_LinearRouting`.
+
+    The loop runs over the iterations, from the last to the first.
+    """
     pose_BIP, weight_IJDP, *flat = ctx.saved_tensors
     iterations = [Iteration(*flat[start : start + 3]) for start in range(0, len(flat), 3)]
     linear, with_prior = LinearVotes(pose_BIP, weight_IJDP), ctx.needs_input_grad[2]

@@ -1,23 +1,26 @@
-"""The Triton kernels of dynamic routing of linear votes, for NVIDIA GPUs; imports triton.
+"""Triton kernels of dynamic routing of linear votes, for NVIDIA GPUs.
 
-`dynamic_triton` launches them. None forms the votes in memory: a program computes those of one
-child from its weights and poses in registers, where they are used twice (agreement, weighted sum)
-and dropped. Written out they would be read from memory once an iteration; at 128 images of the
-paper's network they are 94 MB, twice what the second cache of an H200 holds, and the weights they
-come from are 6 MB, which stay there. The price is P multiplications a number, of which that chip
-has enough.
+`dynamic_triton` launches the kernels. No kernel writes the votes to memory: a program computes the
+votes of one child from its weights and poses in registers, uses them twice (agreement, weighted
+sum) and drops them. Written out, the votes would be read from memory in each iteration. For 128
+images and the network of the paper they are 94 MB, twice the size of the second-level cache of an
+H200. The weights are 6 MB and stay in that cache. The price is P multiplications per number, for
+which that GPU has enough compute.
 
-Nothing is added atomically: a program that sums over some children, or some images, writes a part
-of its own, and the next kernel adds the parts. Products are products of single numbers, never of
-tensor cores, so there is no TF32. Sizes need not be powers of two: tiles are, and what is outside
-is 0.
+No kernel uses atomic additions. A program that sums over some of the children or images writes a
+partial sum, and the next kernel adds the partial sums. Products are computed number by number, not
+by tensor cores, so TF32 is never used. Sizes need not be powers of two: tile sizes are, and numbers
+outside the tensors count as 0.
+
+Importing this module imports triton.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations after the
-first; X parts of a sum. In upper case, beside those sizes, tiles and switches fixed at compilation.
+first; X partial sums. Upper-case arguments are sizes, tile sizes and switches that are fixed at
+compilation. `by_x` is the gradient of the loss with respect to x.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
-# Only Triton's compiler can iterate over its loops, and knows which of its functions give tuples.
+# The type checker does not know Triton's loops, nor which of its functions return tuples.
 
 import triton.language as tl
 
@@ -26,14 +29,17 @@ from capsweep.model.squash_kernels import divide, jit
 
 @jit
 def locate_parents(J: tl.constexpr, D: tl.constexpr, TILE_J: tl.constexpr, TILE_D: tl.constexpr):
-    """Return the parents of a tile [J], which of their numbers exist, and the places of these."""
+    """Return the parents [J] of a tile, the mask of its valid numbers, and their memory offsets.
+
+    Mask and offsets are [J, D].
+    """
     parent_J, number_D = tl.arange(0, TILE_J), tl.arange(0, TILE_D)
     inside_JD = (parent_J < J)[:, None] & (number_D < D)[None, :]
     return parent_J, inside_JD, parent_J[:, None] * D + number_D[None, :]
 
 
 @jit
-def lay_out_kernel(
+def transpose_weights_kernel(
     weight_IJDP,
     coupling_IJ,
     weight_IPJD,
@@ -45,8 +51,10 @@ def lay_out_kernel(
     TILE_J: tl.constexpr,
     TILE_D: tl.constexpr,
 ):
-    """Write the weights in the order of the other kernels, and the same times the first couplings,
-    which all images share. The grid is (children, columns).
+    """Write the weights in the axis order [I, P, J, D] that the other kernels read.
+
+    Also writes these weights times the couplings of the first iteration, which all images share.
+    The grid is (children, columns).
     """
     child = tl.program_id(0).to(tl.int64)
     pose_P = tl.program_id(1) * TILE_P + tl.arange(0, TILE_P)
@@ -84,13 +92,12 @@ def iterate_kernel(
     BACKWARD: tl.constexpr,
     WITH_NONE: tl.constexpr,
 ):
-    """Write sum_i coefficient_ij u_hat_ij over some children, of TILE_B images.
+    """Write the weighted sums of one iteration over some children, for TILE_B images.
 
-    The grid is (images, parts).
-
-    With a_ij = u_hat_ij . parent_j the coefficients are, forwards, the couplings softmax_j (prior +
-    a), and, backwards, the gradient by the logits c_ij (a_ij - sum_k c_ik a_ik), with the couplings
-    c given. They are written as well.
+    The sums are sum_i coefficient_ij u_hat_ij. The coefficients follow from the products a_ij =
+    u_hat_ij . parent_j and are written too. In the forward pass they are the couplings softmax_j
+    (prior + a). In the backward pass they are the gradient with respect to the logits, c_ij (a_ij -
+    sum_k c_ik a_ik), for the given couplings c. The grid is (images, parts).
     """
     image_B = tl.program_id(0).to(tl.int64) * TILE_B + tl.arange(0, TILE_B)
     parent_J, inside_JD, place_JD = locate_parents(J, D, TILE_J, TILE_D)
@@ -158,11 +165,11 @@ def differentiate_kernel(
     WITH_FIRST: tl.constexpr,
     WITH_LOGITS: tl.constexpr,
 ):
-    """Write the gradients by TILE_P columns of a child's weights, and by as many numbers of its
-    pose in some images. The grid is (children, parts, columns).
+    """Write the gradients with respect to the weights and poses of a child, for TILE_P columns.
 
-    The votes' gradient is sum_t coupling_ij by_sums_j + by_logit_ij pose_sum_j. The couplings of
-    the first iteration are those of every image, and it has no logits.
+    A program sums the gradient of the weights over some images. The gradient of the votes is `sum_t
+    coupling_ij by_sums_j + by_logit_ij pose_sum_j`. In the first iteration all images share the
+    couplings, and there are no logits. The grid is (children, parts, columns).
     """
     child = tl.program_id(0).to(tl.int64)
     pose_P = tl.program_id(2) * TILE_P + tl.arange(0, TILE_P)

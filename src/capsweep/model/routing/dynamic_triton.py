@@ -1,18 +1,20 @@
-"""Dynamic routing of linear votes by Triton kernels, with its gradient; imports triton.
+"""Dynamic routing of linear votes by Triton kernels, with its gradient.
 
-The mathematics is in `dynamic` and `dynamic_fast`. In a step of few milliseconds a launch of a few
-microseconds counts: what follows a kernel is a part of the next one, iterations write side by side
-what the gradient reads together, and the weights are laid out once.
+The mathematics is in `dynamic` and `dynamic_fast`. A step takes a few milliseconds, so launches of
+a few microseconds each matter. Therefore each kernel also does the small work that follows the one
+before it, iterations write side by side what the gradient reads together, and the weights are laid
+out once.
 
-Sizes of tiles and the number of parts are a function of the shapes alone. They are not tuned when
-the program runs, as by `triton.autotune`: parts decide the order of sums, so a faster run would
-have other bits. The sums of the first iteration need no kernel: its couplings are those of every
-image, so they are one product of matrices, with the precision that torch is set to.
+Tile sizes and the number of partial sums depend on the shapes only. They are not tuned at run time,
+as `triton.autotune` would do: the parts decide the order of the sums, so tuning could change the
+last bits of the results. The sums of the first iteration need no kernel, because all images share
+its couplings: they are one matrix product, in the precision that torch is set to.
 
-Triton's interpreter, TRITON_INTERPRET=1 before the import, routes on a CPU: exact, and slow.
+With Triton's interpreter (TRITON_INTERPRET=1 before the import) the kernels run on a CPU, with
+exact results but slowly. Importing this module imports triton.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations, or those
-after the first; X parts of a sum.
+after the first; X partial sums. `by_x` is the gradient of the loss with respect to x.
 """
 
 from typing import Any
@@ -26,22 +28,22 @@ from capsweep.model.routing import Routed, softmax_over_parents
 from capsweep.model.routing.dynamic_kernels import (
     differentiate_kernel,
     iterate_kernel,
-    lay_out_kernel,
+    transpose_weights_kernel,
 )
 from capsweep.model.squash_kernels import FUSED, differentiate_sums, power_of_two, squash_sums
 from capsweep.model.votes import Votes
 
-cdiv: Any = triton.cdiv  # whose type has a kernel's constants too
+cdiv: Any = triton.cdiv  # Any: its declared type includes constants of kernels
 # Measured on an H200 for the network of the paper, where a program is one warp. 16 images at once
-# do not fit into its registers, and yet they are faster: weights are read a quarter as often.
-PROGRAMS = 1024
-REGISTERS, COLUMN_REGISTERS = 255, 168  # the latter of `differentiate_kernel`
-TILE_BYTES = 16384  # a warp's, of votes, parents and sums each
-WEIGHT_BYTES = 8192  # a warp's, of weights and their gradient each in `differentiate_kernel`
-MOST_WEIGHT_BYTES = 32768  # a program's
+# do not fit into its registers and are faster nevertheless: weights are read a quarter as often.
+PROGRAMS = 1024  # approximate number of programs to launch
+REGISTERS, COLUMN_REGISTERS = 255, 168  # per thread of iterate_, differentiate_kernel
+TILE_BYTES = 16384  # bytes per warp, for each of votes, parents and sums
+WEIGHT_BYTES = 8192  # bytes per warp of `differentiate_kernel`, for each of weights and gradient
+MOST_WEIGHT_BYTES = 32768  # most bytes per program of `differentiate_kernel`
 MOST_WARPS = 16
-LONGEST_UNROLLED = 16  # numbers of a child's pose: a loop over them moves tiles between layouts
-SHORTEST_PART = 16  # images
+LONGEST_UNROLLED = 16  # most pose numbers to unroll; a loop moves tiles between layouts
+SHORTEST_PART = 16  # fewest images of a partial sum
 
 
 def route_by_kernels(
@@ -53,7 +55,18 @@ def route_by_kernels(
     none_of_the_above: bool = False,
     gradient: str = "full",
 ) -> Routed:
-    """Route, as `dynamic.reference` says; couplings have no gradients."""
+    """Route linear votes on a GPU as `dynamic.reference` does.
+
+    The couplings in the result carry no gradient.
+
+    Args:
+        votes: Linear votes.
+        num_iters: Number of iterations T, at least 1.
+        bias_JD: Bias added to the sum of the votes in each iteration. None: no bias.
+        prior_LJ: Routing logits before the first iteration. None: 0.
+        none_of_the_above: Whether a share of each child may go to no parent.
+        gradient: "full": gradients flow through all iterations. "last": only through the last one.
+    """
     weight_IJDP = votes.weight_IJDP
     if prior_LJ is None:
         prior_LJ = weight_IJDP.new_zeros(weight_IJDP.shape[:2])
@@ -64,9 +77,10 @@ def route_by_kernels(
 
 
 class _KernelRouting(torch.autograd.Function):
-    """Gives the last v, its length, and the last couplings.
+    """Dynamic routing as a function of torch: the last poses, their lengths and the last couplings.
 
-    v and its length are differentiable by poses, weights, prior and bias, the couplings are not.
+    Poses and lengths are differentiable with respect to child poses, weights, prior and bias; the
+    couplings are not differentiable.
     """
 
     @staticmethod
@@ -85,7 +99,7 @@ class _KernelRouting(torch.autograd.Function):
         kernels = Kernels(pose_BIP, weight_IJDP.shape)
         part_XBJD = kernels.sum_first(weight_IJDP, coupling_IJ)[None]
         sums_TBJD = bias_JD.new_empty(num_iters, *part_XBJD.shape[1:])
-        after_TBJD = torch.empty_like(sums_TBJD)  # the sum of all v so far; at last v itself
+        after_TBJD = torch.empty_like(sums_TBJD)  # sums of all v so far; last, v itself
         length_BJ = bias_JD.new_empty(sums_TBJD.shape[1:3])
         coupling_TBIJ = bias_JD.new_empty(num_iters - 1, len(pose_BIP), *prior_IJ.shape)
         for t in range(num_iters):
@@ -115,7 +129,10 @@ class _KernelRouting(torch.autograd.Function):
 def _differentiate_routing(
     ctx: Any, by_v_BJD: Tensor | None, by_length_BJ: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients by poses, weights, prior and bias, from the last iteration on back."""
+    """Compute the gradients with respect to poses, weights, prior and bias.
+
+    The loop runs over the iterations, from the last to the first.
+    """
     pose_BIP, weight_IPJD, coupling_IJ, coupling_TBIJ, sums_TBJD, after_TBJD = ctx.saved_tensors
     kernels, last = Kernels(pose_BIP, ctx.shape, weight_IPJD), len(coupling_TBIJ)
     first, with_prior = 0 if ctx.is_full else last, ctx.needs_input_grad[2]
@@ -127,7 +144,7 @@ def _differentiate_routing(
     for t in range(last, first - 1, -1):
         squashed = sums_TBJD[t], by_pose_sum_BJD, by_sums_TBJD[t]
         differentiate_sums(part_XBJD, before_BJD, length_BJ, *squashed)
-        # All v before the last add to the logits after them; the last does not.
+        # Each v but the last adds to all later logits; no logits follow the last v.
         before_BJD, length_BJ = None if t == last else by_pose_sum_BJD, None
         if with_prior or (ctx.is_full and t > 0):
             coupling_BIJ = coupling_TBIJ[t - 1] if t > 0 else kernels.repeat(coupling_IJ)
@@ -145,9 +162,15 @@ def _differentiate_routing(
 
 
 class Kernels:
-    """Launches the kernels for votes of one shape; all tensors are contiguous.
+    """The launcher of the routing kernels for votes of one shape.
 
-    weight_IPJD: the weights as `sum_first` laid them out before; None: it is yet to do so.
+    All tensors that it passes to kernels are contiguous.
+
+    Args:
+        pose_BIP: Poses of the children.
+        shape_IJDP: Shape of the vote weights.
+        weight_IPJD: Weights in the axis order of the kernels, from an earlier `sum_first`. None:
+            `sum_first` will write them.
     """
 
     def __init__(
@@ -166,19 +189,20 @@ class Kernels:
         self.fixed |= {"TILE_J": tiles[0], "TILE_D": tiles[1], **FUSED}
 
     def repeat(self, coupling_IJ: Tensor) -> Tensor:
-        """Return couplings [B, I, J] of each image from those that all images share."""
+        """Copy couplings [I, J] that all images share to [B, I, J]."""
         return coupling_IJ.expand(self.num_images, -1, -1).contiguous()
 
     def sum_first(self, weight_IJDP: Tensor, coupling_IJ: Tensor) -> Tensor:
-        """Lay the weights out for all that follows, and return the first sums [B, J, D].
+        """Lay out the weights for all later kernels, and compute the sums of the first iteration.
 
-        They are one product of matrices.
+        Returns:
+            The sums [B, J, D], from one matrix product.
         """
         shared_IPJD = torch.empty_like(self.weight_IPJD)
         tensors = weight_IJDP.contiguous(), coupling_IJ, self.weight_IPJD, shared_IPJD
         grid = self.num_children, self.column_tiles
         with torch.cuda.device_of(self.pose_BIP):
-            lay_out_kernel[grid](*tensors, TILE_P=self.columns, **self.fixed)
+            transpose_weights_kernel[grid](*tensors, TILE_P=self.columns, **self.fixed)
         sum_BE = self.pose_BIP.flatten(1) @ shared_IPJD.flatten(2).flatten(0, 1)
         return sum_BE.unflatten(1, shared_IPJD.shape[2:])
 
@@ -191,7 +215,19 @@ class Kernels:
         WITH_NONE: bool = False,
         BACKWARD: bool = False,
     ) -> Tensor:
-        """Return parts [X, B, J, D] of the sums of an iteration, and write its coefficients."""
+        """Compute the weighted sums of one iteration, and write its coefficients.
+
+        Args:
+            prior_IJ: Logits before the first iteration; not read backwards.
+            coupling_BIJ: Couplings of the iteration; read only backwards.
+            parent_BJD: Vectors whose products with the votes give the coefficients.
+            coefficient_BIJ: Tensor for the coefficients.
+            WITH_NONE: Whether a share of each child may go to no parent.
+            BACKWARD: Whether the coefficients are gradients with respect to the logits.
+
+        Returns:
+            Partial sums [X, B, J, D].
+        """
         per_warp = TILE_BYTES // self.size
         images = min(max(1, per_warp // self.tile), power_of_two(self.num_images))
         image_tiles = cdiv(self.num_images, images)
@@ -207,7 +243,10 @@ class Kernels:
         return part_XBJD
 
     def differentiate_inputs(self, *terms: Tensor, **switches: bool) -> tuple[Tensor, Tensor]:
-        """Return the gradients by poses and weights; that by the votes stays in registers."""
+        """Compute the gradients with respect to the poses [B, I, P] and the weights [I, J, D, P].
+
+        The gradient with respect to the votes stays in registers.
+        """
         parts = max(1, PROGRAMS // (self.num_children * self.column_tiles))
         parts = min(parts, max(1, cdiv(self.num_images, SHORTEST_PART)))
         by_pose_BIP = torch.empty_like(self.pose_BIP)
@@ -239,6 +278,6 @@ class Kernels:
 
 
 def _choose_warps(tile: int, per_warp: int, registers: int) -> dict[str, int]:
-    """Return the warps of a program, and of a single warp the registers that it must do with."""
+    """Choose the number of warps of a program, and a limit of registers for a single warp."""
     warps = min(MOST_WARPS, max(1, tile // per_warp))
     return {"num_warps": warps} | ({"maxnreg": registers} if warps == 1 else {})

@@ -1,7 +1,8 @@
 """EM routing (Hinton, Sabour, Frosst 2018, "Matrix capsules with EM routing", procedure 1).
 
-Each parent is a Gaussian with a diagonal covariance, fitted to the votes for it; each child divides
-itself among the parents above it by how well they explain its vote. H = D numbers a pose.
+Each parent is a Gaussian with a diagonal covariance, fitted to the votes for it. Each child divides
+itself among the parents above it by how well they explain its vote. The index h runs over the D
+numbers of a pose.
 
     R_ij = 1 / (number of parents of child i)
     for t = 0 .. T-1:
@@ -14,11 +15,11 @@ itself among the parents above it by how well they explain its vote. H = D numbe
                logsigmoid(logit_j) - sum_h [(V_ijh - mu_jh)^2 / var_jh + log(2 pi var_jh)] / 2
     a_j = sigmoid(logit_j);   M_j = mu_j
 
-The last E-step is left out: nothing reads it. Gradients flow through all iterations. lambda grows
-with the routing iterations, not with training.
+The last E-step is left out, because nothing reads its result. Gradients flow through all
+iterations. lambda grows with the routing iterations, not with training.
 
-Votes cost as in `votes`; every iteration 4 B M L J D multiplications. The reference keeps about two
-tensors of the size of the votes an iteration for the backward pass.
+The cost of forming the votes is given in `votes`; each iteration costs 4 B M L J D multiplications.
+The reference keeps about two tensors of the size of the votes per iteration for the backward pass.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types, D parent pose, T
 iterations.
@@ -37,30 +38,31 @@ from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLaye
 from capsweep.model.routing.vote_products import (
     FormedVotes,
     VoteMoments,
-    by_products,
     compute_log_fit,
     form_votes,
+    make_fast,
 )
 from capsweep.model.votes import LocalVotes
 
-SMALLEST_MASS = 1e-7
+SMALLEST_MASS = 1e-7  # added to masses, so that none is 0
 
 
 @dataclass(frozen=True)
 class EMProcedure:
-    """What can be varied of the procedure.
+    """The options of the EM procedure.
 
     Attributes:
-        inverse_temperature: lambda after infinitely many iterations.
-        rate: 0.95 above.
-        floor: added to every variance.
-        norm: among which parents a child divides itself, as in `coupling_softmax`.
-        r0: the first assignment; all: equally among all parents of a child; types: among the types
-            at each position.
-        mass_norm: how heavy the cost weighs; sum: by the assigned data m_j; ratio: by m_j over what
-            it would be if all children were active and equally divided.
-        activation: cost: by the description length, as above; mixing: the share of the active
-            children below a parent that is assigned to it, a mixing proportion.
+        inverse_temperature: Lambda, the limit of lambda_t after infinitely many iterations.
+        rate: Base of the power in lambda_t = lambda (1 - rate^(t+1)); 0.95 in the authors' code.
+        floor: Number added to every variance.
+        norm: The set of parents that share a child, as in `coupling_softmax`.
+        r0: The first assignment. "all": equal among all parents of a child. "types": equal among
+            the types at each position.
+        mass_norm: Weight of the cost of a parent. "sum": the assigned data m_j. "ratio": m_j
+            divided by the value that it has if all children are active and divide themselves
+            equally.
+        activation: How a parent is activated. "cost": by its description length. "mixing": by its
+            mixing proportion, which is its share of the active children below the position.
     """
 
     inverse_temperature: float = 0.01
@@ -83,20 +85,32 @@ def reference(
     procedure: EMProcedure = PAPER_PROCEDURE,
     with_trace: bool = False,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations (procedure 1).
+    """Route votes by EM (procedure 1), with plain tensor operations.
 
-    Returns the poses and activations of the M J parents, the last assignment where all children
-    stand below all parents and, on request, a trace of {"coupling": the assignment [B, M, L, J]
-    that entered the M-step, "pose": [B, M, J, D], "activation": [B, M, J], "squared_distance":
-    [B, M, L, J] of votes to means, "child_activation": [B, M, L]} per iteration. Raises ValueError
-    for votes without child activations.
+    Args:
+        votes: Votes of the children, with activations.
+        num_iters: Number of iterations T, at least 1.
+        beta_u_J: Constant in the cost of a vote, per number of a pose, beta_u.
+        beta_a_J: Cost at which the activation of a parent is 1/2, beta_a.
+        procedure: Options of the procedure.
+        with_trace: Whether to return a trace.
+
+    Returns:
+        Poses and activations of the M J parents, with the logits of the activations. If there is
+        only one position, the result also has the last assignment. The trace has, per iteration,
+        "coupling" [B, M, L, J], the assignment that the M-step reads, "pose" [B, M, J, D],
+        "activation" [B, M, J], "squared_distance" [B, M, L, J] between votes and means, and
+        "child_activation" [B, M, L].
+
+    Raises:
+        ValueError: If the votes have no activations.
     """
     formed, trace = form_votes(votes), list[dict[str, Tensor]]()
     activation_BML = formed.local_activation()
     first_1MLJ = formed.votes.divide_children(formed.zero_BMJL.mT[:1], procedure.r0)
     usual_BMJ, present_BM1 = first_1MLJ.sum(dim=2), activation_BML.sum(dim=2)[..., None]
     activate = partial(_activate_parents, procedure, beta_u_J, beta_a_J, usual_BMJ, present_BM1)
-    assigned_BMJL = formed.settle(first_1MLJ.mT.expand_as(formed.zero_BMJL))
+    assigned_BMJL = formed.apply_given(first_1MLJ.mT.expand_as(formed.zero_BMJL))
     while True:
         weight_BMJL = assigned_BMJL * activation_BML[:, :, None]  # M-step
         mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
@@ -112,7 +126,7 @@ def reference(
             return make_routed(trace, with_trace, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ)
         scaled_BMJL = formed.compute_distances(mean_BMJD, variance_BMJD)  # E-step
         fit_BMJL = compute_log_fit(scaled_BMJL, variance_BMJD, log_act_BMJ)
-        assigned_BMJL = formed.settle(formed.divide_children(fit_BMJL, procedure.norm))
+        assigned_BMJL = formed.apply_given(formed.divide_children(fit_BMJL, procedure.norm))
 
 
 def _activate_parents(
@@ -125,13 +139,20 @@ def _activate_parents(
     variance_BMJD: Tensor,
     iteration: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return activations, their logarithms and the logits that they are of, [B, M, J].
+    """Compute the activations of the parents, their logarithms and their logits, each [B, M, J].
 
-    usual_BMJ: what a parent gets of present children that divide themselves equally.
-    present_BM1: how many children are present.
+    Args:
+        procedure: Options of the procedure.
+        beta_u_J: Constant in the cost of a vote, per number of a pose.
+        beta_a_J: Cost at which the activation of a parent is 1/2.
+        usual_BMJ: What a parent gets when all children are active and divide themselves equally.
+        present_BM1: Sum of the activations of the children below a position.
+        mass_BMJ: Data assigned to each parent.
+        variance_BMJD: Variances of the parents.
+        iteration: Number of the iteration, from 0.
     """
     if procedure.activation == "mixing":
-        # Nobody present: all types are equally likely.
+        # Without active children all types are equally likely.
         log_BMJ = (mass_BMJ / (present_BM1 + SMALLEST_MASS * mass_BMJ.shape[2])).log()
         return log_BMJ.exp(), log_BMJ, log_BMJ
     heavy_BMJ = mass_BMJ / usual_BMJ if procedure.mass_norm == "ratio" else mass_BMJ
@@ -142,18 +163,26 @@ def _activate_parents(
     return logit_BMJ.sigmoid(), F.logsigmoid(logit_BMJ), logit_BMJ
 
 
-fast = by_products(reference, VoteMoments)
+fast = make_fast(reference, VoteMoments)
 
 IMPLS = {"reference": reference, "fast": fast}
 
 
 class EMRouting(RoutingLayer):
-    """The routing of one layer.
+    """EM routing of one layer, with learned beta_u and beta_a [J] of each parent type.
 
-    Owns beta_u and beta_a of every parent type [J]; beta_a is kept in units of beta_a_unit, so that
-    an optimiser's step changes it as much as it matters. classes: what is different where the
-    parents are the classes and have many more children each: temperature_scale (times lambda),
-    beta_u, beta_a. The rest as in `EMProcedure`.
+    beta_a is stored in units of `beta_a_unit`, so that a step of the optimiser changes it enough.
+
+    Args:
+        num_iters: Number of routing iterations.
+        impl: Name of an implementation in `IMPLS`, or `auto`.
+        beta_u: Initial value of beta_u.
+        beta_a: Initial value of beta_a.
+        beta_a_unit: Unit of the stored beta_a.
+        classes: Values for the layer of class capsules, whose parents have many more children each:
+            `temperature_scale` (a factor of lambda), `beta_u` and `beta_a`.
+        sizes: Sizes of the layer.
+        **options: Fields of `EMProcedure`.
     """
 
     reads_activations = True
@@ -182,5 +211,5 @@ class EMRouting(RoutingLayer):
         self.beta_a_unit, self.coupling_rule = beta_a_unit, CouplingRule(procedure.norm)
 
     def get_arguments(self) -> dict[str, Any]:
-        """Return them with beta_a itself."""
+        """Return the arguments of the implementations, with beta_a converted to its true scale."""
         return {**super().get_arguments(), "beta_a_J": self.beta_a_unit * self.beta_a_J}

@@ -7,19 +7,20 @@
         mu_jd = sum_i use_ij V_ijd / m_j;   m_j = sum_i use_ij + 1e-5
         var_jd = sum_i use_ij (V_ijd - mu_jd)^2 / m_j + 1e-5
         R_i. = softmax_j logsigmoid(z_j) - sum_d [(V_ijd - mu_jd)^2 / var_jd + log var_jd] / 2
-                                                                   E-step; not after the last
+                                                     E-step; skipped after the last iteration
     a_j = sigmoid(z_j)
 
-What sets it apart from EM routing, whose assignment it shares: a parent is activated by the net
-benefit of using children less that of ignoring them, with learned prices for each pair, not by a
-description length; and there is no temperature.
+The assignment is that of EM routing, but the activation is another one: the benefit of using
+children minus the benefit of ignoring them, with learned prices for each pair, in place of a
+description length. There is no temperature.
 
-The paper's children bring logits, of which it takes the sigmoid; ours bring that probability a_i.
-Prices are 0 at first, so at first all parents are at 0.5 whatever they see.
+In the paper a child brings a logit, and the algorithm takes its sigmoid; here a child brings the
+probability a_i itself. Prices start at 0, so all parents start with the activation 0.5, whatever
+their votes are.
 
-Where a child stands below several positions, it divides itself at each anew. An iteration costs 4 B
-M L J D multiplications; the reference keeps about two tensors of the size of the votes an
-iteration. Prices are 2 L J parameters.
+Where a child is below several positions, it divides itself at each position separately. An
+iteration costs 4 B M L J D multiplications; the reference keeps about two tensors of the size of
+the votes per iteration. Prices are 2 L J parameters.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
 pose, T iterations.
@@ -35,13 +36,13 @@ from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLaye
 from capsweep.model.routing.vote_products import (
     FormedVotes,
     VoteMoments,
-    by_products,
     compute_log_fit,
     form_votes,
+    make_fast,
 )
 from capsweep.model.votes import LocalVotes
 
-FLOOR = 1e-5  # of masses and variances
+FLOOR = 1e-5  # added to masses and variances, so that none is 0
 
 
 def reference(
@@ -51,13 +52,28 @@ def reference(
     beta_ignore_LJ: Tensor,
     with_trace: bool = False,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations. `Routed` says what is returned and traced."""
+    """Route votes by Heinsen's algorithm, with plain tensor operations.
+
+    Args:
+        votes: Votes of the children, with activations.
+        num_iters: Number of iterations T, at least 1.
+        beta_use_LJ: Price of using a child.
+        beta_ignore_LJ: Price of ignoring a child.
+        with_trace: Whether to return a trace, which has "activation" [B, M, J] too.
+
+    Returns:
+        Poses and activations of the M J parents, with the logits of the activations. If there is
+        only one position, the result also has the last assignment.
+
+    Raises:
+        ValueError: If the votes have no activations.
+    """
     formed, trace = form_votes(votes), list[dict[str, Tensor]]()
     betas = beta_use_LJ.T.contiguous(), beta_ignore_LJ.T.contiguous()
     use_children = partial(_use_children, formed.local_activation(), *betas)
     logit_BMJL = formed.zero_BMJL
     while True:
-        coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL, "types"))
+        coupling_BMJL = formed.apply_given(formed.divide_children(logit_BMJL, "types"))
         logit_BMJ, share_BMJL = use_children(coupling_BMJL)
         mean_BMJD, variance_BMJD = formed.fit_gaussians(share_BMJL, FLOOR)
         act_BMJ = logit_BMJ.sigmoid()
@@ -71,7 +87,11 @@ def reference(
 def _use_children(
     activation_BML: Tensor, beta_use_JL: Tensor, beta_ignore_JL: Tensor, assigned_BMJL: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return z [B, M, J], and by how much each parent weighs each child [B, M, J, L]."""
+    """Compute the logits z of the parents and the normalised weights of their children.
+
+    Returns:
+        The logits [B, M, J] and the weights [B, M, J, L].
+    """
     activation_BM1L = activation_BML[:, :, None]
     used_BMJL = activation_BM1L * assigned_BMJL
     ignored_BMJL = activation_BM1L - used_BMJL
@@ -79,13 +99,21 @@ def _use_children(
     return logit_BMJ, used_BMJL / (used_BMJL.sum(dim=3, keepdim=True) + FLOOR)
 
 
-fast = by_products(reference, VoteMoments)
+fast = make_fast(reference, VoteMoments)
 
 IMPLS = {"reference": reference, "fast": fast}
 
 
 class HeinsenRouting(RoutingLayer):
-    """The routing of one layer. Owns the prices of using and of ignoring a child, 0 at first."""
+    """Heinsen routing of one layer, with learned prices [L, J] of using and of ignoring a child.
+
+    The prices start at 0.
+
+    Args:
+        num_iters: Number of routing iterations.
+        impl: Name of an implementation in `IMPLS`, or `auto`.
+        sizes: Sizes of the layer.
+    """
 
     coupling_rule = CouplingRule("types")
     reads_activations = True

@@ -1,20 +1,21 @@
-"""Inverted dot-product attention routing (Tsai, Srivastava, Goh, Salakhutdinov 2020, "Capsules with
-Inverted Dot-Product Attention Routing").
+"""Inverted dot-product attention routing (Tsai, Srivastava, Goh, Salakhutdinov 2020).
+
+Source: "Capsules with Inverted Dot-Product Attention Routing".
 
     c_ij = 1 / J
     for t = 0 .. T-1:
         v_j  = LayerNorm(sum_i c_ij u_hat_ij)
-        b_ij = u_hat_ij . v_j / sqrt(D)         made anew in each iteration; not after the last
+        b_ij = u_hat_ij . v_j / sqrt(D)         not added; skipped after the last iteration
         c_ij = softmax_j b_ij
 
-What sets it apart: logits do not add up, so couplings come to rest instead of becoming one-hot, and
-parents are normalised, not squashed. Their length is nearly the same for all, so it says nothing:
-the class is read off the pose by a linear head. Gain and shift of LayerNorm, D each, are those of
-all parents of a layer; there is no LayerNorm where D is 1.
+Logits do not add up over the iterations, so couplings converge instead of becoming one-hot. Parents
+are normalised, not squashed. Their length is nearly the same for all and carries no information; a
+linear head computes the class scores from the poses. All parents of a layer share the gain and the
+shift of LayerNorm, D numbers each. There is no LayerNorm where D is 1.
 
-Where a child stands below several positions, it divides itself at each anew. Layers are routed one
-after the other (sequentially, in the words of the paper). Its authors' primary capsules are
-normalised too, and ours are squashed.
+Where a child is below several positions, it divides itself at each position separately. Layers are
+routed one after the other, which the paper calls sequential routing. The authors' primary capsules
+are normalised too; ours are squashed.
 
 An iteration costs 2 B M L J D multiplications; memory is that of the votes.
 
@@ -40,14 +41,26 @@ def reference(
     shift_D: Tensor,
     with_trace: bool = False,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations. `Routed` says what is returned and traced."""
+    """Route votes by inverted dot-product attention.
+
+    Args:
+        votes: Votes of the children.
+        num_iters: Number of iterations T, at least 1.
+        gain_D: Gain of LayerNorm.
+        shift_D: Shift of LayerNorm.
+        with_trace: Whether to return a trace.
+
+    Returns:
+        Poses of the M J parents, whose activations are all 1. If there is only one position, the
+        result also has the couplings of the last iteration.
+    """
     formed, trace = FormedVotes(votes), list[dict[str, Tensor]]()
     logit_BMJL = formed.zero_BMJL
     while True:
-        coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL, "types"))
+        coupling_BMJL = formed.apply_given(formed.divide_children(logit_BMJL, "types"))
         pose_BMJD = _normalise(formed.sum_votes(coupling_BMJL), gain_D, shift_D)
         trace.append({"coupling": coupling_BMJL.mT, "pose": pose_BMJD})
-        if len(trace) == num_iters:  # without activations: all present
+        if len(trace) == num_iters:  # no activations: all parents count as active
             return make_routed(trace, with_trace, act_BMJ=torch.ones_like(pose_BMJD[..., 0]))
         logit_BMJL = formed.compare_votes(pose_BMJD) / math.sqrt(len(gain_D))
 
@@ -60,7 +73,15 @@ IMPLS = {"reference": reference}
 
 
 class InvertedAttentionRouting(RoutingLayer):
-    """The routing of one layer. Owns the gain and the shift of LayerNorm, 1 and 0 at first."""
+    """Inverted attention routing of one layer, with learned gain and shift [D] of LayerNorm.
+
+    The gain starts at 1 and the shift at 0.
+
+    Args:
+        num_iters: Number of routing iterations.
+        impl: Name of an implementation in `IMPLS`, or `auto`.
+        sizes: Sizes of the layer.
+    """
 
     coupling_rule = CouplingRule("types")
     has_activations = False

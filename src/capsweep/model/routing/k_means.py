@@ -1,18 +1,21 @@
-"""K-means routing: routing as soft clustering (Wang and Liu 2018, "An Optimization View on Dynamic
-Routing Between Capsules"; in this form leftthomas/CapsuleLayer).
+"""K-means routing: routing as soft clustering of the votes (Wang and Liu 2018).
+
+Source: "An Optimization View on Dynamic Routing Between Capsules"; in this form in
+leftthomas/CapsuleLayer.
 
     o_j = sum_i u_hat_ij
     for t = 0 .. T-1:
-        b_ij = u_hat_ij . o_j / |o_j|         made anew in each iteration
+        b_ij = u_hat_ij . o_j / |o_j|         computed afresh, not added to the old logits
         c_ij = softmax_j b_ij
         o_j  = sum_i c_ij u_hat_ij
     v_j = squash(o_j)                         once, at the end
 
-What sets it apart: both steps minimise the same function, so no iteration raises it,
+Both steps of an iteration minimise the same function, so no iteration raises it:
 
     - sum_ij c_ij u_hat_ij . m_j + sum_ij c_ij ln c_ij       with |m_j| = 1, m_j = o_j / |o_j|
 
-and the first iteration is routed already, by the sum of all votes.
+Unlike in dynamic routing, the first iteration already has unequal couplings: they follow from the
+sum of all votes.
 
 An iteration costs 2 B M L J D multiplications; memory is that of the votes. Nothing is learned.
 
@@ -25,7 +28,7 @@ from torch.nn import functional as F
 
 from capsweep.model.capsules import squash
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
-from capsweep.model.routing.vote_products import FormedVotes, by_products, form_votes
+from capsweep.model.routing.vote_products import FormedVotes, form_votes, make_fast
 from capsweep.model.votes import LocalVotes
 
 
@@ -34,25 +37,41 @@ def reference(
     num_iters: int,
     with_trace: bool = False,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations. `Routed` says what is returned and traced."""
+    """Route votes by soft k-means, with plain tensor operations.
+
+    Args:
+        votes: Votes of the children.
+        num_iters: Number of iterations T, at least 1.
+        with_trace: Whether to return a trace.
+
+    Returns:
+        Poses of the M J parents, with their lengths as activations. If there is only one position,
+        the result also has the couplings of the last iteration.
+    """
     formed, trace = form_votes(votes), list[dict[str, Tensor]]()
     sum_BMJD = formed.sum_votes(ones_like(formed.zero_BMJL))
     while True:
         logit_BMJL = formed.compare_votes(F.normalize(sum_BMJD, dim=-1))
-        coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL))
+        coupling_BMJL = formed.apply_given(formed.divide_children(logit_BMJL))
         sum_BMJD = formed.sum_votes(coupling_BMJL)
         trace.append({"coupling": coupling_BMJL.mT, "pose": squash(sum_BMJD)})
         if len(trace) == num_iters:
             return make_routed(trace, with_trace)
 
 
-fast = by_products(reference)
+fast = make_fast(reference)
 
 IMPLS = {"reference": reference, "fast": fast}
 
 
 class KMeansRouting(RoutingLayer):
-    """The routing of one layer."""
+    """K-means routing of one layer; it has no parameters.
+
+    Args:
+        num_iters: Number of routing iterations.
+        impl: Name of an implementation in `IMPLS`, or `auto`.
+        sizes: Sizes of the layer.
+    """
 
     coupling_rule = CouplingRule()
 

@@ -1,20 +1,22 @@
-"""Self-attention routing (Mazzia, Salvetti, Chiaberge 2021, "Efficient-CapsNet: capsule network
-with self-attention routing").
+"""Self-attention routing (Mazzia, Salvetti, Chiaberge 2021, "Efficient-CapsNet").
+
+Source: "Efficient-CapsNet: capsule network with self-attention routing".
 
     b_ij = scale u_hat_ij . sum_k u_hat_kj       row sums of the Gram matrix of the votes for j
     c_ij = softmax_j b_ij + beta_ij
     s_j  = sum_i c_ij u_hat_ij
     v_j  = (1 - exp(-|s_j|)) s_j / |s_j|
 
-What sets it apart: one pass without iterations, a vote attends to the sum of all votes for its
-parent, itself included, and learned beta_ij, added after the softmax, so that the couplings of a
-child have no sum. It is dynamic routing of two iterations whose first parent is the plain sum of
-the votes and whose last squash is another one.
+It has a single pass. A vote attends to the sum of all votes for its parent, itself included. The
+learned beta_ij are added after the softmax, so the couplings of a child have no fixed sum. The
+algorithm equals dynamic routing with two iterations in which the first parent is the plain sum of
+the votes, and with another squash at the end.
 
-scale: pose, 1 / sqrt(D), the authors' code, made for 16 children: logits grow with their number;
-children, 1 / (L sqrt(D)), a mean of votes in place of the sum.
+The option `scale` sets the factor of the logits. "pose" is 1 / sqrt(D), as in the authors' code,
+which is made for 16 children: the logits grow with the number of children. "children" is 1 / (L
+sqrt(D)), which replaces the sum of the votes by their mean.
 
-Cost 2 B M L J D multiplications; memory is that of the votes. beta has L J parameters.
+The cost is 2 B M L J D multiplications; memory is that of the votes. beta has L J parameters.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
 pose.
@@ -29,7 +31,7 @@ from capsweep.model.routing import LayerSizes, Routed, RoutingLayer, make_routed
 from capsweep.model.routing.vote_products import FormedVotes
 from capsweep.model.votes import LocalVotes
 
-NEAR = 1e-4  # below it the series is exact in float64, but for 4e-14
+NEAR = 1e-4  # length below which the series is used; the error is at most 4e-14
 
 
 def reference(
@@ -38,18 +40,32 @@ def reference(
     scale: str = "pose",
     with_trace: bool = False,
 ) -> Routed:
-    """Route `votes`. `Routed` says what is returned."""
+    """Route votes by self-attention, in one pass.
+
+    Args:
+        votes: Votes of the children.
+        beta_LJ: Learned numbers added to the couplings.
+        scale: "pose" or "children", the factor of the logits.
+        with_trace: Whether to return a trace of the single pass.
+
+    Returns:
+        Poses of the M J parents, with their lengths as activations. If there is only one position,
+        the result also has the couplings.
+    """
     formed = FormedVotes(votes)
     children, numbers = formed.votes_BMJLD.shape[3:]
     factor = math.sqrt(numbers) * (children if scale == "children" else 1)
     logit_BMJL = formed.compare_votes(formed.votes_BMJLD.sum(dim=3)) / factor
-    coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL) + beta_LJ.T)
+    coupling_BMJL = formed.apply_given(formed.divide_children(logit_BMJL) + beta_LJ.T)
     pose_BMJD = squash_exponentially(formed.sum_votes(coupling_BMJL))
     return make_routed([{"coupling": coupling_BMJL.mT, "pose": pose_BMJD}], with_trace)
 
 
 def squash_exponentially(s: Tensor) -> Tensor:
-    """Return (1 - exp(-l)) s / l with l = |s|, along the last axis; near 0 by its series."""
+    """Shrink vectors along the last axis to the length 1 - exp(-l), where l is their length.
+
+    Computes (1 - exp(-l)) s / l, near 0 by its series.
+    """
     length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
     far = length.clamp(min=NEAR)
     series = 1 - length / 2 + length.square() / 6
@@ -60,7 +76,13 @@ IMPLS = {"reference": reference}
 
 
 class SelfAttentionRouting(RoutingLayer):
-    """The routing of one layer. Owns beta of every child and parent type, 0 at first."""
+    """Self-attention routing of one layer, with a learned beta [L, J], 0 at first.
+
+    Args:
+        scale: "pose" or "children", the factor of the logits.
+        impl: Name of an implementation in `IMPLS`, or `auto`.
+        sizes: Sizes of the layer.
+    """
 
     def __init__(self, scale: str, impl: str, *, sizes: LayerSizes) -> None:
         super().__init__(IMPLS, impl)

@@ -1,20 +1,20 @@
 """Self-routing (Hahn, Pyeon, Kim 2019, "Self-Routing Capsule Networks").
 
-    c_ij = softmax_j (w_ij . u_i + b_ij)         a gate on the child's own pose u_i
+    c_ij = softmax_j (w_ij . u_i + b_ij)         a gate that reads the child's own pose u_i
     m_j  = sum_i a_i c_ij + 1e-7
     v_j  = sum_i a_i c_ij u_hat_ij / m_j
     a_j  = m_j / sum_k m_k
 
-What sets it apart: a child decides alone, by learned gates w_ij and b_ij, without iterations and
-without looking at any vote: a mixture of experts. It can tell a pose from its negative, which
-routing by agreement cannot. The activations at one position sum to 1, and their logarithms are the
-logits of cross-entropy.
+A child chooses its parents alone, by learned gates w_ij and b_ij: there are no iterations, and the
+couplings do not depend on the votes. The layer is a mixture of experts. It can tell a pose from its
+negative, which routing by agreement cannot. The activations at one position sum to 1, and their
+logarithms are logits for cross-entropy.
 
-Where a child stands below several positions, it divides itself at each anew. Where no child is
-present, all parents are equally active, and their poses are 0.
+Where a child is below several positions, it divides itself at each position separately. Where no
+child is active, all parents are equally active and their poses are 0.
 
-Gates cost B M L J P multiplications, the sum B M L J D; memory is that of the votes. Gates have
-L J (P + 1) parameters.
+Gates cost B M L J P multiplications, the sum B M L J D; memory is that of the votes. Gates have L J
+(P + 1) parameters.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types there, P child
 pose, D parent pose.
@@ -27,7 +27,7 @@ from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLaye
 from capsweep.model.routing.vote_products import FormedVotes
 from capsweep.model.votes import LocalVotes
 
-SMALLEST_MASS = 1e-7
+SMALLEST_MASS = 1e-7  # added to masses, so that none is 0
 
 
 def reference(
@@ -36,10 +36,25 @@ def reference(
     gate_bias_LJ: Tensor,
     with_trace: bool = False,
 ) -> Routed:
-    """Route `votes`. `Routed` says what is returned."""
+    """Route votes by learned gates on the poses of the children.
+
+    Args:
+        votes: Votes of the children, with activations.
+        gate_LJP: Weights of the gates, w.
+        gate_bias_LJ: Biases of the gates, b.
+        with_trace: Whether to return a trace of the single pass, which has "activation" [B, M, J]
+            too.
+
+    Returns:
+        Poses and activations of the M J parents, with the logits of the activations. If there is
+        only one position, the result also has the couplings.
+
+    Raises:
+        ValueError: If the votes have no activations.
+    """
     formed = FormedVotes(votes)
     gate_BMLJ = torch.einsum("bmlp,ljp->bmlj", votes.local_poses(), gate_LJP) + gate_bias_LJ
-    coupling_BMLJ = formed.settle(votes.divide_children(gate_BMLJ, "types").mT).mT
+    coupling_BMLJ = formed.apply_given(votes.divide_children(gate_BMLJ, "types").mT).mT
     weight_BMLJ = coupling_BMLJ * votes.local_activation()[..., None]
     mass_BMJ = weight_BMLJ.sum(dim=2) + SMALLEST_MASS
     pose_BMJD = formed.sum_votes(weight_BMLJ.mT) / mass_BMJ[..., None]
@@ -52,7 +67,14 @@ IMPLS = {"reference": reference}
 
 
 class SelfRouting(RoutingLayer):
-    """The routing of one layer. Owns the gates of its children, 0 at first: equal couplings."""
+    """Self-routing of one layer, with learned gates of the children.
+
+    The gates start at 0, which gives equal couplings.
+
+    Args:
+        impl: Name of an implementation in `IMPLS`, or `auto`.
+        sizes: Sizes of the layer.
+    """
 
     coupling_rule = CouplingRule("types")
     reads_activations = True

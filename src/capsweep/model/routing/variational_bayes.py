@@ -1,9 +1,8 @@
-"""Variational Bayes routing (Ribeiro, Leontidis, Kollias 2020, "Capsule Routing via Variational
-Bayes"), with diagonal precisions.
+"""Variational Bayes routing with diagonal precisions (Ribeiro, Leontidis, Kollias 2020).
 
-Votes are a mixture of Gaussians with a Dirichlet prior on the mixing proportions and a
-Gaussian-Wishart prior on each parent: alpha0 = 1, m0 = 0, nu0 = D + 1, and kappa0, psi0 as chosen,
-1 in the paper.
+Source: "Capsule Routing via Variational Bayes". The votes are a mixture of Gaussians, with a
+Dirichlet prior on the mixing proportions and a Gaussian-Wishart prior on each parent: alpha0 = 1,
+m0 = 0, nu0 = D + 1. kappa0 and psi0 are options, 1 in the paper.
 
     R_ij = 1 / (number of parents of child i)
     for t = 0 .. T-1:
@@ -12,23 +11,27 @@ Gaussian-Wishart prior on each parent: alpha0 = 1, m0 = 0, nu0 = D + 1, and kapp
         psi_jd = psi0 + sum_i r_ij (V_ijd - mu_jd)^2 + kappa0 R_j / kappa_j mu_jd^2
         ln pi_j = digamma(alpha_j) - digamma(sum_k alpha_k)
         ln |L_j| = sum_(k < D) digamma((nu_j - k) / 2) + D ln 2 - sum_d ln psi_jd
-        R_i. = softmax over all parents j of child i of                       not after the last
+        R_i. = softmax over all parents j of child i of           skipped after the last iteration
                ln pi_j + [ln |L_j| - D / kappa_j - nu_j sum_d (V_ijd - m_jd)^2 / psi_jd] / 2
     H_j = [D ln(2 pi e) - ln |L_j|] / 2
     a_j = sigmoid(shift_j - scale_j exp(ln pi_j) H_j / D);   M_j = m_j
 
-What sets it apart from EM routing: priors keep variances from vanishing where a parent has one
-child, and an activation by the entropy of the Gaussian, without a temperature.
+It differs from EM routing in two ways. The priors keep variances from vanishing where a parent has
+only one child. The activation follows from the entropy of the Gaussian, without a temperature.
 
-The published activation is sigmoid(BN(beta_a - exp(ln pi_j) H_j - beta_u)), with a batch
-normalisation that has no parameters: it takes away every constant of a parent, so that the
-published betas do nothing, and makes an image depend on its batch mates. Here scale and shift of
-every parent type are learned, 1 and 0 at first, H is that of one dimension, and poses, which are
-batch-normalised there, stay as they are: named departures. So is the first assignment where a child
-stands below several positions: theirs is 1 / J at each.
+The published activation is sigmoid(BN(beta_a - exp(ln pi_j) H_j - beta_u)), where BN is a batch
+normalisation without parameters. BN removes every constant of a parent, so the published betas have
+no effect, and it makes the result of an image depend on the other images of its batch. We depart
+from the paper in these points:
+
+- Each parent type has a learned scale and shift, at first 1 and 0, in place of BN.
+- H is divided by D: it is the entropy of one dimension.
+- Poses are not batch-normalised.
+- Where a child is below several positions, the first assignment is equal among all its parents; in
+  the paper it is 1 / J at each position.
 
 An iteration costs 4 B M L J D multiplications; the reference keeps about two tensors of the size of
-the votes an iteration.
+the votes per iteration.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
 pose, T iterations.
@@ -41,15 +44,10 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
-from capsweep.model.routing.vote_products import (
-    FormedVotes,
-    VoteMoments,
-    by_products,
-    form_votes,
-)
+from capsweep.model.routing.vote_products import FormedVotes, VoteMoments, form_votes, make_fast
 from capsweep.model.votes import LocalVotes
 
-SMALLEST_MASS = 1e-7
+SMALLEST_MASS = 1e-7  # added to masses, so that none is 0
 
 
 def reference(
@@ -61,12 +59,29 @@ def reference(
     psi: float = 1.0,
     with_trace: bool = False,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations. `Routed` says what is returned and traced."""
+    """Route votes by variational Bayes, with plain tensor operations.
+
+    Args:
+        votes: Votes of the children, with activations.
+        num_iters: Number of iterations T, at least 1.
+        scale_J: Scale of the activation of each parent type.
+        shift_J: Shift of the activation of each parent type.
+        kappa: Prior kappa0. It acts like so many additional votes of 0 for each parent.
+        psi: Prior psi0, added to the sum of squares in each dimension.
+        with_trace: Whether to return a trace.
+
+    Returns:
+        Poses and activations of the M J parents, with the logits of the activations. If there is
+        only one position, the result also has the couplings of the last iteration.
+
+    Raises:
+        ValueError: If the votes have no activations.
+    """
     formed, trace = form_votes(votes), list[dict[str, Tensor]]()
     activation_BM1L = formed.local_activation()[:, :, None]
     logit_BMJL = formed.zero_BMJL
     while True:
-        coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL))
+        coupling_BMJL = formed.apply_given(formed.divide_children(logit_BMJL))
         weight_BMJL = coupling_BMJL * activation_BM1L
         mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
         mass_BMJ1 = mass_BMJ[..., None]
@@ -81,15 +96,15 @@ def reference(
 
 
 class Posterior(NamedTuple):
-    """Of an assignment, by parent.
+    """The posterior distribution of the parents, given an assignment of the votes.
 
     Attributes:
-        mean: m [B, M, J, D].
-        psi: [B, M, J, D].
-        nu: [B, M, J].
-        log_pi: ln pi [B, M, J].
-        prior: what the softmax is of, without the distances of the votes [B, M, J].
-        entropy: H / D [B, M, J].
+        mean: Mean m, [B, M, J, D].
+        psi: Diagonal of the inverse scale matrix, [B, M, J, D].
+        nu: Degrees of freedom, [B, M, J].
+        log_pi: Expected logarithm of the mixing proportion, ln pi, [B, M, J].
+        prior: Routing logits without the term of the squared distances, [B, M, J].
+        entropy: Entropy of the Gaussian divided by D, H / D, [B, M, J].
     """
 
     mean: Tensor
@@ -103,8 +118,14 @@ class Posterior(NamedTuple):
 def _add_priors(
     kappa: float, psi: float, mass_BMJ: Tensor, plain_BMJD: Tensor, spread_BMJD: Tensor
 ) -> Posterior:
-    """Return the posterior, of what the votes alone say: R_j, mu_j, and the weighted sum of squared
-    differences.
+    """Compute the posterior from the priors and the statistics of the votes.
+
+    Args:
+        kappa: Prior kappa0.
+        psi: Prior psi0.
+        mass_BMJ: Data assigned to each parent, R_j.
+        plain_BMJD: Weighted mean of the votes, mu_j.
+        spread_BMJD: Weighted sum of squared differences from the mean.
     """
     numbers, alpha_BMJ = plain_BMJD.shape[3], 1 + mass_BMJ
     kappa_BMJ, nu_BMJ = kappa + mass_BMJ, numbers + 1 + mass_BMJ
@@ -119,20 +140,28 @@ def _add_priors(
 
 
 def _expect_log_precision(nu_BMJ: Tensor, psi_BMJD: Tensor) -> Tensor:
-    """Return ln |L_j|, of a Wishart distribution with nu degrees of freedom."""
+    """Compute the expected log determinant ln |L_j| of a Wishart distribution, [B, M, J]."""
     numbers = psi_BMJD.shape[3]
     degree_D = torch.arange(numbers, device=nu_BMJ.device)
     digamma_BMJ = ((nu_BMJ[..., None] - degree_D) / 2).digamma().sum(dim=3)
     return digamma_BMJ + numbers * math.log(2) - psi_BMJD.log().sum(dim=3)
 
 
-fast = by_products(reference, VoteMoments)
+fast = make_fast(reference, VoteMoments)
 
 IMPLS = {"reference": reference, "fast": fast}
 
 
 class VariationalBayesRouting(RoutingLayer):
-    """The routing of one layer. Owns scale and shift of the activation of every parent type."""
+    """Variational Bayes routing of one layer, with learned scale and shift [J] of the activations.
+
+    Args:
+        num_iters: Number of routing iterations.
+        kappa: Prior kappa0, 1 in the paper.
+        psi: Prior psi0, 1 in the paper.
+        impl: Name of an implementation in `IMPLS`, or `auto`.
+        sizes: Sizes of the layer.
+    """
 
     coupling_rule = CouplingRule()
     reads_activations = True

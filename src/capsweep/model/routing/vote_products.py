@@ -1,28 +1,30 @@
-"""Products of votes with what weighs them and with poses, as products of matrices.
+"""Weighted sums of votes and products of votes with poses, as matrix products.
 
 A routing reads its votes by sums over children, sum_l s_l U_l, and by scalar products p . U_l. Both
-are one product of matrices, and the only operations on tensors of the size of the votes; all else
-is D times smaller. `FormedVotes` computes them plainly, for references. `by_products` makes the
-fast path of a reference, which then reads `VoteProducts`: backward, U' is a sum of outer products
-over all iterations, which is one product of matrices too. `apply_to_votes` leaves small tensors to
-autograd and reads off it what those are of.
+are one matrix product, and the only operations on tensors of the size of the votes; all other
+tensors are smaller by a factor D. `FormedVotes` computes them plainly, for reference
+implementations. `make_fast` makes the fast implementation from a reference, which then reads
+`VoteProducts`. In its backward pass the gradient of U is a sum of outer products over all
+iterations, which is one matrix product too. `apply_to_votes` leaves the small tensors to autograd.
 
-Gaussians are computed from moments of the votes. With U = V - c, for any constant c, and
-Q = [U, U^2] in place of U, which all iterations share:
+Gaussians are computed from moments of the votes. Let U = V - c for any constant c, and let Q =
+[U, U^2], which all iterations share, take the place of U:
 
     with shares s:        n = sum_l s_l;  [m1, m2] = sum_l s_l Q_l;  d = m1 - (1 - n) c
                           mu = c + d;   var = m2 - 2 d m1 + n d^2 + floor
     with precision p:     sum_d p_d (V_ld - mu_d)^2 = [-2 p d, p] Q_l + sum_d p_d d_d^2
 
-The variance and the distances are differences. c is the plain mean of the votes, so their error is
-one of rounding relative to the squared spread of all votes around it. Measured in single precision,
-16 numbers, for a Gaussian of 40 votes that agree to 0.01 among 160 that spread by 10: at most 3e-6
-of the variance (the floor of EM is 5e-4) and 0.11 of a squared distance (7 %). In double precision:
-none that matters. Rounding to TF32 is 8,000 times as coarse, so it is off here, whatever is allowed
+The variance and the distances are differences of larger numbers. c is the plain mean of the votes,
+so their error is a rounding error relative to the squared spread of all votes around the mean. It
+was measured in single precision with 16 numbers, for a Gaussian of 40 votes that agree to 0.01
+among 160 that spread by 10. The error of the variance is at most 3e-6 (the floor of EM is 5e-4),
+and that of a squared distance at most 0.11 (7 %). In double precision the error does not matter.
+Rounding to TF32 is 8,000 times as coarse, so it is switched off here, whatever is allowed
 elsewhere.
 
 Shape letters: B batch, M parent positions, J parent types, D parent pose, L children below a
-position; E = B M J parents; X = D numbers of U, or 2 D of Q.
+position; E = B M J parents; X = D numbers of U, or 2 D of Q. `by_x` is the gradient of the loss
+with respect to x.
 """
 
 import inspect
@@ -40,9 +42,14 @@ from capsweep.model.votes import LocalVotes, split_images
 
 
 class FormedVotes:
-    """The votes of a layer, formed, and what a reference reads of them, as it is defined.
+    """The formed votes of a layer, with the operations that references apply to them.
 
-    zero_BMJL: the logits of children that prefer no parent.
+    Args:
+        votes: Votes of the children.
+
+    Attributes:
+        votes_BMJLD: The votes.
+        zero_BMJL: Zeros, the logits of children that prefer no parent.
     """
 
     def __init__(self, votes: LocalVotes) -> None:
@@ -51,61 +58,86 @@ class FormedVotes:
         self.zero_BMJL = _make_zeros(self.votes_BMJLD[..., 0])
 
     def local_activation(self) -> Tensor:
-        """Return the activations [B, M, L] of the children."""
+        """Return the activations [B, M, L] of the children.
+
+        Raises:
+            ValueError: If the votes have no activations.
+        """
         return self.votes.local_activation()
 
     def sum_votes(self, share_BMJL: Tensor) -> Tensor:
-        """Return sum_l s_l V_l [B, M, J, D]."""
+        """Compute the weighted sums over the children, sum_l s_l V_l [B, M, J, D]."""
         return torch.matmul(share_BMJL[..., None, :], self.votes_BMJLD).squeeze(3)
 
     def compare_votes(self, pose_BMJD: Tensor) -> Tensor:
-        """Return the scalar products p . V_l [B, M, J, L]."""
+        """Compute the scalar products of poses and votes, p . V_l [B, M, J, L]."""
         return torch.matmul(self.votes_BMJLD, pose_BMJD[..., None]).squeeze(-1)
 
     def fit_gaussians(self, share_BMJL: Tensor, floor: float) -> tuple[Tensor, Tensor]:
-        """Return mean and variance [B, M, J, D] of votes that weigh `share`."""
+        """Compute the mean and the variance of weighted votes, each [B, M, J, D].
+
+        Args:
+            share_BMJL: Weights of the votes, with sum 1 over the children.
+            floor: Number added to every variance.
+        """
         mean_BMJD = self.sum_votes(share_BMJL)
         squared_BMJLD = (self.votes_BMJLD - mean_BMJD[..., None, :]).square()
         return mean_BMJD, torch.matmul(share_BMJL[..., None, :], squared_BMJLD).squeeze(3) + floor
 
     def compute_distances(self, mean_BMJD: Tensor, variance_BMJD: Tensor) -> Tensor:
-        """Return squared distances from the mean, in units of the variance [B, M, J, L]."""
+        """Compute the squared distances between votes and means, divided by the variance.
+
+        Returns:
+            Distances [B, M, J, L], summed over the D numbers of a vote.
+        """
         squared_BMJLD = (self.votes_BMJLD - mean_BMJD[..., None, :]).square()
         return torch.matmul(squared_BMJLD, (1 / variance_BMJD)[..., None]).squeeze(-1)
 
     def divide_children(
         self, logit_BMJL: Tensor, norm: str = "all", none_of_the_above: bool = False
     ) -> Tensor:
-        """Return the shares [B, M, J, L] of the children, as `coupling_softmax`; without moving the
-        children to and fro where a softmax at each position is all.
+        """Compute the shares [B, M, J, L] of each child, as `coupling_softmax` does.
+
+        Where each position has its own softmax, the axes of children and parents are not
+        transposed.
+
+        Args:
+            logit_BMJL: Routing logits.
+            norm: The set of parents that share a child.
+            none_of_the_above: Whether a share of each child may go to no parent: one more slot,
+                whose logit is always 0, takes it.
         """
         if logit_BMJL.shape[1] == 1 or norm == "types":
             return softmax_over_parents(logit_BMJL, none_of_the_above, dim=2)
         return self.votes.divide_children(logit_BMJL.mT, norm, none_of_the_above).mT
 
-    def settle(self, coupling_BMJL: Tensor) -> Tensor:
-        """Return the couplings that a variant found, or those that the votes are given."""
+    def apply_given(self, coupling_BMJL: Tensor) -> Tensor:
+        """Return the couplings given with the votes, if any, else those of the variant."""
         given_BMLJ = self.votes.given_BMLJ
         return coupling_BMJL if given_BMLJ is None else given_BMLJ.mT
 
 
 def _make_zeros(sample_BMJL: Tensor) -> Tensor:
-    """Return zeros [B, M, J, L], the parents of a child side by side in memory."""
+    """Make zeros [B, M, J, L] in which the parents of a child are neighbours in memory."""
     return torch.zeros_like(sample_BMJL.mT, memory_format=torch.contiguous_format).mT
 
 
 class VoteProducts(FormedVotes):
-    """Some votes U, and the products that were made with them.
+    """The votes U of some images, and a record of the products that routing computed with them.
+
+    Args:
+        votes_BMJDL: Votes with the children as the last axis.
 
     Attributes:
-        constants: what a body reads of the votes beside them, and differentiates by.
+        constants: Further tensors of the votes, such as activations, which the routing reads and
+            which may need a gradient.
     """
 
     constants: Sequence[Tensor] = ()
 
     @staticmethod
     def read_constants(votes: LocalVotes, votes_BMJDL: Tensor) -> list[Tensor]:
-        """Return the constants of votes, which are formed already."""
+        """Return the further tensors of the votes that the routing reads; here none."""
         return []
 
     def __init__(self, votes_BMJDL: Tensor) -> None:
@@ -116,40 +148,51 @@ class VoteProducts(FormedVotes):
         self.factors: list[tuple[Tensor, Tensor]] = []
 
     def sum_votes(self, share_BMJL: Tensor) -> Tensor:
-        """Return sum_l s_l U_l [B, M, J, X]."""
+        """Compute the weighted sums over the children, sum_l s_l U_l [B, M, J, X]."""
         share_EL = share_BMJL.flatten(0, 2)
         sum_EX = torch.bmm(share_EL[:, None], self.factor_EXL.transpose(1, 2))[:, 0]
-        self._remember(sum_EX, sum_EX, share_EL)
+        self._record(sum_EX, sum_EX, share_EL)
         return sum_EX.unflatten(0, self.parents)
 
     def compare_votes(self, pose_BMJD: Tensor) -> Tensor:
-        """Return the scalar products p . U_l [B, M, J, L], of poses of X numbers."""
+        """Compute the scalar products p . U_l [B, M, J, L] with poses of X numbers."""
         pose_EX = pose_BMJD.flatten(0, 2)
         product_EL = torch.bmm(pose_EX[:, None], self.factor_EXL)[:, 0]
-        self._remember(product_EL, pose_EX, product_EL)
+        self._record(product_EL, pose_EX, product_EL)
         return product_EL.unflatten(0, self.parents)
 
-    def _remember(self, product: Tensor, left_EX: Tensor, right_EL: Tensor) -> None:
-        """product: is left or right, whose place in the backward pass its gradient takes."""
+    def _record(self, product: Tensor, left_EX: Tensor, right_EL: Tensor) -> None:
+        """Record a product for the backward pass.
+
+        The product is itself one of the two factors `left_EX` and `right_EL`. In the backward pass
+        its gradient takes the place of this factor.
+        """
         if torch.is_grad_enabled():
-            # One of constants with U is a leaf of the body's graph, in which U is constant.
+            # U is constant in the body's graph, so a product with a constant becomes a leaf of it.
             self.products.append(product.requires_grad_())
             self.factors.append((left_EX, right_EL))
 
     def differentiate_votes(self, by_products: Sequence[Tensor | None]) -> Tensor | None:
-        """V' [B, M, J, D, L] of what is a function of the products; None: of none of them."""
+        """Compute the gradient [B, M, J, D, L] with respect to the votes.
+
+        Args:
+            by_products: Gradient with respect to each recorded product, None for those without one.
+
+        Returns:
+            The gradient, or None if no product has one.
+        """
         pairs: list[tuple[Tensor, Tensor]] = []
         for product, by, (left_EX, right_EL) in zip(
             self.products, by_products, self.factors, strict=True
         ):
             if by is not None:
                 pairs.append((by, right_EL) if product is left_EX else (left_EX, by))
-        if not pairs:  # masses alone matter
+        if not pairs:  # the outputs depend on masses only
             return None
         left_EXT = torch.stack([left for left, _ in pairs], dim=2)
         right_ETL = torch.stack([right for _, right in pairs], dim=1)
         by_votes_EDL = self._sum_gradients(left_EXT, right_ETL)
-        # What votes are made of is differentiated child by child.
+        # The backward pass of the votes reads this gradient child by child.
         by_votes_LF = by_votes_EDL.flatten(0, 1).T.contiguous()  # F = E D
         return by_votes_LF.T.unflatten(0, (*self.parents, by_votes_EDL.shape[1]))
 
@@ -158,7 +201,11 @@ class VoteProducts(FormedVotes):
 
 
 class VoteMoments(VoteProducts):
-    """Q of some votes, and the products that were made with it."""
+    """The moments Q = [U, U^2] of the votes of some images, and a record of the products with them.
+
+    Args:
+        votes_BMJDL: Votes with the children as the last axis.
+    """
 
     @staticmethod
     def read_constants(votes: LocalVotes, votes_BMJDL: Tensor) -> list[Tensor]:
@@ -181,8 +228,12 @@ class VoteMoments(VoteProducts):
         torch.mul(self.difference_EDL, self.difference_EDL, out=squared_EDL)
 
     def fit_gaussians(self, share_BMJL: Tensor, floor: float) -> tuple[Tensor, Tensor]:
-        """Mean and variance [B, M, J, D] of votes that weigh `share`, whose sum over children is 1,
-        or less for parents without active children.
+        """Compute the mean and the variance of weighted votes from the moments, each [B, M, J, D].
+
+        Args:
+            share_BMJL: Weights of the votes, with sum 1 over the children, or less for parents
+                without active children.
+            floor: Number added to every variance.
         """
         first_BMJD, second_BMJD = self.sum_votes(share_BMJL).chunk(2, dim=3)
         total_BMJ1 = share_BMJL.sum(dim=3, keepdim=True)
@@ -191,7 +242,11 @@ class VoteMoments(VoteProducts):
         return self.centre_BMJD + shift_BMJD, spread_BMJD.clamp(min=0) + floor
 
     def compute_distances(self, mean_BMJD: Tensor, variance_BMJD: Tensor) -> Tensor:
-        """Squared distances of the votes from the mean, in units of the variance [B, M, J, L]."""
+        """Compute the squared distances between votes and means, divided by the variance.
+
+        Returns:
+            Distances [B, M, J, L], summed over the D numbers of a vote.
+        """
         shift_BMJD = mean_BMJD - self.centre_BMJD
         precision_BMJD = variance_BMJD.reciprocal()
         scaled_BMJD = precision_BMJD * shift_BMJD
@@ -199,7 +254,7 @@ class VoteMoments(VoteProducts):
         return product_BMJL + (scaled_BMJD * shift_BMJD).sum(dim=3, keepdim=True)
 
     def _sum_gradients(self, left_EXT: Tensor, right_ETL: Tensor) -> Tensor:
-        """U' + 2 U (U^2)'."""
+        """Compute the gradient with respect to the votes, U' + 2 U (U^2)'."""
         of_difference_EDT, of_square_EDT = left_EXT.chunk(2, dim=1)
         by_votes_EDL = torch.bmm(2 * of_square_EDT, right_ETL).mul_(self.difference_EDL)
         return by_votes_EDL.baddbmm_(of_difference_EDT, right_ETL)
@@ -208,9 +263,12 @@ class VoteMoments(VoteProducts):
 def compute_log_fit(
     scaled_BMJL: Tensor, variance_BMJD: Tensor, log_activation_BMJ: Tensor
 ) -> Tensor:
-    """Return log a_j + log p_j(V_ij) [B, M, J, L] of parents that are Gaussians.
+    """Compute log a_j + log p_j(V_ij) [B, M, J, L] of parents that are Gaussians.
 
-    scaled_BMJL: the squared distances in units of the variance.
+    Args:
+        scaled_BMJL: Squared distances between votes and means, in units of the variance.
+        variance_BMJD: Variances of the parents.
+        log_activation_BMJ: Logarithms of the activations a_j.
     """
     numbers = variance_BMJD.shape[3]
     volume_BMJ = variance_BMJD.log().sum(dim=3) + numbers * math.log(2 * math.pi)
@@ -218,18 +276,30 @@ def compute_log_fit(
 
 
 def form_votes(votes: Any, kind: type[FormedVotes] = FormedVotes) -> Any:
-    """Return the votes of a layer, formed; those that `by_products` formed, as they are."""
+    """Form the votes of a layer, unless they are formed already.
+
+    Args:
+        votes: Votes of a layer, or the `FormedVotes` that a fast implementation passes.
+        kind: Class of the result, if the votes are not formed yet.
+    """
     return votes if isinstance(votes, FormedVotes) else kind(votes)
 
 
-def by_products(
+def make_fast(
     reference: Callable[..., Routed], kind: type[VoteProducts] = VoteProducts
 ) -> Callable[..., Routed]:
-    """Return the fast implementation of a reference that reads its votes by `form_votes`.
+    """Make the fast implementation of a reference that reads its votes through `form_votes`.
 
-    It takes less time and memory, and knows no traces. It has a few images at a time, which do not
-    compete: so that their votes stay in the cache, and where no gradient is asked for there are
-    never more.
+    The fast implementation needs less time and memory and cannot record a trace. It routes a few
+    images at a time, which is possible because images do not compete: their votes then stay in the
+    cache, and without gradients only the votes of these few images exist at a time.
+
+    Args:
+        reference: Reference implementation of a variant.
+        kind: Class of votes that the reference reads in the fast implementation.
+
+    Returns:
+        A function with the arguments of the reference, without `with_trace`.
     """
     signature = inspect.signature(reference)
 
@@ -239,8 +309,8 @@ def by_products(
 
         def body(products: VoteProducts, *leaves: Tensor) -> list[Tensor]:
             products.votes, products.constants = votes, leaves[len(tensors) :]
-            own = dict(zip(tensors, leaves, strict=False))
-            routed = reference(**{**given, **own, "votes": products})._asdict()
+            replaced = dict(zip(tensors, leaves, strict=False))
+            routed = reference(**{**given, **replaced, "votes": products})._asdict()
             fields.extend(name for name, value in routed.items() if value is not None)
             return [routed[name] for name in fields]
 
@@ -262,7 +332,17 @@ Body = Callable[..., Sequence[Tensor]]
 def apply_to_votes(
     kind: type[VoteProducts], body: Body, votes_BMJDL: Tensor, *leaves: Tensor
 ) -> Sequence[Any]:
-    """body(kind(votes), *leaves), whose gradients by the votes come at once, at the end."""
+    """Compute body(kind(votes), *leaves), with one backward pass for all products with the votes.
+
+    Args:
+        kind: Class that records the products.
+        body: Function of the recorded votes and the leaves.
+        votes_BMJDL: Votes with the children as the last axis.
+        *leaves: Other tensors that need a gradient.
+
+    Returns:
+        The tensors that `body` returns.
+    """
     with _without_tf32():
         if torch.is_grad_enabled():
             return _ProductsFunction.apply(kind, body, votes_BMJDL, *leaves)
@@ -271,7 +351,7 @@ def apply_to_votes(
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
-    """Compute products in float32, for those whose differences are what counts."""
+    """Return a context without TF32, for products whose small differences matter."""
     was_allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
@@ -281,7 +361,7 @@ def _without_tf32() -> Iterator[None]:
 
 
 class _ProductsFunction(torch.autograd.Function):
-    """The body has a graph of its own, in which U is constant."""
+    """A function of torch whose body has a separate graph, in which the votes are constants."""
 
     @staticmethod
     def forward(
@@ -289,10 +369,10 @@ class _ProductsFunction(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         votes = kind(votes_BMJDL)
         with torch.enable_grad():
-            own = [leaf.detach().requires_grad_() for leaf in leaves]
-            outputs = body(votes, *own)
+            detached = [leaf.detach().requires_grad_() for leaf in leaves]
+            outputs = body(votes, *detached)
         ctx.set_materialize_grads(False)
-        ctx.votes, ctx.leaves, ctx.outputs = votes, own, outputs
+        ctx.votes, ctx.leaves, ctx.outputs = votes, detached, outputs
         return tuple(output.detach() for output in outputs)
 
     @staticmethod
@@ -303,7 +383,10 @@ class _ProductsFunction(torch.autograd.Function):
 @once_differentiable
 @_without_tf32()
 def _differentiate_body(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-    """By kind and body: none; by the votes and the leaves. A second derivative is refused."""
+    """Compute the gradients with respect to the votes and the leaves.
+
+    Second derivatives raise an error.
+    """
     pairs = zip(ctx.outputs, by_outputs, strict=True)
     known = [(output, by) for output, by in pairs if by is not None and output.requires_grad]
     if not known:

@@ -1,3 +1,3 @@
-"""`capsweep eval ...`: what is computed from finished cells beyond their errors."""
+"""The commands `capsweep eval ...`, which compute more from finished cells than their errors."""
 
-TEXT = "ask more of finished cells than their errors"
+TEXT = "compute more from finished cells than their errors"

@@ -1,11 +1,12 @@
-"""`capsweep eval NAME CELL`: a figure of one cell. `capsweep eval figures SWEEP`: those that a
-sweep's rows lack.
+"""`capsweep eval NAME CELL` draws a figure of a cell; `capsweep eval figures SWEEP` draws many.
 
-A new figure is an entry of FIGURES and, in the module of `evaluation.figures` that it names,
+To add a figure, add an entry to FIGURES. The entry names a module of `evaluation.figures`; add this
+function to it:
 
-    draw_NAME(loader, signature, options)       yields its drawings of a cell
+    draw_NAME(loader, signature, options)       yields the drawings of a cell
 
-which raises NotApplicableError for a cell that has no such figure, and UserError.
+It raises NotApplicableError for a cell that cannot have this figure, and UserError for other
+faults.
 """
 
 import argparse
@@ -15,27 +16,33 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from capsweep.cli.program import DEVICE, SIGNATURE, SWEEP, Command, Option, whole_number
 from capsweep.errors import NotApplicableError
-from capsweep.lab.commands import listed, option
+from capsweep.lab.commands import make_list_type, option
 from capsweep.lab.commands.eval.sweeps import FIRST_IMAGES
 
 if TYPE_CHECKING:
     from capsweep.lab.evaluation.checkpoint import CellLoader
     from capsweep.lab.evaluation.sweep_cells import SweepCells
 
-parse_places = listed("places such as 0,5,7", int, lambda place: place >= 0)
+parse_examples = make_list_type("indices such as 0,5,7", int, lambda index: index >= 0)
 TRACED = (
     FIRST_IMAGES,
-    option("--iterations", "of routing; default: as in training", type=whole_number(1)),
+    option("--iterations", "routing iterations; default: as in training", type=whole_number(1)),
 )
 CHOSEN = (
-    option("--correct", "so many correct ones (8)", type=whole_number(0), default=8),
-    option("--failures", "so many wrong ones (4)", type=whole_number(0), default=4),
+    option("--correct", "number of correct examples (8)", type=whole_number(0), default=8),
+    option("--failures", "number of wrong examples (4)", type=whole_number(0), default=4),
 )
-IMAGES = (option("--examples", "these images (0,1,2)", type=parse_places, default=[0, 1, 2]),)
+IMAGES = (option("--examples", "image indices (0,1,2)", type=parse_examples, default=[0, 1, 2]),)
 
 
 class Figure(NamedTuple):
-    """module: of `evaluation.figures`; text: what it draws; options: of its command."""
+    """A kind of figure and its command.
+
+    Attributes:
+        module: Module of `evaluation.figures` that draws it.
+        text: Help text of its command.
+        options: Options of its command.
+    """
 
     module: str
     text: str
@@ -47,20 +54,23 @@ FIGURES: dict[str, Figure] = {
     "perturbations": Figure("perturbations", "draw what each dimension of a pose changes"),
     "segmentation": Figure("decoded", "draw overlapping digits one by one", CHOSEN),
     "vote-distances": Figure("vote_distances", "draw how far votes are from their class", IMAGES),
-    "routing-change": Figure("iterations", "draw how much each iteration still changes", TRACED),
-    "couplings": Figure("iterations", "draw the entropy of couplings, by iteration", TRACED),
-    "training-loss": Figure("training_loss", "draw the training loss, by routing iterations"),
+    "routing-change": Figure("iterations", "draw how much each routing iteration changes", TRACED),
+    "couplings": Figure("iterations", "draw the entropy of couplings by routing iteration", TRACED),
+    "training-loss": Figure("training_loss", "draw the training loss by number of iterations"),
 }
-parse_figures = listed(f"of {', '.join(FIGURES)}", str, FIGURES.__contains__)
-ONLY = option("--only", "reconstructions,couplings; default: all", type=parse_figures)
+parse_figures = make_list_type(f"some of {', '.join(FIGURES)}", str, FIGURES.__contains__)
+ONLY = option("--only", "such as reconstructions,couplings; default: all", type=parse_figures)
 COMMANDS: dict[str, Command] = {
-    "figures": ("draw the figures that rows of a sweep lack", (*SWEEP, ONLY, DEVICE)),
+    "figures": ("draw the figures that the rows of a sweep lack", (*SWEEP, ONLY, DEVICE)),
     **{name: (f.text, (SIGNATURE, *f.options, DEVICE)) for name, f in FIGURES.items()},
 }
 
 
 def run(parsed: argparse.Namespace) -> None:
-    """Draw a figure of a cell into its evals/, the numbers beside it; or those of a sweep."""
+    """Draw a figure of a cell, or the missing figures of a sweep.
+
+    Pictures and their numbers are written to `evals/` of each cell.
+    """
     from capsweep.lab.evaluation.sweep_cells import open_cell
 
     if parsed.command == "figures":
@@ -70,10 +80,11 @@ def run(parsed: argparse.Namespace) -> None:
 
 
 def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Namespace) -> None:
-    """Draw a figure of a finished cell into its evals/, and print its files and captions.
+    """Draw a figure of a finished cell into its `evals/`, and print its files and captions.
 
-    Raises NotApplicableError for a cell that has no such figure (no decoder, no routing, ...), else
-    UserError; both name the cell.
+    Raises:
+        NotApplicableError: The cell cannot have this figure (it has no decoder, no routing, ...).
+        UserError: Any other fault. Both errors name the cell.
     """
     module = import_module(f"capsweep.lab.evaluation.figures.{FIGURES[name].module}")
     draw = getattr(module, f"draw_{name.replace('-', '_')}")
@@ -87,8 +98,10 @@ def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Nam
 
 
 def _draw_missing(parsed: argparse.Namespace) -> None:
-    """Draw the figures that no cell of a row has, of its first finished seed: what a page shows of
-    a row. A fault ends it; what is drawn stays, and is not drawn again.
+    """Draw the figures that no cell of a row has, for the first finished seed of each row.
+
+    The page of the sweep shows them. If a fault ends the command, finished figures stay, and the
+    next call does not draw them again.
     """
     from capsweep.lab.evaluation.sweep_cells import load_cells
 
@@ -103,7 +116,7 @@ def _draw_missing(parsed: argparse.Namespace) -> None:
 
 
 def _list_missing(cells: "SweepCells", names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield signature and name of the figures that are to be drawn."""
+    """Yield the signature and the name of each figure to draw."""
     for group, finished in cells.evaluate_points(lambda point: point.cell.signature):
         files = [file for cell in group.finished.values() for file in cell.evaluations]
         for name in names:

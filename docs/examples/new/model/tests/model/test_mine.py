@@ -8,6 +8,7 @@ from capsweep.training import build
 
 
 def test_a_step_reaches_every_parameter() -> None:
+    """Check that one backward pass gives each parameter a finite gradient that is not zero."""
     config = compose.cell(["model=mine"]).config
     torch.manual_seed(0)
     network, objective = build.build_network(config), build.build_objective(config)

@@ -1,4 +1,4 @@
-"""The Huber loss of capsule lengths, to be changed: write here what yours is, and where it is from.
+"""The Huber loss of capsule lengths, a start: write here what your loss is, and its source.
 
 Shape letters: B batch, N classes.
 """
@@ -8,9 +8,17 @@ from torch.nn import functional as F
 
 
 def mine_loss(length_BN: Tensor, target_BN: Tensor, *, delta: float) -> Tensor:
-    """d^2 / 2 of a distance d up to `delta`, above it delta (d - delta / 2); a sum over classes, a
-    mean over the batch.
+    """Compute the Huber loss of capsule lengths, summed over classes and averaged over the batch.
 
-    length_BN: of class capsules, 0..1; target_BN: 1 for the classes present, else 0.
+    A distance d between length and target costs d^2 / 2 up to `delta`, and delta (d - delta / 2)
+    above it.
+
+    Args:
+        length_BN: Lengths of the class capsules [B, N], 0..1.
+        target_BN: 1 for the classes that are present, else 0, [B, N].
+        delta: Distance above which the loss is linear.
+
+    Returns:
+        The loss, a scalar.
     """
     return F.huber_loss(length_BN, target_BN, reduction="none", delta=delta).sum(dim=1).mean()

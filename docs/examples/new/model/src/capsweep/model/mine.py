@@ -1,4 +1,4 @@
-"""A small CapsNet, to be changed: write here what your network is, and where it is from.
+"""A small CapsNet, a start: write here what your network is, and its source.
 
 Shape letters: B batch, I children, C H W image.
 """
@@ -15,10 +15,19 @@ from capsweep.model.routing import RoutingFactory
 
 
 class MineNetwork(nn.Module):
-    """Two convolutions, primary capsules, class capsules, and a decoder when there is one.
+    """A network of two convolutions, primary capsules, class capsules and an optional decoder.
 
-    image_shape: C, H, W. channels: of both convolutions. primary: types, pose. vote_gain: expected
-    length of a class capsule's input at first. decoder: as of CapsNet.
+    Args:
+        image_shape: C, H and W of the images.
+        num_classes: Number of classes.
+        channels: Channels of both convolutions.
+        primary: Number of capsule `types` and length of their `pose`.
+        class_pose: Length of the pose of a class capsule.
+        vote_gain: Expected length of a class capsule's input before training, for children of
+            length 1.
+        routing: Builds the routing of a layer.
+        decoder: Builds the decoder from num_classes, class_pose and image_shape; None for a network
+            without one.
     """
 
     def __init__(
@@ -42,7 +51,7 @@ class MineNetwork(nn.Module):
         )
         capsules = Convolution(channels, types * pose, kernel=3, stride=1, same=True)
         self.primary = PrimaryCapsules(capsules, pose)
-        with torch.no_grad():  # so that layers before may change without another count of children
+        with torch.no_grad():  # counts the children, so that layers above may change freely
             blank_BIP = self.primary(self.features(torch.zeros(1, *image_shape)))
         self.classes = ClassCapsules(
             num_children=blank_BIP.shape[1],
@@ -58,7 +67,15 @@ class MineNetwork(nn.Module):
             self.decoder = decoder(**sizes, image_shape=image_shape)
 
     def forward(self, images_BCHW: Tensor, with_trace: bool = False) -> NetworkOutput:
-        """Class capsule lengths and poses; the trace of `classes` on request."""
+        """Compute lengths and poses of the class capsules.
+
+        Args:
+            images_BCHW: Images [B, C, H, W].
+            with_trace: Whether to return the trace of the routing too, under the name `classes`.
+
+        Returns:
+            Lengths [B, J], poses [B, J, D] and, if they are wanted, the traces.
+        """
         routed = self.classes(self.primary(self.features(images_BCHW)), with_trace)
         traces = {"classes": routed.trace} if with_trace else None
         return NetworkOutput(routed.act_BJ, routed.pose_BJD, traces=traces)

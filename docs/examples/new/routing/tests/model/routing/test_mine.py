@@ -1,4 +1,4 @@
-"""What is special about this variant; what all promise is in test_properties."""
+"""Tests of what is special about this variant; test_properties.py tests what all have in common."""
 
 import pytest
 import torch
@@ -9,7 +9,8 @@ from capsweep.model.votes import Votes
 
 @pytest.mark.parametrize("length", [0.1, 10.0])
 def test_children_that_agree_give_more_however_long_their_votes_are(length: float) -> None:
-    # Of three children two vote alike for the first parent; for the second one all differ.
+    """Check that children whose votes agree get larger couplings, for short and long votes."""
+    # Two of three children cast the same vote for the first parent; for the second, all differ.
     weight_IJD = torch.tensor(
         [[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [-0.5, 0.9]], [[-1.0, 0.0], [-0.5, -0.9]]]
     )

@@ -1,19 +1,20 @@
-"""Routing by agreement, to be changed: write here what your variant does, and where it is from.
+"""Routing by agreement, a start: write here what your variant does, and its source.
 
     b_ij = 0
     for t = 0 .. T-1:
-        c_ij = softmax_j gain_j b_ij        each child divides itself among the parents
+        c_ij = softmax_j gain_j b_ij        the shares of a child among its parents
         v_j  = squash(sum_i c_ij u_hat_ij)
         b_ij = b_ij + cos(u_hat_ij, v_j)
 
-It differs from dynamic routing (Sabour, Frosst, Hinton 2017, procedure 1) in two things: votes
-agree by their direction, not by their length, and how much that counts is learned. The variant
-`dynamic` has a third, the bias of its authors' code: compare with `routing.bias=false`.
+It differs from dynamic routing (Sabour, Frosst, Hinton 2017, procedure 1) in two things: the
+agreement is the cosine of vote and parent, not their scalar product, and its weight (the gain of
+the parent) is learned. The variant `dynamic` also has the bias of its authors' code: compare with
+`routing.bias=false`.
 
-An iteration costs 4 B I J D multiplications; memory is that of the votes, B I J D.
+An iteration costs 4 B I J D multiplications. Memory is that of the votes, B I J D.
 
-Shape letters: B batch, I children, J parents, D parent pose, T iterations; M parent positions, L
-children below one.
+Shape letters: B batch, I children, J parents, D parent pose, T iterations, M parent positions,
+L children of one position.
 """
 
 import torch
@@ -31,7 +32,17 @@ def reference(
     gain_J: Tensor,
     with_trace: bool = False,
 ) -> Routed:
-    """Route `votes` in `num_iters` iterations. `Routed` says what is returned and traced."""
+    """Route votes by the equations above.
+
+    Args:
+        votes: The votes, [B, M, L, J, D] when they are formed.
+        num_iters: Number of iterations, T.
+        gain_J: Gain of each parent [J].
+        with_trace: Whether to return the values of all iterations too.
+
+    Returns:
+        The poses and activations of the parents; see `Routed`.
+    """
     votes_BMLJD, trace = votes.form_local(), list[dict[str, Tensor]]()
     logit_BMLJ = votes_BMLJD.new_zeros(votes_BMLJD.shape[:-1])
     while True:
@@ -50,9 +61,16 @@ IMPLS = {"reference": reference}
 
 
 class MineRouting(RoutingLayer):
-    """The routing of one layer. Owns the gain of every parent [J], `gain` at first."""
+    """The routing of one layer, with a learned gain for each parent.
 
-    coupling_rule = CouplingRule()  # the shares of a child sum to 1; leave it out where they do not
+    Args:
+        num_iters: Number of iterations.
+        gain: The gain of each parent before training.
+        impl: Name of the implementation, a key of `IMPLS` or "auto".
+        sizes: Sizes of the layer.
+    """
+
+    coupling_rule = CouplingRule()  # the shares of a child sum to 1; delete this if they do not
 
     def __init__(self, num_iters: int, gain: float, impl: str, *, sizes: LayerSizes) -> None:
         super().__init__(IMPLS, impl)

@@ -45,7 +45,7 @@ def test_a_whole_folder_is_said_to_be_whole_and_what_it_holds(whole: Path, capsy
         "seed 0, margin 4, shift 4, validation 0; generator version 1",
         "train:       2,874 examples in 3 shards",
         "train on it: capsweep train dataset=multimnist_shards ",
-        f"\n{whole}: whole (multimnist, 4 shards, all read)\n",
+        f"\n{whole}: complete (multimnist, 4 shards, all read)\n",
     ):
         assert text in output
 

@@ -170,4 +170,4 @@ def test_a_sweep_that_ran_does_not_fail_for_its_report(
     assert cli.main([*words, f"STORAGE={finished}", "logger=csv"]) == 0
     assert "index.html could not be written (NotADirectoryError" in capsys.readouterr().out
     assert report(finished) == 1
-    assert capsys.readouterr().out.endswith("; make report tries again\n")
+    assert capsys.readouterr().out.endswith("; type make report to try again\n")

@@ -98,7 +98,7 @@ def test_a_command_that_runs_already_is_named(
     ("words", "message"),
     [
         ("sweep ablation CLUSTER=aws", "cluster=aws: no such option; "),
-        ("sweep ablation --dry-run", "`capsweep plan` prints the cells"),
+        ("sweep ablation --dry-run", "`capsweep plan` prints cells"),
         ("sweep ablation CLUSTER=address --detach EXECUTOR=local", "needs EXECUTOR=ray"),
         (
             "status RAY_ADDRESS=https://me:secret@head:8265",
@@ -114,7 +114,7 @@ def test_a_command_that_runs_already_is_named(
         ("status RAY_ADDRESS=http://127.0.0.1:9", "set another address: RAY_ADDRESS=http://HOST"),
         ("status CLUSTER=slurm", "cluster=slurm has no job server; set CLUSTER=address"),
         ("sweep ablation RAY_ADDRESS=http://head:8265", "this is a job server; add --detach"),
-        ("plan ablation CLUSTER=local RAY_ADDRESS=head:1", "CLUSTER=local with RAY_ADDRESS=head:1"),
+        ("plan ablation CLUSTER=local RAY_ADDRESS=head:1", "CLUSTER=local takes no RAY_ADDRESS"),
     ],
 )
 def test_what_cannot_be_submitted_is_one_line(

@@ -37,7 +37,7 @@ from capsweep.errors import UserError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger
 from capsweep.runtime import terminal
-from capsweep.storage.scratch import own_prefix
+from capsweep.storage.scratch import make_scratch_prefix
 from capsweep.tracking import content, mode
 
 OF_RUNS = "capsweep.tracking.wandb_run:handle_run"  # what carries out a tracker's requests
@@ -62,7 +62,7 @@ class Child:
 
     def __init__(self, handler: str) -> None:
         # Not below the storage: the path of a socket may have 107 characters at most.
-        folder = tempfile.mkdtemp(prefix=own_prefix("capsweep-wandb"))
+        folder = tempfile.mkdtemp(prefix=make_scratch_prefix("capsweep-wandb"))
         self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         package = str(package_files.PACKAGE.parent)
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])

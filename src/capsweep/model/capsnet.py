@@ -288,8 +288,8 @@ class InitialWeights:
 
         Args:
             weight_IJDP: Vote weights.
-            gain: For the scheme "variance": the expected length of the sum of the votes for a
-                parent, when couplings are equal and the children are independent and have length 1.
+            gain: For the scheme "variance": the expected length of a parent's weighted sum of
+                votes, when couplings are equal and the children are independent and have length 1.
             num_children: Number of children that share one weight. None: each child has its own.
         """
         if self.weights == "truncated_normal":

@@ -71,7 +71,7 @@ class Convolution(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Compute the feature maps [B, C, H, W] of a batch of images."""
-        # A division of the weights touches fewer numbers than one of the features or the sums.
+        # Dividing the weights touches fewer numbers than dividing the features or the sums.
         weight = self.weight if self.divisor == 1 else self.weight / self.divisor
         tiling = self._choose_tiling(input)
         if tiling is None and self._sees_few(input):
@@ -103,9 +103,10 @@ class Convolution(nn.Conv2d):
         return choose_tiling(kernel, stride, channels, len(input), places, always)
 
     def _sees_few(self, input: Tensor) -> bool:
-        """Return whether to gather: on a GPU, for a kernel that sees few numbers.
+        """Return whether to use the method "gathered" for this input.
 
-        The copies are then no larger than the features.
+        It is used on a GPU where the kernel sees few numbers, so that the gathered copies are no
+        larger than the features.
         """
         seen = self.in_channels * self.kernel_size[0] ** 2
         few = self.in_channels < seen <= min(FEW_NUMBERS, self.out_channels)

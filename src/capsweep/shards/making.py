@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
-from capsweep.config.cell import flat
+from capsweep.config.cell import flatten
 from capsweep.errors import DataError, UserError
 from capsweep.shards import manifest
 from capsweep.shards.layout import (
@@ -95,7 +95,7 @@ class MakingPlan:
         content, names = self.job.content, self.job.list_fields()
         shards = {split: sum(p.split == split for p in self.parts) for split in content.splits}
         values = {**asdict(content), "fields": ", ".join(names), "shards": shards}
-        return json.dumps({"identity": flat(values)}, indent=2) + "\n"
+        return json.dumps({"identity": flatten(values)}, indent=2) + "\n"
 
 
 def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:

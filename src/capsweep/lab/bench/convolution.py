@@ -1,7 +1,7 @@
 """Speed and errors of convolutions on a CPU, direct and transformed.
 
-The convolution of the paper's primary capsules is compared with float64. Many other sizes are timed
-for the rule by which `auto` chooses between the two methods.
+The convolution of the paper's primary capsules is compared with float64. Many other sizes are
+timed, to check the rule by which `auto` chooses one of the two methods.
 
 Shape letters: B batch, C channels, H W image.
 """
@@ -32,7 +32,7 @@ BARS = ((CASE, TRANSFORMED, "over before", 2.8),)
 TOLERANCE = 1e-5
 
 
-# Sizes of convolutions with square kernels and images, no padding, and equal channels in and out.
+# Square kernels and images, no padding, and as many output channels as input channels.
 NAMES = ("channels", "kernel", "stride", "pixels", "images")
 PRIMARY, SMALL = (256, 9, 2, 20, 128), (4, 5, 1, 16, 4)
 WINDOWS = ((5, 1, 16), (5, 2, 20), (9, 1, 16), (9, 2, 20))
@@ -48,7 +48,7 @@ class ConvolutionProblem:
     Args:
         method: `direct`, `transformed` or `auto`.
         sizes: channels, kernel, stride, pixels along a side, and images.
-        dtype: of all tensors.
+        dtype: data type of all tensors.
     """
 
     def __init__(self, method: str, sizes: Sizes, dtype: torch.dtype = torch.float32) -> None:
@@ -117,7 +117,7 @@ def compute_expected(sizes: Sizes) -> Results:
 
 
 def choose_method(sizes: Sizes) -> Row:
-    """Measure the times of both methods at one size, and return them with the choice of `auto`."""
+    """Measure the times of both methods at one size; return them with the choice of `auto`."""
     problems = {way: ConvolutionProblem(way, sizes) for way in (DIRECT, TRANSFORMED)}
     check_parity(problems[DIRECT](), problems[TRANSFORMED](), TOLERANCE)
     calls = {way: partial(bench.time_call, problem) for way, problem in problems.items()}

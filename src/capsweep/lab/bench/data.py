@@ -1,7 +1,7 @@
 """The speed of data: how many examples a second are composed, written to shards and read again.
 
-Pixels are noise or those of the embedded digits, in the size of MNIST; speed does not depend on
-them. Rates are medians of calls that take turns.
+Pixels are noise or embedded digits, in the size of MNIST; speed does not depend on them. Rates are
+medians of calls that take turns.
 
 Shape letters: N examples, C H W image.
 """
@@ -65,7 +65,7 @@ def compose_epoch(source: PairSource, examples: int, at_once: int) -> None:
     The random numbers of the epoch are drawn at once, as in training.
 
     Args:
-        source: of the pairs.
+        source: source of the pairs.
         examples: number of images in the epoch.
         at_once: number of images that are composed together.
     """
@@ -81,9 +81,9 @@ def measure_rates(
     """Time calls in turns, in this process with one thread.
 
     Args:
-        calls: each handles `examples` examples.
-        examples: number of examples of a call.
-        budget: shortest time of all rounds, in seconds.
+        calls: name, function and bar of each.
+        examples: number of examples that one call handles.
+        budget: shortest duration of all rounds, in seconds.
         least: smallest number of rounds.
 
     Returns:
@@ -111,7 +111,7 @@ def measure_shards(is_quick: bool = False) -> BenchReport:
             calls: list[Timed] = [("written", partial(write, again), 150_000)]
             for size in BATCHES:
                 loader = ShardLoader(stored, torch.device("cpu"), size, examples, seed=0)
-                read = f"read: shuffled float32 batches of verified shards, {size} at once"
+                read = f"read in shuffled batches, {size} at once"
                 calls.append((read, partial(take_epoch, loader), 500_000))
             return measure_rates(calls, examples, budget)
 

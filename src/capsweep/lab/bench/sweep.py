@@ -1,12 +1,12 @@
-"""How long a person waits: commands that train nothing, plans, first cells, and a sweep's overhead.
+"""How long a person waits: for commands that train nothing, for a first cell, and for overhead.
 
 Each command runs as typed, in its own process. Commands that train nothing take turns with `python
 -c "import torch"`, which is the unit of their bars. The fastest round counts, because other load
-only slows a command. One round before them is not counted; it fills the user's cache.
+can only slow a command. A first round is not counted; it fills the user's cache.
 
-The overhead of a sweep is its wall time minus the time that its cells spent in epochs divided by
-the number of slots. It contains the start of the program, composition, claims, checkpoints, tests
-and Ray.
+The overhead of a cell is (t - c / n) / k, where t is the wall time of a sweep of k cells on n
+slots, and c is the time that its cells were inside epochs. So it contains the start of the program,
+composition, claims, checkpoints, tests and Ray.
 """
 
 import importlib.util
@@ -42,7 +42,7 @@ table: {rows: [arm], columns: [dataset], metric: test/error}
 
 
 def measure_start(is_quick: bool = False) -> BenchReport:
-    """Measure how long commands that train nothing take, and when a sweep's first cell trains."""
+    """Measure how long commands that train nothing take, and when a first cell trains."""
     with tempfile.TemporaryDirectory() as folder:
         first = min(_time_first_cell(Path(folder, name)) for name in ("cold", "warm"))
         calls = {code: partial(_run_python, "-c", code) for code in (UNIT, TRAIN)}
@@ -86,7 +86,7 @@ def measure_sweep(is_quick: bool = False) -> BenchReport:
 
 
 def _measure_overhead(cells: int, executor: str) -> float:
-    """Run a sweep of cells with one step each; return the overhead of a cell in seconds."""
+    """Run a sweep of cells with one step each; return the overhead of a cell, in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "overhead.yaml")
         file.write_text(OVERHEAD, encoding="utf-8")

@@ -1,9 +1,9 @@
-"""The commands of the laboratory. Each module here declares some commands and is found by its file.
+"""The commands of the laboratory. A command is found by the file that declares it.
 
 A module has `COMMANDS`, {name: (help text in one line, options)}, and a function `run_NAME(parsed)`
 for each command, or one function `run(parsed)` for all, which reads `parsed.command`. A package is
-a group of commands, and its `TEXT` is the help text of the group. All modules are imported for
-`capsweep --help`, so they import torch and numpy only inside functions.
+a group of commands, and its `TEXT` is the help text of the group. `capsweep --help` imports all
+modules, so they import torch and numpy only inside functions.
 """
 
 import argparse
@@ -18,8 +18,8 @@ def option(name: str, text: str, **settings: Any) -> Option:
     """Return an option of a command.
 
     Args:
-        name: of the option, such as `--eps`.
-        text: its help text.
+        name: name of the option, such as `--eps`.
+        text: help text of the option.
         settings: further arguments of argparse's `add_argument`.
     """
     return name, {"help": text, **settings}

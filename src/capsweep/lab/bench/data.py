@@ -65,9 +65,9 @@ def compose_epoch(source: PairSource, examples: int, at_once: int) -> None:
     The random numbers of the epoch are drawn at once, as in training.
 
     Args:
-        source: source of the pairs.
-        examples: number of images in the epoch.
-        at_once: number of images that are composed together.
+        source: Source of the pairs.
+        examples: Number of images in the epoch.
+        at_once: Number of images that are composed together.
     """
     device = bench.get_device()
     numbers = source.draw_pairs(torch.arange(examples, device=device))
@@ -81,10 +81,10 @@ def measure_rates(
     """Time calls in turns, in this process with one thread.
 
     Args:
-        calls: name, function and bar of each.
-        examples: number of examples that one call handles.
-        budget: shortest duration of all rounds, in seconds.
-        least: smallest number of rounds.
+        calls: Name, function and bar of each.
+        examples: Number of examples that one call handles.
+        budget: Shortest duration of all rounds, in seconds.
+        least: Smallest number of rounds.
 
     Returns:
         A report of the examples per second of each call.

@@ -21,7 +21,7 @@ from capsweep.config import words
 from capsweep.errors import UserError
 from capsweep.ledger.causes import Status
 from capsweep.runtime import terminal
-from capsweep.storage.scratch import own_prefix
+from capsweep.storage.scratch import make_scratch_prefix
 
 # Exit statuses: as argparse and shells have them (141: SIGPIPE), EX_SOFTWARE and EX_IOERR.
 BAD_INPUT, INTERRUPTED, UNEXPECTED, REFUSED, UNREAD = 2, 130, 70, 74, 141
@@ -298,7 +298,7 @@ def _keep_traceback(error: Exception) -> str:
     """Return the file into which its traceback is written, if one can be."""
     text = "".join(traceback.format_exception(error)).encode(errors="backslashreplace")
     try:
-        number, name = tempfile.mkstemp(".txt", own_prefix("capsweep-error"))
+        number, name = tempfile.mkstemp(".txt", make_scratch_prefix("capsweep-error"))
         with os.fdopen(number, "wb") as file:
             file.write(text)
         return name

@@ -34,11 +34,11 @@ class Measurement:
     """One measured number and its bar.
 
     Attributes:
-        what: what was measured.
-        value: the number; None if it could not be measured.
-        unit: unit of the number, such as `s` or `x` (times).
-        bar: the limit for the number; None if there is no limit.
-        at_least: whether the number must be at least `bar`; otherwise at most.
+        what: What was measured.
+        value: The number; None if it could not be measured.
+        unit: Unit of the number, such as `s` or `x` (times).
+        bar: The limit for the number; None if there is no limit.
+        at_least: Whether the number must be at least `bar`; otherwise at most.
     """
 
     what: str
@@ -72,8 +72,8 @@ class BenchReport:
     """The results of one benchmark.
 
     Attributes:
-        numbers: lines of the table of bars.
-        rows: timings as {column: value}; neighbours with the same columns form one table.
+        numbers: Lines of the table of bars.
+        rows: Timings as {column: value}; neighbours with the same columns form one table.
     """
 
     numbers: list[Measurement] = field(default_factory=list)
@@ -84,7 +84,7 @@ class BenchReport:
         """Record an exception of the block as a missed bar, so that other candidates can go on.
 
         Args:
-            candidate: name of the candidate, for the report.
+            candidate: Name of the candidate, for the report.
         """
         try:
             yield
@@ -111,10 +111,10 @@ class BenchReport:
         """Add the worst number of a column, with the names of its row. Do nothing without numbers.
 
         Args:
-            column: name of the column in the rows.
-            unit: unit of the number.
-            bar: the limit for the number; None if there is no limit.
-            at_least: whether the number must be at least `bar`, so that the smallest is the worst.
+            column: Name of the column in the rows.
+            unit: Unit of the number.
+            bar: The limit for the number; None if there is no limit.
+            at_least: Whether the number must be at least `bar`, so that the smallest is the worst.
         """
         having = [row for row in self.rows if row.get(column) is not None]
         for row in sorted(having, key=lambda row: row[column], reverse=not at_least)[:1]:

@@ -47,8 +47,8 @@ class ConvolutionProblem:
 
     Args:
         method: `direct`, `transformed` or `auto`.
-        sizes: channels, kernel, stride, pixels along a side, and images.
-        dtype: data type of all tensors.
+        sizes: Channels, kernel, stride, pixels along a side, and images.
+        dtype: Data type of all tensors.
     """
 
     def __init__(self, method: str, sizes: Sizes, dtype: torch.dtype = torch.float32) -> None:

@@ -98,10 +98,10 @@ class RoutingProblem:
     """Random votes, bias and output gradients, and a function that routes the votes.
 
     Args:
-        route: function that routes.
+        route: Function that routes.
         sizes: B, I, J, P, D and T.
         case: FORWARD, or BOTH for forward and backward.
-        dtype: data type of all tensors.
+        dtype: Data type of all tensors.
     """
 
     def __init__(

@@ -30,10 +30,10 @@ def run_bench(parsed: argparse.Namespace) -> int:
 
     Returns:
         1 if a bar is missed, else 0. With `--quick` it is always 0, because tiny sizes measure
-            nothing.
+        nothing.
 
     Raises:
-        UserError: a name is unknown, or the page has no section for a benchmark. Nothing is run
+        UserError: A name is unknown, or the page has no section for a benchmark. Nothing is run
             then.
     """
     from capsweep.lab import bench

@@ -130,7 +130,7 @@ def test_where_nothing_is_finished_a_report_says_how_to_see_what_is(
 ) -> None:
     assert report(finished, "EPOCHS=5") == 0
     printed = capsys.readouterr().out
-    assert "no cell is finished; `make ledger ARGS='ls sweep=ablation'` lists those" in printed
+    assert "no cell is finished; `make ledger ARGS='ls sweep=ablation'` lists cells" in printed
     assert "0/3 seeds" not in printed
     assert not (finished / "reports").exists()
 

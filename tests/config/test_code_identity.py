@@ -72,7 +72,7 @@ def test_words_logistics_and_other_networks_do_not_count(
         ("training/step.py", "0.5 / 255", "1.5 / 255"),
         ("data/image_batches.py", "self.shift = shift", "self.shift = shift + 1"),
         ("data/batches.py", "div_(255)", "div_(256)"),
-        ("training/build.py", "lay_out_weights(network, torch.channels_last)", "set_method"),
+        ("training/build.py", "set_weight_layout(network, torch.channels_last)", "set_method"),
         ("training/module.py", 'config["limit_batches"] or 1.0', 'config["limit_batches"] or 0.5'),
         ("training/callbacks.py", "ROUNDING = 1e-9", "ROUNDING = 1e-8"),
     ],

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from capsweep.config import compose, overrides, package_files, validation
-from capsweep.config.cell import LOGISTICS, SCIENCE, flat, get
+from capsweep.config.cell import LOGISTICS, SCIENCE, flatten, get
 from capsweep.errors import ConfigError
 
 CONF = package_files.find_folder("conf")
@@ -58,7 +58,7 @@ def test_every_root_key_is_science_or_logistics_and_not_both() -> None:
 
 
 def test_every_bound_is_of_a_key_and_is_understood() -> None:
-    rules = flat(content(CONF / "bounds.yaml"))
+    rules = flatten(content(CONF / "bounds.yaml"))
     of_own_files = {"dataset.reader.axes", "loss.on_logits"}  # that `capsweep new` writes
     assert set(rules) - of_own_files <= overrides.list_known_keys()
     understood = [validation.keeps_rule(value, r) for r in rules.values() for value in (2, "a/b")]

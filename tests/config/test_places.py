@@ -54,7 +54,7 @@ def test_storage_that_cannot_be_written_is_named_with_its_cure(tmp_path: Path) -
     with pytest.raises(UserError, match=r"^places\.storage: /proc/capsweep cannot .*STORAGE="):
         places.prepare(resolved("places.storage=/proc/capsweep"))
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"^places\.storage.*file is no folder; name another"):
+    with pytest.raises(UserError, match=r"^places\.storage.*file is not a folder; choose another"):
         resolved(f"places.storage={tmp_path}/file")
 
 

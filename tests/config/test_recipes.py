@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from capsweep.config import compose, overrides, package_files
-from capsweep.config.cell import flat, get
+from capsweep.config.cell import flatten, get
 from capsweep.errors import ConfigError
 
 RECIPES = overrides.list_options("recipe")
@@ -69,7 +69,7 @@ PAPER = {
 
 def written(recipe: str) -> dict[str, Any]:
     """The keys of a recipe's file, dotted, with their values."""
-    return flat(
+    return flatten(
         yaml.safe_load(
             (package_files.find_folder("conf") / "recipe" / f"{recipe}.yaml").read_text()
         )
@@ -99,7 +99,7 @@ def test_a_recipe_is_what_its_source_says(recipe: str, expected: dict[str, Any])
 
 def test_nothing_but_the_differences_tells_the_recipes_apart() -> None:
     one, other = (
-        flat(compose.cell([*CAPSULES, f"recipe={recipe}"]).config)
+        flatten(compose.cell([*CAPSULES, f"recipe={recipe}"]).config)
         for recipe in ("paper", "authors")
     )
     differences = {key for key in one | other if one.get(key) != other.get(key)}
@@ -111,8 +111,8 @@ def test_nothing_but_the_differences_tells_the_recipes_apart() -> None:
 )
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_network_without_capsules_takes_what_is_common(model: str, recipe: str) -> None:
-    without = flat(compose.cell([f"model={model}"]).config)
-    config = flat(compose.cell([f"model={model}", f"recipe={recipe}"]).config)
+    without = flatten(compose.cell([f"model={model}"]).config)
+    config = flatten(compose.cell([f"model={model}", f"recipe={recipe}"]).config)
     assert set(config) == set(without)
     assert {key: config[key] for key in COMMON} == {key: written(recipe)[key] for key in COMMON}
     optimiser = {key for key in written(recipe) if key.startswith("optim.")}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from capsweep.config import cell as cells
 from capsweep.config import compose
-from capsweep.config.cell import Cell, flat
+from capsweep.config.cell import Cell, flatten
 from capsweep.config.overrides import render
 from capsweep.errors import ConfigError
 
@@ -56,8 +56,8 @@ def test_the_results_of_yesterday_keep_their_names(line: str, signature: str) ->
 @pytest.mark.parametrize("base", BASES)
 def test_every_science_leaf_is_hashed_and_no_logistics_leaf_is(base: str) -> None:
     cell = compose.cell(base.split())
-    science = flat(cell.science)
-    everything = flat(cell.config)
+    science = flatten(cell.science)
+    everything = flatten(cell.config)
     assert len(everything) > len(science) > 20
     for key, value in everything.items():
         config = changed(cell.config, key, [value])
@@ -82,7 +82,7 @@ def sciences() -> list[dict[str, Any]]:
 
 def stands(science: Mapping[str, Any], path: str) -> bool:
     """Whether a key is there, be its value null or not."""
-    return cells.without(science, path) != science
+    return cells.remove_key(science, path) != science
 
 
 @pytest.mark.parametrize(("path", "neutral"), cells.NEUTRAL.items(), ids=cells.NEUTRAL)
@@ -91,7 +91,7 @@ def test_a_key_at_its_neutral_value_is_not_hashed(path: str, neutral: Any) -> No
     assert neutral in [cells.get(science, path) for science in having]
     for science in having:
         at_neutral = cells.signature(changed(science, path, neutral))
-        assert cells.signature(cells.without(science, path)) == at_neutral
+        assert cells.signature(cells.remove_key(science, path)) == at_neutral
         assert cells.signature(changed(science, path, [neutral])) != at_neutral
 
 

@@ -192,5 +192,5 @@ def test_declared_examples_are_verified_when_the_data_is_read(
     small_cell: Callable[..., Cell],
 ) -> None:
     cell = small_cell("dataset.examples.train=1438")
-    with pytest.raises(DataError, match=r"dataset\.examples: .*1438.* declared, .*1437.* read"):
+    with pytest.raises(DataError, match=r"dataset\.examples declares .*1438.*1437.* were read"):
         run(Job(cell))

@@ -105,7 +105,7 @@ def test_all_test_digits_of_mnist_have_room(data_folder: Path) -> None:
 
 
 def test_a_canvas_without_room_for_the_digits_is_refused(squares: LabelledImages) -> None:
-    message = r"dataset\.batches\.canvas=28 pixels have no room for \d+ of the 400 .*raise it"
+    message = r"dataset\.batches\.canvas=28 is too small for \d+ of the 400 .*raise it"
     with pytest.raises(ConfigError, match=message):
         transform(canvas=28).read("", squares)
     transform(rotation=0.0, shear=0.0, scale=[1.0, 1.0], canvas=20).read("", squares)

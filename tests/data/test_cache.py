@@ -124,8 +124,8 @@ def damage(path: Path, place: float, is_cut: bool) -> None:
     [
         *((partial(damage, place=place, is_cut=True), "") for place in (0.0, 0.05, 0.5, 0.95)),
         *((partial(damage, place=place, is_cut=False), "") for place in (0.05, 0.5, 0.95)),
-        (roll_labels, "its images or labels are not those that were decoded"),
-        (put_other_data, "it is of another data set"),
+        (roll_labels, "its images or labels were altered"),
+        (put_other_data, "it belongs to another data set"),
     ],
 )
 def test_a_file_that_is_damaged_or_of_other_data_is_made_anew_with_a_line(
@@ -199,4 +199,4 @@ def test_a_folder_that_cannot_be_made_is_told_once_and_no_error(
     (home / place).write_text("not a folder")
     for _ in range(2):
         assert is_whole(decode_once("few", DECLARED, decode))
-    assert capsys.readouterr().err.count("no cache of images") == 1
+    assert capsys.readouterr().err.count("no cache there") == 1

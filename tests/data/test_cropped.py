@@ -131,5 +131,5 @@ def test_13_crops_need_room(photographs: LabelledImages) -> None:
 def test_images_that_have_no_such_square_are_refused(
     noise: Noise, size: tuple[int, int], crop: int
 ) -> None:
-    with pytest.raises(ConfigError, match=rf"crop={crop} cuts squares .* are 9x{size[1]}"):
+    with pytest.raises(ConfigError, match=rf"crop={crop}: images must .* are 9x{size[1]}"):
         cropped(noise(3, height=size[0], width=size[1]), crop=crop)

@@ -116,7 +116,7 @@ def test_every_number_is_in_one_of_two_splits_that_are_symmetric_and_balanced(
 def test_other_images_than_the_declared_ones_are_refused(
     dataset: str, tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
 ) -> None:
-    message = r"sha256 [0-9a-f]{64}, dataset\.reader\.sha256 declares 0{64}; .*make setup"
+    message = r"dataset\.reader\.sha256 is 0{64}, but .* [0-9a-f]{64}; .*make setup"
     reader = reader_of(f"dataset={dataset}", f"dataset.reader.sha256={'0' * 64}")
     refuses(reader, tmp_path, message)
 
@@ -219,12 +219,12 @@ def test_those_that_are_named_validate_and_all_training_examples_train(named: Re
 def test_the_number_of_those_that_are_named_is_verified(
     named: Reader, declared: dict[str, int]
 ) -> None:
-    with pytest.raises(DataError, match=r"declared, .*'validation': 2.* read"):
+    with pytest.raises(DataError, match=r"declares .*, but .*'validation': 2.* were read"):
         split_images(named, 0, train=6, test=4, **declared)
 
 
 def test_a_declared_number_of_examples_that_no_reader_names_is_refused(noise: Noise) -> None:
     plain = keep(noise(6), noise(4))
     assert len(split_images(plain, 2, train=6, test=4)["validation"]) == 2
-    with pytest.raises(DataError, match=r"'validation': 2.* declared"):
+    with pytest.raises(DataError, match=r"declares .*'validation': 2.*, but"):
         split_images(plain, 0, train=6, validation=2, test=4)

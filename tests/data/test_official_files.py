@@ -197,7 +197,7 @@ def test_a_declared_file_that_cannot_be_decoded_is_refused_by_name(
     hashes = re.search(r"sha256 (\w+), declared (\w+)", str(refused.value))
     assert hashes
     declared = [text.replace(hashes[2], hashes[1]) for text in overrides]
-    message = rf"{tmp_path / file}: its sha256 is declared, but it is not such a file"
+    message = rf"{tmp_path / file}: it has the declared sha256, but cannot be decoded"
     refuses(reader_of(*declared), tmp_path, message)
 
 
@@ -225,7 +225,7 @@ def test_files_of_unknown_hash_are_never_read_and_named_with_their_hash(
     group = "sha256_plain" if any("sha256_plain" in text for text in declared) else "sha256"
     unknown = [re.sub(rf"({group}.*)=.*", r"\1=unknown", text) for text in declared]
     any_hash = "|".join(re.escape(text) for text in declared if group in text)
-    message = f"not known to us, so nothing is read.* set .*({any_hash})"
+    message = f"we do not know the publisher's hash, so nothing is read.* set .*({any_hash})"
     refuses(reader_of(f"dataset={dataset}", "dataset.validation=0", *unknown), tmp_path, message)
 
 
@@ -236,7 +236,7 @@ def test_a_hash_of_decompressed_files_does_not_replace_an_unknown_fingerprint(
     plain = [text.replace(".sha256.", ".sha256_plain.") for text in hashes]
     unknown = [f"{text.partition('=')[0]}=unknown" for text in hashes]
     reader = reader_of("dataset=smallnorb", *unknown, *plain)
-    refuses(reader, tmp_path, f"not known to us.*set {' '.join(hashes)}$")
+    refuses(reader, tmp_path, f"we do not know the.*set {' '.join(hashes)}$")
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10"])

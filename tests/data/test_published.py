@@ -122,7 +122,7 @@ def test_the_pickled_version_is_said_to_be_another(
 ) -> None:
     (tmp_path / "cifar-10-python.tar.gz").touch()
     message = (
-        r"data_batch_1\.bin.* not found .*cifar-10-binary\.tar\.gz, the pickled version is never"
+        r"data_batch_1\.bin.* not found .*cifar-10-binary\.tar\.gz; the pickled version is never"
     )
     refuses(reader_of("dataset=cifar10"), tmp_path, message)
 
@@ -131,7 +131,7 @@ def test_the_approximate_copy_has_no_publisher_and_the_official_files_are_not_it
     tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
 ) -> None:
     reader = reader_of("dataset=cifar10_approximate")
-    refuses(reader, tmp_path, r"test_batch\.bin not found .*nobody offers this copy.*=cifar10\)")
+    refuses(reader, tmp_path, r"test_batch\.bin not found .*this copy is not published.*=cifar10\)")
     official_files.write_cifar10(tmp_path, form="plain")
     refuses(reader, tmp_path, r"data_batch_1\.bin: truncated or altered .*dataset=cifar10\)$")
 

@@ -16,7 +16,7 @@ from reported_cells import SWEEP
 
 from capsweep import cli
 from capsweep.config import compose
-from capsweep.config.cell import flat, get
+from capsweep.config.cell import flatten, get
 from capsweep.errors import UserError
 
 CASES = 40  # of each kind
@@ -65,7 +65,7 @@ def replace_value(chance: Random, sweep: Any) -> tuple[Any, ...]:
 def test_an_override_is_refused_or_means_what_it_says(number: int) -> None:
     chance = Random(f"override/{number}")
     preset = chance.choice(["experiment=digits", "model=matrix_capsnet", "model=cnn_small"])
-    known = flat(compose.cell([preset]).config)
+    known = flatten(compose.cell([preset]).config)
     key = chance.choice(sorted(name for name in known if not name.startswith("places.")))
     is_possible = chance.random() < 0.5
     value = chance.choice(DOUBTFUL if is_possible else NEVER)

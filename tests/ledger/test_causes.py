@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from capsweep.config import compose
-from capsweep.config.cell import NEUTRAL, get, without
+from capsweep.config.cell import NEUTRAL, get, remove_key
 from capsweep.errors import ConfigError, DataError, NodeError, NonFiniteLossError
 from capsweep.ledger import causes
 from capsweep.ledger.causes import CauseKind, find_differences
@@ -73,7 +73,7 @@ def older(science: dict[str, Any]) -> dict[str, Any]:
     """The same cell as it was recorded before there were options with neutral values."""
     for path, neutral in NEUTRAL.items():
         if get(science, path) == neutral:
-            science = without(science, path)
+            science = remove_key(science, path)
     return science
 
 

@@ -48,7 +48,7 @@ def test_a_place_that_means_nothing_or_cannot_be_written_names_its_key(tmp_path:
     with pytest.raises(ConfigError, match=r"places\.ledger=nonsense://bucket"):
         open_store("nonsense://bucket/ledger")
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"places\.ledger=.*/file is no folder; name another"):
+    with pytest.raises(UserError, match=r"places\.ledger=.*/file is not a folder; choose another"):
         open_store(tmp_path / "file" / "ledger")
     with pytest.raises(UserError, match=r"places\.ledger: .* cannot be written"):
         prove_writable(open_store("/proc/ledger"))

@@ -1,4 +1,4 @@
-"""Rules that no tool holds: of files, of questions and answers, and of the README's tables."""
+"""Rules that no tool holds: of files, and of questions and answers."""
 
 import ast
 import re
@@ -38,9 +38,6 @@ def test_source_files_can_be_read_in_one_sitting() -> None:
     assert {name: length for name, length in lengths.items() if length > 400} == {}
 
 
-TABLES = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
-
-
 @pytest.fixture
 def answers() -> dict[str, str]:
     """`sweeps/NAME.md` by name."""
@@ -72,18 +69,6 @@ def test_every_answer_has_a_verdict_by_hand(answers: dict[str, str]) -> None:
         _, _, verdict = text.partition("## Verdict\n")
         assert verdict.strip(), name
         assert publish.VERDICT not in verdict, name
-
-
-def test_results_of_the_readme_are_tables_that_a_report_published(
-    answers: dict[str, str],
-) -> None:
-    _, _, rest = (REPOSITORY / "README.md").read_text().partition("\n## Results\n")
-    tables = TABLES.findall(rest.partition("\n## ")[0])
-    begin, end = publish.section_markers(publish.NAME)
-    published = [text.partition(begin)[2].partition(end)[0] for text in answers.values()]
-    assert tables
-    for table in tables:
-        assert any(table in section for section in published), table
 
 
 # What may unpickle, and how it is told not to; those of YAML that are our own are SafeLoaders.

@@ -21,8 +21,8 @@ from capsweep.model import convolution, large_kernels
 from capsweep.model.convolution import (
     Convolution,
     describe_methods,
-    lay_out_weights,
     set_method,
+    set_weight_layout,
 )
 from capsweep.model.large_kernels import Tiling, choose_tiling
 from capsweep.training import build
@@ -177,7 +177,7 @@ def test_a_product_of_what_a_kernel_sees_is_the_direct_convolution(
     torch.manual_seed(0)
     layer = Convolution(channels, 96, kernel, stride, same, divisor, bias).double()
     if is_channels_last:
-        lay_out_weights(layer, torch.channels_last)
+        set_weight_layout(layer, torch.channels_last)
     input = torch.rand(3, channels, 13, 17, dtype=torch.float64, requires_grad=True)
     sources, results = [input, *layer.parameters()], []
     for convolve in (layer._convolve_directly, layer._multiply_gathered):

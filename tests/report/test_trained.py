@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from capsweep.config import compose
-from capsweep.config.cell import Cell, flat
+from capsweep.config.cell import Cell, flatten
 from capsweep.report import render, trained
 from capsweep.report.formatted_table import format_table
 from capsweep.sweep import expand
@@ -48,7 +48,7 @@ def test_each_key_of_science_in_which_two_arms_differ_is_named(ablation, overrid
     cell = compose.cell(overrides)
     same = describe_pair(ablation.sweep, cell, cell)
     assert "one" not in same
-    for key in set(flat(cell.science)) - {"seed"}:
+    for key in set(flatten(cell.science)) - {"seed"}:
         other = replace(cell, config=change_leaf(dict(cell.config), key))
         line = describe_pair(ablation.sweep, cell, other)
         name = key.removesuffix(".name")

@@ -49,7 +49,7 @@ def test_every_example_is_in_one_shard(train: int, test: int, data: st.DataObjec
 
 
 def test_a_shard_that_does_not_fit_into_memory_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^SHARDS=1: must be \d+ or more, since a shard is made"):
+    with pytest.raises(ConfigError, match=r"^SHARDS=1: must be \d+ or more, so that a shard fits"):
         divide_into_parts(count_job(train=10**9), 1)
 
 
@@ -148,7 +148,7 @@ def test_the_data_set_of_the_paper_is_the_one_that_is_declared(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["SHARDS=9999"], "SHARDS=9999: must be 1 to 2,874, the train examples"),
+        (["SHARDS=9999"], "SHARDS=9999: must be 1 to 2,874 (the train examples)"),
         (["EXECUTOR=slurm"], "EXECUTOR=slurm: must be ray, or local"),
         (["STORAGE=s3://bucket/pairs"], "STORAGE=s3://bucket/pairs: must be a folder on a disk"),
         (["dataset.source=mnist", "DATA_DIR=/nowhere"], "places.data: /nowhere does not exist"),
@@ -178,7 +178,7 @@ def test_a_folder_of_another_data_set_or_layout_is_refused(
     before = hashes(folder)
     assert make(*arguments) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: STORAGE={folder}: another data set, or another layout of it")
+    assert error.startswith(f"error: STORAGE={folder}: it was begun for other data or other shards")
     assert message in error
     assert hashes(folder) == before
 
@@ -194,7 +194,7 @@ def test_a_folder_with_files_of_others_is_refused(
     assert f"STORAGE={folder}: holds other files (thesis.tex, train" in capsys.readouterr().err
     for place in (folder / "thesis.tex", folder / "thesis.tex" / "below"):
         assert make(f"STORAGE={place}") == 2
-        message = f"error: STORAGE={place}: {folder / 'thesis.tex'} is no folder; name another one"
+        message = f"error: STORAGE={place}: {folder / 'thesis.tex'} is not a folder; choose another"
         assert message in capsys.readouterr().err
     assert hashes(folder) == before
 
@@ -209,7 +209,7 @@ def test_damaged_knowledge_of_what_a_folder_is_to_hold_is_one_line_with_its_file
     capsys.readouterr()
     assert make() == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: STORAGE={folder}: another data set, or another layout of it")
+    assert line.startswith(f"error: STORAGE={folder}: it was begun for other data or other shards")
     assert str(wanted) in line
     assert line.isprintable()
 
@@ -236,6 +236,6 @@ def test_two_drivers_at_once(folder: Path) -> None:
     refusal = read_to_end(start_making(folder), status=2)
     first.send_signal(signal.SIGCONT)
     read_to_end(first)
-    assert f"STORAGE={folder}: is being filled by another process" in refusal
+    assert f"STORAGE={folder}: another process writes to it" in refusal
     shards = {shard.name: shard.sha256 for shard in manifest.read_manifest(folder).shards}
     assert shards.items() <= hashes(folder).items()

@@ -66,10 +66,10 @@ def test_all_faults_are_named_and_not_the_first(folder: Path, tmp_path: Path) ->
     for fault, beginning in zip(
         faults,
         (
-            "train-00000.h5: a link, or no plain file; run the same",
+            "train-00000.h5: a link, or not a regular file; run the same",
             f"{NAME}: sha256 ",
             "train-00002.h5: 7 bytes, ",
-            "test-00000.h5: a link, or no plain file; run the same",
+            "test-00000.h5: a link, or not a regular file; run the same",
             "notes.txt: not in index.json; move it away",
         ),
         strict=True,
@@ -96,15 +96,15 @@ def put(file: h5py.File, name: str, value: Any) -> None:
         (lambda file, _: put(file, "shifts", None), "shifts is 'missing'"),
         (
             lambda file, _: put(file, "labels", file["labels"][:].astype("int64")),
-            "labels is 'int64 [958, 2]', 'uint8 [958, 2]' in index.json",
+            "labels is 'int64 [958, 2]', but 'uint8 [958, 2]' in index.json",
         ),
         (
             lambda file, outside: put(file, "labels", h5py.ExternalLink(str(outside), "labels")),
-            "labels is 'no data set of this file'",
+            "labels is 'no array in this file'",
         ),
         (
             lambda file, _: put(file, "hidden", np.zeros(3)),
-            "hidden is 'float64 [3]', 'nothing' in index.json",
+            "hidden is 'float64 [3]', but 'nothing' in index.json",
         ),
     ],
 )
@@ -235,6 +235,6 @@ def test_a_manifest_with_anything_in_it_is_read_or_refused(
     with contextlib.suppress(DataError):
         stored = manifest.read_manifest(tmp_path)
         for split, count in stored.content.splits.items():
-            assert sum(shard.examples for shard in stored.shards_of(split)) == count
+            assert sum(shard.examples for shard in stored.list_shards(split)) == count
         manifest.write_manifest(tmp_path, stored)
         assert manifest.read_manifest(tmp_path) == stored

@@ -14,12 +14,12 @@ from capsweep.statistics.seeds import (
     Summary,
     adjust_holm,
     describe_correction,
+    find_undecided_rows,
     list_looks,
     paired_difference,
     smallest_p,
     summarise_values,
     t_test,
-    undecided_rows,
 )
 
 P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
@@ -120,8 +120,8 @@ def test_the_last_look_is_always_planned() -> None:
 def test_clear_orders_are_decided_and_equal_rows_are_not() -> None:
     low = {seed: 0.01 + 0.0001 * seed for seed in range(5)}
     high = {seed: 0.05 + 0.0001 * (seed % 3) for seed in range(5)}
-    assert undecided_rows({"low": low, "high": high}, 3) == set()
-    assert undecided_rows({"low": low, "high": high, "twin": high}, 3) == {"high", "twin"}
+    assert find_undecided_rows({"low": low, "high": high}, 3) == set()
+    assert find_undecided_rows({"low": low, "high": high, "twin": high}, 3) == {"high", "twin"}
 
 
 def share_decided(draw: Callable[[], np.ndarray], planned: tuple[int, ...], rounds: int) -> float:
@@ -130,7 +130,7 @@ def share_decided(draw: Callable[[], np.ndarray], planned: tuple[int, ...], roun
     for _ in range(rounds):
         values = draw()
         looks = [[dict(enumerate(row[:seeds])) for row in values] for seeds in planned]
-        decided += any(len(undecided_rows(dict(enumerate(r)), 4)) < len(values) for r in looks)
+        decided += any(len(find_undecided_rows(dict(enumerate(r)), 4)) < len(values) for r in looks)
     return decided / rounds
 
 

@@ -77,7 +77,7 @@ def main() -> None:
         rows = {"D": 16, "TILE_D": 16, "TILE_R": 2, "TILE_X": 4, "WITH_BEFORE": True}
         channels = {"P": 8, "TILE_P": 8, "TILE_R": 4, "BACKWARD": switches["BACKWARD"]}
         texts = (
-            compiled(dynamic_kernels.lay_out_kernel, number, **lay_out),
+            compiled(dynamic_kernels.transpose_weights_kernel, number, **lay_out),
             compiled(dynamic_kernels.iterate_kernel, number, **iterate),
             compiled(dynamic_kernels.differentiate_kernel, number, **lay_out, **terms),
             compiled(squash_kernels.squash_sums_kernel, number, J=1, **rows),

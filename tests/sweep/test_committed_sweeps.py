@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from capsweep.config import package_files
-from capsweep.config.cell import flat
+from capsweep.config.cell import flatten
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import render, table
 from capsweep.sweep import choices, expand, plan, spec
@@ -67,7 +67,7 @@ def test_its_first_lines_and_the_index_of_questions_say_how_it_is_run(name: str)
 
 def test_each_arm_of_the_recipe_sweep_differs_from_the_authors_in_one_key() -> None:
     points = expand.expand_sweep(spec.load("recipe"))
-    science = {point.arm: flat(point.cell.science) for point in points if point.seed == 0}
+    science = {point.arm: flatten(point.cell.science) for point in points if point.seed == 0}
     authors = science["authors"]
     changed = {
         arm: {key for key in authors.keys() | other.keys() if authors.get(key) != other.get(key)}

@@ -18,7 +18,7 @@ from capsweep.sweep import choices, expand, search, trials
 from capsweep.sweep import queue as queues
 from capsweep.sweep.search import TrialQueue
 from capsweep.sweep.spec import Sweep
-from capsweep.tracking.content import labels_of
+from capsweep.tracking.content import make_labels
 from capsweep.training.run import Job, Outcome
 
 SEARCH = """\
@@ -239,7 +239,7 @@ def test_a_plan_names_candidates_arms_trials_left_and_what_they_take(
     first = expand.check_search(sweep)[0]
     timed = {"seconds": {"fit": 30, "total": 36}, "steps": 10, "shape": first.cell.shape}
     science = {"metrics": {"val/error": 0.5}, "parameters": 1, "epochs": 1, **timed}
-    write_cell(ledger, Job(first.cell, labels_of(first.cell)), **{"result.json": science})
+    write_cell(ledger, Job(first.cell, make_labels(first.cell)), **{"result.json": science})
     words = ["plan", str(sweep.path), f"STORAGE={tmp_path}"]
     assert cli.main(words) == 0
     printed = capsys.readouterr().out

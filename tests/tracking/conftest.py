@@ -11,7 +11,7 @@ from capsweep.config.cell import Cell
 from capsweep.runtime import terminal
 from capsweep.tracking import tracker
 from capsweep.tracking.content import Labels
-from capsweep.tracking.tracker import Child
+from capsweep.tracking.tracker import WandbProcess
 from capsweep.training import RunHooks
 from capsweep.training.run import Job, run
 
@@ -19,14 +19,14 @@ LABELS = Labels("ablation", "capsnet", "capsnet · T=3 · seed 0", "Does it?", (
 
 
 @pytest.fixture(autouse=True)
-def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Child]]:
+def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[WandbProcess]]:
     """No test has the process of another; no proxy is between it and loopback."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
     terminal.print_once.cache_clear()
-    own: list[Child] = []
-    monkeypatch.setattr(tracker, "IDLE", own)
+    own: list[WandbProcess] = []
+    monkeypatch.setattr(tracker, "IDLE_PROCESSES", own)
     monkeypatch.setattr(tracker.Tracker, "faults", 0)
     yield own
     for child in own:
@@ -36,13 +36,13 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Child]]:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
     """What a process of W&B's was asked to do by one that waits, and the seconds it was given."""
-    asked, ask = [], Child.ask
+    asked, ask = [], WandbProcess.ask
 
-    def note_request(child: Child, do: str, seconds: float, **values: Any) -> Any:
+    def note_request(child: WandbProcess, do: str, seconds: float, **values: Any) -> Any:
         asked.append((do, seconds))
         return ask(child, do, seconds, **values)
 
-    monkeypatch.setattr(Child, "ask", note_request)
+    monkeypatch.setattr(WandbProcess, "ask", note_request)
     return asked
 
 

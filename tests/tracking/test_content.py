@@ -42,7 +42,7 @@ def test_everything_of_a_finished_cell_is_in_the_ledger(
     drawn = content.read_content(ledger, signature)
     assert list(drawn.pictures) == ["segmentation.png", "worst-examples.png"]
     assert not content.is_synced(storage, drawn, "http://one")
-    content.mark_file(storage, signature).write_text("{")
+    content.locate_mark(storage, signature).write_text("{")
     assert not content.is_synced(storage, cell, "http://one")
 
 
@@ -87,6 +87,6 @@ def test_what_the_command_line_changed_is_in_names_and_tags() -> None:
 
 def test_a_cell_run_by_itself_is_called_after_its_model_and_its_settings() -> None:
     overrides = ["model=capsnet_small", "optim.optimizer.lr=0.01", "logger=csv", "seed=4"]
-    labels = content.labels_of(compose.cell(overrides))
+    labels = content.make_labels(compose.cell(overrides))
     assert labels.name == "capsnet_small · T=3 · recon · optim.optimizer.lr=0.01 · seed 4"
     assert (labels.group, labels.job_type) == ("train", "capsnet_small")

@@ -10,7 +10,7 @@ import pytest
 from wandb_server import WandbServer
 
 from capsweep import cli
-from capsweep.config.cell import Cell, flat
+from capsweep.config.cell import Cell, flatten
 from capsweep.errors import UserError
 from capsweep.tracking import upload
 from capsweep.tracking.upload import SweepView
@@ -48,7 +48,7 @@ def test_the_cells_of_the_sweep_are_grouped_by_arm_and_axes(
     assert filters(built) == [("name", "IN", CELLS)]  # W&B's name is the id
     arm, *keys = [group["name"].removesuffix(".value") for group in runs["grouping"]]
     assert (arm, keys) == ("jobType", AXES)
-    assert set(keys) <= set(flat(small_cell().science))  # as runs have them
+    assert set(keys) <= set(flatten(small_cell().science))  # as runs have them
     curves = panels(built, "Run History Line Plot")
     assert [curve["metrics"] for curve in curves] == [[key] for key in upload.CURVES]
     axes = {(c["xAxis"], c["groupAgg"], c["groupArea"], c["limit"]) for c in curves}

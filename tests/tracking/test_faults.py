@@ -88,7 +88,7 @@ def test_the_calls_of_training_wait_for_nothing_while_a_server_hangs(
 
 def test_after_two_faults_cells_do_without_wandb(train_lost: Train, server: WandbServer) -> None:
     server.mode = "refuse"
-    for seed in range(tracking.PATIENCE):
+    for seed in range(tracking.MOST_FAULTS):
         assert "401" in train_lost(ONLINE, f"seed={seed}")["tracking_fault"]
     server.mode, asked = "fine", len(server.requests)
     result = train_lost(ONLINE, "seed=3")

@@ -96,7 +96,7 @@ def test_a_login_in_netrc_counts_where_wandb_itself_finds_it(
         assert modes.has_login(url)
     assert not modes.has_login("http://localhost:1")
     monkeypatch.setenv("WANDB_API_KEY", f"{KEY}\n")
-    assert modes.without_keys(f"{KEY} and of-netrc are wrong") == "(key) and (key) are wrong"
+    assert modes.remove_keys(f"{KEY} and of-netrc are wrong") == "(key) and (key) are wrong"
 
 
 ADDRESS = r"^W&B's settings: WANDB_BASE_URL: .*set logger=csv$"

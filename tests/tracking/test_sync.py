@@ -49,7 +49,7 @@ def test_a_cell_is_a_run_and_only_what_is_new_goes_up_again(
     count = len(server.requests)
     assert sync(storage) == 0
     assert len(server.requests) == count  # the mark knows
-    content.mark_file(storage, signature).unlink()
+    content.locate_mark(storage, signature).unlink()
     for number, shade in enumerate((4, 5), start=1):  # another picture, then drawn anew
         tracked_cells.draw_picture(place, "couplings.png", shade)
         assert sync(storage, "--json") == 0
@@ -154,7 +154,7 @@ def test_what_the_server_lost_is_no_success(
     server.loses = "file_stream"
     assert sync(storage, "--timeout", "20") == 1
     assert "sent, but the server has -1 of 30 steps" in capsys.readouterr().out
-    assert not content.mark_file(storage, signature).exists()
+    assert not content.locate_mark(storage, signature).exists()
 
 
 def test_what_need_not_be_sent_or_cannot_be_is_said_without_a_request(

@@ -15,7 +15,7 @@ from wandb_server import WandbServer
 from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content, tracker
-from capsweep.tracking.tracker import Child
+from capsweep.tracking.tracker import WandbProcess
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +99,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_cells_share_a_process_and_its_temporary_folder_goes_with_it(
-    train: Train, idle: list[Child], temporary: Path, monkeypatch: pytest.MonkeyPatch
+    train: Train, idle: list[WandbProcess], temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The variable names a W&B process of somebody else, which is not asked.
     monkeypatch.setenv("WANDB_SERVICE", f"3-1-unix-{temporary}/nobody")

@@ -78,7 +78,7 @@ def test_a_finished_cell_is_asked_again_without_its_training_shards(
     assert result["metrics"]["val/error"] <= 1
     provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
     assert provenance["fingerprint"] == whole.content.fingerprint
-    for shard in whole.shards_of("train"):
+    for shard in whole.list_shards("train"):
         (folder / shard.name).unlink()
     here = places.resolve(cell.config["places"])
     loader = CellLoader(Ledger(here.ledger), here.data, torch.device("cpu"))
@@ -99,7 +99,7 @@ def test_a_decoder_without_digits_to_draw_is_refused_with_each_cure(
     manifest.write_manifest(tmp_path / "shards", absent)
     cell = declared(absent, tmp_path / "shards", f"places.data={tmp_path}")
     cell.config["dataset"]["reader"]["mirrors"] = []
-    with pytest.raises(DataError, match=r"digits alone, .* cannot be made of mnist: .*mnist"):
+    with pytest.raises(DataError, match=r"single digits, .* cannot be read from mnist: .*mnist"):
         build.build_source(cell.config).check(str(tmp_path))
     with pytest.raises(DataError, match="or train without a decoder: loss"):
         train(cell)
@@ -126,7 +126,7 @@ def test_another_data_set_than_is_declared_is_refused_with_the_cure(
         with pytest.raises(UserError, match=message):
             train(cell)
     manifest.write_manifest(folder, later)
-    with pytest.raises(DataError, match="its examples are composed by version 2"):
+    with pytest.raises(DataError, match="version 2 of the program made the examples"):
         train(declared(later, folder))
 
 

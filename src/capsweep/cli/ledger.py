@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from capsweep.config import places
-from capsweep.config.cell import flat
+from capsweep.config.cell import flatten
 from capsweep.errors import UserError
 from capsweep.ledger import causes, lease, listing, stored_files, transfer, upkeep
 from capsweep.ledger.ledger import Entry, Ledger, folder_of, load_predictions
@@ -85,7 +85,7 @@ def run_show(parsed: argparse.Namespace) -> None:
     sections = {"science": science, "result": entry.result, "made": made}
     for title, section in sections.items():
         print(f"\n{title}")
-        for key, value in flat(section or {}).items():
+        for key, value in flatten(section or {}).items():
             print(f"  {key}: {value}")
     if failure:
         print(f"\nfailure\n{failure}")

@@ -21,7 +21,7 @@ from capsweep.config import words
 from capsweep.errors import UserError
 from capsweep.ledger.causes import Status
 from capsweep.runtime import terminal
-from capsweep.storage.scratch import own_prefix
+from capsweep.storage.scratch import make_scratch_prefix
 
 # Exit statuses, as argparse, shells and sysexits.h have them: EX_SOFTWARE, EX_IOERR, SIGPIPE.
 BAD_INPUT, INTERRUPTED, UNEXPECTED, IO_ERROR, PIPE_CLOSED = 2, 130, 70, 74, 141
@@ -318,7 +318,7 @@ def _keep_traceback(error: Exception) -> str:
     """
     text = "".join(traceback.format_exception(error)).encode(errors="backslashreplace")
     try:
-        number, name = tempfile.mkstemp(".txt", own_prefix("capsweep-error"))
+        number, name = tempfile.mkstemp(".txt", make_scratch_prefix("capsweep-error"))
         with os.fdopen(number, "wb") as file:
             file.write(text)
         return name

@@ -83,7 +83,7 @@ def _run_cell(cell: Cell) -> int:
     from capsweep.ledger.ledger import Ledger, folder_of
     from capsweep.sweep.drive import prepare_storage
     from capsweep.tracking import mode as modes
-    from capsweep.tracking.content import labels_of
+    from capsweep.tracking.content import make_labels
     from capsweep.training import RunHooks, build, devices
     from capsweep.training.run import Job, run_job
     from capsweep.training.size import measure_size
@@ -101,7 +101,7 @@ def _run_cell(cell: Cell) -> int:
     )
     if "footnote" in dataset:
         print(f"{dataset['name']}: {dataset['footnote']}")
-    job = Job(cell.with_mode(mode), labels_of(cell))
+    job = Job(cell.with_mode(mode), make_labels(cell))
     outcome = run_job(job, RunHooks(on_epoch=_print_row))
     if outcome.elsewhere is not None:
         cure = f"wait for it, or if its machine is gone: capsweep ledger release {cell.signature}"

@@ -1,4 +1,4 @@
-"""The jobs of a cluster. Only this file speaks to Ray's job server.
+"""A client for the jobs of a Ray cluster. Only this file speaks to Ray's job server.
 
 The token (from RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token) is sent in the
 Authorization header of every request.
@@ -43,13 +43,13 @@ def is_url(address: str | None) -> bool:
 
 @dataclass(frozen=True)
 class SweepJob:
-    """A job that drives a sweep.
+    """A job that runs a sweep on a cluster.
 
     Attributes:
-        id: Ray's id of the job: `NAME-NUMBER`.
-        name: name of the command, `capsweep-SWEEP-HASH`; equal commands have equal names.
-        sweep: name of the sweep, as it stands in the id.
-        number: counts the runs of this command, from 1.
+        id: Ray's id of the job, `NAME-NUMBER`.
+        name: Name of its command, `capsweep-SWEEP-HASH`; equal commands have equal names.
+        sweep: Name of the sweep, as it is written in the id.
+        number: Number of the run of this command, from 1.
         details: Ray's `JobDetails`.
     """
 
@@ -87,16 +87,16 @@ class Jobs(JobSubmissionClient):
         raise ConfigError(f"{self.address}: {_choose_line(r.text)}")
 
     def list_sweeps(self) -> list[SweepJob]:
-        """Return all jobs of sweeps that the cluster knows, the newest last."""
+        """Return all jobs of the cluster that run sweeps, the newest last."""
         jobs = [_read_job(d) for d in self.list_jobs() if JOB_ID.fullmatch(d.submission_id or "")]
         return sorted(jobs, key=lambda job: (job.details.start_time or 0, job.id))
 
     def read_job(self, job_id: str) -> SweepJob:
-        """Return the present state of a job."""
+        """Return a job with its present state."""
         return _read_job(self.get_job_info(job_id))
 
     def read_log(self, job_id: str) -> str:
-        """Return all that the job has printed; empty if it has no log or its node is gone."""
+        """Return all that the job has printed; empty if it has no log, or its node is gone."""
         try:
             return self.get_job_logs(job_id)
         except UnreachableError:
@@ -118,7 +118,7 @@ def open_jobs(cluster: Mapping[str, Any]) -> Jobs:
     Its job server is at `cluster.jobs`, or else at the URL that the head of the cluster names.
 
     Raises:
-        ConfigError: the cluster has no job server, or the URL has a password.
+        ConfigError: The cluster has no job server, or the URL has a password.
     """
     url, head = cluster["jobs"], cluster["address"]
     if cluster.get("launcher") is not None or url is head is None:
@@ -141,10 +141,13 @@ def open_jobs(cluster: Mapping[str, Any]) -> Jobs:
 
 
 def _find_server(address: str) -> str:
-    """Return the URL of a cluster's job server, as the head at `address` (host:port) names it.
+    """Ask the head of a cluster for the URL of its job server.
+
+    Args:
+        address: Address of the head, as host:port.
 
     Raises:
-        ConfigError: no head answers there, or its cluster has no job server.
+        ConfigError: No head answers there, or its cluster has no job server.
     """
     try:
         ray_start.check_listening(address)  # Ray itself would retry for many minutes
@@ -195,9 +198,9 @@ def _read_job(details: Any) -> SweepJob:
 
 
 def _choose_line(text: str) -> str:
-    """Return the one line of a message of Ray that names the cause.
+    """Return the line of a message of Ray that names the cause.
 
-    It is the last line of a traceback, else the first line, which advice from Ray's manual follows.
+    It is the last line of a traceback. In other messages it is the first line; advice follows it.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["Ray gives no reason"]
     return lines[-1 if "Traceback" in lines[0] else 0].rstrip(" .:")

@@ -1,7 +1,7 @@
 """The driver of a sweep on a cluster: its command line, its name, and its job.
 
-A driver is a process inside the cluster that runs `capsweep sweep`. Its job is submitted once,
-found again later, followed to its end, or stopped.
+A driver is a process on the cluster that runs `capsweep sweep`, as a job of Ray. The job is
+submitted once; later commands find it, follow it to its end, or stop it.
 """
 
 import json
@@ -35,28 +35,28 @@ NOT_FOUND, NOT_RUNNABLE = 127, 126  # a shell's exit statuses
 def name_command(sweep: str, words: Sequence[str]) -> str:
     """Return the name of a command, `capsweep-SWEEP-HASH`; the order of its words does not matter.
 
-    With the number of the run behind it (`-1`, `-2`), it is the id of a job; Ray accepts an id
-    once.
+    The id of a job is this name with the number of the run behind it (`-1`, `-2`), because Ray
+    accepts an id only once.
 
     Args:
-        sweep: name of the sweep.
-        words: of the command, after `capsweep`; they are hashed.
+        sweep: Name of the sweep.
+        words: Words of the command after `capsweep`, which are hashed.
     """
     choices = hash_bytes(json.dumps(sorted(words)).encode())[:8]
     return f"capsweep-{_quote_sweep(sweep)}-{choices}"
 
 
 def _quote_sweep(sweep: str) -> str:
-    """Return the name of a sweep with only the characters that URLs and file names allow."""
+    """Return the name of a sweep, with `-` for characters that a URL or file name cannot have."""
     return re.sub(r"[^A-Za-z0-9_.-]", "-", sweep)
 
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Handle SIGTERM as Ctrl-C, for the block: trials stop, and the sweep prints its progress.
+    """Handle SIGTERM like Ctrl-C, for the block: trials stop, and the sweep prints its progress.
 
-    Ray's jobs inherit a blocked SIGINT, and background jobs of a shell ignore it, so SIGINT is
-    enabled first.
+    SIGINT is enabled first, because Ray's jobs inherit a blocked SIGINT, and background jobs of a
+    shell ignore it.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -71,16 +71,16 @@ def interrupted_by_sigterm() -> Iterator[None]:
 def make_inner_command(
     sweep: str, words: Sequence[str], config: Mapping[str, Any], staged: bool = True
 ) -> list[str]:
-    """Return the words after `capsweep` with which a process on a cluster drives the same sweep.
+    """Return the words after `capsweep` with which a process on a cluster runs the same sweep.
 
-    They are the typed words without those about this machine, with the cluster and with absolute
-    places added.
+    They are the typed words without those that concern this machine; the cluster and absolute
+    places are added.
 
     Args:
-        sweep: name or file of the sweep.
-        words: that were typed behind the sweep.
-        config: configuration of the first cell.
-        staged: whether the sweep file travels with the package, so that its name is enough;
+        sweep: Name or file of the sweep.
+        words: Words that were typed behind the sweep.
+        config: Configuration of the first cell.
+        staged: Whether the sweep file travels with the package, so that its name is enough;
             otherwise its absolute path is used.
     """
     if sweep.endswith(".yaml"):
@@ -92,7 +92,7 @@ def make_inner_command(
 
 
 def use_node_places(words: Sequence[str], config: Mapping[str, Any]) -> list[str] | None:
-    """Return a driver's words with the places as a compute node sees them (`cluster.node`).
+    """Replace the places in a driver's words by those that a compute node sees (`cluster.node`).
 
     Returns:
         The words, or None if the node sees the same places.
@@ -119,13 +119,13 @@ def _drop_words(words: Sequence[str], names: Sequence[str]) -> list[str]:
 def submit_sweep(
     jobs: "Jobs", sweep: Path, words: Sequence[str], python: str | None = None
 ) -> "tuple[SweepJob, bool]":
-    """Submit a job that runs these words, unless one is already running.
+    """Submit a job that runs these words, unless such a job is already running.
 
     Args:
-        jobs: client of the cluster.
-        sweep: file of the sweep, which is sent with the job.
-        words: of the command, after `capsweep`.
-        python: program on the head; None: the one that Ray uses there.
+        jobs: Client of the cluster.
+        sweep: File of the sweep, which is sent with the job.
+        words: Words of the command after `capsweep`.
+        python: Python on the head that runs the job; None: the one of Ray's workers there.
 
     Returns:
         The job, and whether it is new.
@@ -164,7 +164,7 @@ def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
 
 
 def runs_other_code(job: "SweepJob", sweep: Path) -> bool:
-    """Return whether a job was sent with other code, configuration or sweep file than those here.
+    """Return whether the code, configuration or sweep file of a job differs from those here.
 
     It is False for a job whose code came with an image.
     """
@@ -181,14 +181,15 @@ def _hash_code(sweep: Path) -> str:
 
 
 def find_job(jobs: "Jobs", text: str) -> "SweepJob":
-    """Return the job with an id, or the running job of a sweep, else its newest job.
+    """Return the job with an id, or a sweep's running job, or else the sweep's newest job.
 
     Args:
-        jobs: client of the cluster.
-        text: id of a job, or name or file of a sweep.
+        jobs: Client of the cluster.
+        text: Id of a job, or name or file of a sweep.
 
     Raises:
-        ConfigError: there is no such job, or several jobs of the sweep are running; it names them.
+        ConfigError: There is no such job, or several jobs of the sweep are running; the error lists
+            the jobs.
     """
     all_jobs = jobs.list_sweeps()
     if exact := [job for job in all_jobs if job.id == text]:
@@ -225,10 +226,10 @@ def follow_job(
     Ctrl-C leaves the job running.
 
     Args:
-        jobs: client of the cluster.
-        job: to follow.
-        write: is called with the job's output, unchanged.
-        say: is called with each line of ours.
+        jobs: Client of the cluster.
+        job: The job to follow.
+        write: Writes the output of the job.
+        say: Prints a message about the connection.
 
     Returns:
         The job, after its end.
@@ -251,10 +252,10 @@ def follow_job(
 
 
 def find_obstacle(job: "SweepJob") -> str | None:
-    """Return why a job's driver gave no exit status of its own, and what to do.
+    """Return why a job has no exit status of the sweep, and what to do about it.
 
     Returns:
-        A message, or None if the driver did give an exit status.
+        A message, or None if the job has one.
     """
     details, status = job.details, job.details.driver_exit_code
     if details.status != "FAILED" or status not in (None, NOT_FOUND, NOT_RUNNABLE):

@@ -33,18 +33,21 @@ def render_script(
     folder: Path,
     is_array: bool = False,
 ) -> tuple[str, str]:
-    """Return name and text of the batch script that runs `capsweep WORDS` in the current folder.
+    """Render the batch script that runs `capsweep WORDS` in the current folder.
 
     Args:
-        cluster: the section `cluster` of the configuration.
-        sweep: name or file of the sweep.
-        words: of the command, after `capsweep`.
-        folder: for the job's log.
-        is_array: whether to submit an array, each job of which drives its part of the sweep without
-            Ray.
+        cluster: The section `cluster` of the configuration.
+        sweep: Name or file of the sweep.
+        words: Words of the command after `capsweep`.
+        folder: Folder for the log of the job.
+        is_array: Whether the script is for an array of jobs, each of which runs a part of the sweep
+            without Ray.
+
+    Returns:
+        Name and text of the script.
 
     Raises:
-        ConfigError: sbatch cannot read a value; it names the key.
+        ConfigError: Sbatch cannot read a value; the error names its key.
     """
     job, setup = name_command(Path(sweep).stem, words), cluster["setup"]
     values = {
@@ -64,24 +67,24 @@ def render_script(
         loader=FileSystemLoader(package_files.find_folder("conf") / "cluster"),
         undefined=StrictUndefined,
         finalize=quote_value,
-        autoescape=False,  # the script is no HTML
+        autoescape=False,  # which is for HTML
     )
     environment.filters["directive"] = check_directive
     return f"{job}.sh", environment.get_template(TEMPLATE).render(values) + "\n"
 
 
 def quote_value(value: Any) -> str:
-    """Return a value as one word of the shell; a list as several words."""
+    """Quote a value as one word of the shell, or a list as several words."""
     if isinstance(value, (list, tuple)):
         return shlex.join(map(str, value))
     return shlex.quote(str(value))
 
 
 def check_directive(value: Any, key: str) -> str:
-    """Return a value for an `#SBATCH` line, which sbatch reads without quotes.
+    """Return a value as text for an `#SBATCH` line, where sbatch reads it without quotes.
 
     Raises:
-        ConfigError: the value has characters that are not allowed there; it names the key.
+        ConfigError: The value has a character that is not allowed there; the error names its key.
     """
     text = str(value)
     if DIRECTIVE.fullmatch(text) is None:
@@ -96,7 +99,7 @@ def submit_script(cluster: Mapping[str, Any], name: str, text: str, folder: Path
         The exit status, always 0.
 
     Raises:
-        ConfigError: there is no sbatch here, or it refuses the script.
+        ConfigError: There is no sbatch here, or it refuses the script.
     """
     if shutil.which("sbatch") is None:
         raise ConfigError("sbatch: no such program here; type this on a login node of the cluster")
@@ -120,12 +123,12 @@ def submit_script(cluster: Mapping[str, Any], name: str, text: str, folder: Path
 
 
 def ensure_token(place: str) -> None:
-    """Create the token file of the job's Ray if it does not exist.
+    """Write a new token to the file `place`, unless the file exists.
 
-    Ray accepts only clients that send this token. Only the file's owner can read it.
+    The job's Ray accepts only clients that send this token. Only the owner of the file can read it.
 
     Raises:
-        ConfigError: the file is empty or cannot be written; it names cluster.token.
+        ConfigError: The file is empty or cannot be written; the error names cluster.token.
     """
     path = Path(places.absolute(place))
     try:

@@ -136,7 +136,7 @@ class Cell:
     def science(self) -> dict[str, Any]:
         """The part of the configuration that decides the numbers."""
         science = {key: self.config[key] for key in SCIENCE}
-        return rename_targets(reduce(without, LOGISTICS_INSIDE, science), MOVED_TARGETS)
+        return rename_targets(reduce(remove_key, LOGISTICS_INSIDE, science), MOVED_TARGETS)
 
     @cached_property
     def signature(self) -> str:
@@ -157,7 +157,7 @@ class Cell:
         It depends on sizes, routing iterations, batch, precision, implementation and threads. Of
         the loss it depends on the name, and on whether there is a reconstruction.
         """
-        work = reduce(without, WORKLESS, self.science)
+        work = reduce(remove_key, WORKLESS, self.science)
         loss = self.science["loss"]
         work["loss"] = [loss["name"], loss["reconstruction"]["weight"] > 0]
         work["logistics"] = [get(self.config, path) for path in WORKING]
@@ -212,7 +212,7 @@ def signature(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> s
 def _write_hashed(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
     """Write the text that a signature hashes: version, and science without neutral values."""
     absent = (path for path, neutral in NEUTRAL.items() if get(science, path) == neutral)
-    hashed = reduce(without, absent, dict(science))
+    hashed = reduce(remove_key, absent, dict(science))
     return json.dumps({"version": version, "science": hashed}, sort_keys=True, allow_nan=False)
 
 
@@ -262,7 +262,7 @@ def put(config: dict[str, Any], path: str, value: Any) -> None:
     reduce(dict.__getitem__, parents, config)[name] = value
 
 
-def without(section: Mapping[str, Any], path: str) -> dict[str, Any]:
+def remove_key(section: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Copy a section without the key at a dotted path; the key may be absent.
 
     Sections that become empty are removed too.
@@ -272,13 +272,13 @@ def without(section: Mapping[str, Any], path: str) -> dict[str, Any]:
     if not rest:
         copy.pop(name, None)
     elif isinstance(copy.get(name), Mapping):
-        copy[name] = without(copy[name], rest)
+        copy[name] = remove_key(copy[name], rest)
         if not copy[name]:
             del copy[name]
     return copy
 
 
-def flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten a section to dotted keys, such as `routing.num_iters`, and their values.
 
     Lists and empty sections are values.
@@ -291,11 +291,11 @@ def flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in section.items():
         path = f"{prefix}.{key}" if prefix else key
         is_section = isinstance(value, Mapping) and value
-        columns |= flat(value, path) if is_section else {path: value}
+        columns |= flatten(value, path) if is_section else {path: value}
     return columns
 
 
-def name_nearest(name: str, known: Iterable[str]) -> str:
+def suggest_name(name: str, known: Iterable[str]) -> str:
     """Return `did you mean NAME?` for the most similar known name; empty if none is similar."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else ""

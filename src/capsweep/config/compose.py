@@ -29,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from capsweep.config import bounded_yaml, package_files, places, validation
 from capsweep.config import overrides as grammar
-from capsweep.config.cell import SCIENCE, Cell, flat, get, put, without
+from capsweep.config.cell import SCIENCE, Cell, flatten, get, put, remove_key
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.storage.checked import compute_once
@@ -94,7 +94,7 @@ def _resolve(written: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_drawn(written: Mapping[str, Any]) -> None:
     """Raise ConfigError if conf/ has an interpolation that is not allowed."""
-    for key, value in flat(written).items():
+    for key, value in flatten(written).items():
         rest = re.sub(r"\$\{(?!(seed|places|cluster)\b)[a-z_][\w.]*\}", "", str(value))
         if "${" in rest and not key.startswith("places.") and FILLED.get(key) != value:
             raise ConfigError(
@@ -129,7 +129,7 @@ def read_options(overrides: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
 
 def _read_recipe(name: str) -> dict[str, Any]:
     file = package_files.find_folder("conf") / "recipe" / f"{name}.yaml"
-    return flat(yaml.safe_load(file.read_bytes()))
+    return flatten(yaml.safe_load(file.read_bytes()))
 
 
 @lru_cache(maxsize=256)
@@ -165,10 +165,10 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
     written: Any = OmegaConf.to_container(config, resolve=False)
     whole: Any = written if plain is None else OmegaConf.to_container(plain, resolve=False)
     _check_drawn(written)
-    schema = flat(_resolve(whole))
+    schema = flatten(_resolve(whole))
     dropped = _list_inapplicable(groups, written, schema, choices.get("recipe"))
-    written = reduce(without, dropped, written)
-    for key in flat(_resolve(written)):
+    written = reduce(remove_key, dropped, written)
+    for key in flatten(_resolve(written)):
         if key not in schema:
             where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
             text = grammar.describe_unknown_key(key, schema)
@@ -209,7 +209,7 @@ def _list_inapplicable(
     has is not listed, so that it is refused.
     """
     is_typed = any(group.startswith("routing=") for group in groups)
-    keys = [*flat(written.get("routing") or {}, "routing")] if is_typed else []
+    keys = [*flatten(written.get("routing") or {}, "routing")] if is_typed else []
     if recipe is not None:
         keys += _read_recipe(recipe)
     return [key for key in keys if key not in schema and key in grammar.list_known_keys()]

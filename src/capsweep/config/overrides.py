@@ -25,7 +25,7 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, OverrideType, 
 from hydra.core.override_parser.types import Override as HydraOverride
 
 from capsweep.config import package_files
-from capsweep.config.cell import flat
+from capsweep.config.cell import flatten
 from capsweep.config.words import BY_NAME
 from capsweep.errors import ConfigError
 
@@ -254,10 +254,10 @@ def list_known_keys() -> frozenset[str]:
     """
     conf = package_files.find_folder("conf")
     root = yaml.safe_load((conf / "train.yaml").read_bytes())
-    keys = {*flat({key: root[key] for key in root if key not in ("defaults", "hydra")})}
+    keys = {*flatten({key: root[key] for key in root if key not in ("defaults", "hydra")})}
     for path in conf.glob("*/*.yaml"):
         if not (text := path.read_text(encoding="utf-8")).startswith(PRESET):
-            keys |= flat(yaml.safe_load(text) or {}, path.parent.name).keys()
+            keys |= flatten(yaml.safe_load(text) or {}, path.parent.name).keys()
     return frozenset(keys)
 
 

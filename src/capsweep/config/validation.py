@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from capsweep.config import package_files
-from capsweep.config.cell import flat, get, put
+from capsweep.config.cell import flatten, get, put
 from capsweep.config.code_identity import check_targets
 from capsweep.errors import ConfigError
 
@@ -113,7 +113,7 @@ def _is_within(value: float, rule: str) -> bool:
 
 @cache
 def _read_rules() -> Mapping[str, str]:
-    return flat(yaml.safe_load((package_files.find_folder("conf") / "bounds.yaml").read_bytes()))
+    return flatten(yaml.safe_load((package_files.find_folder("conf") / "bounds.yaml").read_bytes()))
 
 
 def check_config(config: Mapping[str, Any]) -> None:
@@ -137,7 +137,7 @@ def _check_bounds(config: Mapping[str, Any]) -> None:
         value = get(config, key)
         if (value is not None or key in UNTYPED) and not keeps_rule(value, rule):
             raise ConfigError(f"{key} must be {rule}, got {value}")
-    for key, value in flat(config).items():
+    for key, value in flatten(config).items():
         check_resolved(key, value)
         most = LARGEST_SIZE if key.startswith("model.") else LARGEST
         for number in _list_numbers(value):
@@ -178,7 +178,7 @@ def fit_types(plain: dict[str, Any], typed: Sequence[str], schema: Mapping[str, 
     Raises:
         ConfigError: If a value has the wrong type; the message names the key.
     """
-    values = flat(plain)
+    values = flatten(plain)
     for key in sorted(values, key=lambda key: key not in typed):
         if key not in schema:
             raise ConfigError(

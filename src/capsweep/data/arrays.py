@@ -27,9 +27,7 @@ LAYOUT = (
     "train_images and test_images, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C], train_labels and "
     "test_labels, whole numbers from 0 on [N], and val_images and val_labels if there are any"
 )
-SCALE = (
-    "write intensities of 0..255, of 0..1 for instance by (255 * images).round().astype('uint8')"
-)
+SCALE = "write intensities 0..255 (if yours are 0..1: (255 * images).round().astype('uint8'))"
 MOST_CHANNELS = 4  # of images whose axes are inferred from their shape
 MOST_CLASSES = 10**6
 MOST_NAMED = 200  # characters of a message that list the names of arrays
@@ -40,7 +38,7 @@ FAINT = {*range(17), 253, 254, 255}
 
 
 @dataclass(frozen=True)
-class OwnArrays:
+class NpzContent:
     """The data set in an .npz file.
 
     Attributes:
@@ -98,13 +96,13 @@ class NpzReader(OfficialReader):
             arrays = decode_arrays(path, file, self.axes)
         if arrays.num_classes != self.num_classes:
             raise DataError(
-                f"{path}: its labels are of {arrays.num_classes} classes, and dataset.num_classes "
-                f"is {self.num_classes}; correct the data set's file in conf/dataset"
+                f"{path}: its labels have {arrays.num_classes} classes, but dataset.num_classes "
+                f"is {self.num_classes}; correct the file of the data set in conf/dataset"
             )
         return arrays.splits
 
 
-def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> OwnArrays:
+def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> NpzContent:
     """Read and check the data set in an open .npz file.
 
     The file has `train_images` and `test_images`, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C],
@@ -126,23 +124,23 @@ def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> OwnAr
         raise DataError(f"{path}: {error}") from error
     except Exception as error:  # zipfile and numpy can raise any error for a damaged file
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{path}: {reason}; write it by np.savez with {LAYOUT}") from error
+        raise DataError(f"{path}: {reason}; write by np.savez {LAYOUT}") from error
 
 
-def _decode_archive(file: IO[bytes], axes: str | None) -> OwnArrays:
+def _decode_archive(file: IO[bytes], axes: str | None) -> NpzContent:
     with open_npz(file) as archive:
         present = archive.files
         splits = [split for split in NAMES if split != "validation" or VALIDATION & {*present}]
         names = [f"{NAMES[split]}_{kind}" for split in splits for kind in ("images", "labels")]
         if absent := [name for name in names if name not in present]:
             have = ", ".join(present) or "nothing"
-            raise ValueError(f"{', '.join(absent)} not in it; it has {have[:MOST_NAMED]}")
+            raise ValueError(f"it has no {', '.join(absent)}; it has {have[:MOST_NAMED]}")
         arrays = {name: archive[name] for name in names}
     shape = arrays["train_images"].shape
     axes = _choose_axes(shape, axes)
     decoded = {split: _make_split(arrays, NAMES[split], shape[1:], axes) for split in splits}
     unused = [name for name in present if name not in names]
-    return OwnArrays(decoded, axes, _count_classes(decoded), unused)
+    return NpzContent(decoded, axes, _count_classes(decoded), unused)
 
 
 def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
@@ -153,7 +151,7 @@ def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
         DataError: If the shape allows both.
     """
     if len(shape) not in (3, 4) or (len(shape) == 3 and axes == "hwc"):
-        raise ValueError(f"train_images are {shape}")
+        raise ValueError(f"train_images have the shape {shape}")
     if len(shape) == 3 or axes is not None:
         return axes or "chw"
     first, last = shape[1] <= MOST_CHANNELS, shape[3] <= MOST_CHANNELS
@@ -161,8 +159,8 @@ def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
         chw = f"{shape[1]} channels of {shape[2]} rows and {shape[3]} columns"
         hwc = f"{shape[3]} channels of {shape[1]} rows and {shape[2]} columns"
         raise DataError(
-            f"train_images {shape} can be {chw}, or {hwc}; say which by --axes chw or --axes hwc "
-            "(in the data set's file: `axes: chw` or `axes: hwc` below `reader`)"
+            f"train_images {shape} can be {chw}, or {hwc}; type --axes chw or --axes hwc (in the "
+            "file of the data set: `axes: chw` or `axes: hwc` below `reader`)"
         )
     return "chw" if first else "hwc"
 
@@ -192,16 +190,16 @@ def _check_images(name: str, images: np.ndarray, shape: tuple[int, ...]) -> None
         raise DataError(f"{name} are {images.dtype}, not uint8; {SCALE}")
     if images.shape[1:] != shape:
         raise DataError(
-            f"images of train are {list(shape)}, {name} {list(images.shape[1:])}; make them alike"
+            f"train_images are {list(shape)} each, {name} {list(images.shape[1:])}; make them equal"
         )
     seen = images[:MOST_SEEN]
     if len(seen) > 1 and (seen == seen[0]).all():
-        raise DataError(f"{name} are all alike; write the images themselves")
+        raise DataError(f"{name} are all identical; write the real images")
     values = set(np.unique(seen).tolist())
     if values <= FAINT and not values <= {0, 255}:
         raise DataError(
-            f"{name} use {', '.join(map(str, sorted(values)))} alone, as images do that were "
-            f"scaled before they became uint8; {SCALE}"
+            f"{name} have only the values {', '.join(map(str, sorted(values)))}, as if they were "
+            f"scaled before the conversion to uint8; {SCALE}"
         )
 
 
@@ -209,8 +207,8 @@ def _check_labels(name: str, labels: np.ndarray, count: int) -> None:
     """Raise DataError unless an array has `count` classes, whole numbers from 0 on."""
     if labels.dtype.kind not in "iubf" or labels.shape not in ((count,), (count, 1)):
         raise DataError(
-            f"{name} are {labels.dtype} {labels.shape} for {count} images; write a number for each "
-            "(of rows with a single 1 take labels.argmax(1))"
+            f"{name} are {labels.dtype} {labels.shape} for {count} images; write one class per "
+            "image (from one-hot rows: labels.argmax(1))"
         )
     numbers = labels.astype(np.float64)
     is_class = (np.floor(numbers) == numbers) & (numbers >= 0) & (numbers < MOST_CLASSES)
@@ -224,8 +222,8 @@ def _check_labels(name: str, labels: np.ndarray, count: int) -> None:
 def _count_classes(splits: Decoded) -> int:
     classes = max(int(examples.labels_N.max()) for examples in splits.values()) + 1
     if classes < 2:
-        raise DataError("every label is 0; a data set has two classes or more")
+        raise DataError("every label is 0; a data set needs two or more classes")
     unseen = np.setdiff1d(np.arange(classes), splits["train"].labels_N.numpy())
     if len(unseen):
-        raise DataError(f"no training example of class {unseen[0]}; classes count from 0")
+        raise DataError(f"no training example has class {unseen[0]}; number classes from 0 on")
     return classes

@@ -67,7 +67,7 @@ def decode_once(
                 _save_decoded(path, identity, images)
             except OSError as error:
                 reason = error.strerror or error
-                text = f"{path.parent}: no cache of images ({reason}); each run decodes them"
+                text = f"{path.parent}: no cache there ({reason}); each run decodes the images"
                 terminal.print_once(text)
         return images
 
@@ -90,7 +90,7 @@ def _load_decoded(path: Path, identity: str) -> Decoded | None:
         with path.open("rb") as raw, open_npz(raw) as file:
             arrays = {name: file[name] for name in file.files}
         if str(arrays.pop("identity")) != identity:
-            raise ValueError("it is of another data set")
+            raise ValueError("it belongs to another data set")
         digests = json.loads(str(arrays.pop(DIGESTS)))
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         images = {
@@ -98,7 +98,7 @@ def _load_decoded(path: Path, identity: str) -> Decoded | None:
             for split in digests
         }
         if digests != {split: each.digest for split, each in images.items()}:
-            raise ValueError("its images or labels are not those that were decoded")
+            raise ValueError("its images or labels were altered")
         return images
     except FileNotFoundError:
         return None

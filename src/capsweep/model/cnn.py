@@ -53,7 +53,9 @@ class ConvNet(nn.Module):
                 height, width = height // pool, width // pool
             channels = outputs
         if min(height, width) < 1:
-            raise ValueError(f"model.conv.pool leaves nothing of an image of {image_shape[1:]}")
+            raise ValueError(
+                f"model.conv.pool leaves nothing of {image_shape[1:]} pixels; use smaller sizes"
+            )
         self.features = nn.Sequential(*layers)
         sizes = [channels * height * width, *([hidden] if isinstance(hidden, int) else hidden)]
         fully_connected: list[nn.Module] = []

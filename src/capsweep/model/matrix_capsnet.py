@@ -90,7 +90,7 @@ class MatrixCapsules(nn.Module):
         pose: Rows and columns of a pose matrix.
         routing: Factory of the routing.
         shared: Whether all children share the weight of a parent type.
-        offset_KD: Numbers added to the votes from each kernel offset. None: 0.
+        offset_KD: Numbers to add to the votes from each kernel offset, or None.
         of_classes: Whether the parents are the class capsules. The child positions then share their
             weights.
     """
@@ -110,8 +110,8 @@ class MatrixCapsules(nn.Module):
         (self.child_types, parents), (rows, columns) = types, pose
         offsets, numbers = len(fields[0]), rows * columns
         self.num_child_positions = num_child_positions
-        own = (1 if of_classes else offsets, self.child_types)
-        shape = *((1, 1) if shared else own), parents, columns, columns
+        unshared = (1 if of_classes else offsets, self.child_types)
+        shape = *((1, 1) if shared else unshared), parents, columns, columns
         self.weight_KIJSS = nn.Parameter(torch.empty(shape))
         sizes = LayerSizes(offsets * self.child_types, parents, numbers, numbers, of_classes)
         self.routing = make_routing(routing, sizes, ConvolutionalVotes)
@@ -212,17 +212,17 @@ class MatrixCapsNet(nn.Module):
         types = primary["types"]
         self.capsules = nn.ModuleList()
         sizes = zip_layers("model.capsules", capsules, "types", "kernel", "stride")
-        alike = POSES[pose], routing, votes is not None and votes["shared"]
+        common = POSES[pose], routing, votes is not None and votes["shared"]
         for parents, kernel, stride in sizes:
             above = grid.after_convolution(kernel, stride, "model.capsules.kernel")
             fields = list_fields(grid, kernel, stride)
-            layer = MatrixCapsules(fields, grid.num_positions, (types, parents), *alike)
+            layer = MatrixCapsules(fields, grid.num_positions, (types, parents), *common)
             self.capsules.append(layer)
             grid, types = above, parents
         offset_ND = make_coordinate_offsets(grid, image, 16, **coordinates)
         everywhere, count = [range(grid.num_positions)], grid.num_positions
         self.classes = MatrixCapsules(
-            everywhere, count, (types, num_classes), *alike, offset_ND, of_classes=True
+            everywhere, count, (types, num_classes), *common, offset_ND, of_classes=True
         )
         self.reads_activations = getattr(self.classes.routing, "reads_activations", False)
         _draw_weights(self, initial)
@@ -266,9 +266,9 @@ def squash_capsules(capsules: CapsuleLayer) -> CapsuleLayer:
 
 
 def _draw_weights(network: MatrixCapsNet, initial: Mapping[str, float]) -> None:
-    """Draw the weights of the network, in the order of the layers, as the authors' code does.
+    """Draw the weights of the network, layer by layer.
 
-    All draws are truncated normals with mean 0.
+    All draws are truncated normals with mean 0, as in the authors' code.
 
     Args:
         network: Network whose weights are set in place.

@@ -258,7 +258,7 @@ def differentiate_sums(
     sums_BJD = rest[0]
     parts, numbers = 0 if part_XBJD is None else len(part_XBJD), sums_BJD.shape[2]
     grid, tiles = _cut_rows(sums_BJD[..., 0].numel(), numbers, parts)
-    read = (sums_BJD if one is None else one for one in (part_XBJD, before_BJD, by_length_BJ))
+    read = (sums_BJD if x is None else x for x in (part_XBJD, before_BJD, by_length_BJ))
     fixed = {"WITH_BEFORE": before_BJD is not None, "WITH_LENGTH": by_length_BJ is not None}
     counts = sums_BJD[..., 0].numel(), parts
     with torch.cuda.device_of(sums_BJD):
@@ -267,9 +267,9 @@ def differentiate_sums(
 
 def _cut_rows(rows: int, numbers: int, parts: int) -> tuple[tuple[int], dict[str, int]]:
     tile, most = power_of_two(numbers), power_of_two(parts)
-    many = max(1, ROWS // tile)
-    tiles = {"D": numbers, "TILE_D": tile, "TILE_R": many, "TILE_X": min(MOST_PARTS, most)}
-    return (-(-rows // many),), tiles
+    tile_rows = max(1, ROWS // tile)
+    tiles = {"D": numbers, "TILE_D": tile, "TILE_R": tile_rows, "TILE_X": min(MOST_PARTS, most)}
+    return (-(-rows // tile_rows),), tiles
 
 
 def power_of_two(size: int) -> int:
@@ -313,15 +313,15 @@ def _launch(
     pose_BIP: Tensor,
     by_pose_BIP: Tensor,
     by_channel_BCHW: Tensor,
-    **way: bool,
+    **switches: bool,
 ) -> None:
     _, channels, height, width = channel_BCHW.shape
     rows, pose = pose_BIP[..., 0].numel(), pose_BIP.shape[2]
     tile = power_of_two(pose)
-    many = max(1, CHANNELS // tile)
+    tile_rows = max(1, CHANNELS // tile)
     tensors = channel_BCHW, pose_BIP, by_pose_BIP, by_channel_BCHW
     counts = rows, channels // pose, height, width, *channel_BCHW.stride()
     with torch.cuda.device_of(channel_BCHW):
-        squash_channels_kernel[-(-rows // many),](
-            *tensors, *counts, P=pose, TILE_R=many, TILE_P=tile, **way, **FUSED
+        squash_channels_kernel[-(-rows // tile_rows),](
+            *tensors, *counts, P=pose, TILE_R=tile_rows, TILE_P=tile, **switches, **FUSED
         )

@@ -160,15 +160,16 @@ def draw_marks(label: str, metric: str, marks: Sequence[Mark]) -> "Figure":
     return figure
 
 
-def draw_panels(metric: str, names: Sequence[str], panels: Sequence[Panel]) -> "Figure":
+def draw_panels(metric: str, keys: str, names: Sequence[str], panels: Sequence[Panel]) -> "Figure":
     """Draw a table: each row has a dot at its mean and a bar over its interval."""
     from matplotlib.figure import Figure
 
     measure = metric_format.measure_of(metric)
     across = min(len(panels), MOST_ACROSS)
     down = math.ceil(len(panels) / across)
-    size = (WIDTH * (1 + across) / 2, (0.8 + ROW * len(names)) * down)
+    size = (WIDTH * (1 + across) / 2, ROW + (0.8 + ROW * len(names)) * down)
     figure = Figure(figsize=size, layout="constrained")
+    figure.suptitle(keys, x=0.01, ha="left", fontsize=LETTERS, color="#555555", parse_math=False)
     grid = figure.subplots(down, across, sharey=True, squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.remove()

@@ -19,7 +19,7 @@ from typing import Any
 import jinja2
 
 from capsweep.config import package_files
-from capsweep.config.cell import flat
+from capsweep.config.cell import flatten
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.report import figures, formatted_table, grid
@@ -120,7 +120,7 @@ def _list_config(cell: TableCell) -> str:
     Values are JSON, because writing YAML takes ten times as long.
     """
     science = {key: value for key, value in cell.point.cell.science.items() if key != "seed"}
-    return "\n".join(f"{key}: {json.dumps(value)}" for key, value in flat(science).items())
+    return "\n".join(f"{key}: {json.dumps(value)}" for key, value in flatten(science).items())
 
 
 def describe_counts(cells: Iterable[TableCell]) -> str:
@@ -140,7 +140,7 @@ def list_facts(cell: TableCell) -> dict[str, str]:
         **{f"made.{key}": v for key, v in cell.provenance.items() if key not in NOT_SHOWN},
         "evals": ", ".join(cell.evaluations),
     }
-    leaves = flat(known).items()
+    leaves = flatten(known).items()
     return {key: grid.format_value(value) for key, value in leaves if value not in (None, "", [])}
 
 

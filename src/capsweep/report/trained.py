@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any
 
 from capsweep.config import compose
-from capsweep.config.cell import flat, with_current_targets
+from capsweep.config.cell import flatten, with_current_targets
 from capsweep.report.grid import MISSING, describe_row, format_value
 from capsweep.runtime.terminal import describe_seeds
 from capsweep.statistics import metric_format
@@ -93,7 +93,7 @@ def _list_differences(
         first = points[0]
         recipe, by_options = compose.read_options(first.cell.overrides)
         options = {key: first.coordinate(key) for key in OPTIONS} | {"recipe": recipe}
-        leaves = flat(with_current_targets(first.cell.science))
+        leaves = flatten(with_current_targets(first.cell.science))
         others |= {key for key, value in leaves.items() if by_options.get(key) != value}
         leaves[ACCURACY] = _join_accuracies(points)
         for key, value in (leaves | options).items():

@@ -1,1 +1,1 @@
-"""What every process uses first: the terminal, Ray, Lightning and torchvision."""
+"""The basis of every process: the terminal, and the imports of Ray, Lightning and torchvision."""

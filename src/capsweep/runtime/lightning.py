@@ -1,7 +1,7 @@
-"""The names that this package uses of Lightning. Import them from here, and before torchvision.
+"""The parts of Lightning that capsweep uses. Import them from here, and before torchvision.
 
-PyPI's torchvision is built for CUDA. With a torch for CPUs its extension cannot load, so the two
-operators that it would declare are missing, and importing torchvision (or torchmetrics, or
+PyPI's torchvision is built for CUDA. With a torch for CPUs its extension cannot load, so two
+operators that it would declare are missing. Then importing torchvision (or torchmetrics or
 pytorch_lightning, which import it) raises `operator torchvision::nms does not exist`. Declaring the
 schemas of the two operators is enough, because nothing here calls them.
 """

@@ -1,4 +1,4 @@
-"""The one way in which all code here starts or joins Ray: quiet, and with its ports protected.
+"""The start of Ray, used by all code here: without Ray's own output, and with protected ports.
 
 Import this module before Ray, because Ray reads some environment variables when it is imported.
 """
@@ -19,10 +19,10 @@ from typing import Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the new output prints a table even when silent
 os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
-# Else a worker that ends kills its child processes before they can clean up. They end by themselves
-# when the worker is gone, as they must after a SIGKILL.
+# Otherwise a worker that ends kills its child processes before they can clean up. Ours end by
+# themselves when the worker is gone, because after a SIGKILL nothing else would end them.
 os.environ.setdefault("RAY_kill_child_processes_on_worker_exit", "false")
-os.environ.setdefault("RAY_AUTH_MODE", "token")  # anyone who reaches Ray's ports can run code
+os.environ.setdefault("RAY_AUTH_MODE", "token")  # else any client of Ray's ports can run code
 
 import ray as ray
 from ray import exceptions as exceptions
@@ -47,11 +47,11 @@ ANSWER_SECONDS = 10.0  # a host that exists answers within this time
 START_SECONDS = 180.0  # for Ray to start on a busy machine; Ray itself waits 30
 VITAL = ("gcs_server", "raylet")  # processes without which Ray hangs
 PORT_WAIT, PRELOAD = "RAY_gcs_server_port_wait_time_s", "RAY_preload_python_modules"
-LOOK_SECONDS, LEAVE_SECONDS = 0.1, 15.0  # between two checks; to end after Ray has died
+LOOK_SECONDS, LEAVE_SECONDS = 0.1, 15.0  # between two checks; for the end after Ray has died
 
 
 class RayLostError(KeyboardInterrupt):
-    """Ray, which this process started, has died. The process ends its work as at Ctrl-C."""
+    """The Ray that this process started has died. The error ends the work as Ctrl-C does."""
 
 
 @contextmanager
@@ -65,16 +65,16 @@ def connected(
     """Connect to the Ray cluster at `address`, or start Ray on this machine, for the block.
 
     Args:
-        address: of the cluster to join; None starts Ray on this machine.
-        cpus: number of CPUs that a Ray on this machine may use; None: all that it detects.
-        gpus: number of GPUs that a Ray on this machine may use; None: all that it detects.
-        package: folder of the package that is sent to the cluster's workers, so that they need no
-            other copy.
-        imports: modules that the workers of a Ray on this machine import while they wait for work;
-            it starts one worker for each core.
+        address: Address of the cluster to join; None starts Ray on this machine.
+        cpus: Number of CPUs that Ray on this machine may use; None: all that it detects.
+        gpus: Number of GPUs that Ray on this machine may use; None: all that it detects.
+        package: Folder of our package, which is sent to the cluster's workers, so that they need no
+            copy.
+        imports: Modules that workers on this machine import while they wait for work; Ray starts
+            one worker for each core.
 
     Raises:
-        ConfigError: no cluster can be joined at `address`, or Ray does not start on this machine.
+        ConfigError: No cluster can be joined at `address`, or Ray does not start on this machine.
         RayLostError: Ray on this machine has died; a line on the standard error says so first.
     """
     before = signal.getsignal(signal.SIGTERM)
@@ -90,8 +90,8 @@ def connected(
             watch = stack.enter_context(_RayWatch())
             stack.enter_context(_waiting_for_raylet())
         if PORT_WAIT not in os.environ:
-            # Ray retries for so many seconds after any fault, even a wrong token: one is enough for
-            # a cluster. A process may start Ray on this machine and later join a cluster.
+            # The seconds for which Ray retries after any fault, even after a wrong token. They are
+            # reset, because a process may start Ray on this machine and later join a cluster.
             os.environ[PORT_WAIT] = "1" if address else f"{START_SECONDS:.0f}"
             stack.callback(os.environ.pop, PORT_WAIT, None)
         stack.callback(ray.shutdown)
@@ -134,7 +134,7 @@ class _RayWatch:
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Raise RayLostError in the block when the Ray that was started has died."""
+        """Raise RayLostError inside the block if the Ray that was started dies."""
         node: Any = ray_driver._global_node
         self._vital = [(name, node.all_processes[name][0].process) for name in VITAL]
         threading.Thread(target=self._watch_processes, name="watch-ray", daemon=True).start()
@@ -165,7 +165,7 @@ class _RayWatch:
         os._exit(130)  # as at Ctrl-C
 
     def _find_loss(self) -> bool:
-        """Return whether Ray has died. At the first time, kill its remaining processes."""
+        """Return whether Ray has died. When this is first found, kill its remaining processes."""
         with self._lock:
             gone = [name for name, process in self._vital if process.poll() is not None]
             if gone and not self._is_lost and not self._is_leaving.is_set():
@@ -187,7 +187,7 @@ class _RayWatch:
 
 
 def _list_descendants() -> list[Any]:
-    """Return all processes below this one, zombies that it adopted included."""
+    """Return all processes below this one, including zombies that it has adopted."""
     return psutil.Process().children(recursive=True)
 
 

@@ -1,7 +1,7 @@
-"""Output for a person: as wide as the terminal, and in unbroken lines in a log.
+"""Output for a person: as wide as the terminal, or in unbroken lines if there is none (a log).
 
 Causes, names and versions come from files and from other machines. Characters in them that a
-terminal would obey, or could not show, are written as escapes, by print() and by rich alike.
+terminal would obey, or could not show, are printed as escapes, by print() and by rich.
 """
 
 import io
@@ -27,7 +27,7 @@ UNSAFE = re.compile(
 
 
 def escape_text(text: str, stream: Any = None) -> str:
-    """Return the text with unsafe characters written as escapes.
+    """Return the text with unsafe characters replaced by their escapes, as ascii() writes them.
 
     Unsafe are characters that a terminal would obey, and those that the stream's encoding lacks.
     """
@@ -38,7 +38,7 @@ def escape_text(text: str, stream: Any = None) -> str:
 
 @contextmanager
 def escaped_streams() -> Iterator[None]:
-    """Make the standard output and error escape unsafe characters, for the block."""
+    """Make print() escape unsafe characters, in the block, on the standard output and error."""
     with redirect_stdout(_escape_stream(sys.stdout)), redirect_stderr(_escape_stream(sys.stderr)):
         yield
 
@@ -48,7 +48,7 @@ def _escape_stream(stream: Any) -> Any:
 
 
 class _Escaped:
-    """A stream that escapes text. rich writes below it, because its own codes must stay."""
+    """A stream that escapes text. rich writes past it, to keep its own codes unchanged."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.rich_proxied_file = stream  # the name by which rich looks for it
@@ -76,7 +76,7 @@ class _Unbroken(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """Discard output whose reader has closed the pipe, from now on; the program goes on."""
+    """Discard output whose reader has closed the pipe, instead of ending the program."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError):  # no stream, or one without a descriptor
             old = stream.rich_proxied_file  # pyright: ignore
@@ -101,7 +101,7 @@ def make_console(stderr: bool = False) -> "Console":
 
 @cache
 def _console_class() -> "type[Console]":
-    """Return our subclass of rich's console. Importing rich takes longer than `--help` may."""
+    """Return a subclass of rich's console; rich is imported late, because the import is slow."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -130,7 +130,7 @@ def _console_class() -> "type[Console]":
             return super().render_str(escape_text(text, self.file), **how)
 
         def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
-            """Yield rich's segments, with text escaped that did not come from a string."""
+            """Yield rich's segments, and escape text that did not come from a string."""
             for part in super().render(renderable, options):
                 yield (
                     part if part.control else Segment(escape_text(part.text, self.file), part.style)
@@ -145,7 +145,7 @@ def count_of(count: float, noun: str) -> str:
 
 
 def describe_seeds(seeds: Iterable[int]) -> str:
-    """Return seeds as text: `0 to 4` for a range of at least three, else `0, 2, 3`."""
+    """Return seeds as text: `0 to 4` for at least three without a gap, else `0, 2, 3`."""
     every = sorted(seeds)
     is_range = len(every) > 2 and every == list(range(every[0], every[-1] + 1))
     return f"{every[0]} to {every[-1]}" if is_range else ", ".join(map(str, every))
@@ -180,10 +180,10 @@ def print_paragraph(console: "Console", text: str) -> None:
 
 
 def print_table(console: "Console", table: "RenderableType") -> None:
-    """Print a table.
+    """Print a table that may be wider than the terminal.
 
-    A table that is too wide is folded between words. If it is still too wide, it runs over the
-    edge, because a number must never be cut.
+    It is folded between words as far as possible. Beyond that it runs over the edge, because a
+    number must never be cut.
     """
     from rich.measure import Measurement
 

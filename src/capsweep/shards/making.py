@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
-from capsweep.config.cell import flat
+from capsweep.config.cell import flatten
 from capsweep.errors import DataError, UserError
 from capsweep.shards import manifest
 from capsweep.shards.layout import (
@@ -34,7 +34,7 @@ from capsweep.storage.files import hash_file, read_plain_file, write_text
 
 FINISHED, INCOMPLETE, INTERRUPTED = 0, 1, 130  # exit statuses
 WANTED, LOCK = "wanted.json", "lock"  # files in STATE: the description of the data set; the lock
-AGAIN = "run the same command again"
+RERUN_HINT = "run the same command again"
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class MakingPlan:
         content, names = self.job.content, self.job.list_fields()
         shards = {split: sum(p.split == split for p in self.parts) for split in content.splits}
         values = {**asdict(content), "fields": ", ".join(names), "shards": shards}
-        return json.dumps({"identity": flat(values)}, indent=2) + "\n"
+        return json.dumps({"identity": flatten(values)}, indent=2) + "\n"
 
 
 def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
@@ -116,8 +116,8 @@ def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
     check_folder(plan)
     if plan.missing_bytes > plan.free:
         raise UserError(
-            f"STORAGE={folder}: {plan.missing_bytes:,} bytes are to be written and {plan.free:,} "
-            "are free there; free space, or set STORAGE to a larger disk"
+            f"STORAGE={folder}: {plan.missing_bytes:,} bytes are needed, but {plan.free:,} are "
+            "free; free space, or set STORAGE to a folder on a larger disk"
         )
     return plan
 
@@ -136,15 +136,15 @@ def check_folder(plan: MakingPlan) -> None:
         names = sorted(os.listdir(folder)) if folder.is_dir() else []
         if others := [name for name in names if name[0] != "." and name != "lost+found"]:
             some = ", ".join(others[:3])
-            raise DataError(f"STORAGE={folder}: holds other files ({some}); name an empty folder")
+            raise DataError(f"STORAGE={folder}: holds other files ({some}); choose an empty folder")
         return
-    there = read_plain_file(wanted).decode(errors="replace").splitlines()
-    asked = plan.identity.splitlines()
-    if there != asked:
-        new = ", ".join(line.strip(" ,") for line in asked if line not in there)
+    stored_lines = read_plain_file(wanted).decode(errors="replace").splitlines()
+    wanted_lines = plan.identity.splitlines()
+    if stored_lines != wanted_lines:
+        new = ", ".join(line.strip(" ,") for line in wanted_lines if line not in stored_lines)
         raise DataError(
-            f"STORAGE={folder}: another data set, or another layout of it, is there (new is {new}; "
-            f"see {wanted}); name another folder, or ask for what is there"
+            f"STORAGE={folder}: it was begun for other data or other shards (new is {new}; see "
+            f"{wanted}); choose another folder, or repeat the options of the first command"
         )
 
 
@@ -260,7 +260,7 @@ def run_plan(
         except OSError as error:
             cause = (
                 f"{plan.folder}: {error.strerror or error}; free space there, correct its "
-                f"permissions, or set STORAGE to another folder that all nodes share; then {AGAIN}"
+                f"permissions, or set STORAGE to a folder that all nodes share; then {RERUN_HINT}"
             )
             result.failures[cause] = [INDEX]
     return result
@@ -279,7 +279,7 @@ def _hold_folder(plan: MakingPlan) -> Iterator[None]:
             write_text(folder / STATE / WANTED, plan.identity)
         except BlockingIOError as error:
             raise UserError(
-                f"STORAGE={folder}: is being filled by another process; wait for its end, or end it"
+                f"STORAGE={folder}: another process writes to it; wait until it ends, or stop it"
             ) from error
         except OSError as error:
             raise UserError(

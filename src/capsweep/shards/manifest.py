@@ -22,15 +22,15 @@ from capsweep.storage.files import hash_bytes, read_plain_file, write_text
 FORMAT: Literal[1] = 1  # raise it when readers of today could not read a new manifest
 INDEX = "index.json"
 STATE = ".making"  # folder with the state of `make shards`
-AGAIN = "run the same `make shards` again, which makes it anew, or copy it again"
-MOST = 2**63 - 1  # largest number of examples or bytes
+REPAIR_HINT = "run the same `make shards` command again, or copy the file again"
+MOST_COUNT = 2**63 - 1  # largest number of examples or bytes
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,79}$")]
 ShardName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,99}\.h5$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Dtype = Annotated[str, StringConstraints(pattern=r"^(u?int(8|16|32|64)|float(32|64))$")]
-Size = Annotated[int, Field(ge=0, le=MOST)]  # a number of bytes, or the number of an example
-Count = Annotated[int, Field(ge=1, le=MOST)]
+Size = Annotated[int, Field(ge=0, le=MOST_COUNT)]  # a number of bytes, or the number of an example
+Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
 Fields: TypeAlias = Mapping[Name, tuple[Dtype, tuple[Count, ...]]]  # dtype and shape of an example
 
 
@@ -97,7 +97,7 @@ class Manifest:
     fields: Annotated[Fields, Field(min_length=1)]
     shards: tuple[Shard, ...]  # all shards, in the order of the examples within a split
 
-    def shards_of(self, split: str) -> tuple[Shard, ...]:
+    def list_shards(self, split: str) -> tuple[Shard, ...]:
         """Return the shards of a split in the order of its examples, none for an unknown split."""
         return tuple(shard for shard in self.shards if shard.split == split)
 
@@ -149,15 +149,15 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         stored = parse_json(read_plain_file(path), STORED)
         if stored.content.fingerprint != stored.fingerprint:
-            raise ValueError("the fingerprint is not that of the content")
+            raise ValueError("the fingerprint does not match the content")
         _check_shards(stored)
     except FileNotFoundError as error:
         raise DataError(
-            f"{path}: no such file; it is written when all shards are there, by `make shards`"
+            f"{path}: no such file; `make shards` writes it when all shards are complete"
         ) from error
     except (OSError, ValueError) as error:
-        cause = f"unreadable, altered, or of another program ({error})"
-        raise DataError(f"{path}: {cause}; {AGAIN}") from error
+        cause = f"unreadable, altered, or written by another program ({error})"
+        raise DataError(f"{path}: {cause}; {REPAIR_HINT}") from error
     return stored
 
 
@@ -167,11 +167,11 @@ def _check_shards(manifest: Manifest) -> None:
     one = count_bytes(manifest.fields)
     for shard in manifest.shards:
         if shard.first != following.get(shard.split):
-            raise ValueError(f"{shard.name} begins at {shard.first} of {shard.split}")
+            raise ValueError(f"{shard.name} begins at example {shard.first} of {shard.split}")
         following[shard.split] += shard.examples
         if shard.examples * one > shard.bytes:
-            raise ValueError(f"{shard.name} of {shard.bytes:,} bytes has no room for its examples")
+            raise ValueError(f"{shard.name} of {shard.bytes:,} bytes is too small for its examples")
     if following != manifest.content.splits:
-        raise ValueError(f"shards of {following} examples, not of {manifest.content.splits}")
+        raise ValueError(f"shards hold {following} examples, not {manifest.content.splits}")
     if len({shard.name for shard in manifest.shards}) < len(manifest.shards):
-        raise ValueError("two shards of one name")
+        raise ValueError("two shards have the same name")

@@ -32,7 +32,7 @@ def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
         raise ValueError("scores are not one row of finite numbers for each label")
     expected = np.sort(classes, axis=1)
     if (expected[:, 1:] == expected[:, :-1]).any():
-        raise ValueError("an image has one class twice, which its highest scores cannot show")
+        raise ValueError("labels name one class twice in an image, which scores cannot show")
     highest = predict_classes(scores_MN, classes.shape[1])
     if highest.shape != expected.shape:
         raise ValueError(f"{scores_MN.shape[1]} scores cannot name {classes.shape[1]} classes")
@@ -59,7 +59,7 @@ def wilson_interval(wrong: int, total: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """The numbers of examples that two networks got wrong, for the same examples.
+    """Counts of the examples that two networks got right or wrong.
 
     Attributes:
         first_only: Examples that only the first network got wrong.
@@ -157,9 +157,9 @@ def find_worst(
     predicted_ML = predict_classes(scores_MN, classes_ML.shape[1])
     wrong_M = ~np.take_along_axis(shown_MN, predicted_ML, axis=1).all(axis=1)
     wrong_M &= np.isfinite(scores_MN).all(axis=1)
-    other_M = np.where(shown_MN, -np.inf, scores_MN).max(axis=1)
-    own_M = np.where(shown_MN, scores_MN, np.inf).min(axis=1)
+    highest_absent_M = np.where(shown_MN, -np.inf, scores_MN).max(axis=1)
+    lowest_shown_M = np.where(shown_MN, scores_MN, np.inf).min(axis=1)
     (wrong_K,) = np.nonzero(wrong_M)
-    margins_K = (other_M - own_M)[wrong_K]
+    margins_K = (highest_absent_M - lowest_shown_M)[wrong_K]
     order_K = np.argsort(-margins_K, kind="stable")[:count]
     return wrong_K[order_K], margins_K[order_K]

@@ -3,8 +3,8 @@
 Looking again after each batch of seeds gives chance more than one opportunity. The level is
 therefore divided equally over all planned looks (Bonferroni), and within a look Holm's procedure
 covers the pairs of neighbouring rows. Over all looks and pairs of one column, the probability that
-any order is called decided by noise alone stays below the level, whenever the looking stops. A
-caller that ranks several columns divides the level over them.
+noise alone makes any order look decided stays below the level, whenever the looking stops. A caller
+that ranks several columns divides the level over them.
 
 Intervals are Student's t intervals. They need three seeds, because those of two seeds reach nine
 standard deviations to either side. They are clipped to the possible range of the metric: no error
@@ -23,7 +23,7 @@ from scipy import special  # not scipy.stats: it takes half a second to import
 CONFIDENCE = 0.95  # level of intervals
 LEAST_SEEDS = 3  # fewest seeds that give an interval
 LEVEL = 0.05  # level of decisions over all looks
-SAME = 1e-9  # relative spread below which differences vary by rounding only
+SMALLEST_SPREAD = 1e-9  # relative spread below which differences vary by rounding only
 CORRECTION = (
     "more seeds where neighbouring rows were undecided; correction for optional stopping: "
     "level 0.05 divided equally over {looks} planned looks (Bonferroni) and over the columns, Holm "
@@ -85,10 +85,10 @@ def _t_interval(array: np.ndarray, low: float, high: float) -> tuple[float, floa
     return max(mean - half, low), min(mean + half, high)
 
 
-def list_common_places(series: Sequence[Mapping[int, float]]) -> list[int]:
+def list_common_steps(series: Sequence[Mapping[int, float]]) -> list[int]:
     """Return the epochs or steps that all series have, in increasing order.
 
-    A mean over the series that are left would jump where one of them ends.
+    A mean over the series then does not jump where one of them ends.
     """
     return sorted(set.intersection(*map(set, series))) if series else []
 
@@ -170,9 +170,9 @@ def t_test(differences: Sequence[float] | np.ndarray) -> float | None:
     """
     array = np.asarray(differences, dtype=np.float64)
     if len(array) < 2 or not np.isfinite(array).all():
-        raise ValueError(f"needs 2 or more finite differences, got {array.tolist()}")
+        raise ValueError(f"a t test needs 2 or more finite differences, got {array.tolist()}")
     n, std = len(array), float(array.std(ddof=1))
-    if std <= SAME * float(np.abs(array).max()):
+    if std <= SMALLEST_SPREAD * float(np.abs(array).max()):
         return None
     t = float(array.mean()) / (std / math.sqrt(n))
     return float(2 * special.stdtr(n - 1, -abs(t)))
@@ -200,11 +200,11 @@ def list_looks(first: int, last: int, step: int) -> tuple[int, ...]:
             rates in steps of one example do, would look decided.
     """
     if not 3 <= first <= last or step < 1:
-        raise ValueError(f"cannot look at {first} to {last} seeds in steps of {step}")
+        raise ValueError(f"cannot look at {first} to {last} seeds, from 3, in steps of {step}")
     return (*range(first, last, step), last)
 
 
-def undecided_rows(
+def find_undecided_rows(
     rows: Mapping[Any, Mapping[int, float]], num_looks: int, level: float = LEVEL
 ) -> set[Any]:
     """Find the rows whose order beside a neighbour is not decided at this look.

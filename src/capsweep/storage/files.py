@@ -62,7 +62,7 @@ def open_plain_file(path: Path) -> IO[bytes]:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise IsADirectoryError(errno.EISDIR, "it is no plain file", str(path))
+        raise IsADirectoryError(errno.EISDIR, "it is not a regular file", str(path))
     return open(descriptor, "rb")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from capsweep.config import compose, places, validation
 from capsweep.config import overrides as grammar
-from capsweep.config.cell import Cell, get, signature, without
+from capsweep.config.cell import Cell, get, remove_key, signature
 from capsweep.config.overrides import Override, render
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
@@ -123,7 +123,7 @@ def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
     parts = {tuple(id(v) for k, v in p.cell.science.items() if k != "seed"): p for p in points}
     for point in parts.values():
         field = tuple(map(point.coordinate, (*sweep.rows, *sweep.columns)))
-        science = without(without(point.cell.science, "seed"), ACCURACY)
+        science = remove_key(remove_key(point.cell.science, "seed"), ACCURACY)
         known = cells.setdefault(field, science)
         if known != science and signature(known) != signature(science):
             raise ConfigError(
@@ -269,7 +269,7 @@ def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
 
     Different cells get different names. A cell that several places share is named after the first.
     """
-    weights = {content.reconstruction_weight(point.cell.config) for point in points}
+    weights = {content.read_reconstruction_weight(point.cell.config) for point in points}
     for arm in sweep.arms:  # needed for a search, which passes one point at a time
         weights |= {v for axis in arm.axes if axis.key == content.WEIGHT for v in axis.values}
         weights |= {i.high for i in arm.intervals if i.key == content.WEIGHT}
@@ -278,8 +278,8 @@ def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
         config, signature = point.cell.config, point.cell.signature
         typed = [f"{key}={value}" for key, value in _list_settings(sweep, config)]
         place = [*point.title.split(content.SEPARATOR)[1:], *typed]
-        name = content.run_name(config, point.arm, place, weights, signature)
-        tags = content.run_tags(config, sweep.name, *sweep.words)
+        name = content.format_run_name(config, point.arm, place, weights, signature)
+        tags = content.list_run_tags(config, sweep.name, *sweep.words)
         run = Labels(sweep.name, point.arm, name, sweep.question, tags)
         runs.setdefault(signature, run)
     return runs

@@ -15,7 +15,7 @@ from capsweep.config.places import Places
 from capsweep.errors import UserError
 from capsweep.ledger import records, stored_files
 from capsweep.ledger.ledger import Ledger
-from capsweep.statistics.seeds import LEVEL, describe_correction, list_looks, undecided_rows
+from capsweep.statistics.seeds import LEVEL, describe_correction, find_undecided_rows, list_looks
 from capsweep.storage.stores import Store, join, open_store
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -153,4 +153,4 @@ def find_undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks:
             rows.setdefault(hash_place(point), {})[point.seed] = result["metrics"][sweep.metric]
     ranked = [rows for rows in columns.values() if len(rows) > 1]
     level = LEVEL / max(1, len(ranked))
-    return set().union(*(undecided_rows(rows, looks, level) for rows in ranked))
+    return set().union(*(find_undecided_rows(rows, looks, level) for rows in ranked))

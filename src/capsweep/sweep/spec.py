@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass as checked
 
 from capsweep.config import bounded_yaml, package_files
 from capsweep.config import overrides as grammar
-from capsweep.config.cell import name_nearest
+from capsweep.config.cell import suggest_name
 from capsweep.config.overrides import Interval, Override
 from capsweep.config.words import BY_NAME
 from capsweep.errors import ConfigError
@@ -236,7 +236,7 @@ def _check_file(kind: Any, content: Any) -> Any:
         if fault["type"] == UNKNOWN_KEY:
             section = SECTIONS.get(str(fault["loc"][0]), Published) if fault["loc"][1:] else kind
             known = [each.name for each in fields(section)]
-            hint = name_nearest(str(fault["loc"][-1]), known) or f"have {', '.join(known)}"
+            hint = suggest_name(str(fault["loc"][-1]), known) or f"have {', '.join(known)}"
             raise ConfigError(f"{key}: no such key; {hint}") from error
         raise ConfigError(describe_fault(error)) from error
 

@@ -1,1 +1,1 @@
-"""Weights & Biases: a second copy of what the ledger has first. Knows no torch."""
+"""Weights & Biases: a second copy of what the ledger has first. Imports no torch."""

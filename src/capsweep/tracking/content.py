@@ -1,8 +1,8 @@
-"""What a cell's W&B run is called, and what it should have, read from the ledger alone: the ledger
-is the truth, W&B a copy.
+"""The name and the content of a cell's W&B run, read from the ledger only.
 
-The tracker sends it while the cell runs, a sync sends it later, and both write the same run. A
-mark, STORAGE/wandb/synced/SIGNATURE.json, says that W&B has all of a cell.
+The ledger is the original, and W&B gets a copy. The tracker sends the content while a cell runs, or
+a sync sends it later; both write the same run. A mark, STORAGE/wandb/synced/SIGNATURE.json, says
+that W&B has the whole content of a cell.
 """
 
 import json
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from capsweep.config.cell import SCIENCE, Cell, flat, get
+from capsweep.config.cell import SCIENCE, Cell, flatten, get
 from capsweep.errors import DamageError
 from capsweep.ledger import records, stored_files
 from capsweep.ledger.ledger import EVALUATIONS, POINTS, Ledger
@@ -21,27 +21,30 @@ from capsweep.storage.files import hash_bytes, read_plain_file, write_json
 Row = dict[str, Any]
 
 SEPARATOR = " · "
-LONGEST, LONGEST_TAG = 128, 64  # characters of a name and of a tag, at W&B
+LONGEST, LONGEST_TAG = 128, 64  # characters that W&B allows in a name and in a tag
 ITERATIONS, WEIGHT = "routing.num_iters", "loss.reconstruction.weight"
 CODE = ("numerics", "commit", "dirty")
 
 
 @dataclass(frozen=True)
 class Labels:
-    """How a run is found again: W&B's group, job type, name, notes and tags."""
+    """Labels by which people find a run at W&B; fields have W&B's names."""
 
-    group: str = "train"
-    job_type: str = "train"
-    name: str = ""
-    notes: str = ""
-    tags: Sequence[str] = ()
+    group: str = "train"  # the sweep
+    job_type: str = "train"  # the arm
+    name: str = ""  # empty: the signature is the name
+    notes: str = ""  # the question of the sweep
+    tags: Sequence[str] = ()  # see `list_run_tags`
 
 
 UNTRACKED = {"project": None, "entity": None, "mode": "none"} | asdict(Labels())
 
 
-def labels_of(cell: Cell) -> Labels:
-    """Labels of a cell that is run by itself: its model is the arm, its overrides are its place."""
+def make_labels(cell: Cell) -> Labels:
+    """Make the labels of a cell that `capsweep train` runs, which belongs to no sweep.
+
+    Its model stands for the arm, and its overrides for the coordinates.
+    """
     model = cell.config["model"]["name"]
     named = ("model", "seed")  # in the name anyway
     place = [
@@ -49,28 +52,32 @@ def labels_of(cell: Cell) -> Labels:
         for text in cell.overrides
         if (key := text.partition("=")[0]) not in named and key.partition(".")[0] in SCIENCE
     ]
-    name = run_name(cell.config, model, place, signature=cell.signature)
-    return Labels(job_type=model, name=name, tags=run_tags(cell.config))
+    name = format_run_name(cell.config, model, place, signature=cell.signature)
+    return Labels(job_type=model, name=name, tags=list_run_tags(cell.config))
 
 
-def run_name(
+def format_run_name(
     config: Mapping[str, Any],
     arm: str,
     place: Sequence[str] = (),
     weights: Collection[float] = (),
     signature: str = "",
 ) -> str:
-    """The name of a cell's run: arm, routing iterations, reconstruction, further axes, seed.
+    """Return the name of a run: arm, routing iterations, reconstruction, other axes, seed.
 
-    place: the cell's coordinates as overrides. weights: of the reconstruction loss in all cells
-    that it is compared with; where they differ, the name has the weight. signature: ends a name
-    that is too long.
+    Args:
+        config: The configuration of the cell.
+        arm: The name of its arm.
+        place: Its coordinates as overrides.
+        weights: The reconstruction weights of all cells that it is compared with. If they have
+            several values besides 0, the name contains the weight.
+        signature: Its signature, with which a name ends that would be too long.
     """
     axes = [text for text in place if text.partition("=")[0] not in (ITERATIONS, WEIGHT)]
     iterations = get(config, ITERATIONS)
     parts = [arm] if iterations is None else [arm, f"T={iterations}"]
-    if config["routing"] is not None:  # without, there are no capsules to decode
-        weight = reconstruction_weight(config)
+    if config["routing"] is not None:  # without routing there are no capsules to decode
+        weight = read_reconstruction_weight(config)
         same = {weight, *weights} <= {weight, 0}
         parts.append("no recon" if weight == 0 else "recon" if same else f"recon {weight:g}")
     name = SEPARATOR.join([*parts, *axes, f"seed {config['seed']}"])
@@ -79,9 +86,10 @@ def run_name(
     return f"{name[: LONGEST - len(signature) - 2]}… {signature}"
 
 
-def run_tags(config: Mapping[str, Any], *further: str) -> tuple[str, ...]:
-    """Tags that find runs of several sweeps: data set, model, routing variant; `limited` where the
-    data was cut.
+def list_run_tags(config: Mapping[str, Any], *further: str) -> tuple[str, ...]:
+    """Return tags that find runs of several sweeps: data set, model and routing variant.
+
+    Runs whose data limit_batches cut have the tag `limited`. The tags in `further` come first.
     """
     routing = config["routing"]
     variant = [] if routing is None else [routing["name"]]
@@ -90,8 +98,8 @@ def run_tags(config: Mapping[str, Any], *further: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tag[:LONGEST_TAG] for tag in tags))
 
 
-def reconstruction_weight(config: Mapping[str, Any]) -> float:
-    """The weight of the reconstruction loss; 0 where nothing is reconstructed."""
+def read_reconstruction_weight(config: Mapping[str, Any]) -> float:
+    """Return the weight of the reconstruction loss; 0 if nothing is reconstructed."""
     return get(config, WEIGHT) or 0.0
 
 
@@ -99,23 +107,23 @@ def reconstruction_weight(config: Mapping[str, Any]) -> float:
 class RunContent:
     """Everything that W&B should have of one cell."""
 
-    signature: str
-    status: str
+    signature: str  # of the cell; the id of its run
+    status: str  # finished, stopped, failed, running or missing
     mode: str  # online, offline, or none for a cell without W&B
-    run: Mapping[str, Any]  # see `run_arguments`
-    rows: tuple[Row, ...]  # of epochs and of points inside them, see `merge_rows`
-    summary: Mapping[str, Any]
-    pictures: Mapping[str, str]  # names below evals/, with the sha256 of each
+    run: Mapping[str, Any]  # arguments that open the run, see `make_run_arguments`
+    rows: tuple[Row, ...]  # rows of epochs and of steps, see `merge_rows`
+    summary: Mapping[str, Any]  # last numbers of the run
+    pictures: Mapping[str, str]  # names in evals/, and the sha256 of each
 
     @property
     def digest(self) -> str:
-        """Equal for two contents if and only if W&B would show the same."""
+        """A hash that two contents share if and only if W&B would show the same."""
         plain = {key: value for key, value in asdict(self).items() if key != "mode"}
         return hash_bytes(json.dumps(plain, sort_keys=True).encode())
 
 
 def read_content(ledger: Ledger, signature: str) -> RunContent:
-    """Return what W&B should have of a cell, as the ledger has it now. Raises DamageError."""
+    """Read from the ledger what W&B should have of a cell now; raise DamageError if damaged."""
     entry, provenance = ledger.read_entry(signature), ledger.read_provenance(signature)
     rows = ledger.read_rows(signature)
     points = ledger.read_rows(signature, POINTS)
@@ -124,7 +132,7 @@ def read_content(ledger: Ledger, signature: str) -> RunContent:
         signature=signature,
         status="finished" if entry.status in ("done", "stale") else entry.status,
         mode=provenance.get("tracking", UNTRACKED)["mode"],
-        run=run_arguments(signature, provenance, ledger.read_science(signature) or {}),
+        run=make_run_arguments(signature, provenance, ledger.read_science(signature) or {}),
         rows=tuple(merge_rows(rows, points)),
         summary=summarise_result(entry.result) if entry.result else last,
         pictures=_hash_pictures(ledger, signature),
@@ -132,16 +140,21 @@ def read_content(ledger: Ledger, signature: str) -> RunContent:
 
 
 def merge_rows(rows: Sequence[Row], points: Sequence[Row]) -> list[Row]:
-    """Rows of epochs and points inside them in the order of training; where both are at the same
-    step, the point comes first.
+    """Merge rows of epochs and rows of steps in the order of training.
+
+    At the same step, the row of the step comes before the row of the epoch.
+
+    Args:
+        rows: The rows of metrics.jsonl, one for each epoch.
+        points: The rows of steps.jsonl, inside the epochs.
     """
     return sorted([*points, *rows], key=lambda row: row["step"])
 
 
 def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
-    """The section `tracking` of a cell's provenance: what its W&B run is called, and where."""
+    """Return the section `tracking` of a cell's provenance: project, mode and labels of its run."""
     named = labels if labels.name else replace(labels, name=cell.signature)
-    source = cell.config["dataset"].get("source")  # no science, but runs are sorted by it
+    source = cell.config["dataset"].get("source")  # not part of science, but useful to sort runs
     columns = {} if source is None else {"dataset.source": source}
     logger, place = cell.config["logger"], {"project": None, "entity": None, "mode": "none"}
     if logger["name"] == "wandb":
@@ -151,47 +164,50 @@ def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
 
 
 def summarise_result(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a finished run: of its last epoch and its test, and what they cost."""
+    """Return the last numbers of a finished run: metrics, speed, GPU hours and parameters."""
     names = {key: key for key in ("images_per_second", "gpu_hours")} | {"parameters": "params"}
     return {
         **result["metrics"],
         **{name: result[key] for key, name in names.items() if key in result},
-        **flat(result.get("first_activations", {}), "first_activations"),
+        **flatten(result.get("first_activations", {}), "first_activations"),
     }
 
 
-def run_arguments(
+def make_run_arguments(
     signature: str, provenance: Mapping[str, Any], science: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments by which W&B opens a cell's run: what it is called, its science, what repeats
-    it, and which code trained it.
+    """Return the arguments with which W&B opens the run of a cell.
+
+    Its configuration has the science, the command that repeats the cell, and the commit that
+    trained it.
     """
     tracking = UNTRACKED | provenance.get("tracking", {})
     keys = ("project", "entity", "group", "job_type", "name", "notes", "tags")
     code = {f"code.{key}": provenance.get("code", {}).get(key) for key in CODE}
     origin = {"command": provenance.get("command")} | code
-    config = flat(science) | tracking.get("columns", {})
+    config = flatten(science) | tracking.get("columns", {})
     config |= {key: value for key, value in origin.items() if value is not None}
     return {"id": signature, "config": config} | {key: tracking[key] for key in keys}
 
 
-def mark_file(storage: Path, signature: str) -> Path:
-    """Where the mark of a cell stands."""
+def locate_mark(storage: Path, signature: str) -> Path:
+    """Return the path of a cell's mark, which says that W&B has its whole content."""
     return storage / "wandb" / "synced" / f"{signature}.json"
 
 
 def write_mark(storage: Path, content: RunContent, server: str) -> None:
-    """Note that W&B at `server` has exactly this content."""
+    """Write the mark that W&B at `server` has exactly this content."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     mark = {"digest": content.digest, "server": server, "synced": now}
-    write_json(mark_file(storage, content.signature), mark)
+    write_json(locate_mark(storage, content.signature), mark)
 
 
 def is_synced(storage: Path, content: RunContent, server: str) -> bool:
-    """Return whether W&B at `server` has exactly this content. False for a damaged mark: a cell
-    that is sent twice is still one run.
+    """Return whether the mark of a cell says that W&B at `server` has exactly this content.
+
+    A damaged mark counts as absent; a cell that is sent twice is still one run.
     """
-    file = mark_file(storage, content.signature)
+    file = locate_mark(storage, content.signature)
     try:
         mark = stored_files.parse_json(
             read_plain_file(file), str(file), "it is sent again", records.Mark

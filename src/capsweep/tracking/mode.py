@@ -1,4 +1,4 @@
-"""Online or offline: decided once, before any cell starts, and said in one line."""
+"""The mode of W&B: online, offline or none, decided once before any cell starts."""
 
 import contextlib
 import importlib.util
@@ -17,9 +17,10 @@ from capsweep.config import places
 from capsweep.errors import ConfigError
 
 PROBE_SECONDS = 3.0
-# What W&B is told of its variables: server and login, places, connection, who, and what is not to
-# be sent. Others, as of an agent, a notebook or a job, say which run this is: ours is its cell's.
-KEPT = {
+# The WANDB_ variables that W&B's process gets: server, login, folders, connection, user, and what
+# it may not send. Other variables, such as those of agents, notebooks and jobs, would choose
+# another run than the cell's.
+PASSED_VARIABLES = {
     *("API_KEY", "IDENTITY_TOKEN_FILE", "CREDENTIALS_FILE", "BASE_URL", "APP_URL", "ENTITY"),
     *("CONFIG_DIR", "DATA_DIR", "CACHE_DIR", "ARTIFACT_DIR", "ORGANIZATION", "USERNAME"),
     *("USER_EMAIL", "HOST", "HTTP_TIMEOUT", "FILE_PUSHER_TIMEOUT", "HTTP_PROXY", "HTTPS_PROXY"),
@@ -29,21 +30,26 @@ KEPT = {
 
 
 def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
-    """Return ("online" | "offline" | "none", the reason in one line) for a configuration's logger.
+    """Decide the mode of W&B for a configuration.
 
-    mode=auto is online only if a login is there and the host answers within 3 s.
-    Raises ConfigError when the chosen logger is not installed, or mode=online has no login.
+    mode=auto is online only if there is a login and the server answers within 3 s.
+
+    Returns:
+        "online", "offline" or "none", and the reason in one line.
+
+    Raises:
+        ConfigError: If wandb is not installed, its settings are wrong, or mode=online has no login.
     """
     logger = config["logger"]
     if logger["name"] != "wandb":
         return "none", f"W&B: off (logger={logger['name']}); metrics are in the ledger"
     if importlib.util.find_spec("wandb") is None:
         raise ConfigError("logger=wandb: wandb is not installed; install it or set logger=csv")
-    # To import W&B for its settings takes half a second, which a user without any need not pay.
+    # W&B is imported only if it has settings, because the import takes half a second.
     files = (_find_system_settings(), Path("wandb/settings"))
     has_settings = _read_netrc() or any(name.startswith("WANDB_") for name in os.environ)
     settings = _read_settings() if has_settings or any(map(Path.exists, files)) else None
-    url = None if settings is None else without_login(settings.base_url)
+    url = None if settings is None else remove_login(settings.base_url)
     if settings is not None and settings.mode == "disabled":
         return "none", "W&B: off (wandb disabled); metrics are in the ledger"
     if logger["mode"] == "offline" or (settings and settings.mode in ("offline", "dryrun")):
@@ -62,31 +68,33 @@ def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
     return "offline", f"W&B: offline, {reason}; runs go to {folder}; {cure}"
 
 
-def server_url() -> str:
-    """Return the URL of the W&B server that is configured. Raises ConfigError naming a wrong
-    setting.
-    """
-    return without_login(_read_settings().base_url)
+def read_server_url() -> str:
+    """Return the URL of the configured W&B server; raise ConfigError naming a wrong setting."""
+    return remove_login(_read_settings().base_url)
 
 
 def clean_environment() -> dict[str, str]:
-    """Return this process's environment for one of W&B's: of its variables those that say where and
-    how, without the newline that a secret from a file ends with.
+    """Return the environment for a process of W&B, without the WANDB_ variables it may not get.
+
+    It keeps those of PASSED_VARIABLES, stripped, because a secret read from a file may end with a
+    newline.
     """
-    kept = {f"WANDB_{name}" for name in KEPT}
+    kept = {f"WANDB_{name}" for name in PASSED_VARIABLES}
     variables = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_") or k in kept}
     return variables | {name: variables[name].strip() for name in kept & variables.keys()}
 
 
 def _find_system_settings() -> Path:
-    """Return the file that W&B's commands write, as `wandb login --host` and `wandb disabled`."""
+    """Return the settings file that commands such as `wandb login --host` write."""
     folder = os.environ.get("WANDB_CONFIG_DIR", "~/.config/wandb")
     return Path(folder).expanduser() / "settings"
 
 
 def _read_settings() -> Any:
-    """Return W&B's settings, of its files and then of variables. Raises ConfigError naming a wrong
-    one.
+    """Read W&B's settings from its files and then from variables, which win.
+
+    Raises:
+        ConfigError: If a setting is wrong; the message names it, but not its value.
     """
     import wandb
     from pydantic import ValidationError
@@ -100,23 +108,21 @@ def _read_settings() -> Any:
         settings.update_from_env_vars(variables)
     except (ValueError, wandb.Error) as error:
         text = " ".join(str(error).split())
-        if isinstance(error, ValidationError):  # whose text quotes a value, which may be a password
+        if isinstance(error, ValidationError):  # its text quotes values, such as a password
             faults = error.errors(include_input=False)
             text = ", ".join(f"WANDB_{e['loc'][0]}".upper() + f": {e['msg']}" for e in faults)
         raise ConfigError(f"W&B's settings: {text}; correct them, or set logger=csv") from error
     return settings
 
 
-def without_login(url: str) -> str:
-    """The URL without a user's name and password: it may be printed and kept."""
+def remove_login(url: str) -> str:
+    """Return a URL without user name and password, so that it can be printed and stored."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def has_login(url: str) -> bool:
-    """Return whether an API key or identity token for the server is where W&B looks for one; the
-    server is not asked.
-    """
+    """Return whether W&B would find an API key or identity token; the server is not asked."""
     import wandb
     from wandb.sdk.lib import wbauth
 
@@ -125,12 +131,12 @@ def has_login(url: str) -> bool:
         return True
     try:
         return wbauth.read_netrc_auth(host=url) is not None
-    except wandb.Error:  # it is no key, which W&B says where it is used
+    except wandb.Error:  # an invalid key: W&B reports it when it uses the key
         return True
 
 
-def without_keys(text: str) -> str:
-    """Return the text without any login that W&B may be using: it may be printed and kept."""
+def remove_keys(text: str) -> str:
+    """Replace each API key and password of W&B in a text, so that it can be printed and stored."""
     logins = netrc_file.hosts.values() if (netrc_file := _read_netrc()) else ()
     for key in (clean_environment().get("WANDB_API_KEY"), *(password for *_, password in logins)):
         text = text.replace(key, "(key)") if key else text
@@ -138,7 +144,7 @@ def without_keys(text: str) -> str:
 
 
 def _read_netrc() -> netrc.netrc | None:
-    """None where there is none that can be read."""
+    """Read the user's .netrc; None if there is none or it cannot be read."""
     try:
         return netrc.netrc(Path(os.environ.get("NETRC", "~/.netrc")).expanduser())
     except (OSError, netrc.NetrcParseError):
@@ -146,15 +152,15 @@ def _read_netrc() -> netrc.netrc | None:
 
 
 def _is_answering(url: str) -> bool:
-    """Return whether a server answers, be it with a refusal, within 3 s; through a proxy where the
-    environment names one.
+    """Return whether a server answers within 3 s; an error status counts as an answer.
 
-    In a thread, since a look-up of a name has no time limit.
+    The request uses the proxy of the environment. It runs in a thread, because the look-up of a
+    host name has no time limit.
     """
     answered = threading.Event()
 
     def ask() -> None:
-        with contextlib.suppress(OSError, ValueError, HTTPException):  # a proxy may be no host
+        with contextlib.suppress(OSError, ValueError, HTTPException):  # such as a wrong proxy
             try:
                 request.build_opener().open(url, timeout=PROBE_SECONDS).close()
             except HTTPError as refusal:

@@ -1,14 +1,14 @@
-"""Weights & Biases, as a second copy of what the ledger has first, that training never waits for.
+"""The tracking of a cell by Weights & Biases, which training does not wait for.
 
-`Tracker` is the run of a cell. Another process, `Child`, imports W&B and speaks to it; it is kept
-for the next cell. Whatever W&B does, absent, hanging or slow, it costs a cell at most
-`logger.max_seconds`. A fault is printed once, ends the tracking of this cell, and leaves the run to
-`capsweep wandb sync`.
+A `Tracker` writes the run of a cell. Another process, a `WandbProcess`, imports W&B and talks to
+it; this process is used again for the next cell. If W&B is absent, slow or does not answer, it
+costs a cell at most `logger.max_seconds`. A fault is printed once and ends the tracking of this
+cell; `capsweep wandb sync` uploads its run later.
 
-Requests and answers are lines of JSON through non-blocking pipes, and the parent chooses how long
-it waits for an answer. `python -m capsweep.tracking.tracker HANDLER FOLDER` carries out the
-requests one by one; FOLDER has its temporary files. When the parent is gone, a run is finished, and
-an upload ends at once.
+Requests and answers are lines of JSON in non-blocking pipes, and the parent process decides how
+long it waits for an answer. `python -m capsweep.tracking.tracker HANDLER FOLDER` carries out the
+requests one by one; FOLDER is for its temporary files. If the parent dies, a tracked run is closed,
+and an upload ends at once.
 """
 
 import atexit
@@ -37,32 +37,34 @@ from capsweep.errors import UserError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger
 from capsweep.runtime import terminal
-from capsweep.storage.scratch import own_prefix
+from capsweep.storage.scratch import make_scratch_prefix
 from capsweep.tracking import content, mode
 
-OF_RUNS = "capsweep.tracking.wandb_run:handle_run"  # what carries out a tracker's requests
-ALONE_SECONDS = 30.0  # that a run has for its end without a parent
+RUN_HANDLER = "capsweep.tracking.wandb_run:handle_run"  # the function for a tracker's requests
+ORPHAN_SECONDS = 30.0  # that a run may take to close after its parent has died
 PIPE_BYTES = 2**20
-KILL_SECONDS = 0.5
-MOST_RUNS = 100  # of one process: W&B's client keeps a quarter of a megabyte of each
-PATIENCE = 2  # faults in a row, after which the cells of this process do without W&B
+KILL_SECONDS = 0.5  # that a killed process has to end
+MOST_RUNS = 100  # of one process, because W&B's client keeps 0.25 MB of memory for each run
+MOST_FAULTS = 2  # faults in a row, after which this process stops using W&B
 
 
 class TrackingError(Exception):
-    """What W&B could not do, in one line."""
+    """An error of W&B, or of the process that talks to it, in one line."""
 
 
-class Child:
-    """A process of its own, in a session of its own: no Ctrl-C of a terminal reaches it.
+class WandbProcess:
+    """A separate process that imports W&B, so that the training process need not.
 
-    It imports W&B, so that the process that trains does not. Temporary files and sockets of W&B
-    are in a folder of this process alone, which is removed with it.
-    handler: the function that carries out requests, as `module:name`.
+    It has its own session, so that Ctrl-C in a terminal does not reach it, and its own folder for
+    W&B's temporary files and sockets, which is removed when the process ends.
+
+    Args:
+        handler: The function that carries out requests, as `module:name`.
     """
 
     def __init__(self, handler: str) -> None:
-        # Not below the storage: the path of a socket may have 107 characters at most.
-        folder = tempfile.mkdtemp(prefix=own_prefix("capsweep-wandb"))
+        # Not below the storage, because the path of a socket may have at most 107 characters.
+        folder = tempfile.mkdtemp(prefix=make_scratch_prefix("capsweep-wandb"))
         self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         package = str(package_files.PACKAGE.parent)
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -80,15 +82,16 @@ class Child:
         self._to, self._from = self.process.stdin.fileno(), self.process.stdout.fileno()
         os.set_blocking(self._to, False)
         os.set_blocking(self._from, False)
-        # Space for the epochs of a continued cell while the process starts; less may do.
+        # Room for the epochs of a resumed cell while the process starts; a smaller pipe may do too.
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._to, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._received, self.runs = b"", 0
 
     def send(self, do: str, **values: Any) -> None:
-        """Send a request, without waiting.
+        """Send a request without waiting.
 
-        Raises TrackingError when it cannot be sent, and for a fault that came meanwhile.
+        Raises:
+            TrackingError: If it cannot be sent, or if an earlier request has failed.
         """
         self._read_answer(0.0)
         line = json.dumps({"do": do, **values}).encode() + b"\n"
@@ -102,9 +105,10 @@ class Child:
             raise TrackingError("W&B does not keep up with the epochs")
 
     def ask(self, do: str, seconds: float, **values: Any) -> Mapping[str, Any]:
-        """Send a request, and how long it may take; its answer.
+        """Send a request with its time limit in seconds, and return the answer.
 
-        Raises TrackingError for a fault, and where no answer comes within the time.
+        Raises:
+            TrackingError: If the request fails, or no answer comes in time.
         """
         deadline = time.monotonic() + seconds
         self.send(do, seconds=seconds, **values)
@@ -114,10 +118,10 @@ class Child:
         raise TrackingError("W&B did not answer in time")
 
     def kill(self) -> None:
-        """End it at once, with W&B's own process."""
+        """Kill the process and W&B's own process, and remove their folder."""
         if self.process.poll() is None:
             kill_with_children(self.process.pid)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a dead file system
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in a dead file system
             self.process.wait(KILL_SECONDS)
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
@@ -125,7 +129,11 @@ class Child:
         self._remove_folder()
 
     def _read_answer(self, seconds: float) -> Mapping[str, Any] | None:
-        """The next answer; None when there is none within the time, or only part of one."""
+        """Read the next answer; return None if no whole answer comes within the seconds.
+
+        Raises:
+            TrackingError: If the answer is a fault, or the process has ended.
+        """
         if b"\n" not in self._received:
             poll = select.poll()
             poll.register(self._from, select.POLLIN)
@@ -141,16 +149,17 @@ class Child:
         self._received = rest
         answer = json.loads(line)
         if "fault" in answer:
-            raise TrackingError(mode.without_keys(answer["fault"]))
+            raise TrackingError(mode.remove_keys(answer["fault"]))
         return answer
 
     def _exit_status(self) -> str:
-        return f"the process that speaks to W&B ended (status {self.process.poll()})"
+        return f"the process that talks to W&B ended (status {self.process.poll()})"
 
 
 def kill_with_children(pid: int) -> None:
-    """Kill a process and those that it has started, each by its id: W&B's own has a session of its
-    own.
+    """Kill a process and its child processes by their ids.
+
+    A signal to the process group would not do, because W&B's own process has another session.
     """
     processes = [pid]
     for children in Path(f"/proc/{pid}/task").glob("*/children"):  # of each thread
@@ -161,17 +170,26 @@ def kill_with_children(pid: int) -> None:
             os.kill(process, signal.SIGKILL)
 
 
-IDLE: list[Child] = []  # processes that are kept for the next cells of this one
-atexit.register(lambda: [child.kill() for child in IDLE])
+IDLE_PROCESSES: list[WandbProcess] = []  # processes that wait for the next cells of this process
+atexit.register(lambda: [child.kill() for child in IDLE_PROCESSES])
 
 
 class Tracker:
-    """The W&B run of a cell, whose id is the signature; or nothing, with logger=csv.
+    """The W&B run of a cell, whose id is the cell's signature; with logger=csv it does nothing.
 
-    Every call but `close` returns at once. seconds: what W&B has cost so far. server: the URL of
-    the server that has all of the run; None: no server has. url: of the run there. faults: of this
-    process's runs, since one last ended well. provenance: of the cell, with what the run is called
-    and where it goes.
+    All methods except `close` return at once.
+
+    Args:
+        cell: The cell.
+        storage: The folder for W&B's files.
+        provenance: The cell's provenance, whose section `tracking` names project, mode and labels.
+
+    Attributes:
+        fault: Why the run was given up; None if it was not.
+        seconds: The time that W&B has cost the cell so far.
+        server: The URL of the server that has the whole run; None if none has.
+        url: The URL of the run at that server.
+        faults: The number of runs of this process that failed since the last one that ended well.
     """
 
     faults: ClassVar[int] = 0
@@ -182,27 +200,27 @@ class Tracker:
         self.server: str | None = None
         self.url: str | None = None
         self._logger = cell.config["logger"]
-        self._child: Child | None = None
+        self._child: WandbProcess | None = None
         if self._logger["name"] != "wandb":
             return
         self._mode = provenance["tracking"]["mode"]
-        if Tracker.faults >= PATIENCE:
+        if Tracker.faults >= MOST_FAULTS:
             self._print_fault("W&B failed before")
             return
         with self._guard_training():
-            self._child = IDLE.pop() if IDLE else Child(OF_RUNS)
+            self._child = IDLE_PROCESSES.pop() if IDLE_PROCESSES else WandbProcess(RUN_HANDLER)
             self._child.runs += 1
             self._child.send(
                 "open",
-                run=content.run_arguments(cell.signature, provenance, cell.science),
+                run=content.make_run_arguments(cell.signature, provenance, cell.science),
                 storage=str(storage),
                 mode=self._mode,
                 seconds=self._logger["max_seconds"],
-                of_process=os.getpid(),
+                measured_process=os.getpid(),
             )
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """One epoch."""
+        """Send the row of an epoch or of a step, without waiting."""
         if self._child is not None:
             with self._guard_training():
                 self._child.send("log", row=dict(row))
@@ -213,9 +231,12 @@ class Tracker:
         summary: Mapping[str, Any] | None = None,
         folder: Path | None = None,
     ) -> None:
-        """End the run, once, within what is left of the time that W&B may cost.
+        """End the run, within the rest of `logger.max_seconds`; a second call does nothing.
 
-        summary: its last numbers. folder: the cell's, with tables and pictures.
+        Args:
+            exit_code: 0 if the cell finished; W&B shows other values as a failure.
+            summary: The last numbers of the cell.
+            folder: The folder of the cell, with predictions and pictures; None sends none.
         """
         if self._child is None:
             return
@@ -232,14 +253,16 @@ class Tracker:
                 self.server, self.url = answer["server"], answer["url"]
             Tracker.faults = 0
             if self._child.runs < MOST_RUNS:
-                IDLE.append(self._child)
+                IDLE_PROCESSES.append(self._child)
             else:
                 self._child.kill()
             self._child = None
 
     def mark_synced(self, ledger: Ledger, storage: Path, signature: str) -> None:
-        """Note that W&B has all of a finished cell, if it does. Never raises: a cell without a mark
-        is uploaded once more, into the same run."""
+        """Write the mark that W&B has all of a finished cell, if a server has it.
+
+        It never raises: a cell without a mark is uploaded once more, into the same run.
+        """
         if self.server is None:
             return
         with self._guard_training():
@@ -247,7 +270,7 @@ class Tracker:
 
     @contextlib.contextmanager
     def _guard_training(self) -> Iterator[None]:
-        """Time a block; a fault of it ends the tracking of this cell, and nothing else."""
+        """Add the time of a block to `seconds`; an error in it only ends the tracking of a cell."""
         started = time.monotonic()
         try:
             yield
@@ -265,15 +288,16 @@ class Tracker:
 
 
 def main() -> None:
-    """Carry out requests until the parent is gone."""
-    handler, folder = sys.argv[1:]  # the folder is temporary, and a killed parent cannot remove it
-    # Before W&B is imported, so that it runs after W&B's own.
+    """Carry out requests until the parent process ends."""
+    handler, folder = sys.argv[1:]  # the folder is temporary; a killed parent cannot remove it
+    # Registered before W&B is imported, so that it runs after W&B's own functions.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only the end of the input ends this process
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process ends only with its input
     pipe, answers = _take_pipe(0), _take_pipe(1)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    alone = ALONE_SECONDS if handler == OF_RUNS else 0.0  # the next sync may send the same cell
+    # An upload ends at once, because the next sync may send the same cell.
+    alone = ORPHAN_SECONDS if handler == RUN_HANDLER else 0.0
     threading.Thread(target=_read_requests, args=(pipe, requests, alone), daemon=True).start()
     do = ""
     while do != "end":
@@ -281,7 +305,7 @@ def main() -> None:
         do = request["do"]
         try:
             answer = resolve_name(handler)(request)
-        except Exception as error:  # W&B's own faults have no common class
+        except Exception as error:  # the exceptions of W&B have no common class
             answer = {"fault": causes.describe_cause(error)}
         if answer is not None:
             with contextlib.suppress(BrokenPipeError):  # the parent is gone
@@ -289,7 +313,10 @@ def main() -> None:
 
 
 def _read_requests(pipe: int, requests: "queue.SimpleQueue[Any]", alone: float) -> None:
-    """Queue every request; in a thread, so that the pipe is never full."""
+    """Put every request in a queue, from a thread, so that the pipe never fills up.
+
+    After the last request, this process is killed if it has not ended in `alone` seconds.
+    """
     with os.fdopen(pipe, "rb") as lines:
         for line in lines:
             if line.endswith(b"\n"):  # else the parent was killed while it wrote
@@ -300,8 +327,11 @@ def _read_requests(pipe: int, requests: "queue.SimpleQueue[Any]", alone: float) 
 
 
 def _take_pipe(number: int) -> int:
-    """Standard input or output under a number that no process of W&B's inherits. The old number
-    leads nowhere, as standard error does: what W&B prints is no answer."""
+    """Move standard input or output to a file descriptor that no process of W&B inherits.
+
+    The old descriptor then leads nowhere, as standard error does, so that what W&B prints does not
+    mix with the answers.
+    """
     copy = os.dup(number)
     os.dup2(2, number)
     return copy

@@ -1,10 +1,12 @@
-"""What `capsweep wandb` sends: the cells that W&B lacks, in parallel, each once, in bounded time;
-and a sweep's saved workspace: its runs grouped, its curves with bands, its errors by arm.
+"""The uploads of `capsweep wandb`: cells that W&B lacks, and the workspace of a sweep.
 
-Keys of a workspace are written as W&B's backend has them. Ours are flat with dots in them
-(`routing.num_iters` is one key), and W&B keeps a value under `KEY.value`; wandb-workspaces would
-take the first dot for a nesting and ask for `routing.value.num_iters`, which no run has, unless
-`.value` is given.
+Cells are uploaded in parallel, each once and in bounded time. A workspace groups the runs of a
+sweep and shows curves with bands, and errors by arm.
+
+The keys of a workspace are written as W&B's backend stores them. Our keys contain dots
+(`routing.num_iters` is one key), and W&B stores a value under `KEY.value`. The suffix `.value` must
+be written: without it, wandb-workspaces would take the first dot for a nested key and ask for
+`routing.value.num_iters`, which no run has.
 """
 
 import fcntl
@@ -18,45 +20,47 @@ from capsweep.errors import DamageError, UserError
 from capsweep.ledger.ledger import POINT_LOSS, READERS, Ledger
 from capsweep.runtime.terminal import count_of
 from capsweep.tracking.content import RunContent, is_synced, read_content
-from capsweep.tracking.tracker import Child, TrackingError
+from capsweep.tracking.tracker import TrackingError, WandbProcess
 
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Section, Workspace
 
-# What carries out requests, in a process of its own.
-OF_CELLS = "capsweep.tracking.wandb_run:handle_upload"
-OF_WORKSPACES = "capsweep.tracking.upload:handle_workspace"
-START_SECONDS = 30.0  # the first import of W&B from a cold disk
-CHECK_SECONDS = 3.0
-SEND_SECONDS = 30.0  # of a workspace
+# Functions that carry out requests in another process.
+UPLOAD_HANDLER = "capsweep.tracking.wandb_run:handle_upload"
+WORKSPACE_HANDLER = "capsweep.tracking.upload:handle_workspace"
+START_SECONDS = 30.0  # for the first import of W&B from a slow disk
+CHECK_SECONDS = 3.0  # for a check of the login
+SEND_SECONDS = 30.0  # for a workspace
 OF_EPOCHS = ("train/loss", "val/loss", "train/error", "val/error")
-CURVES = {POINT_LOSS: "step"} | dict.fromkeys(OF_EPOCHS, "epoch")  # by their axes
-MOST_RUNS = 1000  # in a panel; W&B's own 10 would leave seeds out of a mean
+CURVES = {POINT_LOSS: "step"} | dict.fromkeys(OF_EPOCHS, "epoch")  # metrics and their x axes
+MOST_RUNS = 1000  # in a panel; W&B's default of 10 would leave seeds out of a mean
 
 Report = Callable[[str, str | None], object]
 
 
 @dataclass
 class SyncResult:
-    """Signatures of cells by what W&B has of them.
+    """The cells of a sync, sorted by what W&B has of them."""
 
-    waiting: cells to upload. live: running cells that send their rows themselves. faults: why
-    cells are not uploaded, by signature.
-    """
-
-    waiting: list[RunContent] = field(default_factory=list)
-    synced: list[str] = field(default_factory=list)
-    live: list[str] = field(default_factory=list)
-    uploaded: list[str] = field(default_factory=list)
-    faults: dict[str, str] = field(default_factory=dict)
+    waiting: list[RunContent] = field(default_factory=list)  # to upload
+    synced: list[str] = field(default_factory=list)  # signatures; W&B has all of these cells
+    live: list[str] = field(default_factory=list)  # signatures; these cells run and send rows
+    uploaded: list[str] = field(default_factory=list)  # signatures; this sync uploaded them
+    faults: dict[str, str] = field(default_factory=dict)  # why a cell failed, by signature
 
 
 def find_unsynced(
     ledger: Ledger, storage: Path, server: str, signatures: Sequence[str]
 ) -> SyncResult:
-    """What the server lacks of these cells, by their marks alone, without asking the server.
+    """Find which cells the server lacks, by their marks only; the server is not asked.
 
-    Cells that were not tracked with W&B do not count.
+    Cells that were not tracked with W&B are left out.
+
+    Args:
+        ledger: The ledger that has the cells.
+        storage: The folder that has the marks.
+        server: The URL of the server.
+        signatures: The signatures of the cells.
     """
     result = SyncResult()
 
@@ -82,9 +86,14 @@ def find_unsynced(
 
 
 class Sync:
-    """Uploads cells of a ledger to the server that W&B is configured for.
+    """An upload of a ledger's cells to the configured W&B server, by several processes.
 
-    jobs: processes that upload. seconds: at most, for one cell.
+    Args:
+        ledger: The ledger that has the cells.
+        storage: The folder that has the marks.
+        server: The URL of the server, for marks and messages.
+        jobs: The number of processes that upload.
+        seconds: The time limit for one cell.
     """
 
     def __init__(
@@ -92,15 +101,20 @@ class Sync:
     ) -> None:
         self.storage, self.server, self.jobs, self.seconds = storage, server, jobs, seconds
         self._place = {"ledger": str(ledger.store.root), "storage": str(storage), "server": server}
-        self._children: list[Child] = []  # all that were started
-        self._idle: list[Child] = []
+        self._children: list[WandbProcess] = []  # all processes that were started
+        self._idle: list[WandbProcess] = []
         self._stop: str | None = None
 
     def run(self, result: SyncResult, report: Report) -> None:
-        """Upload the cells that wait; `report` is called with each and its fault, in their order.
+        """Upload the waiting cells, and move them to `uploaded` or `faults` of the result.
 
-        Raises UserError, before any cell, when nobody is logged in, the server refuses or does not
-        answer, or another sync of this storage is at work.
+        Args:
+            result: The cells by `find_unsynced`; it is changed.
+            report: Called in order with each signature and its fault, which is None if it worked.
+
+        Raises:
+            UserError: Before any upload, if there is no valid login, the server does not answer,
+                or another sync of this storage is running.
         """
         signatures = [cell.signature for cell in result.waiting]
         lock = self.storage / "wandb" / "sync.lock"  # two at once would both send the same cells
@@ -119,14 +133,14 @@ class Sync:
                         result.faults[signature] = fault
                     report(signature, fault)
             except BlockingIOError as error:
-                raise UserError(f"{lock}: another sync is at work; wait for it") from error
-            finally:  # also at Ctrl-C: unfinished uploads are repeated by the next sync
+                raise UserError(f"{lock}: another sync is running; wait until it ends") from error
+            finally:  # also after Ctrl-C; the next sync repeats unfinished uploads
                 self._stop = "interrupted"
                 for child in self._children:
                     child.kill()
 
     def _upload_cell(self, signature: str) -> str | None:
-        """Why the cell could not be uploaded; None when it was."""
+        """Upload a cell, and return why it failed; None if it worked."""
         if self._stop is not None:
             return f"not tried: {self._stop}"
         fault = self._ask_child("upload", self.seconds, signature=signature, **self._place)
@@ -135,20 +149,22 @@ class Sync:
         return fault
 
     def _check_server(self) -> str | None:
-        """Why no cell can be uploaded now, and the cure."""
+        """Check login and server, and return why no cell can be uploaded, and a cure; else None."""
         fault = self._ask_child("check", CHECK_SECONDS)
         cure = "run `wandb login --relogin` if the login is at fault, else try again later"
         return None if fault is None else f"{self.server} refuses or is silent ({fault}); {cure}"
 
     def _ask_child(self, do: str, seconds: float, **values: Any) -> str | None:
-        """Why a request could not be carried out within the time, and then its process is ended;
-        None when it was."""
+        """Send a request to an idle process, or a new one, and return why it failed; else None.
+
+        After a failure, also by the time limit, the process is killed.
+        """
         if self._idle:
             child = self._idle.pop()
         else:
-            child = Child(OF_CELLS)
+            child = WandbProcess(UPLOAD_HANDLER)
             self._children.append(child)
-            if self._stop == "interrupted":  # as it was started
+            if self._stop == "interrupted":  # while the process was started
                 child.kill()
         try:
             child.ask("start", START_SECONDS)
@@ -162,26 +178,23 @@ class Sync:
 
 @dataclass(frozen=True)
 class SweepView:
-    """What the workspace shows: the runs of a sweep's cells.
+    """What a workspace shows: the runs of a sweep's cells."""
 
-    title: of the sweep as chosen. cells: their signatures. axes: keys of several values.
-    """
-
-    title: str
-    cells: Sequence[str]
-    axes: Sequence[str]
-    metric: str = "test/error"
+    title: str  # name of the sweep, with the words of the command
+    cells: Sequence[str]  # signatures
+    axes: Sequence[str]  # keys with several values, by which runs are grouped
+    metric: str = "test/error"  # of the bars by arm
 
 
 def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
-    """The workspace, as an object that is not sent."""
+    """Build a workspace without sending it."""
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces import expr
 
     return ws.Workspace(
         entity=entity,
         project=project,
-        name=f"capsweep {view.title}".replace("=", " "),  # W&B takes no signs of mathematics
+        name=f"capsweep {view.title}".replace("=", " "),  # W&B refuses the sign = in a name
         sections=_make_sections(view),
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=MOST_RUNS),
         runset_settings=ws.RunsetSettings(
@@ -192,6 +205,7 @@ def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
 
 
 def _make_sections(view: SweepView) -> "list[Section]":
+    """Make two sections: curves with bands over the seeds, and the metric by arm as bars."""
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
 
@@ -213,13 +227,21 @@ def _make_sections(view: SweepView) -> "list[Section]":
 
 
 def send_workspace(view: SweepView, entity: str | None, project: str, url: str | None) -> str:
-    """Save the workspace, in a process that can be ended, within the time; its URL.
+    """Save a workspace at the server, and return its URL.
 
-    url: of the workspace that it takes the place of; None: it is new. Raises UserError with W&B's
-    reason.
+    Another process does this, so that it can be killed after SEND_SECONDS.
+
+    Args:
+        view: What the workspace shows.
+        entity: The user or team at W&B; None means the default of the login.
+        project: The project at W&B.
+        url: The URL of the workspace to replace; None makes a new one.
+
+    Raises:
+        UserError: If it is not saved; the message has W&B's reason.
     """
     place = {"entity": entity, "project": project, "url": url}
-    child = Child(OF_WORKSPACES)
+    child = WandbProcess(WORKSPACE_HANDLER)
     try:
         return child.ask("save", SEND_SECONDS, view=asdict(view), **place)["url"]
     except (TrackingError, OSError) as error:
@@ -230,7 +252,7 @@ def send_workspace(view: SweepView, entity: str | None, project: str, url: str |
 
 
 def handle_workspace(request: Mapping[str, Any]) -> dict[str, str]:
-    """Save a workspace at the server, new or in place of another one."""
+    """Carry out the request of `send_workspace`, in the other process."""
     import wandb
     from wandb_workspaces.workspaces import Workspace
 

@@ -1,9 +1,9 @@
-"""One W&B run: opened by its signature, then rows, confusion matrix, pictures, and the end.
+"""The writing of one W&B run: opening it, then rows, confusion matrix, pictures, and the end.
 
-Only processes that may wait for W&B import this: `handle_run` carries out the requests of a
-`Tracker`, `handle_upload` those of a sync. A cell that is sent twice is there once: a run that is
-opened again says what it has. Rows have their step of training as W&B's; a matrix or picture is
-sent if the run's was made of something else.
+Only processes that may wait for W&B import this module: `handle_run` carries out the requests of a
+`Tracker`, and `handle_upload` those of a sync. The id of a run is the cell's signature, so a cell
+that is sent twice is one run. A reopened run says which step it has reached, and its summary has
+digests of its matrix and pictures, so that only what is new or changed is sent.
 """
 
 import io
@@ -29,23 +29,23 @@ from capsweep.tracking import mode as modes
 from capsweep.tracking.content import RunContent
 from capsweep.tracking.tracker import TrackingError
 
-FLUSH_SECONDS = 1.0  # W&B's own 15 s would lose a killed run whole
+FLUSH_SECONDS = 1.0  # with W&B's default of 15 s, a killed run could lose everything
 CONFUSION, SCORES = "confusion", "predictions.npz"
-# Key of the summary: of what the matrix and each picture were made, and of all that a sync sent.
+# Key of the summary with the digests of matrix and pictures, and key of the digest of a whole sync.
 DIGESTS, WHOLE = "digests", "whole"
-KILLED = 255
-READ_BACK_SECONDS = 15.0  # at most; a server may take a while to show what it has taken in
-LOOK_SECONDS = 0.5
+KILLED = 255  # exit status of a run whose training process is gone
+READ_BACK_SECONDS = 15.0  # at most, until a server shows what it has received
+LOOK_SECONDS = 0.5  # between two looks at the server
 
 
 class RunWriter:
-    """Writes the runs of one cell after the other."""
+    """A writer of the runs of cells, one after another, for the requests of a `Tracker`."""
 
     def __init__(self) -> None:
         self.run: Any = None
 
     def handle_request(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Carry out a request; only `finish` has an answer."""
+        """Carry out a request, and return the answer to `finish`; other requests have none."""
         match request:
             case {"do": "open", **values}:
                 use_storage(values["storage"])
@@ -54,11 +54,12 @@ class RunWriter:
                 log_row(self.run, row)
             case {"do": "finish"}:
                 return self._finish_run(request)
-            case _ if self.run is not None:  # the parent is gone
+            case _ if self.run is not None:  # the training process is gone
                 self.run.finish(exit_code=KILLED)
         return None
 
     def _finish_run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Send summary, matrix and pictures, end the run, and return server and URL."""
         run, self.run = self.run, None
         run.summary.update(request["summary"])
         if (folder := request["folder"]) is not None:
@@ -71,8 +72,8 @@ class RunWriter:
             log_files(run, read_file, pictures)
         url = run.url
         run.finish(exit_code=request["exit_code"])
-        server = modes.without_login(run.settings.base_url)
-        return {"server": server, "url": modes.without_login(url) if url else None}
+        server = modes.remove_login(run.settings.base_url)
+        return {"server": server, "url": modes.remove_login(url) if url else None}
 
 
 handle_run = RunWriter().handle_request
@@ -83,20 +84,24 @@ def open_run(
     storage: str,
     mode: Literal["online", "offline"],
     seconds: float,
-    of_process: int | None,
+    measured_process: int | None,
 ) -> wandb.Run:
-    """The one run of a cell, new or resumed. Waits at most these seconds for the server, at the
-    start and at the end.
+    """Open the run of a cell, new or resumed; exceptions of W&B are passed on.
 
-    run: of `content.run_arguments`. of_process: the process whose use of processor and memory W&B
-    draws; None: another one trained the cell, on this or another machine. Raises whatever W&B does.
+    Args:
+        run: The arguments by `content.make_run_arguments`.
+        storage: The folder for W&B's files.
+        mode: Whether W&B sends the run or only stores it.
+        seconds: The time limit for the server, at the start and again at the end.
+        measured_process: The id of the process whose processor and memory use W&B records; None if
+            the cell was trained by an earlier process or on another machine.
     """
-    # What W&B adds of the machine: one that only uploads is not the one that trained.
+    # W&B would add facts of this machine, but it may not be the machine that trained the cell.
     switches = [f"x_disable_{part}" for part in ("meta", "stats", "machine_info")]
     switches += ["disable_code", "disable_git"]
-    machine: Any = dict.fromkeys(switches, True) if of_process is None else {}
+    machine: Any = dict.fromkeys(switches, True) if measured_process is None else {}
     if command := run["config"].get("command"):
-        sys.argv = shlex.split(command)  # else W&B shows the words of this process
+        sys.argv = shlex.split(command)  # W&B would show the command line of this process
     opened = wandb.init(
         **run,
         dir=storage,
@@ -108,16 +113,16 @@ def open_run(
             login_timeout=seconds,
             finish_timeout=seconds,
             finish_timeout_raises=True,
-            x_stats_pid=of_process or os.getpid(),
+            x_stats_pid=measured_process or os.getpid(),
             program=sys.argv[0],
             silent=True,
             console="off",
-            sagemaker_disable=True,  # it would give the run another id
-            x_save_requirements=of_process is not None,
+            sagemaker_disable=True,  # SageMaker would give the run another id
+            x_save_requirements=measured_process is not None,
             **machine,
         ),
     )
-    # A resumed run starts its own step count at 0 again; the epoch is what rows share.
+    # W&B counts the steps of a resumed run from 0 again, so the epoch is the common axis of rows.
     opened.define_metric("epoch")
     opened.define_metric("*", step_metric="epoch")
     opened.define_metric("step")
@@ -126,23 +131,28 @@ def open_run(
 
 
 def log_row(run: wandb.Run, row: Mapping[str, Any]) -> None:
-    """Log the row of an epoch, or a point inside it, at its step, unless the run has it."""
+    """Log the row of an epoch, or of a step inside it, unless the run already has it."""
     if row["step"] < run.starting_step:
         return
     is_point = POINT_LOSS in row
-    # The epoch of a point is a fraction: metrics of epochs would get it as their place.
+    # The epoch of a row of a step is a fraction, which must not be on the axis of epochs.
     values = {name: row[name] for name in ("step", POINT_LOSS)} if is_point else dict(row)
-    # At an epoch's end, its row joins a point.
+    # At the end of an epoch, its row is joined with the row of the last step.
     run.log(values, step=row["step"], commit=not is_point)
 
 
 def log_files(
     run: wandb.Run, read: Callable[[str], bytes | None], pictures: Iterable[str]
 ) -> dict[str, str]:
-    """Log the cell's confusion matrix and pictures that the run does not have as they are now; the
-    digests of all, by W&B's keys.
+    """Log the confusion matrix and the pictures of a cell if they are new or have changed.
 
-    read: gives a file of the cell. pictures: names below evals/.
+    Args:
+        run: The open run.
+        read: Returns the content of a file of the cell; None if there is no such file.
+        pictures: The names of pictures in evals/.
+
+    Returns:
+        The digests of the matrix's scores and of all pictures, by W&B's keys.
     """
     run_digests, digests = read_digests(run.summary), {}
     logged: dict[str, Any] = {}
@@ -150,7 +160,7 @@ def log_files(
     if predictions is not None:
         digests[CONFUSION] = hash_bytes(predictions)
         scores_MN, labels = stored_files.read_predictions(predictions, SCORES)
-        # Of several classes in an image, a prediction does not say for which it stands.
+        # With several classes in an image there is no pair of one label and one prediction.
         if run_digests.get(CONFUSION) != digests[CONFUSION] and labels.ndim == 1:
             logged[CONFUSION] = wandb.plot.confusion_matrix(
                 y_true=labels.tolist(),
@@ -164,9 +174,9 @@ def log_files(
         if run_digests.get(key) != digests[key]:
             logged[key] = wandb.Image(Image.open(io.BytesIO(png)))
     if logged:
-        # They stand after the last epoch; in a cell without one, nowhere.
+        # Matrix and pictures stand at the last epoch; a cell without epochs has no such place.
         logged |= {} if (epoch := run.summary.get("epoch")) is None else {"epoch": epoch}
-        # A resumed run drops a row at a step that it has, without a word.
+        # A resumed run silently drops a row whose step it already has.
         step = max(run.starting_step, run.step)
         run.log(logged, step=step, commit=True)
         run.summary.update({DIGESTS: run_digests | digests})
@@ -174,16 +184,18 @@ def log_files(
 
 
 def read_digests(summary: Any) -> dict[str, str]:
-    """Digests of the matrix and pictures that a run has, by W&B's keys, from its summary."""
+    """Read from a run's summary the digests of its matrix and pictures, by W&B's keys."""
     digests = summary.get(DIGESTS)
     return {} if digests is None else {key: digests[key] for key in list(digests.keys())}
 
 
 def use_storage(storage: str) -> None:
-    """Before the first run: W&B keeps its data and cache in the storage, not in a home that may be
-    full or read-only, and reports its own errors to nobody, unless the environment says otherwise.
+    """Set W&B's folders to the storage, and switch off its error reports, before the first run.
 
-    Raises OSError for a storage that cannot be written: W&B would take a temporary folder instead.
+    The home folder may be full or read-only. Variables that are already set are left as they are.
+
+    Raises:
+        OSError: If the storage cannot be written; W&B would silently use a temporary folder.
     """
     Path(storage).mkdir(parents=True, exist_ok=True)
     if not os.access(storage, os.R_OK | os.W_OK):
@@ -194,7 +206,13 @@ def use_storage(storage: str) -> None:
 
 
 def handle_upload(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Carry out a request: `start` (W&B is imported then), `check` the login, or `upload`."""
+    """Carry out a request of a sync: `start`, `check` the login, or `upload` a cell.
+
+    `start` does nothing more than import this module, and W&B with it.
+
+    Raises:
+        TrackingError: If the login is unknown or the server does not show all of a cell.
+    """
     os.environ["WANDB_MODE"] = "online"
     seconds = math.ceil(request["seconds"])
     if request["do"] == "check" and not wandb.Api(timeout=seconds).default_entity:
@@ -208,15 +226,17 @@ def handle_upload(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def upload_cell(content: RunContent, ledger: Ledger, seconds: int) -> None:
-    """Complete the cell's run at the server that W&B is configured for.
+    """Send a cell's whole content to the configured server, and check that the server has it.
 
-    The caller must bound the time too, by ending this process: `seconds` bounds W&B's waiting
-    alone, and its client has no deadline.
-    Raises TrackingError when the server does not show all of it, and whatever W&B raises.
+    The caller must kill this process after some time: `seconds` limits some waits of W&B, but its
+    client has no total time limit.
+
+    Raises:
+        TrackingError: If the server does not show the whole content; exceptions of W&B pass too.
     """
-    folder = tempfile.gettempdir()  # of this process alone
+    folder = tempfile.gettempdir()  # a folder of this process only
     use_storage(folder)
-    run = open_run(content.run, folder, "online", seconds, of_process=None)
+    run = open_run(content.run, folder, "online", seconds, measured_process=None)
     for row in content.rows:
         log_row(run, row)
     read = partial(ledger.read, content.signature)
@@ -228,7 +248,10 @@ def upload_cell(content: RunContent, ledger: Ledger, seconds: int) -> None:
 
 
 def _read_back(path: str, digests: Mapping[str, str], last: int, seconds: int) -> None:
-    """W&B's client ends quietly when it could not send: only the server knows what it has."""
+    """Ask the server until it shows the last step and all digests; raise TrackingError if not.
+
+    W&B's client ends without an error when it could not send, so only the server can confirm.
+    """
     api = wandb.Api(timeout=seconds)
     deadline = time.monotonic() + min(seconds / 4, READ_BACK_SECONDS)
     while True:

@@ -19,7 +19,7 @@ from capsweep.data.batches import Presenter, seed_of
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import PreparedSplits, Reader, TestedElsewhere, prepare_splits
 from capsweep.errors import ConfigError
-from capsweep.model.convolution import lay_out_weights, set_method
+from capsweep.model.convolution import set_method, set_weight_layout
 from capsweep.shards.manifest import hash_declared
 from capsweep.training import devices
 from capsweep.training.step import Classification, Objective
@@ -95,7 +95,7 @@ def build_network(config: Mapping[str, Any], device: str = "cpu") -> nn.Module:
     try:
         network: nn.Module = _instantiate(config["model"], **routed)
         if is_channels_last(config, device):
-            lay_out_weights(network, torch.channels_last)
+            set_weight_layout(network, torch.channels_last)
     except Exception as error:  # Hydra wraps the exceptions of a constructor
         if isinstance(error.__cause__, ValueError):
             raise ConfigError(str(error.__cause__)) from error

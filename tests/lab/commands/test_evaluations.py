@@ -155,7 +155,7 @@ def test_routing_is_measured_into_a_table(sweep: Path, storage: Path, capsys: Ou
     assert (rows[1][7], rows[1][12:]) == ("–", ["–", "–"])
     assert rows[1][10] == rows[1][11]  # frozen or not
     assert "–" not in rows[0][5:]
-    for note in ("left out: cnn · digits: its network does not route", "no sum", "is ours"):
+    for note in ("left out: cnn · digits: its network does not route", "not sum to 1", "is ours"):
         assert note in (report / "routing.md").read_text()
         assert note in printed
     dynamic = list_points(sweep)["capsnet", 0].cell.signature
@@ -166,10 +166,10 @@ def test_routing_is_measured_into_a_table(sweep: Path, storage: Path, capsys: Ou
     assert (written["examples"], written["error"]) == (30, wrong.mean())
     (folder / "weights.ckpt").unlink()
     assert evaluate(*words) == 0
-    assert "no weights; routing.json is taken as it was stored" in capsys.readouterr().out
+    assert "no weights here; its stored routing.json is used" in capsys.readouterr().out
     assert read_rows(report / "routing.md") == rows
     assert evaluate(*words, "ARMS=cnn") == 2
-    assert "three: no cell of it routes" in capsys.readouterr().err.splitlines()[-1]
+    assert "three: none of its cells routes" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_routing_is_measured_into_a_table(sweep: Path, storage: Path, capsys: Ou
         ("attack", ["--device", "nosuch"], "--device nosuch: "),
         ("vote-distances", ["--examples", "0,²"], "--examples: must be indices such as 0,5,7"),
         ("couplings", ["--iterations", "0"], "--iterations: must be a whole number >= 1, got 0"),
-        ("ensemble", ["METRIC=test/loss"], "METRIC: evaluations have metrics of their own"),
+        ("ensemble", ["METRIC=test/loss"], "METRIC: evaluations have their own metrics"),
         ("ensemble", [], "no cell of three is finished; run the sweep first"),
     ],
 )

@@ -117,7 +117,7 @@ def test_a_figure_that_a_cell_has_not_names_the_cell_and_what_it_lacks(
         "reconstructions": (network.signature, "its network has no decoder"),
         "segmentation": (finished, "each of its images has 1 label"),
         "routing-change": (network.signature, "its network does not route"),
-        "vote-distances": (finished, "its routing gives no distances of votes"),
+        "vote-distances": (finished, "its routing computes no distances of votes"),
     }
     capsys.readouterr()
     for name, (signature, message) in cases.items():
@@ -148,6 +148,6 @@ def test_a_row_gets_the_figure_of_its_first_seed_once_and_the_page_shows_it(
     drawn.unlink()
     capsys.readouterr()
     assert cli.main(words) == 2
-    assert f"error: {drawn.parents[1].name}: it has no weights" in capsys.readouterr().err
+    assert f"error: {drawn.parents[1].name}: its weights.ckpt is missing" in capsys.readouterr().err
     assert cli.main([*words[:-1], "portraits"]) == 2
     assert "--only: must be some of reconstructions, " in capsys.readouterr().err

@@ -36,16 +36,16 @@ def test_examples_are_those_of_the_test_and_say_what_they_said(
 ) -> None:
     network = trained(small_cell(*SHORT))
     places, stored = [359, 4, 4, 17], network.stored
-    arrays, pose_KJD = decoded.ask_network(network, places)
+    arrays, pose_KJD = decoded.run_network(network, places)
     assert arrays["labels"][:, 0].tolist() == stored[1][places].tolist()
     np.testing.assert_allclose(pose_KJD.norm(dim=2).numpy(), stored[0][places], atol=1e-5)
-    with pytest.raises(NotApplicableError, match="no such examples; ask for --correct"):
+    with pytest.raises(NotApplicableError, match="no such examples; raise --correct"):
         decoded.draw_columns(network, Namespace(correct=0, failures=0), 1)
     altered_MN, label = stored[0].copy(), stored[1][17]
     is_right = arrays["predictions"][3, 0] == label
     altered_MN[17, (label + 1) % 10 if is_right else label] = 9
     with pytest.raises(UserError, match=f"{network.name}: .* 1 of 4 test examples differently"):
-        decoded.ask_network(replace(network, stored=(altered_MN, stored[1])), places)
+        decoded.run_network(replace(network, stored=(altered_MN, stored[1])), places)
 
 
 def draw_labels(network: TrainedCell, places_K: np.ndarray) -> np.ndarray:
@@ -82,7 +82,7 @@ def test_columns_are_what_training_drew_of_labels_and_then_of_predictions(
     assert np.abs(drawn_KLCHW[3::2] - drawn_KLCHW[4::2]).max() > 1e-3
     assert f"the first 3 of {right_M.sum()} examples that are classified correctly" in text
     if classes == 2:
-        with pytest.raises(NotApplicableError, match="has 2 labels; ask for segmentation"):
+        with pytest.raises(NotApplicableError, match="has 2 labels; draw segmentation"):
             decoded.draw_columns(network, OPTIONS, 1)
 
 

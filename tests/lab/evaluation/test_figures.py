@@ -59,7 +59,7 @@ def make_trace() -> list[dict[str, Tensor]]:
 
 def test_a_panel_is_a_histogram_of_distances_weighted_by_the_assignment() -> None:
     trace = make_trace()
-    arrays = vote_distances.measure(trace)
+    arrays = vote_distances.count_distances(trace)
     assert arrays["weight"].shape == (ITERATIONS, CLASSES, 12)
     np.testing.assert_allclose(arrays["edges"], np.arange(13) * 0.05 / 12)
     distance = trace[1]["squared_distance"][0, 0, :, 3].double()
@@ -106,10 +106,10 @@ def test_examples_of_a_cell_are_drawn_from_the_capsule_of_their_own_class(
     network = trained(small_cell("epochs=1", "limit_batches=1"))
     stored = network.stored
     label = int(stored[1][7])
-    (page,) = perturbations.measure(network, [(label, 7)])
+    (page,) = perturbations.tweak_poses(network, [(label, 7)])
     assert (page["place"], page["label"]) == (7, label)
     assert page["prediction"] == stored[0][7].argmax()
     assert page["length"] == pytest.approx(float(stored[0][7, label]), abs=1e-5)
-    _, pose_KJD = decoded.ask_network(network, [7])
+    _, pose_KJD = decoded.run_network(network, [7])
     plain = decoded.draw_from_class(decoded.find_decoder(network), pose_KJD, np.array([label]))
     np.testing.assert_allclose(page["reconstructions"][3, 5], plain[0].numpy(), atol=1e-6)

@@ -93,7 +93,7 @@ def test_the_share_of_a_change_is_of_all_that_was_added_so_far() -> None:
 
 
 def test_what_does_not_change_is_refused() -> None:
-    with pytest.raises(NotApplicableError, match=r"has one iteration; where it has"):
+    with pytest.raises(NotApplicableError, match=r"has one iteration; if it has"):
         measure_trace([make_iteration(coupling=EQUAL)])
     with pytest.raises(NotApplicableError, match="neither agreement nor couplings"):
         measure_trace([make_iteration(pose=EQUAL)])
@@ -117,7 +117,7 @@ def test_a_routing_without_iterations_or_traces_is_told_apart() -> None:
     cell = replace(cell, config={**cell.config, "routing": routing})
     alone = find_routed(cell, 1000, None)
     assert alone.describe_images() == "first 360 test images, 1 routing iteration (trained with 1)"
-    with pytest.raises(NotApplicableError, match=r"no num_iters; leave --iterations out"):
+    with pytest.raises(NotApplicableError, match=r"no num_iters; leave out --iterations"):
         find_routed(cell, 3, 2)
     cell.network.classes.routing = UniformRouting(sizes=LayerSizes(1, 1, 1, 1))
     with pytest.raises(NotApplicableError, match="keeps no trace"):

@@ -15,7 +15,7 @@ from capsweep.config import compose
 from capsweep.config.cell import signature
 from capsweep.errors import DamageError, NotApplicableError, UserError
 from capsweep.lab.evaluation.checkpoint import CellLoader
-from capsweep.lab.evaluation.figures.training_loss import draw_training_loss, find_peers, measure
+from capsweep.lab.evaluation.figures.training_loss import draw_training_loss, find_peers, read_loss
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.storage.files import write_json, write_text
@@ -73,20 +73,20 @@ def test_a_network_that_does_not_route_has_its_own_curve(ledger: Ledger) -> None
     cells = {seed: keep(ledger, "model=cnn_small", f"seed={seed}") for seed in (0, 1)}
     keep(ledger, "seed=0")
     losses = {10: 0.5, 20: 0.25}
-    assert measure(ledger, cells[0]) == {0: {cell: losses for cell in cells.items()}}
+    assert read_loss(ledger, cells[0]) == {0: {cell: losses for cell in cells.items()}}
 
 
 def test_a_cell_without_losses_is_named(ledger: Ledger) -> None:
     unfinished = keep(ledger, "seed=0", losses=None)
     with pytest.raises(UserError, match=f"{unfinished}: it is not finished"):
-        measure(ledger, unfinished)
+        read_loss(ledger, unfinished)
     with pytest.raises(NotApplicableError, match="no train/loss"):
-        measure(ledger, keep(ledger, "seed=1", losses=()))
+        read_loss(ledger, keep(ledger, "seed=1", losses=()))
     cell = keep(ledger, "seed=2", losses=(0.5, float("inf")))
     with pytest.raises(DamageError, match=r"metrics\.jsonl, line 2, is damaged"):
-        measure(ledger, cell)
+        read_loss(ledger, cell)
     whole = keep(ledger, "routing.num_iters=1", "seed=2")
-    assert list(measure(ledger, whole)) == [1]
+    assert list(read_loss(ledger, whole)) == [1]
 
 
 def test_a_cell_of_before_an_option_was_there_is_compared_too(ledger: Ledger) -> None:

@@ -155,5 +155,5 @@ def test_a_trace_says_what_entered_each_m_step_and_is_kept_on_request() -> None:
 @every_impl
 def test_votes_without_child_activations_are_refused(impl: str) -> None:
     votes = Votes(torch.ones(1, 2, 3), torch.ones(2, 2, 4, 3))
-    with pytest.raises(ValueError, match="no child activations, since the module of"):
+    with pytest.raises(ValueError, match="no child activations; set reads_act"):
         IMPLS[impl](votes, 2, torch.zeros(2), torch.zeros(2))

@@ -17,7 +17,7 @@ from routing_variants import assert_same, iterations, normal
 from torch import Tensor
 
 from capsweep.model.routing import dynamic
-from capsweep.model.routing.dynamic import DIVIDING, NORMALISERS
+from capsweep.model.routing.dynamic import NORMALISERS, SHARE_NORMALISERS
 
 law = at_most_examples(50)
 every_normaliser = pytest.mark.parametrize("name", NORMALISERS)
@@ -57,7 +57,7 @@ def test_couplings_are_those_of_brute_force(name: str, logit_J: Tensor) -> None:
     coupling_J = NORMALISERS[name](logit_J, 0)
     torch.testing.assert_close(coupling_J, divide(name, logit_J), rtol=0, atol=1e-9)
     assert (coupling_J >= 0).all()
-    if name in DIVIDING:
+    if name in SHARE_NORMALISERS:
         assert coupling_J.sum().item() == pytest.approx(1, abs=1e-9)
 
 

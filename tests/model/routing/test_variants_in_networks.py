@@ -118,7 +118,7 @@ LENGTHS = "routing=inverted_attention needs model.head=linear; add model.head=li
         ("model=matrix_capsnet_tiny routing=uniform routing.impl=triton", KERNELS),
         (
             "routing.impl=triton routing.normaliser=entmax",
-            "routing.impl=triton is for a softmax; s",
+            "routing.impl=triton works with a softm",
         ),
         (
             "routing.normaliser=argmax",

@@ -1,8 +1,8 @@
 """The benchmarks of `make bench`: measured numbers beside their bars, as tables or on a page.
 
-A bar is the limit that a number must keep. A benchmark is a function `measure_NAME(is_quick)` in a
-module of this package, which returns a BenchReport. With `is_quick` it uses tiny sizes and only
-shows that it runs.
+A bar is a limit that a number must keep. A benchmark is a function `measure_NAME(is_quick)` in a
+module of this package, which returns a BenchReport. With `is_quick`, sizes are tiny: this only
+shows that the benchmark runs.
 """
 
 import os
@@ -23,8 +23,10 @@ from capsweep.training import provenance
 
 THREADS = 2  # the bars on a CPU are for two cores
 LONGEST = 120  # characters that are shown of an exception's message
+# Columns that are printed, but left out on a page.
+DETAILS = {"images/s", "peak MB", "extra MB", "error", "memory over before"}
 Row = Mapping[str, Any]  # values by column
-Bar = tuple[str, str, str, float]  # case, candidate and column of a value, and its least
+Bar = tuple[str, str, str, float]  # case, candidate, column, and least value there
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,11 @@ class Measurement:
     """One measured number and its bar.
 
     Attributes:
-        what: what was measured.
-        value: the number; None if it could not be measured.
-        unit: unit of the number, such as `s` or `x` (times).
-        bar: the limit for the number; None if there is no limit.
-        at_least: whether the number must be at least `bar`; otherwise at most.
+        what: What was measured.
+        value: The number; None if it could not be measured.
+        unit: Unit of the number, such as `s` or `x` (times).
+        bar: The limit for the number; None if there is no limit.
+        at_least: Whether the number must be at least `bar`; otherwise at most.
     """
 
     what: str
@@ -57,7 +59,12 @@ class Measurement:
         """Return the fields of this number in the table of bars."""
         value = grid.MISSING if self.value is None else f"{_format(self.value)} {self.unit}"
         side = "at least" if self.at_least else "at most"
-        return self.what, value, "" if self.bar is None else f"{side} {self.bar:g}", self.verdict
+        return self.what, value, "" if self.bar is None else f"{side} {self.bar:,g}", self.verdict
+
+    def as_line(self) -> str:
+        """Return this number and its bar as an item of a list; a missed bar is named."""
+        what, value, bar, verdict = self.as_row()
+        return f"- {what}: {value} ({bar}{', MISSED' if verdict == 'MISSED' else ''})"
 
 
 @dataclass(frozen=True)
@@ -65,8 +72,8 @@ class BenchReport:
     """The results of one benchmark.
 
     Attributes:
-        numbers: lines of the table of bars.
-        rows: timings as {column: value}; neighbours with the same columns form one table.
+        numbers: Lines of the table of bars.
+        rows: Timings as {column: value}; neighbours with the same columns form one table.
     """
 
     numbers: list[Measurement] = field(default_factory=list)
@@ -77,7 +84,7 @@ class BenchReport:
         """Record an exception of the block as a missed bar, so that other candidates can go on.
 
         Args:
-            candidate: name of the candidate, for the report.
+            candidate: Name of the candidate, for the report.
         """
         try:
             yield
@@ -96,7 +103,7 @@ class BenchReport:
         for case, name, column, bar in bars:
             unit = "x" if column.startswith("over ") else column
             value = self.find(case, name, column)
-            self.numbers.append(Measurement(f"{case}, {name}: {column}", value, unit, bar, True))
+            self.numbers.append(Measurement(f"{case}, {name} {column}", value, unit, bar, True))
 
     def judge_worst(
         self, column: str, unit: str, bar: float | None, at_least: bool = False
@@ -104,16 +111,33 @@ class BenchReport:
         """Add the worst number of a column, with the names of its row. Do nothing without numbers.
 
         Args:
-            column: name of the column in the rows.
-            unit: unit of the number.
-            bar: the limit for the number; None if there is no limit.
-            at_least: whether the number must be at least `bar`, so that the smallest is the worst.
+            column: Name of the column in the rows.
+            unit: Unit of the number.
+            bar: The limit for the number; None if there is no limit.
+            at_least: Whether the number must be at least `bar`, so that the smallest is the worst.
         """
         having = [row for row in self.rows if row.get(column) is not None]
         for row in sorted(having, key=lambda row: row[column], reverse=not at_least)[:1]:
             names = takewhile(lambda value: not isinstance(value, float), row.values())
             what = f"{column}, the worst: {', '.join(map(str, names))}"
             self.numbers.append(Measurement(what, row[column], unit, bar, at_least))
+
+    def format_page(self) -> list[str]:
+        """Return what a page shows of the report, as paragraphs of Markdown.
+
+        It has a list of the numbers with a bar, and each table that compares candidates of one
+        case. Columns of DETAILS, and those with the same value in all rows, are left out.
+        """
+        rows: list[Row] = []
+        for table in (list(neighbours) for _, neighbours in groupby(self.rows, key=list)):
+            values = {name: {row[name] for row in table} for name in table[0]}
+            same = {name for name in values if len(values[name]) == 1}
+            if len(table) > 1 and "case" in same:
+                shown = values.keys() - DETAILS - same
+                rows += [{n: value for n, value in row.items() if n in shown} for row in table]
+        lines = [one.as_line() for one in self.numbers if one.bar is not None]
+        tables = BenchReport([], rows).make_tables()[1:]
+        return ["\n".join(lines), *(grid.pipe_table(*table) for table in tables)]
 
     def make_tables(self) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
         """Return header and rows of each table: the bars first, then the timings."""
@@ -149,9 +173,9 @@ def time_call(call: Callable[[], object]) -> float:
 
 
 def describe_conditions() -> str:
-    """Return one line on date, code, hardware, load and torch's version.
+    """Return one line on date, code, hardware, load and version of torch.
 
-    Call it before a benchmark, which would itself raise the load.
+    Call it before a benchmark, because a benchmark itself raises the load.
     """
     hardware, code = provenance.describe_hardware(), package_files.describe_code()
     package = f"{code_identity.hash_package()} outside a checkout"

@@ -1,10 +1,10 @@
 """A fair comparison of candidates: separate processes, equal results, and timing in turns.
 
-Each candidate runs in its own process. Memory that a process keeps after freeing it makes later
-calls faster, and a process has one peak of memory, so candidates in one process would disturb each
-other. Before it is timed, a candidate must compute what its reference computes. The error of a
-tensor is its largest difference from the reference, divided by the reference's largest absolute
-value. Timing alternates (A B A B), so that other load on the machine slows all candidates alike.
+Each candidate has its own process. In a common process candidates would disturb each other: memory
+that it keeps after freeing makes later calls faster, and it has only one peak of memory. Before a
+candidate is timed, its results must agree with a reference. The error of a tensor is its largest
+difference from the reference, divided by the reference's largest absolute value. Candidates are
+timed alternately (A B A B), so that other load on the machine slows all of them alike.
 """
 
 import math
@@ -35,14 +35,14 @@ GPU_REPEATS = 10  # calls that are timed together, because one is too short
 
 @dataclass(frozen=True)
 class Candidate:
-    """A computation that is measured in its own process, to which this object is sent.
+    """A computation to measure in its own process, to which this object is sent.
 
     Attributes:
-        prepare: is called in that process; returns the callable that is timed, whose
-            `compute_results` must give the reference's results.
-        expected: is called here; returns the results of the reference.
-        tolerance: largest allowed error of the results.
-        keeps_memory: whether the process keeps freed memory, as the process of a cell on a CPU
+        prepare: Function that is called in that process. It returns the callable that is timed. The
+            callable's method `compute_results` must give the results of the reference.
+        expected: Function that returns the results of the reference; it is called in this process.
+        tolerance: Largest allowed error of the results.
+        keeps_memory: Whether the process keeps freed memory, as the process of a cell on a CPU
             does.
     """
 
@@ -60,18 +60,18 @@ def compare(
     budget: float,
     threads: int = bench.THREADS,
 ) -> None:
-    """Add a row for each candidate that agrees with its reference, and a fault for each other one.
+    """Measure candidates, and add a row for each that agrees with its reference, else a fault.
 
     In the rows, `peak MB` is the largest memory, resident in the process or reserved on a GPU, and
     `extra MB` is its growth in calls after the warm-up.
 
     Args:
-        report: takes the rows.
-        case: name of the comparison, for the rows.
-        images: number of images in one call.
-        candidates: by name.
-        budget: shortest time of the timed rounds, in seconds.
-        threads: number of threads of each process.
+        report: Report to which rows and faults are added.
+        case: Name of the comparison, for the rows.
+        images: Number of images in one call.
+        candidates: Candidates by name.
+        budget: Shortest duration of the timed rounds, in seconds.
+        threads: Number of threads of each process.
     """
     errors: dict[str, float] = {}
     with ExitStack() as stack, devices.using_threads(bench.THREADS):
@@ -105,7 +105,7 @@ def check_parity(expected: Results, results: Results, tolerance: float) -> float
     """Return the largest error of the results.
 
     Raises:
-        ValueError: the error is above the tolerance.
+        ValueError: The error is above the tolerance.
     """
     name, error = find_largest_error(expected, results)
     if error > tolerance:
@@ -119,8 +119,8 @@ def find_largest_error(expected: Results, results: Results) -> tuple[str, float]
     The error is infinite if a value is not finite.
 
     Raises:
-        KeyError: a tensor is missing in the results.
-        ValueError: a tensor has another shape than expected.
+        KeyError: A tensor is missing in the results.
+        ValueError: A tensor has another shape than expected.
     """
     errors = {name: _find_error(tensor, results[name]) for name, tensor in expected.items()}
     largest = max(errors, key=lambda name: errors[name])
@@ -141,12 +141,12 @@ def time_in_turns(
     """Time candidates in turns: each round calls every candidate once.
 
     Args:
-        candidates: functions by name; each returns the seconds that it measured.
-        budget: rounds are repeated for this time, in seconds.
-        least: smallest number of rounds.
+        candidates: Functions by name; each returns the seconds that it measured.
+        budget: Shortest duration of all rounds, in seconds.
+        least: Smallest number of rounds.
 
     Returns:
-        The seconds of each candidate, round by round. One round before them is not counted.
+        The seconds of each candidate, round by round. A first round is not counted.
     """
     for call in candidates.values():
         call()
@@ -162,7 +162,7 @@ def time_in_turns(
 def median_ratio(seconds: Seconds, slow: str, fast: str) -> float:
     """Return how many times longer `slow` takes than `fast`: the median of the ratios by round.
 
-    Within a round, both ran at almost the same moment.
+    Ratios are taken within a round, because there both ran at almost the same moment.
     """
     return median(a / b for a, b in zip(seconds[slow], seconds[fast], strict=True))
 
@@ -181,7 +181,7 @@ def _prepare_candidate(candidate: Candidate, threads: int) -> Results:
 
 
 def _warm_up() -> None:
-    """Run the first calls, which capture steps and allocate; then start the peak of memory."""
+    """Run first calls, which capture steps and allocate memory; then reset the peak of memory."""
     for _ in range(1 + CHECKED):
         _prepared[0]()
     devices.start_memory_peak()
@@ -196,7 +196,7 @@ def _time_once() -> float:
 
 
 def _read_memory() -> tuple[int, int]:
-    """Return the peak of memory of all timed calls and its growth since the warm-up, in bytes."""
+    """Return the peak memory of the timed calls, and its growth since the warm-up, in bytes."""
     return _read_peak(), _read_peak() - _prepared[1]
 
 

@@ -1,7 +1,7 @@
 """Speed and errors of convolutions on a CPU, direct and transformed.
 
-The convolution of the paper's primary capsules is compared with float64. Many other sizes are timed
-for the rule by which `auto` chooses between the two methods.
+The convolution of the paper's primary capsules is compared with float64. Many other sizes are
+timed, to check the rule by which `auto` chooses one of the two methods.
 
 Shape letters: B batch, C channels, H W image.
 """
@@ -23,7 +23,7 @@ from capsweep.lab.bench.comparison import (
     median_ratio,
     time_in_turns,
 )
-from capsweep.model.convolution import Convolution, lay_out_weights
+from capsweep.model.convolution import Convolution, set_weight_layout
 from capsweep.training import devices
 
 DIRECT, TRANSFORMED = "direct", "transformed"
@@ -32,7 +32,7 @@ BARS = ((CASE, TRANSFORMED, "over before", 2.8),)
 TOLERANCE = 1e-5
 
 
-# Sizes of convolutions with square kernels and images, no padding, and equal channels in and out.
+# Square kernels and images, no padding, and as many output channels as input channels.
 NAMES = ("channels", "kernel", "stride", "pixels", "images")
 PRIMARY, SMALL = (256, 9, 2, 20, 128), (4, 5, 1, 16, 4)
 WINDOWS = ((5, 1, 16), (5, 2, 20), (9, 1, 16), (9, 2, 20))
@@ -47,8 +47,8 @@ class ConvolutionProblem:
 
     Args:
         method: `direct`, `transformed` or `auto`.
-        sizes: channels, kernel, stride, pixels along a side, and images.
-        dtype: of all tensors.
+        sizes: Channels, kernel, stride, pixels along a side, and images.
+        dtype: Data type of all tensors.
     """
 
     def __init__(self, method: str, sizes: Sizes, dtype: torch.dtype = torch.float32) -> None:
@@ -56,13 +56,13 @@ class ConvolutionProblem:
         channels, kernel, stride, pixels, images = sizes
         convolution = Convolution(channels, channels, kernel, stride, same=False)
         convolution.method = method
-        lay_out_weights(convolution.to(dtype), torch.channels_last)
+        set_weight_layout(convolution.to(dtype), torch.channels_last)
         self.convolution = convolution
         features_BCHW, self.gradient_BCHW = (
             torch.randn(images, channels, size, size)
             .to(dtype)
             .to(memory_format=torch.channels_last)
-            for size in (pixels, convolution.count_places(pixels))
+            for size in (pixels, convolution.count_positions(pixels))
         )
         self.inputs = features_BCHW.relu_().requires_grad_(), *self.convolution.parameters()
 
@@ -117,7 +117,7 @@ def compute_expected(sizes: Sizes) -> Results:
 
 
 def choose_method(sizes: Sizes) -> Row:
-    """Measure the times of both methods at one size, and return them with the choice of `auto`."""
+    """Measure the times of both methods at one size; return them with the choice of `auto`."""
     problems = {way: ConvolutionProblem(way, sizes) for way in (DIRECT, TRANSFORMED)}
     check_parity(problems[DIRECT](), problems[TRANSFORMED](), TOLERANCE)
     calls = {way: partial(bench.time_call, problem) for way, problem in problems.items()}

@@ -1,9 +1,9 @@
 """Time and memory of one call of dynamic routing, for CapsNet's layer on MNIST, against baselines.
 
 `textbook` is procedure 1 of "Dynamic Routing Between Capsules" as printed and as in public PyTorch
-code: it keeps every intermediate result as a tensor. `bmm` computes the same with batched products
-of matrices, and is the stronger baseline. Both use autograd, and neither is a routing variant of
-this project. Extra memory is the growth of the process during a call, without its inputs.
+code: it keeps every intermediate result as a tensor. `bmm` computes the same with batched matrix
+products, and is the stronger baseline. Both use autograd, and neither is a routing variant of this
+project. Extra memory is the growth of the process during a call, not counting its inputs.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations.
 """
@@ -53,10 +53,10 @@ def route_by_textbook(votes: Votes, num_iters: int, bias_JD: Tensor | None = Non
 
 
 def route_by_bmm(votes: Votes, num_iters: int, bias_JD: Tensor | None = None) -> Routed:
-    """Route by procedure 1 with products of matrices.
+    """Route by procedure 1 with batched matrix products.
 
-    Votes are one product for each child, in a layout that makes weighted sums and agreements
-    products too. The first couplings are constant, and there is no update after the last iteration.
+    Votes have a layout with which weighted sums and agreements are matrix products too. The first
+    couplings are constant, and there is no update after the last iteration.
     """
     votes_BJID = votes.dense().transpose(1, 2).contiguous()
     batch, parents, children, _ = votes_BJID.shape
@@ -78,9 +78,9 @@ def _sum_and_squash(coupling_BJ1I: Tensor, votes_BJID: Tensor, bias_JD: Tensor |
 
 
 def replace_routing(network: nn.Module, route: Route) -> None:
-    """Make all dynamic routing layers of the network route by a baseline.
+    """Make all dynamic routing layers of the network use a baseline.
 
-    A baseline knows no options of routing. If a network uses some, its results differ from the
+    A baseline ignores all options of routing. If a network uses some, its results differ from the
     reference.
     """
     layers: list[Any] = [m for m in network.modules() if isinstance(m, dynamic.DynamicRouting)]
@@ -98,10 +98,10 @@ class RoutingProblem:
     """Random votes, bias and output gradients, and a function that routes the votes.
 
     Args:
-        route: the function.
+        route: Function that routes.
         sizes: B, I, J, P, D and T.
-        case: FORWARD or BOTH (forward and backward).
-        dtype: of all tensors.
+        case: FORWARD, or BOTH for forward and backward.
+        dtype: Data type of all tensors.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class RoutingProblem:
         self.gradients = normal(batch, parents, parent_pose), normal(batch, parents)
 
     def __call__(self) -> object:
-        """Route once: with all gradients if the case is BOTH, else forward without autograd."""
+        """Route once: forward and backward if the case is BOTH, else forward without autograd."""
         if self.case == BOTH:
             return self.compute_results()
         with torch.no_grad():
@@ -153,8 +153,8 @@ def compute_expected(sizes: Sizes, dtype: torch.dtype = torch.float32) -> Result
 def measure_routing(is_quick: bool = False) -> BenchReport:
     """Measure forward and backward passes of the baselines and of the fast implementations.
 
-    Triton's kernel is measured on a GPU only. The bars are for two cores of a CPU or for a GPU; on
-    a GPU, a kernel that is not faster than `fast` should be removed.
+    Triton's kernel is measured on a GPU only. The bars on a CPU are for two cores. A kernel that is
+    not faster than `fast` on a GPU should be removed.
     """
     report, sizes = BenchReport(), (2, *MNIST_LAYER[1:]) if is_quick else MNIST_LAYER
     without = {"reference"} if bench.is_gpu() else {"reference", "triton"}

@@ -1,8 +1,8 @@
-"""Speed of whole training steps, beside public code and for every routing variant.
+"""Speed of whole training steps, compared with public code and between routing variants.
 
 The networks are the CapsNet of the paper, all networks with large convolutions, and matrix capsules
-with EM routing. On a GPU, steps are captured unless a name says eager. Baselines have torch's
-default settings, with which convolutions may be rounded to TF32.
+with EM routing. On a GPU, steps are captured unless the name of a way says eager. Baselines have
+torch's default settings, with which convolutions may be rounded to TF32.
 """
 
 from collections.abc import Iterator, Mapping
@@ -68,7 +68,7 @@ def list_ways(*network: str) -> dict[str, Way]:
     """Return three ways to train a network on a CPU.
 
     BEFORE is how cells were trained before they kept freed memory and transformed convolutions; NOW
-    is how they are trained today; `direct` only keeps freed memory.
+    is how they are trained today; `direct` keeps freed memory, but transforms no convolution.
     """
     direct = Way(network, (DIRECT,))
     return {BEFORE: replace(direct, keeps_memory=False), "direct": direct, NOW: Way(network)}
@@ -95,7 +95,7 @@ def list_core_groups(is_quick: bool) -> Iterator[Group]:
 
 
 def list_groups(is_quick: bool) -> Iterator[Group]:
-    """Yield the comparisons on this machine; on a GPU eager and captured, at two batch sizes."""
+    """Yield the comparisons on this machine; on a GPU, eager and captured at two batch sizes."""
     if not bench.is_gpu():
         yield from list_core_groups(is_quick)
         return
@@ -120,7 +120,7 @@ def measure_step(is_quick: bool = False) -> BenchReport:
     if bench.is_gpu():
         report.judge(GPU_BARS)
         return report
-    # The bar of bfloat16 only holds on a CPU that has instructions for its matrix products.
+    # The bar of bfloat16 only applies to a CPU with instructions for its matrix products.
     has_amx = "amx_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
     report.judge(bar for bar in CORE_BARS if has_amx or bar[1] != "bf16")
     report.judge_worst("over dynamic", "x", SLOWEST_VARIANT, at_least=True)
@@ -129,7 +129,7 @@ def measure_step(is_quick: bool = False) -> BenchReport:
 
 
 def list_candidates(ways: Mapping[str, Way], images: int) -> dict[str, Candidate]:
-    """Return a candidate for each way to train, to run in its own process."""
+    """Return each way to train as a candidate, which is measured in its own process."""
     candidates = {}
     for name, way in ways.items():
         prepare = partial(StepTraining, way, images)

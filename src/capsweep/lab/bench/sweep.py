@@ -1,12 +1,12 @@
-"""How long a person waits: commands that train nothing, plans, first cells, and a sweep's overhead.
+"""How long a person waits: for commands that train nothing, for a first cell, and for overhead.
 
 Each command runs as typed, in its own process. Commands that train nothing take turns with `python
 -c "import torch"`, which is the unit of their bars. The fastest round counts, because other load
-only slows a command. One round before them is not counted; it fills the user's cache.
+can only slow a command. A first round is not counted; it fills the user's cache.
 
-The overhead of a sweep is its wall time minus the time that its cells spent in epochs divided by
-the number of slots. It contains the start of the program, composition, claims, checkpoints, tests
-and Ray.
+The overhead of a cell is (t - c / n) / k, where t is the wall time of a sweep of k cells on n
+slots, and c is the time that its cells were inside epochs. So it contains the start of the program,
+composition, claims, checkpoints, tests and Ray.
 """
 
 import importlib.util
@@ -24,13 +24,12 @@ from capsweep.lab.bench.comparison import time_in_turns
 
 UNIT, TRAIN = "import torch", "import capsweep.training.fit"
 SHORT = "epochs=1 limit_batches=1 logger=csv"  # hardly any training
-HELPED = ("sweep", "plan", "report", "train", "eval", "ledger")
+HELPED = [f"{name} --help" for name in ("sweep", "plan", "report", "train", "eval", "ledger")]
 COMMANDS = {  # words: unit (s: seconds, x: times `import torch`), and the bar
     "plan ablation": ("x", 1.6),
     f"sweep ablation {SHORT}": ("x", 2.0),
     f"report ablation {SHORT}": ("x", 1.0),
     "ledger ls": ("s", 0.5),
-    **{f"{name} --help": ("s", 0.5) for name in HELPED},
 }
 OVERHEAD = """
 question: What does a cell cost?
@@ -43,11 +42,11 @@ table: {rows: [arm], columns: [dataset], metric: test/error}
 
 
 def measure_start(is_quick: bool = False) -> BenchReport:
-    """Measure how long commands that train nothing take, and when a sweep's first cell trains."""
+    """Measure how long commands that train nothing take, and when a first cell trains."""
     with tempfile.TemporaryDirectory() as folder:
         first = min(_time_first_cell(Path(folder, name)) for name in ("cold", "warm"))
         calls = {code: partial(_run_python, "-c", code) for code in (UNIT, TRAIN)}
-        for typed in COMMANDS:
+        for typed in (*COMMANDS, *HELPED):
             calls[typed] = partial(_run_capsweep, typed, Path(folder, "warm"))
         timed = {name: partial(time_call, call) for name, call in calls.items()}
         seconds = time_in_turns(timed, 0.0, 1 if is_quick else 5)
@@ -57,6 +56,8 @@ def measure_start(is_quick: bool = False) -> BenchReport:
         Measurement(typed, fastest[typed] / units[unit], unit, bar)
         for typed, (unit, bar) in COMMANDS.items()
     ]
+    what = f"--help, the slowest of {len(HELPED)} commands"
+    bars.append(Measurement(what, max(fastest[typed] for typed in HELPED), "s", 0.5))
     imports = [Measurement(name, fastest[name], "s") for name in (UNIT, TRAIN)]
     what = "sweep ablation: its first cell trains after"
     return BenchReport([*imports, *bars, Measurement(what, first, "s", 9)])
@@ -85,7 +86,7 @@ def measure_sweep(is_quick: bool = False) -> BenchReport:
 
 
 def _measure_overhead(cells: int, executor: str) -> float:
-    """Run a sweep of cells with one step each; return the overhead of a cell in seconds."""
+    """Run a sweep of cells with one step each; return the overhead of a cell, in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "overhead.yaml")
         file.write_text(OVERHEAD, encoding="utf-8")
@@ -105,6 +106,6 @@ def _run_python(*words: str) -> None:
     """Run `python WORDS` and drop its standard output.
 
     Raises:
-        CalledProcessError: the command fails.
+        CalledProcessError: The command fails.
     """
     subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Ways to train a network, each for steps on one batch, and whether they compute the same numbers.
+"""Ways to train a network on one batch, and whether they compute the same numbers.
 
 Our way trains as a cell does, with its network and optimiser. Baselines train as public code does:
 with their own routing, torch's plain Adam and single precision.
@@ -19,7 +19,7 @@ from capsweep.lab import bench
 from capsweep.lab.bench import BenchReport
 from capsweep.lab.bench.comparison import Results, find_largest_error
 from capsweep.lab.bench.routing import Route, replace_routing
-from capsweep.model.convolution import lay_out_weights
+from capsweep.model.convolution import set_weight_layout
 from capsweep.model.routing.dynamic import NORMALISERS
 from capsweep.training.build import make_task
 
@@ -37,13 +37,13 @@ BF16, TF32 = "precision=bf16-mixed", "precision=tf32"
 
 @dataclass(frozen=True)
 class Way:
-    """One way to train a network.
+    """A way to train a network.
 
     Attributes:
-        network: words of the configuration that decide what is computed.
-        words: words of the configuration that decide how it is computed.
-        route: routing function of a baseline; None: our routing.
-        keeps_memory: whether the process keeps freed memory, as the process of a cell on a CPU
+        network: Settings (KEY=VALUE) that decide what is computed.
+        words: Settings that only decide how it is computed.
+        route: Routing function of a baseline; None: our routing.
+        keeps_memory: Whether the process keeps freed memory, as the process of a cell on a CPU
             does.
     """
 
@@ -66,13 +66,13 @@ class Way:
 
 
 class StepTraining:
-    """The training of a network in one way, by repeated steps on one batch.
+    """A network that is trained in one way, by repeated steps on one batch.
 
     Args:
-        way: to train.
-        images: number of images of the batch.
-        dtype: of weights and images.
-        device: to train on; None: the GPU if there is one, else the CPU.
+        way: Way to train it.
+        images: Number of images in the batch.
+        dtype: Data type of weights and images.
+        device: Device to train on; None: the GPU if there is one, else the CPU.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class StepTraining:
             self.optimizer = self.task.make_optimizer(self.network)
         else:
             replace_routing(self.network, way.route)
-            lay_out_weights(self.network, torch.contiguous_format)
+            set_weight_layout(self.network, torch.contiguous_format)
             torch.backends.cudnn.allow_tf32 = True  # torch's default, for this process
             self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.001)
         self.graphs = self.task.make_graphs(self.optimizer)
@@ -99,7 +99,7 @@ class StepTraining:
         """Train one step.
 
         Raises:
-            RuntimeError: the step should have been captured, and was not.
+            RuntimeError: The step should have been captured, and was not.
         """
         if self.way.route is not None:
             self.graphs.step(self.batch)
@@ -120,7 +120,7 @@ class StepTraining:
         return {"scores": losses.scores_BN, "loss": losses.total, **gradients}
 
     def _draw_batch(self, images: int, dtype: torch.dtype) -> Batch:
-        """Draw random images, with as many classes in each as in an image of the data set."""
+        """Draw random images, each with as many classes as an image of the data set."""
         dataset = self.task.config["dataset"]
         noise = torch.Generator().manual_seed(0)
         shape, count = dataset["image_shape"], dataset.get("labels_per_image", 1)
@@ -131,9 +131,9 @@ class StepTraining:
 
 
 def list_variants() -> dict[str, Way]:
-    """Return a way to train for each routing variant and each normaliser of dynamic routing.
+    """Return a way to train for each routing variant and for each normaliser of dynamic routing.
 
-    Variants are the files of conf/routing. Each uses the implementation that `routing.impl: auto`
+    Variants are the files of conf/routing. They use the implementation that `routing.impl: auto`
     chooses.
     """
     folder = package_files.find_folder("conf") / "routing"
@@ -152,12 +152,12 @@ def compute_expected(
     dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
 ) -> Results:
-    """Compute the results of a network's reference, with which all ways must agree."""
+    """Compute the results of a network's reference, which all ways to train it must give."""
     return StepTraining(Way(network, REFERENCE), images, dtype, device).compute_results()
 
 
 def list_compared(precision: str) -> dict[str, Way]:
-    """Return the ways to train that are compared in a precision.
+    """Return the ways to train that `bench parity` compares in a precision.
 
     They are the CapsNet with each implementation (Triton's on a GPU only), the matrix capsules, a
     CNN, and every routing variant with the implementation that `auto` chooses. Random couplings are
@@ -175,7 +175,7 @@ def list_compared(precision: str) -> dict[str, Way]:
 
 
 def measure_parity(is_quick: bool = False) -> BenchReport:
-    """Measure errors of each case in each precision, and compare the worst with their bars."""
+    """Measure the errors of each case in each precision, and judge the worst of them."""
     report, images = BenchReport(), 2 if is_quick else 8
     for precision, bars in BARS.items():
         columns = [f"error of {kind} in {precision}" for kind in ("outputs", "gradients")]
@@ -194,7 +194,8 @@ def compute_errors(way: Way, precision: str, images: int) -> tuple[float, float,
     """Compute the largest errors of one way to train.
 
     Returns:
-        The largest error of outputs, that of gradients, and the parameter that has the latter.
+        The largest error of outputs, the largest error of gradients, and the parameter with the
+        latter.
     """
     exact = compute_expected(way.network, images, torch.float64, torch.device("cpu"))
     dtype = torch.float64 if precision == "float64" else torch.float32

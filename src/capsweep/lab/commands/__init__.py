@@ -1,9 +1,9 @@
-"""The commands of the laboratory. Each module here declares some commands and is found by its file.
+"""The commands of the laboratory. A command is found by the file that declares it.
 
 A module has `COMMANDS`, {name: (help text in one line, options)}, and a function `run_NAME(parsed)`
 for each command, or one function `run(parsed)` for all, which reads `parsed.command`. A package is
-a group of commands, and its `TEXT` is the help text of the group. All modules are imported for
-`capsweep --help`, so they import torch and numpy only inside functions.
+a group of commands, and its `TEXT` is the help text of the group. `capsweep --help` imports all
+modules, so they import torch and numpy only inside functions.
 """
 
 import argparse
@@ -18,9 +18,9 @@ def option(name: str, text: str, **settings: Any) -> Option:
     """Return an option of a command.
 
     Args:
-        name: of the option, such as `--eps`.
-        text: its help text.
-        settings: further arguments of argparse's `add_argument`.
+        name: Name of the option, such as `--eps`.
+        text: Help text of the option.
+        settings: Further arguments of argparse's `add_argument`.
     """
     return name, {"help": text, **settings}
 
@@ -31,9 +31,9 @@ def make_list_type(
     """Return an argparse type for an option that is a list of distinct values, such as `0.1,0.2`.
 
     Args:
-        what: describes the allowed values, for the error message.
-        read: converts one word to a value, or raises ValueError.
-        is_right: whether a value is allowed.
+        what: Describes the allowed values, for the error message.
+        read: Converts one word to a value, or raises ValueError.
+        is_right: Whether a value is allowed.
     """
 
     def parse_list(text: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""`capsweep bench`: runs benchmarks, and prints every number beside its bar."""
+"""`capsweep bench` runs benchmarks, and prints every number beside its bar."""
 
 import argparse
 import pkgutil
@@ -29,11 +29,12 @@ def run_bench(parsed: argparse.Namespace) -> int:
     """Run the named benchmarks, print their tables, and write them to a page if one is given.
 
     Returns:
-        1 if a bar is missed, else 0. With `--quick` it is always 0, because sizes are too small.
+        1 if a bar is missed, else 0. With `--quick` it is always 0, because tiny sizes measure
+        nothing.
 
     Raises:
-        UserError: a name is unknown, or the page has no section for a benchmark; nothing is
-            measured then.
+        UserError: A name is unknown, or the page has no section for a benchmark. Nothing is run
+            then.
     """
     from capsweep.lab import bench
     from capsweep.report import grid, publish
@@ -52,8 +53,7 @@ def run_bench(parsed: argparse.Namespace) -> int:
         measure = pkgutil.resolve_name(f"capsweep.lab.bench.{BENCHES[name]}:measure_{name}")
         report: bench.BenchReport = measure(parsed.quick)
         if page is not None:
-            parts = [f"`capsweep bench {name}`, {line}."]
-            parts += [grid.pipe_table(header, rows) for header, rows in report.make_tables()]
+            parts = [f"`capsweep bench {name}`, {line}.", *report.format_page()]
             section = "\n\n".join(parts) + "\n"
             publish.renew_section(page, f"bench {name}{suffix}{where}", section)
         for header, rows in report.make_tables():

@@ -1,21 +1,20 @@
-"""The couplings of a routed layer: among whom each child divides itself, how it does, and what that
-says of routing over many images.
+"""Measures of a routed layer's couplings over many images.
 
-    entropy       H(c) / ln n                  1 of a child in equal parts among n choices
-    polarisation  (max c - 1/n) / (1 - 1/n)    0 there, 1 where one choice has all of the child
+    entropy       H(c) / ln n                  1 for equal shares among n choices
+    polarisation  (max c - 1/n) / (1 - 1/n)    0 for equal shares, 1 if one choice has everything
     variety       variance of couplings between images / their variance over images and links
     dead          share of parents whose activation stays below DEAD
     trees         distinct parse trees / images; a tree is the largest coupling of every child
 
-A child's couplings are shares among its parents: of all types at all positions above it, and the
-share that no parent gets where there is none-of-the-above. Where a routing divides children
-otherwise (routing.norm: types at each position, or positions for each type), a child has a
-distribution for each position, or type. Children with one parent alone have no choice, those
-without any no shares.
+A child's couplings are its shares among its choices. Its choices are all its parents, of all types
+at all positions above it. With none-of-the-above it has one more choice, which is no parent. Some
+routings divide each child several times (`routing.norm`): among the types at each position, or
+among the positions for each type. Then a child has several distributions. A child with a single
+parent has no choice, and a child without parents has no shares.
 
-All measures are of the last iteration; the first two are means over distributions that have a
-choice, and images. Couplings that do not sum to 1 are divided, for those two and for trees, by
-their sum over the parents at a position; those below 0 count as 0.
+All measures are of the last iteration. Entropy and polarisation are means over images and over the
+distributions that have a choice. For these two and for trees, couplings that do not sum to 1 are
+divided by their sum over the parents at a position, and negative ones count as 0.
 
 Shape letters: B images, M parent positions, K kernel offsets, N child positions, I child types, L =
 K I children below a position, J parent types, E = M L J links of an image, G distributions.
@@ -35,15 +34,20 @@ from capsweep.lab.evaluation.traces import RoutedCell
 from capsweep.model.matrix_capsnet import MatrixCapsules
 from capsweep.model.routing import CouplingRule, ReceptiveFields
 
-DEAD = 0.01  # of an activation
-ROUNDING = 1e-6  # of a coupling: what float32 does not tell apart
+DEAD = 0.01  # a parent is dead if its activation stays below this
+ROUNDING = 1e-6  # relative differences of couplings below this are rounding of float32
 
 
 @dataclass(frozen=True)
 class Children:
-    """Who divides what in a layer. fields: which children stand below which parents; None where all
-    parents stand at one position. shape: M, L, J. has_sum: of couplings without one, those among
-    the types at each position are divided by theirs.
+    """The children of a routed layer, and how they divide themselves among their parents.
+
+    Attributes:
+        rule: Set of parents that share a child, and whether there is none-of-the-above.
+        fields: Which children are below which parents; None if all parents are at one position.
+        shape: M, L and J of the couplings.
+        has_sum: Whether couplings sum to 1. If not, the measures divide them by their sum over the
+            types at each position.
     """
 
     rule: CouplingRule
@@ -53,7 +57,7 @@ class Children:
 
     @cached_property
     def distributions(self) -> tuple[Tensor, int]:
-        """The distribution of each link [E], and how many there are; some may have no link."""
+        """The index of each link's distribution [E], and the number of distributions."""
         positions, below, types = self.shape
         child_ML, count = torch.arange(positions * below).view(positions, below), positions * below
         if self.fields is None or self.rule.norm == "types":
@@ -68,25 +72,31 @@ class Children:
 
     @cached_property
     def num_choices(self) -> np.ndarray:
-        """Among how many each distribution is divided [G]; 0 for children without a parent."""
+        """The number of choices of each distribution [G]; 0 for a child without parents."""
         distribution_E, count = self.distributions
         counted_G = distribution_E.bincount(minlength=count)
         return (counted_G + self.rule.none_of_the_above * (counted_G > 0)).numpy()
 
     @cached_property
     def has_choice(self) -> np.ndarray:
-        """Which distributions [G] have anything to choose."""
+        """Whether each distribution [G] has at least two choices."""
         return self.num_choices > 1
 
     @property
     def choices(self) -> np.ndarray:
-        """Return the numbers of choices of those that have any."""
+        """The numbers of choices of those distributions that have at least two."""
         return self.num_choices[self.has_choice]
 
     def measure(self, coupling_BMLJ: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Return of each image and each distribution that has anything to choose its entropy in
-        nats, and how far its largest share is from an equal one: 0 of equal shares, 1 where one
-        choice has all.
+        """Compute entropy and polarisation of each distribution with a choice, for each image.
+
+        Args:
+            coupling_BMLJ: Couplings of one iteration.
+
+        Returns:
+            Entropies in nats, and polarisations, for each image and distribution. A polarisation
+            says how far the largest share is from an equal one: 0 for equal shares, 1 if one choice
+            has everything.
         """
         coupling_BE = self._divide(coupling_BMLJ).double().flatten(1)
         total_BG = self._combine(coupling_BE, "sum")
@@ -102,13 +112,11 @@ class Children:
         )
         entropy_BG, equal_G = np.log(total_BG) - ordered_BG / total_BG, 1 / self.choices
         polarisation_BG = (largest_BG / total_BG - equal_G) / (1 - equal_G)
-        # Within their bounds but for rounding.
+        # Clipped, because rounding can exceed the bounds.
         return entropy_BG.clip(0, np.log(self.choices)), polarisation_BG.clip(0, 1)
 
     def mark_largest(self, coupling_BMLJ: Tensor) -> Tensor:
-        """Return which couplings [B, E] are the largest of their distribution; of equal ones
-        all.
-        """
+        """Return whether each coupling [B, E] is the largest of its distribution, ties included."""
         coupling_BE = self._divide(coupling_BMLJ).flatten(1)
         return coupling_BE == self._combine(coupling_BE, "amax")[:, self.distributions[0]]
 
@@ -116,7 +124,7 @@ class Children:
         return coupling_BMLJ.cpu() if self.has_sum else divide_by_sum(coupling_BMLJ.cpu())
 
     def _combine(self, value_BE: Tensor, how: str) -> Tensor:
-        """Return the sum, or the largest, over what one distribution is divided among [B, G]."""
+        """Reduce values of links to one for each distribution [B, G], by `sum` or `amax`."""
         distribution_E, count = self.distributions
         empty_BG = value_BE.new_zeros(len(value_BE), count)
         index_BE = distribution_E.expand_as(value_BE)
@@ -124,7 +132,12 @@ class Children:
 
 
 def find_children(layer: Any, shape: Sequence[int]) -> Children:
-    """Return the children of a routed layer of a network. shape: M, L, J of its couplings."""
+    """Return the children of a routed layer.
+
+    Args:
+        layer: A layer of a network.
+        shape: M, L and J of its couplings.
+    """
     rule, fields = getattr(layer.routing, "coupling_rule", None), None
     if isinstance(layer, MatrixCapsules) and len(layer.child_MK) > 1:
         fields = ReceptiveFields(layer.child_MK, layer.num_child_positions)
@@ -132,15 +145,22 @@ def find_children(layer: Any, shape: Sequence[int]) -> Children:
 
 
 class LinkSpread:
-    """How couplings differ: moments of every link over images, in float64. shape: M, L, J."""
+    """Mean and variance of each link's coupling over images, computed in float64.
+
+    Args:
+        shape: M, L and J of the couplings.
+    """
 
     def __init__(self, shape: Sequence[int]) -> None:
         self.count = 0
         self.mean_MLJ = torch.zeros(*shape, dtype=torch.float64)
-        self.squares_MLJ = torch.zeros(*shape, dtype=torch.float64)  # of differences from the mean
+        self.squares_MLJ = torch.zeros(*shape, dtype=torch.float64)  # sums of squared deviations
 
     def add_images(self, coupling_BMLJ: Tensor) -> None:
-        """Add some more, by the parallel form of Welford's sums: nothing cancels out."""
+        """Add a batch of images.
+
+        The parallel form of Welford's sums avoids cancellation.
+        """
         coupling_BMLJ = coupling_BMLJ.cpu().double()
         mean_MLJ, images = coupling_BMLJ.mean(dim=0), len(coupling_BMLJ)
         total, moved_MLJ = self.count + images, mean_MLJ - self.mean_MLJ
@@ -151,7 +171,7 @@ class LinkSpread:
 
     @property
     def variety(self) -> float | None:
-        """The part of all variance that is between images; None where all couplings are equal."""
+        """The share of the variance that is between images; None if all couplings are equal."""
         between = float(self.squares_MLJ.mean()) / self.count
         total = between + float(self.mean_MLJ.var(correction=0))
         is_equal = total <= (ROUNDING * float(self.mean_MLJ.abs().mean())) ** 2
@@ -159,21 +179,23 @@ class LinkSpread:
 
 
 class LayerMeasures:
-    """The measures of one layer, of images that are added some at a time.
+    """The measures of one routed layer, to which images are added batch by batch.
 
-    layer: of a network, one that routes; shape: M, L, J of its couplings.
+    Args:
+        layer: A layer that routes.
+        shape: M, L and J of its couplings.
     """
 
     def __init__(self, layer: Any, shape: Sequence[int]) -> None:
         self.children = find_children(layer, shape)
         self.has_activations: bool = getattr(layer.routing, "has_activations", True)
         self.links = LinkSpread(shape)
-        self.largest_J = torch.tensor(-torch.inf)  # of all activations, of each parent
+        self.largest_J = torch.tensor(-torch.inf)  # largest activation of each parent
         self.trees: set[bytes] = set()
-        self.sums, self.count = np.zeros(2), 0  # of entropies, as shares, and polarisations
+        self.sums, self.count = np.zeros(2), 0  # sums of relative entropies and of polarisations
 
     def add_images(self, coupling_BMLJ: Tensor, act_BJ: Tensor) -> None:
-        """Add some more, with the activations of all M J parents."""
+        """Add a batch of images: their couplings, and the activations of all M J parents."""
         self.links.add_images(coupling_BMLJ)
         self.largest_J = torch.maximum(self.largest_J, act_BJ.amax(dim=0).cpu())
         bits = np.packbits(self.children.mark_largest(coupling_BMLJ).numpy(), axis=1)
@@ -195,8 +217,9 @@ class LayerMeasures:
 
 
 def divide_by_sum(coupling_BMLJ: Tensor) -> Tensor:
-    """Return couplings without a sum as shares among the types at each position, those below 0 as
-    0; equal shares of a child that has none above it.
+    """Divide couplings by their sum over the parent types at each position.
+
+    Negative couplings count as 0. A child without positive couplings gets equal shares.
     """
     positive_BMLJ = coupling_BMLJ.clamp(min=0)
     total_BML1 = positive_BMLJ.sum(dim=3, keepdim=True)
@@ -205,9 +228,10 @@ def divide_by_sum(coupling_BMLJ: Tensor) -> Tensor:
 
 
 def measure_layers(routed: RoutedCell) -> dict[str, LayerMeasures]:
-    """Return the measures of all test images, by layer that routes.
+    """Compute the measures of each routed layer over the first test images.
 
-    Raises NotApplicableError for a routing without traces or couplings.
+    Raises:
+        NotApplicableError: The routing keeps no traces or has no couplings.
     """
     layers: dict[str, LayerMeasures] = {}
     with record_activations(routed.layers) as activations:
@@ -220,8 +244,9 @@ def measure_layers(routed: RoutedCell) -> dict[str, LayerMeasures]:
 
 @contextmanager
 def record_activations(layers: Mapping[str, Any]) -> Iterator[Mapping[str, Tensor]]:
-    """Yield the activations [B, M J] that the routing of each layer returned last; not all variants
-    trace them.
+    """Record the latest activations [B, M J] of each layer, for the block.
+
+    Hooks on the routings do this, because not all variants trace their activations.
     """
     last: dict[str, Tensor] = {}
     with ExitStack() as hooks:

@@ -1,8 +1,8 @@
-"""What the routing of a trained cell does for its answers: `capsweep eval routing`.
+"""What the routing of a trained cell does for its predictions: `capsweep eval routing`.
 
-Its couplings are measured (`couplings`), and its errors compared: as trained; with the couplings of
-every layer frozen to their mean over training images, which no image changes; and with other
-numbers of iterations than in training.
+The couplings are measured (see `couplings`), and test errors are compared: as trained; with the
+couplings of every layer frozen to their mean over training images, so that they do not depend on
+the image; and with other numbers of iterations than in training.
 
 Shape letters: B images, M parent positions, L children below one, J parent types.
 """
@@ -34,17 +34,19 @@ from capsweep.statistics.examples import find_wrong, predict_classes
 
 ITERATIONS = (1, 2, 3, 5, 10)
 WITHOUT_SUM = (
-    "Where the couplings of a child have no sum (normalisers sigmoid and max_min, self_attention), "
-    "entropy, polarisation and trees are of couplings divided by their sum over the parents at "
-    "each position; those below 0 count as 0."
+    "Couplings of some routings do not sum to 1 (normalisers sigmoid and max_min, self_attention). "
+    "Their entropy, polarisation and trees are of couplings divided by their sum over the parents "
+    "at each position; negative ones count as 0."
 )
 
 
 def publish_routing(cells: SweepCells, parsed: Namespace) -> None:
-    """Measure the cells of a sweep that route, each into a file in its evals/, and publish a row
-    for each field and layer.
+    """Measure the routing of a sweep's cells, and publish a table with a row for each layer.
 
-    Raises NotApplicableError where no cell routes.
+    The results of each cell are stored in its `evals/`.
+
+    Raises:
+        NotApplicableError: No cell of the sweep routes.
     """
     reasons: dict[str, str] = {}
 
@@ -67,18 +69,23 @@ def publish_routing(cells: SweepCells, parsed: Namespace) -> None:
             columns = [values.get(column, ()) for column in COLUMNS]
             lines.append((group, [layer, *sweep_cells.describe_seeds(group, contents, columns)]))
     if not measured:
-        raise NotApplicableError(f"{cells.table.sweep.name}: no cell of it routes")
+        raise NotApplicableError(f"{cells.table.sweep.name}: none of its cells routes")
     notes = [*ROUTING_NOTES, *left_out, sweep_cells.SEEDS_NOTE]
     if any(content["without_sum"] for content in measured):
         notes.append(WITHOUT_SUM)
     if ties := sum(content["ties"] for content in measured):
-        notes.append(f"{count_of(ties, 'near tie')} came out otherwise than the test stored.")
+        notes.append(f"{count_of(ties, 'near tie')} differ from the stored predictions.")
     header = ["layer", *sweep_cells.SEEDS_HEADER, *COLUMNS]
     cells.publish_table("routing", "routing", header, lines, notes)
 
 
 class FrozenRouting(nn.Module):
-    """A routing whose couplings [M, L, J] are given, the same for every image."""
+    """A routing with fixed couplings, which are the same for every image.
+
+    Args:
+        routing: Routing variant that has `form_parents`.
+        coupling_MLJ: Couplings to use.
+    """
 
     def __init__(self, routing: nn.Module, coupling_MLJ: Tensor) -> None:
         super().__init__()
@@ -86,7 +93,7 @@ class FrozenRouting(nn.Module):
         self.coupling_MLJ = coupling_MLJ
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Return the parents of these votes; it traces nothing."""
+        """Form the parents from the votes with the fixed couplings; there is no trace."""
         pose_BMLP = votes.local_poses()
         coupling_MLJ = self.coupling_MLJ.to(pose_BMLP.device)
         return self.routing.form_parents(votes, coupling_MLJ.expand(len(pose_BMLP), -1, -1, -1))
@@ -95,8 +102,10 @@ class FrozenRouting(nn.Module):
 def measure_routing(cell: TrainedCell, examples: int) -> dict[str, Any]:
     """Return all measures of a cell on its first test images, as plain data for `evals/`.
 
-    Raises NotApplicableError for a network that does not route, and a routing without traces or
-    couplings; UserError naming the cell where its network does not give the stored predictions.
+    Raises:
+        NotApplicableError: The network does not route, or its routing keeps no traces or has no
+            couplings.
+        UserError: The network does not reproduce the stored predictions; the error names the cell.
     """
     routed = find_routed(cell, examples, None)
     retest = cell.verify(routed.examples)
@@ -114,15 +123,17 @@ def measure_routing(cell: TrainedCell, examples: int) -> dict[str, Any]:
 
 
 def measure_error(predictions: Predictions) -> float | None:
-    """Return the share of images that are classified wrongly; None where scores are not finite."""
+    """Return the share of images that are classified wrongly; None if a score is not finite."""
     if not np.isfinite(predictions[0]).all():
         return None
     return float(find_wrong(*predictions).mean())
 
 
 def measure_frozen(routed: RoutedCell) -> float | None:
-    """Return the error with the mean couplings of the first training images, as many as test
-    images; None for a routing that has no `form_parents`.
+    """Return the test error with couplings frozen to their mean over training images.
+
+    The mean is over as many training images as there are test images, from the first. The result is
+    None for a routing without `form_parents`.
     """
     if not all(hasattr(layer.routing, "form_parents") for layer in routed.layers.values()):
         return None
@@ -132,9 +143,7 @@ def measure_frozen(routed: RoutedCell) -> float | None:
 
 
 def average_couplings(routed: RoutedCell, split: EvaluatedSplit) -> dict[str, Tensor]:
-    """Return the couplings [M, L, J] of the last iteration, their mean over the first images of a
-    split, by layer.
-    """
+    """Return each layer's couplings [M, L, J] after the last iteration, averaged over images."""
     links: dict[str, LinkSpread] = {}
     dtype = torch.float32
     for name, (*_, coupling_BMLJ) in routed.trace_couplings(split):
@@ -145,7 +154,7 @@ def average_couplings(routed: RoutedCell, split: EvaluatedSplit) -> dict[str, Te
 
 @contextmanager
 def freeze_couplings(routed: RoutedCell, couplings: Mapping[str, Tensor]) -> Iterator[None]:
-    """Within the block the layers route by these couplings [M, L, J]."""
+    """Make the layers route with these couplings [M, L, J], for the block."""
     before = {name: layer.routing for name, layer in routed.layers.items()}
     try:
         for name, layer in routed.layers.items():
@@ -157,31 +166,33 @@ def freeze_couplings(routed: RoutedCell, couplings: Mapping[str, Tensor]) -> Ite
 
 
 def vary_iterations(routed: RoutedCell) -> list[dict[str, Any]] | None:
-    """Route the test images with each of ITERATIONS; None for a routing without.
+    """Route the test images with each number of iterations in ITERATIONS.
 
-    Returns of each `iterations`; `changed`: the share of images whose predicted classes are others
-    than with those of training; `error`. Both are None where scores are not finite.
+    Returns:
+        A list of {`iterations`, `changed`, `error`}, or None for a routing without iterations.
+        `changed` is the share of images whose predicted classes are not those of the trained number
+        of iterations. It and `error` are None if a score is not finite.
     """
     trained = routed.cell.config["routing"].get("num_iters")
     if trained is None:
         return None
-    # Those of training last: the network is left with them.
+    # The number of training comes last, so that the network keeps it.
     predictions = {number: _predict_with(routed, number) for number in (*ITERATIONS, int(trained))}
     scores_MN, labels = predictions[trained]
     shown = labels.reshape(len(labels), -1).shape[1]
-    answers = find_answers(scores_MN, shown)
+    answers = find_top_classes(scores_MN, shown)
     reroutings = []
     for number in ITERATIONS:
         error, changed = measure_error(predictions[number]), None
         if error is not None:
-            others = find_answers(predictions[number][0], shown)
+            others = find_top_classes(predictions[number][0], shown)
             changed = float((others != answers).any(axis=1).mean())
         reroutings.append({"iterations": number, "changed": changed, "error": error})
     return reroutings
 
 
-def find_answers(scores_MN: np.ndarray, classes: int) -> np.ndarray:
-    """Return the most active classes of every image, sorted [M, classes]: a set."""
+def find_top_classes(scores_MN: np.ndarray, classes: int) -> np.ndarray:
+    """Return the highest-scored classes of every image [M, classes], sorted by class."""
     return np.sort(predict_classes(scores_MN, classes), axis=1)
 
 

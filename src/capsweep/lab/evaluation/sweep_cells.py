@@ -1,4 +1,4 @@
-"""The finished cells of a sweep, evaluated one after the other into a table."""
+"""The finished cells of a sweep, evaluated one after another into a table."""
 
 import argparse
 import json
@@ -27,28 +27,42 @@ from capsweep.sweep import choices, expand, more_seeds
 from capsweep.sweep.expand import Point
 
 Value = TypeVar("Value")
-Content: TypeAlias = dict[str, Any]  # of a file in the evals/ of a cell
-# Gives names and contents of files.
+Content: TypeAlias = dict[str, Any]  # what a file in `evals/` of a cell holds
+# Yields names and contents of files.
 EvaluateNetwork: TypeAlias = Callable[[TrainedCell], Iterable[tuple[str, Content]]]
 Evaluated: TypeAlias = list[tuple[CellGroup, list[Value]]]
-Line: TypeAlias = tuple[CellGroup, Sequence[str]]  # of a table, without the coordinates
+Line: TypeAlias = tuple[CellGroup, Sequence[str]]  # texts of a row, without coordinates
 
 
 @dataclass(frozen=True)
 class SweepCells:
-    """The cells of a sweep as chosen, as the table of their errors has them."""
+    """The cells of a sweep that a command has chosen.
+
+    Attributes:
+        table: Table of the cells and their errors.
+        ledger: Ledger of the cells.
+        places: Folders of results and data.
+    """
 
     table: ResultTable
     ledger: Ledger
     places: Places
 
     def make_loader(self, device: str) -> CellLoader:
-        """Return what loads networks onto a device."""
+        """Return a loader of trained networks onto a device."""
         return CellLoader(self.ledger, self.places.data, find_device(device))
 
     def evaluate_points(self, evaluate: Callable[[Point], Value]) -> Evaluated[Value]:
-        """Return every field with the values of its finished cells; equal cells are evaluated once.
-        Raises UserError where none is finished.
+        """Evaluate each distinct finished cell once.
+
+        Args:
+            evaluate: Computes a value for a point of the grid.
+
+        Returns:
+            Each group of cells with the values of its finished cells.
+
+        Raises:
+            UserError: No cell is finished.
         """
         sweep, groups = self.table.sweep, self.table.groups
         cells = [cell for cell in self.table.cells if cell.is_finished]
@@ -60,18 +74,26 @@ class SweepCells:
     def evaluate_networks(
         self, device: str, evaluate: EvaluateNetwork, kept: tuple[str, type[Record]] | None = None
     ) -> Evaluated[list[Content]]:
-        """Return the same for what is computed from a network; each content becomes a file in the
-        evals/ of its cell, with what it was computed by.
+        """Evaluate the network of each distinct finished cell once, and store the results.
 
-        kept: name and kind of the file that is read instead where a cell has no weights, as after
-        the import of an archive.
+        Each content that `evaluate` yields becomes a file in `evals/` of its cell, with the device
+        and the hash of the code.
+
+        Args:
+            device: Name of the device for the networks.
+            evaluate: Yields names and contents of files for a loaded cell.
+            kept: Name and record type of a file. If a cell has no weights, as in an imported
+                archive, this stored file is used instead of an evaluation.
+
+        Returns:
+            Each group of cells with the contents of its finished cells.
         """
         loader = self.make_loader(device)
 
         def evaluate_point(point: Point) -> list[Content]:
             name, contents = point.cell.signature, []
             if kept and (content := self._read_without_weights(name, *kept)):
-                print(f"{point.name}: no weights; {kept[0]} is taken as it was stored", flush=True)
+                print(f"{point.name}: no weights here; its stored {kept[0]} is used", flush=True)
                 return [content]
             for file, content in evaluate(loader.load(name, point.cell.config)):
                 content |= {"device": str(loader.device), "code": code_identity.hash_package()}
@@ -84,7 +106,7 @@ class SweepCells:
         return self.evaluate_points(evaluate_point)
 
     def _read_without_weights(self, name: str, file: str, kind: type[Record]) -> Content | None:
-        """Return a stored evaluation of a cell that has no weights to make it anew."""
+        """Return a stored evaluation if the cell has no weights to evaluate it again, else None."""
         has_weights = transfer.WEIGHTS in self.ledger.list_files(name)
         stored = None if has_weights else self.ledger.read(name, f"{EVALUATIONS}/{file}")
         cure = "import the cell with its weights, and evaluate it again"
@@ -98,10 +120,17 @@ class SweepCells:
         lines: Iterable[Line],
         notes: Iterable[str],
     ) -> None:
-        """Print a table with the coordinates of each line before it, and write it as NAME.md to the
-        reports of the sweep.
+        """Print a table, and write it as NAME.md to the reports of the sweep.
 
-        Its notes say what was trained, by what and on what, what failed, and what is stale.
+        A row has the coordinates of its group, then its texts. Notes say what was trained, by which
+        code and on which hardware, what failed, and what is stale.
+
+        Args:
+            name: Name of the file, without extension.
+            title: Title of the page.
+            header: Names of the columns behind the coordinates.
+            lines: Group and texts of each row.
+            notes: Paragraphs below the table.
         """
         sweep, points = self.table.sweep, self.table.points
         warnings = warn_of_cuts(points)
@@ -131,14 +160,20 @@ SEEDS_HEADER = ("seeds", "examples")
 
 
 def count_seeds(group: CellGroup) -> str:
-    """Return `2/3`: how many of the seeds of a field are there."""
+    """Return how many of a group's seeds are finished, as in `2/3`."""
     return f"{len(group.finished)}/{len(group.cells)}"
 
 
 def describe_seeds(
     group: CellGroup, contents: Sequence[Content], columns: Iterable[Sequence[float]]
 ) -> list[str]:
-    """Return the fields below SEEDS_HEADER and a column for the fractions of each."""
+    """Return the texts of a row: those below SEEDS_HEADER, then mean and deviation of each column.
+
+    Args:
+        group: Cells of the row.
+        contents: Evaluations of its finished cells.
+        columns: A list of fractions for each column, one for each finished cell.
+    """
     examples = max((content["examples"] for content in contents), default=None)
     return [count_seeds(group), format_value(examples), *map(format_percent, columns)]
 
@@ -146,13 +181,14 @@ def describe_seeds(
 def load_cells(parsed: argparse.Namespace) -> SweepCells:
     """Return the cells of the sweep that a command's words choose.
 
-    Raises UserError for a metric, which evaluations do not take, and where cells did not use the
-    same data.
+    Raises:
+        UserError: METRIC was typed, which evaluations do not have, or the cells used different
+            data.
     """
     sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
     points = expand.set_accuracies(sweep, expand.expand_sweep(sweep))
     if parsed.metric is not None:
-        raise UserError("METRIC: evaluations have metrics of their own; leave it out")
+        raise UserError("METRIC: evaluations have their own metrics; leave METRIC out")
     resolved = places.resolve(points[0].cell.config["places"])
     places.prepare(resolved)
     points = more_seeds.load(resolved, sweep).add_points(points)
@@ -161,7 +197,7 @@ def load_cells(parsed: argparse.Namespace) -> SweepCells:
 
 
 def open_cell(parsed: argparse.Namespace) -> tuple[CellLoader, str]:
-    """Return what loads cells, and the signature of the cell of a command."""
+    """Return a loader of cells, and the full signature of the cell that a command names."""
     typed = [expand_word(n, value) for n, value in parsed.words.items() if BY_NAME[n].is_place]
     resolved = places.resolve(compose.cell(typed).config["places"])
     loader = CellLoader(Ledger(resolved.ledger), resolved.data, find_device(parsed.device))

@@ -1,4 +1,4 @@
-"""Traces of the routing of a trained cell on its first test images, some images at a time.
+"""Traces of the routing of a trained cell on its first test images, batch by batch.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types, T iterations.
 """
@@ -18,17 +18,21 @@ from capsweep.lab.evaluation.checkpoint import TrainedCell, iterate_batches
 from capsweep.ledger.ledger import Predictions
 from capsweep.runtime.terminal import count_of
 
-NUMBERS_AT_ONCE = 2**25  # of traces: every vote, and two numbers of it for each iteration
-POSE = 16  # numbers of a vote
+NUMBERS_AT_ONCE = 2**25  # in traces: every vote, and two numbers for each vote and iteration
+POSE = 16  # numbers in a vote
 
-Trace = Sequence[Mapping[str, Tensor]]  # of a layer: tensors by name, for each iteration
+Trace = Sequence[Mapping[str, Tensor]]  # for each iteration of a layer, tensors by name
 
 
 @dataclass(frozen=True)
 class RoutedCell:
-    """A cell whose routing is traced with `iterations` on the first `examples` test images.
+    """A cell whose routing is traced.
 
-    layers: those that route, by name.
+    Attributes:
+        cell: The trained cell.
+        layers: Layers of its network that route, by name.
+        examples: Number of test images; they are the first ones.
+        iterations: Number of routing iterations.
     """
 
     cell: TrainedCell
@@ -38,17 +42,22 @@ class RoutedCell:
 
     @property
     def images_at_once(self) -> int:
-        """Return of how many images the traces fit into memory."""
+        """The number of images whose traces fit into memory together."""
         votes = sum(layer.votes_per_image for layer in self.layers.values())
         images = NUMBERS_AT_ONCE // ((POSE + 2 * self.iterations) * votes)
         return min(max(1, images), EVALUATION_BATCH)
 
     def trace_layers(self, split: EvaluatedSplit | None = None) -> Iterator[tuple[str, Trace]]:
-        """Yield layers with their traces, of batch after batch; leaves the network with these
-        iterations.
+        """Yield each layer's name and trace, batch after batch.
 
-        split: whose first images, at most `examples`; None: the test's. Raises NotApplicableError
-        for a routing without traces.
+        The network is left with `iterations` routing iterations.
+
+        Args:
+            split: Its first examples are traced, at most `examples` of them; None: those of the
+                test.
+
+        Raises:
+            NotApplicableError: The routing keeps no traces.
         """
         for layer in self.layers.values():
             layer.routing.num_iters = self.iterations
@@ -65,9 +74,14 @@ class RoutedCell:
     def trace_couplings(
         self, split: EvaluatedSplit | None = None
     ) -> Iterator[tuple[str, list[Tensor]]]:
-        """Yield the same with the couplings [B, M, L, J] of each iteration.
+        """Yield each layer's name and its couplings [B, M, L, J] by iteration, batch after batch.
 
-        Raises NotApplicableError for a routing without them.
+        Args:
+            split: Its first examples are traced, at most `examples` of them; None: those of the
+                test.
+
+        Raises:
+            NotApplicableError: The routing keeps no traces or has no couplings.
         """
         for name, trace in self.trace_layers(split):
             if any("coupling" not in iteration for iteration in trace):
@@ -75,11 +89,11 @@ class RoutedCell:
             yield name, [iteration["coupling"] for iteration in trace]
 
     def predict_scores(self) -> Predictions:
-        """Return scores and labels of the test images, as many at a time as are traced."""
+        """Return scores and labels of the test images, in batches as large as for traces."""
         return self.cell.predict_scores(self.examples, self.images_at_once)
 
     def describe_images(self) -> str:
-        """Return for a caption which images, and how they were routed."""
+        """Return a text for captions: which images, and how many iterations."""
         images = count_of(self.examples, "test image")
         routing = count_of(self.iterations, "routing iteration")
         trained = self.cell.config["routing"].get("num_iters", 1)
@@ -87,7 +101,7 @@ class RoutedCell:
 
 
 def trace_images(cell: TrainedCell, images_BCHW: Tensor) -> Mapping[str, Trace | None]:
-    """Return traces by layer; none where the network traces nothing."""
+    """Return the trace of each layer; an empty mapping if the network cannot trace."""
     if "with_trace" not in inspect.signature(cell.network.forward).parameters:
         return {}
     with torch.no_grad():
@@ -95,16 +109,22 @@ def trace_images(cell: TrainedCell, images_BCHW: Tensor) -> Mapping[str, Trace |
 
 
 def find_routed(cell: TrainedCell, examples: int, iterations: int | None) -> RoutedCell:
-    """Return the cell with its routed layers; at most as many examples as there are.
+    """Return a cell with its layers that route.
 
-    iterations: None: as in training. Raises NotApplicableError for a network that does not route.
+    Args:
+        cell: The trained cell.
+        examples: Number of test images; at most all of them are used.
+        iterations: Number of routing iterations; None: as in training.
+
+    Raises:
+        NotApplicableError: The network does not route, or its routing has no iterations to set.
     """
     modules = cell.network.named_modules()
     layers = {name: module for name, module in modules if hasattr(module, "votes_per_image")}
     if not layers:
-        raise NotApplicableError("its network does not route; take one of capsules")
+        raise NotApplicableError("its network does not route; use a capsule network")
     trained = cell.config["routing"].get("num_iters")
     if iterations is not None and trained is None:
-        raise NotApplicableError("its routing has no num_iters; leave --iterations out")
+        raise NotApplicableError("its routing has no num_iters; leave out --iterations")
     iterations = int(trained or 1) if iterations is None else iterations
     return RoutedCell(cell, layers, min(examples, len(cell.test)), iterations)

@@ -28,7 +28,7 @@ from capsweep.model.routing import Routed, softmax_over_parents
 from capsweep.model.routing.dynamic_kernels import (
     differentiate_kernel,
     iterate_kernel,
-    lay_out_kernel,
+    transpose_weights_kernel,
 )
 from capsweep.model.squash_kernels import FUSED, differentiate_sums, power_of_two, squash_sums
 from capsweep.model.votes import Votes
@@ -36,13 +36,13 @@ from capsweep.model.votes import Votes
 cdiv: Any = triton.cdiv  # Any: its declared type includes constants of kernels
 # Measured on an H200 for the network of the paper, where a program is one warp. 16 images at once
 # do not fit into its registers and are faster nevertheless: weights are read a quarter as often.
-PROGRAMS = 1024  # programs to launch, about
-REGISTERS, COLUMN_REGISTERS = 255, 168  # limits: `iterate_kernel`, `differentiate_kernel`
-TILE_BYTES = 16384  # of a warp, for each of votes, parents and sums
-WEIGHT_BYTES = 8192  # of a warp of `differentiate_kernel`, for each of weights and gradient
-MOST_WEIGHT_BYTES = 32768  # of a program of `differentiate_kernel`
+PROGRAMS = 1024  # approximate number of programs to launch
+REGISTERS, COLUMN_REGISTERS = 255, 168  # per thread of iterate_, differentiate_kernel
+TILE_BYTES = 16384  # bytes per warp, for each of votes, parents and sums
+WEIGHT_BYTES = 8192  # bytes per warp of `differentiate_kernel`, for each of weights and gradient
+MOST_WEIGHT_BYTES = 32768  # most bytes per program of `differentiate_kernel`
 MOST_WARPS = 16
-LONGEST_UNROLLED = 16  # numbers of a child pose; a loop over them would change tile layouts
+LONGEST_UNROLLED = 16  # most pose numbers to unroll; a loop moves tiles between layouts
 SHORTEST_PART = 16  # fewest images of a partial sum
 
 
@@ -64,8 +64,8 @@ def route_by_kernels(
         num_iters: Number of iterations T, at least 1.
         bias_JD: Bias added to the sum of the votes in each iteration. None: no bias.
         prior_LJ: Routing logits before the first iteration. None: 0.
-        none_of_the_above: Whether the softmax has one more slot that no parent gets.
-        gradient: "full" or "last", the iterations through which gradients flow.
+        none_of_the_above: Whether a share of each child may go to no parent.
+        gradient: "full": gradients flow through all iterations. "last": only through the last one.
     """
     weight_IJDP = votes.weight_IJDP
     if prior_LJ is None:
@@ -202,7 +202,7 @@ class Kernels:
         tensors = weight_IJDP.contiguous(), coupling_IJ, self.weight_IPJD, shared_IPJD
         grid = self.num_children, self.column_tiles
         with torch.cuda.device_of(self.pose_BIP):
-            lay_out_kernel[grid](*tensors, TILE_P=self.columns, **self.fixed)
+            transpose_weights_kernel[grid](*tensors, TILE_P=self.columns, **self.fixed)
         sum_BE = self.pose_BIP.flatten(1) @ shared_IPJD.flatten(2).flatten(0, 1)
         return sum_BE.unflatten(1, shared_IPJD.shape[2:])
 
@@ -222,7 +222,7 @@ class Kernels:
             coupling_BIJ: Couplings of the iteration; read only backwards.
             parent_BJD: Vectors whose products with the votes give the coefficients.
             coefficient_BIJ: Tensor for the coefficients.
-            WITH_NONE: Whether the softmax has one more slot that no parent gets.
+            WITH_NONE: Whether a share of each child may go to no parent.
             BACKWARD: Whether the coefficients are gradients with respect to the logits.
 
         Returns:

@@ -36,9 +36,9 @@ from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLaye
 from capsweep.model.routing.vote_products import (
     FormedVotes,
     VoteMoments,
-    by_products,
     compute_log_fit,
     form_votes,
+    make_fast,
 )
 from capsweep.model.votes import LocalVotes
 
@@ -52,18 +52,18 @@ def reference(
     beta_ignore_LJ: Tensor,
     with_trace: bool = False,
 ) -> Routed:
-    """Route votes by Heinsen's algorithm, in plain operations on the formed votes.
+    """Route votes by Heinsen's algorithm, with plain tensor operations.
 
     Args:
         votes: Votes of the children, with activations.
         num_iters: Number of iterations T, at least 1.
         beta_use_LJ: Price of using a child.
         beta_ignore_LJ: Price of ignoring a child.
-        with_trace: Whether to return a trace.
+        with_trace: Whether to return a trace, which has "activation" [B, M, J] too.
 
     Returns:
-        Poses and activations of the M J parents, with the logits of the activations; for layers of
-        one position also the last assignment. The trace has "activation" [B, M, J] too.
+        Poses and activations of the M J parents, with the logits of the activations. If there is
+        only one position, the result also has the last assignment.
 
     Raises:
         ValueError: If the votes have no activations.
@@ -73,7 +73,7 @@ def reference(
     use_children = partial(_use_children, formed.local_activation(), *betas)
     logit_BMJL = formed.zero_BMJL
     while True:
-        coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL, "types"))
+        coupling_BMJL = formed.apply_given(formed.divide_children(logit_BMJL, "types"))
         logit_BMJ, share_BMJL = use_children(coupling_BMJL)
         mean_BMJD, variance_BMJD = formed.fit_gaussians(share_BMJL, FLOOR)
         act_BMJ = logit_BMJ.sigmoid()
@@ -99,7 +99,7 @@ def _use_children(
     return logit_BMJ, used_BMJL / (used_BMJL.sum(dim=3, keepdim=True) + FLOOR)
 
 
-fast = by_products(reference, VoteMoments)
+fast = make_fast(reference, VoteMoments)
 
 IMPLS = {"reference": reference, "fast": fast}
 

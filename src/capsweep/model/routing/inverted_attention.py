@@ -51,13 +51,13 @@ def reference(
         with_trace: Whether to return a trace.
 
     Returns:
-        Poses of the M J parents, whose activations are all 1; for layers of one position also the
-        couplings of the last iteration.
+        Poses of the M J parents, whose activations are all 1. If there is only one position, the
+        result also has the couplings of the last iteration.
     """
     formed, trace = FormedVotes(votes), list[dict[str, Tensor]]()
     logit_BMJL = formed.zero_BMJL
     while True:
-        coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL, "types"))
+        coupling_BMJL = formed.apply_given(formed.divide_children(logit_BMJL, "types"))
         pose_BMJD = _normalise(formed.sum_votes(coupling_BMJL), gain_D, shift_D)
         trace.append({"coupling": coupling_BMJL.mT, "pose": pose_BMJD})
         if len(trace) == num_iters:  # no activations: all parents count as active

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from capsweep.model.capsules import squash
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
-from capsweep.model.routing.vote_products import FormedVotes, by_products, form_votes
+from capsweep.model.routing.vote_products import FormedVotes, form_votes, make_fast
 from capsweep.model.votes import LocalVotes
 
 
@@ -37,7 +37,7 @@ def reference(
     num_iters: int,
     with_trace: bool = False,
 ) -> Routed:
-    """Route votes by soft k-means, in plain operations on the formed votes.
+    """Route votes by soft k-means, with plain tensor operations.
 
     Args:
         votes: Votes of the children.
@@ -45,21 +45,21 @@ def reference(
         with_trace: Whether to return a trace.
 
     Returns:
-        Poses of the M J parents and their lengths as activations; for layers of one position also
-        the couplings of the last iteration.
+        Poses of the M J parents, with their lengths as activations. If there is only one position,
+        the result also has the couplings of the last iteration.
     """
     formed, trace = form_votes(votes), list[dict[str, Tensor]]()
     sum_BMJD = formed.sum_votes(ones_like(formed.zero_BMJL))
     while True:
         logit_BMJL = formed.compare_votes(F.normalize(sum_BMJD, dim=-1))
-        coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL))
+        coupling_BMJL = formed.apply_given(formed.divide_children(logit_BMJL))
         sum_BMJD = formed.sum_votes(coupling_BMJL)
         trace.append({"coupling": coupling_BMJL.mT, "pose": squash(sum_BMJD)})
         if len(trace) == num_iters:
             return make_routed(trace, with_trace)
 
 
-fast = by_products(reference)
+fast = make_fast(reference)
 
 IMPLS = {"reference": reference, "fast": fast}
 

@@ -18,8 +18,8 @@ construction, like a parse tree. The authors' code takes the mean distance over 
 that the result of an image depends on the other images. Here the mean is over all votes of an
 image.
 
-Where a child is below several positions, J counts the parents at one of them. An iteration costs 2
-B M L J D multiplications; the reference needs twice the memory of the votes per iteration.
+Where a child is below several positions, J counts the parents at one of them. An iteration costs
+2 B M L J D multiplications; the reference needs twice the memory of the votes per iteration.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
 pose, T iterations.
@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from capsweep.model.capsules import squash
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
-from capsweep.model.routing.vote_products import FormedVotes, VoteProducts, by_products, form_votes
+from capsweep.model.routing.vote_products import FormedVotes, VoteProducts, form_votes, make_fast
 from capsweep.model.votes import LocalVotes
 
 
@@ -92,7 +92,7 @@ def reference(
     clip: bool = True,
     with_trace: bool = False,
 ) -> Routed:
-    """Route votes by scaled distance agreement, in plain operations on the formed votes.
+    """Route votes by scaled distance agreement, with plain tensor operations.
 
     Args:
         votes: Votes of the children.
@@ -102,15 +102,15 @@ def reference(
         with_trace: Whether to return a trace.
 
     Returns:
-        Poses of the M J parents and their lengths as activations; for layers of one position also
-        the couplings of the last iteration.
+        Poses of the M J parents, with their lengths as activations. If there is only one position,
+        the result also has the couplings of the last iteration.
     """
     formed, trace = form_votes(votes, MeasuredVotes), list[dict[str, Tensor]]()
     if clip:
         formed.clip_votes()
     logit_BMJL = formed.zero_BMJL
     while True:
-        coupling_BMJL = formed.settle(formed.divide_children(logit_BMJL))
+        coupling_BMJL = formed.apply_given(formed.divide_children(logit_BMJL))
         s_BMJD = formed.sum_votes(coupling_BMJL)
         pose_BMJD = squash(s_BMJD if bias_JD is None else s_BMJD + bias_JD)
         trace.append({"coupling": coupling_BMJL.mT, "pose": pose_BMJD})
@@ -145,7 +145,7 @@ def _take_root(squared: Tensor) -> Tensor:
     return torch.where(is_more, squared, 1.0).sqrt() * is_more
 
 
-fast = by_products(reference, MeasuredProducts)
+fast = make_fast(reference, MeasuredProducts)
 
 IMPLS = {"reference": reference, "fast": fast}
 

@@ -42,18 +42,19 @@ def reference(
         votes: Votes of the children, with activations.
         gate_LJP: Weights of the gates, w.
         gate_bias_LJ: Biases of the gates, b.
-        with_trace: Whether to return a trace of the single pass.
+        with_trace: Whether to return a trace of the single pass, which has "activation" [B, M, J]
+            too.
 
     Returns:
-        Poses and activations of the M J parents, with the logits of the activations; for layers of
-        one position also the couplings. The trace has "activation" [B, M, J] too.
+        Poses and activations of the M J parents, with the logits of the activations. If there is
+        only one position, the result also has the couplings.
 
     Raises:
         ValueError: If the votes have no activations.
     """
     formed = FormedVotes(votes)
     gate_BMLJ = torch.einsum("bmlp,ljp->bmlj", votes.local_poses(), gate_LJP) + gate_bias_LJ
-    coupling_BMLJ = formed.settle(votes.divide_children(gate_BMLJ, "types").mT).mT
+    coupling_BMLJ = formed.apply_given(votes.divide_children(gate_BMLJ, "types").mT).mT
     weight_BMLJ = coupling_BMLJ * votes.local_activation()[..., None]
     mass_BMJ = weight_BMLJ.sum(dim=2) + SMALLEST_MASS
     pose_BMJD = formed.sum_votes(weight_BMLJ.mT) / mass_BMJ[..., None]

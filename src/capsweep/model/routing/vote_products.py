@@ -3,7 +3,7 @@
 A routing reads its votes by sums over children, sum_l s_l U_l, and by scalar products p . U_l. Both
 are one matrix product, and the only operations on tensors of the size of the votes; all other
 tensors are smaller by a factor D. `FormedVotes` computes them plainly, for reference
-implementations. `by_products` makes the fast implementation from a reference, which then reads
+implementations. `make_fast` makes the fast implementation from a reference, which then reads
 `VoteProducts`. In its backward pass the gradient of U is a sum of outer products over all
 iterations, which is one matrix product too. `apply_to_votes` leaves the small tensors to autograd.
 
@@ -15,11 +15,12 @@ Gaussians are computed from moments of the votes. Let U = V - c for any constant
     with precision p:     sum_d p_d (V_ld - mu_d)^2 = [-2 p d, p] Q_l + sum_d p_d d_d^2
 
 The variance and the distances are differences of larger numbers. c is the plain mean of the votes,
-so their error is a rounding error relative to the squared spread of all votes around the mean.
-Measured in single precision with 16 numbers, for a Gaussian of 40 votes that agree to 0.01 among
-160 that spread by 10: the error is at most 3e-6 of the variance (the floor of EM is 5e-4) and 0.11
-of a squared distance (7 %). In double precision the error does not matter. Rounding to TF32 is
-8,000 times as coarse, so it is switched off here, whatever is allowed elsewhere.
+so their error is a rounding error relative to the squared spread of all votes around the mean. It
+was measured in single precision with 16 numbers, for a Gaussian of 40 votes that agree to 0.01
+among 160 that spread by 10. The error of the variance is at most 3e-6 (the floor of EM is 5e-4),
+and that of a squared distance at most 0.11 (7 %). In double precision the error does not matter.
+Rounding to TF32 is 8,000 times as coarse, so it is switched off here, whatever is allowed
+elsewhere.
 
 Shape letters: B batch, M parent positions, J parent types, D parent pose, L children below a
 position; E = B M J parents; X = D numbers of U, or 2 D of Q. `by_x` is the gradient of the loss
@@ -41,7 +42,7 @@ from capsweep.model.votes import LocalVotes, split_images
 
 
 class FormedVotes:
-    """The formed votes of a layer and the operations of a reference, as they are defined.
+    """The formed votes of a layer, with the operations that references apply to them.
 
     Args:
         votes: Votes of the children.
@@ -103,14 +104,14 @@ class FormedVotes:
         Args:
             logit_BMJL: Routing logits.
             norm: The set of parents that share a child.
-            none_of_the_above: Whether one more slot, whose logit is 0, takes a share that no parent
-                gets.
+            none_of_the_above: Whether a share of each child may go to no parent: one more slot,
+                whose logit is always 0, takes it.
         """
         if logit_BMJL.shape[1] == 1 or norm == "types":
             return softmax_over_parents(logit_BMJL, none_of_the_above, dim=2)
         return self.votes.divide_children(logit_BMJL.mT, norm, none_of_the_above).mT
 
-    def settle(self, coupling_BMJL: Tensor) -> Tensor:
+    def apply_given(self, coupling_BMJL: Tensor) -> Tensor:
         """Return the couplings given with the votes, if any, else those of the variant."""
         given_BMLJ = self.votes.given_BMLJ
         return coupling_BMJL if given_BMLJ is None else given_BMLJ.mT
@@ -128,14 +129,15 @@ class VoteProducts(FormedVotes):
         votes_BMJDL: Votes with the children as the last axis.
 
     Attributes:
-        constants: Other tensors that the routing reads of the votes; gradients flow through them.
+        constants: Further tensors of the votes, such as activations, which the routing reads and
+            which may need a gradient.
     """
 
     constants: Sequence[Tensor] = ()
 
     @staticmethod
     def read_constants(votes: LocalVotes, votes_BMJDL: Tensor) -> list[Tensor]:
-        """Return the other tensors that the routing reads of these votes; here none."""
+        """Return the further tensors of the votes that the routing reads; here none."""
         return []
 
     def __init__(self, votes_BMJDL: Tensor) -> None:
@@ -149,17 +151,17 @@ class VoteProducts(FormedVotes):
         """Compute the weighted sums over the children, sum_l s_l U_l [B, M, J, X]."""
         share_EL = share_BMJL.flatten(0, 2)
         sum_EX = torch.bmm(share_EL[:, None], self.factor_EXL.transpose(1, 2))[:, 0]
-        self._remember(sum_EX, sum_EX, share_EL)
+        self._record(sum_EX, sum_EX, share_EL)
         return sum_EX.unflatten(0, self.parents)
 
     def compare_votes(self, pose_BMJD: Tensor) -> Tensor:
         """Compute the scalar products p . U_l [B, M, J, L] with poses of X numbers."""
         pose_EX = pose_BMJD.flatten(0, 2)
         product_EL = torch.bmm(pose_EX[:, None], self.factor_EXL)[:, 0]
-        self._remember(product_EL, pose_EX, product_EL)
+        self._record(product_EL, pose_EX, product_EL)
         return product_EL.unflatten(0, self.parents)
 
-    def _remember(self, product: Tensor, left_EX: Tensor, right_EL: Tensor) -> None:
+    def _record(self, product: Tensor, left_EX: Tensor, right_EL: Tensor) -> None:
         """Record a product for the backward pass.
 
         The product is itself one of the two factors `left_EX` and `right_EL`. In the backward pass
@@ -274,7 +276,7 @@ def compute_log_fit(
 
 
 def form_votes(votes: Any, kind: type[FormedVotes] = FormedVotes) -> Any:
-    """Form the votes of a layer for a reference; return votes that are formed already unchanged.
+    """Form the votes of a layer, unless they are formed already.
 
     Args:
         votes: Votes of a layer, or the `FormedVotes` that a fast implementation passes.
@@ -283,7 +285,7 @@ def form_votes(votes: Any, kind: type[FormedVotes] = FormedVotes) -> Any:
     return votes if isinstance(votes, FormedVotes) else kind(votes)
 
 
-def by_products(
+def make_fast(
     reference: Callable[..., Routed], kind: type[VoteProducts] = VoteProducts
 ) -> Callable[..., Routed]:
     """Make the fast implementation of a reference that reads its votes through `form_votes`.
@@ -307,8 +309,8 @@ def by_products(
 
         def body(products: VoteProducts, *leaves: Tensor) -> list[Tensor]:
             products.votes, products.constants = votes, leaves[len(tensors) :]
-            own = dict(zip(tensors, leaves, strict=False))
-            routed = reference(**{**given, **own, "votes": products})._asdict()
+            replaced = dict(zip(tensors, leaves, strict=False))
+            routed = reference(**{**given, **replaced, "votes": products})._asdict()
             fields.extend(name for name, value in routed.items() if value is not None)
             return [routed[name] for name in fields]
 
@@ -367,10 +369,10 @@ class _ProductsFunction(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         votes = kind(votes_BMJDL)
         with torch.enable_grad():
-            own = [leaf.detach().requires_grad_() for leaf in leaves]
-            outputs = body(votes, *own)
+            detached = [leaf.detach().requires_grad_() for leaf in leaves]
+            outputs = body(votes, *detached)
         ctx.set_materialize_grads(False)
-        ctx.votes, ctx.leaves, ctx.outputs = votes, own, outputs
+        ctx.votes, ctx.leaves, ctx.outputs = votes, detached, outputs
         return tuple(output.detach() for output in outputs)
 
     @staticmethod

@@ -1,3 +1,3 @@
-"""`capsweep eval ...`: results of finished cells beyond their errors."""
+"""The commands `capsweep eval ...`, which compute more from finished cells than their errors."""
 
 TEXT = "compute more from finished cells than their errors"

@@ -1,7 +1,7 @@
 """`capsweep eval NAME CELL` draws a figure of a cell; `capsweep eval figures SWEEP` draws many.
 
-To add a figure, add an entry to FIGURES, and this function to the module of `evaluation.figures`
-that the entry names:
+To add a figure, add an entry to FIGURES. The entry names a module of `evaluation.figures`; add this
+function to it:
 
     draw_NAME(loader, signature, options)       yields the drawings of a cell
 
@@ -39,9 +39,9 @@ class Figure(NamedTuple):
     """A kind of figure and its command.
 
     Attributes:
-        module: module of `evaluation.figures` that draws it.
-        text: help text of its command.
-        options: options of its command.
+        module: Module of `evaluation.figures` that draws it.
+        text: Help text of its command.
+        options: Options of its command.
     """
 
     module: str
@@ -83,8 +83,8 @@ def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Nam
     """Draw a figure of a finished cell into its `evals/`, and print its files and captions.
 
     Raises:
-        NotApplicableError: the cell cannot have this figure (it has no decoder, no routing, ...).
-        UserError: any other fault. Both name the cell.
+        NotApplicableError: The cell cannot have this figure (it has no decoder, no routing, ...).
+        UserError: Any other fault. Both errors name the cell.
     """
     module = import_module(f"capsweep.lab.evaluation.figures.{FIGURES[name].module}")
     draw = getattr(module, f"draw_{name.replace('-', '_')}")
@@ -98,10 +98,10 @@ def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Nam
 
 
 def _draw_missing(parsed: argparse.Namespace) -> None:
-    """Draw the figures that no cell of a row has, for the row's first finished seed.
+    """Draw the figures that no cell of a row has, for the first finished seed of each row.
 
-    A page shows these figures for the row. If a fault ends the command, finished figures stay, and
-    the next call does not draw them again.
+    The page of the sweep shows them. If a fault ends the command, finished figures stay, and the
+    next call does not draw them again.
     """
     from capsweep.lab.evaluation.sweep_cells import load_cells
 
@@ -116,7 +116,7 @@ def _draw_missing(parsed: argparse.Namespace) -> None:
 
 
 def _list_missing(cells: "SweepCells", names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield signature and figure name for each figure that is missing in a row."""
+    """Yield the signature and the name of each figure to draw."""
     for group, finished in cells.evaluate_points(lambda point: point.cell.signature):
         files = [file for cell in group.finished.values() for file in cell.evaluations]
         for name in names:

@@ -1,7 +1,8 @@
-"""Figures of one finished cell: a picture, its numbers beside it, and curves with bands in panels.
+"""Figures of a finished cell: a picture with its numbers, and panels of curves with bands.
 
-`commands.eval.figures` says which there are, and in which module each is. Shape letters: T routing
-iterations.
+The figures and their modules are listed in `commands.eval.figures`.
+
+Shape letter: T routing iterations.
 """
 
 import io
@@ -16,16 +17,20 @@ from matplotlib.ticker import MaxNLocator
 
 from capsweep.report import charts
 
-MAX_MARKERS = 12  # points of a curve of which each is shown
-LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of quantiles
-BAND = "5% to 95%"  # of curves by iteration
+MAX_MARKERS = 12  # a curve with more points has no markers
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # levels of quantiles
+BAND = "5% to 95%"  # band of curves by iteration, in words
 
 
 @dataclass(frozen=True)
 class Drawing:
     """A picture and its numbers, to be written as evals/STEM.png and evals/STEM.npz.
 
-    arrays: by name, without objects. picture: a PNG. caption: every choice, and what is not shown.
+    Attributes:
+        stem: Name of both files, without extension.
+        arrays: The numbers, by name; no Python objects.
+        picture: Content of the PNG file.
+        caption: Every choice that was made, and what the picture does not show.
     """
 
     stem: str
@@ -34,7 +39,7 @@ class Drawing:
     caption: str
 
     def make_files(self) -> dict[str, bytes]:
-        """Return the contents by name; the caption stands with the numbers."""
+        """Return the contents of both files by name. The caption is stored with the numbers."""
         numbers = io.BytesIO()
         np.savez_compressed(numbers, **self.arrays, caption=np.array(self.caption))
         return {f"{self.stem}.npz": numbers.getvalue(), f"{self.stem}.png": self.picture}
@@ -42,7 +47,16 @@ class Drawing:
 
 @dataclass(frozen=True)
 class BandedCurve:
-    """middle, low, high at x. control: a value to compare all of the curve with, drawn dotted."""
+    """A curve with a band around it.
+
+    Attributes:
+        label: Name in the legend.
+        x: Horizontal coordinates.
+        middle: Values of the curve.
+        low: Lower edge of the band.
+        high: Upper edge of the band.
+        control: A constant to compare the curve with, drawn as a dotted line; None: no line.
+    """
 
     label: str
     x: np.ndarray
@@ -54,7 +68,14 @@ class BandedCurve:
 
 @dataclass(frozen=True)
 class Panel:
-    """Some curves. A band that reaches zero is cut off in a log scale. along: what x is."""
+    """A panel of curves.
+
+    Attributes:
+        quantity: Label of the vertical axis.
+        curves: Curves with bands. On a log scale, a band that reaches zero is cut off.
+        scale: Scale of the vertical axis.
+        along: Label of the horizontal axis.
+    """
 
     quantity: str
     curves: Sequence[BandedCurve]
@@ -63,8 +84,14 @@ class Panel:
 
 
 def summarise(name: str, values_XT: np.ndarray) -> dict[str, np.ndarray]:
-    """Return NAME.mean and NAME.std [T], and NAME.quantiles [5, T] at LEVELS, of X numbers for each
-    iteration.
+    """Summarise X numbers for each iteration by mean, standard deviation and quantiles.
+
+    Args:
+        name: Start of the names in the result.
+        values_XT: Numbers to summarise.
+
+    Returns:
+        NAME.mean [T], NAME.std [T], and NAME.quantiles [5, T] at LEVELS.
     """
     return {
         f"{name}.mean": values_XT.mean(0, np.float64),
@@ -76,8 +103,13 @@ def summarise(name: str, values_XT: np.ndarray) -> dict[str, np.ndarray]:
 def make_curve(
     name: str, arrays: Mapping[str, np.ndarray], label: str, control: float | None = None
 ) -> BandedCurve:
-    """Return the means by iteration of what was summarised under a name; band: from the first of
-    LEVELS to the last.
+    """Make a curve of means by iteration, with a band from the lowest of LEVELS to the highest.
+
+    Args:
+        name: Name under which `summarise` stored the numbers in `arrays`.
+        arrays: Summaries by name.
+        label: Name of the curve in the legend.
+        control: A constant to compare the curve with.
     """
     mean_T, quantiles = arrays[f"{name}.mean"], arrays[f"{name}.quantiles"]
     x = np.arange(1, len(mean_T) + 1)
@@ -85,7 +117,7 @@ def make_curve(
 
 
 def draw_panels(panels: Sequence[Panel], title: str, caption: str) -> bytes:
-    """Return a PNG of panels side by side."""
+    """Draw panels side by side, and return the PNG."""
     figure = Figure(figsize=(4.2 * len(panels), 3.9), layout="constrained")
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         _draw_panel(axes, panel)
@@ -99,7 +131,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     scale = " (log scale)" if panel.scale == "log" else ""
     axes.set_ylabel(f"{panel.quantity}{scale}", fontsize=8)
     axes.set_yscale(panel.scale)
-    # Whole numbers alone; with more ticks than one for a single place, they would stand between.
+    # Ticks at whole numbers only, also if the axis has a single point.
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.legend(fontsize=7)
     axes.tick_params(labelsize=7, which="both")
@@ -109,7 +141,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 def _draw_curve(axes: Axes, number: int, curve: BandedCurve) -> None:
     style, x = charts.choose_style(number), curve.x
     colour, marker = style.colour, style.marker if len(x) <= MAX_MARKERS else None
-    # A band of one point shows as its edge.
+    # A band of a single point is only visible as its edge.
     band, edge = (colour, 0.18), (colour, 0.5)
     axes.fill_between(x, curve.low, curve.high, facecolor=band, edgecolor=edge, linewidth=1)
     axes.plot(
@@ -120,7 +152,7 @@ def _draw_curve(axes: Axes, number: int, curve: BandedCurve) -> None:
 
 
 def finish_figure(figure: Figure, title: str, caption: str) -> bytes:
-    """Return the PNG of a figure of panels, with its title above and its caption below."""
+    """Add a title above and a caption below a figure, and return its PNG."""
     figure.suptitle(title, fontsize=9)
     figure.supxlabel(caption, fontsize=6, wrap=True)
     file = io.BytesIO()

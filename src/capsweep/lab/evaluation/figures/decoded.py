@@ -1,8 +1,9 @@
-"""What the decoder draws of test examples, from the class capsules that are chosen: figures 3 and 5
-of "Dynamic Routing Between Capsules".
+"""What the decoder draws for test examples: figures 3 and 5 of "Dynamic Routing Between Capsules".
 
-Shape letters: K examples or columns, N = J classes, D class pose, L classes shown in one image,
-C H W image.
+The decoder gets the pose of one chosen class capsule; all others are masked.
+
+Shape letters: K examples or columns, N = J classes, D class pose, L classes shown in one image, C H
+W image.
 """
 
 from argparse import Namespace
@@ -20,20 +21,23 @@ from capsweep.report.charts import Grid
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics.examples import find_wrong, predict_classes
 
-OF_EACH_CLASS = ("labels", "predictions", "drawn_from", "reconstructions")
+# Arrays with an axis over the classes of an image.
+BY_CLASS = ("labels", "predictions", "drawn_from", "reconstructions")
 
 
 def draw_reconstructions(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield one figure: correct examples, drawn from the label's capsule; then failures, each drawn
-    from its label's capsule and from the predicted one.
+    """Yield one figure of test examples and their reconstructions.
+
+    Correct examples come first, reconstructed from the capsule of their label. Each failure follows
+    twice: reconstructed from the capsule of its label and from that of the predicted class.
     """
     arrays, examples = draw_columns(loader.load(name), options, classes=1)
-    arrays |= {key: array[:, 0] for key, array in arrays.items() if key in OF_EACH_CLASS}
+    arrays |= {key: array[:, 0] for key, array in arrays.items() if key in BY_CLASS}
     classes = zip(arrays["labels"], arrays["predictions"], arrays["drawn_from"], strict=True)
     above = [f"({label}, {said}, {drawn})" for label, said, drawn in classes]
     caption = (
         "(l, p, r): label, prediction, and the class whose capsule is drawn, all others masked; "
-        f"{examples}; each failure is drawn from its label's capsule, then from the predicted one; "
+        f"{examples}; each failure is drawn from its label's capsule, then its prediction's; "
         f"{charts.SCALED}"
     )
     below_KHW3 = charts.to_rgb(arrays["reconstructions"])
@@ -41,8 +45,10 @@ def draw_reconstructions(loader: CellLoader, name: str, options: Namespace) -> I
 
 
 def draw_segmentation(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield one figure of overlapping digits, drawn one by one: correct examples, drawn from their
-    labels; then failures, each drawn from its labels and from the predictions.
+    """Yield one figure of overlapping digits, which the decoder draws one by one.
+
+    Correct examples come first, drawn from the capsules of their labels. Each failure follows
+    twice: drawn from the capsules of its labels and from those of the predicted classes.
     """
     arrays, examples = draw_columns(loader.load(name), options, classes=2)
     above = []
@@ -60,7 +66,10 @@ def draw_segmentation(loader: CellLoader, name: str, options: Namespace) -> Iter
 
 
 def overlay_digits(drawn_KLCHW: np.ndarray) -> np.ndarray:
-    """Return [K, H, W, 3]: the first digit in red, the second in green, common pixels in yellow."""
+    """Overlay two drawn digits in one image [K, H, W, 3].
+
+    The first is red, the second is green, and pixels of both are yellow.
+    """
     intensity_KLHW = drawn_KLCHW.max(axis=2).clip(0, 1)
     red_KHW, green_KHW = intensity_KLHW[:, 0], intensity_KLHW[:, 1]
     return np.stack([red_KHW, green_KHW, np.zeros_like(red_KHW)], axis=-1)
@@ -74,9 +83,15 @@ def _make_drawing(
     above: Sequence[str],
     caption: str,
 ) -> Drawing:
-    """Return a drawing: inputs above, and what was drawn of them below.
+    """Make a drawing with a row of inputs above and a row of decoded images below.
 
-    names: of the figure and of the cell. above: a text for each column.
+    Args:
+        names: Name of the figure, and signature of the cell.
+        options: Options of the command.
+        arrays: Numbers of the drawing.
+        below_KHW3: Decoded images.
+        above: Text above each column.
+        caption: Caption of the figure.
     """
     figure, cell = names
     tiles = np.stack([charts.to_rgb(charts.scale_images(arrays["images"])), below_KHW3])
@@ -88,26 +103,37 @@ def _make_drawing(
 def draw_columns(
     cell: TrainedCell, options: Namespace, classes: int
 ) -> tuple[dict[str, np.ndarray], str]:
-    """Draw the first `options.correct` examples that are classified correctly from the labels'
-    capsules; then the first failures, each from its labels and from the predictions.
+    """Decode the first correct examples once, and the first failures twice, into columns.
 
-    Returns what `ask_network` returns of each column, with `drawn_from`, the classes [K, L], and
-    `reconstructions` [K, L, C, H, W]; and which examples these are. Raises NotApplicableError for a
-    network without a decoder, where an image shows more or fewer classes, and where there are no
-    such examples.
+    A correct example is decoded from the capsules of its labels. A failure is decoded from its
+    labels, then from the predicted classes.
+
+    Args:
+        cell: The trained cell.
+        options: `correct` and `failures`, the numbers of examples of each kind.
+        classes: Number of classes that each image must show.
+
+    Returns:
+        Arrays, and a text that says which examples they show. The arrays are those of
+        `run_network`, and `drawn_from`, the decoded classes [K, L], and `reconstructions`
+        [K, L, C, H, W].
+
+    Raises:
+        NotApplicableError: The network has no decoder, images show another number of classes, or
+            there are no such examples.
     """
     decoder, labels = find_decoder(cell), cell.stored[1]
     shown = labels.reshape(len(labels), -1).shape[1]
     if shown != classes:
-        cure = "ask for segmentation" if classes == 1 else "segmentation needs dataset=multimnist"
+        cure = "draw segmentation" if classes == 1 else "segmentation needs dataset=multimnist"
         raise NotApplicableError(f"each of its images has {count_of(shown, 'label')}; {cure}")
     wrong_M = find_wrong(*cell.stored)
     right, wrong = np.flatnonzero(~wrong_M), np.flatnonzero(wrong_M)
     correct, failures = right[: options.correct], wrong[: options.failures]
     places = [*correct.tolist(), *failures.repeat(2).tolist()]
     if not places:
-        raise NotApplicableError("its test has no such examples; ask for --correct or --failures")
-    arrays, pose_KJD = ask_network(cell, places)
+        raise NotApplicableError("its test has no such examples; raise --correct or --failures")
+    arrays, pose_KJD = run_network(cell, places)
     from_KL = arrays["labels"].copy()
     from_KL[len(correct) + 1 :: 2] = arrays["predictions"][len(correct) + 1 :: 2]
     drawn = draw_from_class(decoder, pose_KJD.repeat_interleave(shown, dim=0), from_KL.reshape(-1))
@@ -120,24 +146,42 @@ def draw_columns(
 
 
 def find_decoder(cell: TrainedCell) -> nn.Module:
-    """Return its decoder; raises NotApplicableError where it has none."""
+    """Return the decoder of a cell's network.
+
+    Raises:
+        NotApplicableError: It has none.
+    """
     decoder = getattr(cell.network, "decoder", None)
     if not isinstance(decoder, nn.Module):
         raise NotApplicableError(
-            "its network has no decoder; train one: loss.reconstruction.weight=0.0005 and a model "
-            "with a decoder"
+            "its network has no decoder; train a model with a decoder and "
+            "loss.reconstruction.weight=0.0005"
         )
     return decoder
 
 
-def ask_network(cell: TrainedCell, places: Sequence[int]) -> tuple[dict[str, np.ndarray], Tensor]:
-    """Return test examples, of which each may stand several times, what the network says of them,
-    and its class poses [K, J, D].
+def run_network(cell: TrainedCell, places: Sequence[int]) -> tuple[dict[str, np.ndarray], Tensor]:
+    """Run the network on some test examples.
 
-    By name: `places` in the test set; `images`; `labels`, the classes shown [K, L]; `predictions`,
-    the L most active classes, where a correct one stands in the column of its label, and the rest
-    follow by activity; `digits` [K, L, C, H, W], what the decoder shall draw, where that is not the
-    image. Raises UserError naming the cell where it stored otherwise; near ties may fall so.
+    The arrays of the result:
+
+        places        indices of the examples
+        images        inputs of the network [K, C, H, W]
+        labels        classes that are shown [K, L]
+        predictions   the L highest-scored classes [K, L], as in `match_predictions`
+        digits        single digits, if they overlap in the image [K, L, C, H, W]
+
+    Args:
+        cell: The trained cell.
+        places: Indices of the examples in the test set; an index may be repeated.
+
+    Returns:
+        Arrays by name, and the class poses [K, J, D].
+
+    Raises:
+        NotApplicableError: The network has no class capsules.
+        UserError: An example that is no near tie is classified differently from the stored
+            prediction; the error names the cell.
     """
     batches = [cell.test.evaluation_batch(slice(place, place + 1)) for place in places]
     images_KCHW = torch.cat([batch.images_BCHW for batch in batches])
@@ -162,8 +206,10 @@ def ask_network(cell: TrainedCell, places: Sequence[int]) -> tuple[dict[str, np.
 
 
 def match_predictions(scores_KN: np.ndarray, labels_KL: np.ndarray) -> np.ndarray:
-    """Return [K, L]: the L most active classes; those that are labels in the column of their
-    label.
+    """Return the L highest-scored classes of each example [K, L].
+
+    A predicted class that is a label stands in the column of that label. The others follow by
+    score.
     """
     rows = []
     highest_KL = predict_classes(scores_KN, labels_KL.shape[1])
@@ -174,7 +220,16 @@ def match_predictions(scores_KN: np.ndarray, labels_KL: np.ndarray) -> np.ndarra
 
 
 def draw_from_class(decoder: nn.Module, pose_KJD: Tensor, class_K: np.ndarray) -> Tensor:
-    """Return [K, C, H, W] in 0..1: each drawn from the capsule of one class, as in training."""
+    """Decode each pose from the capsule of one class, with the others masked, as in training.
+
+    Args:
+        decoder: Decoder of the network.
+        pose_KJD: Class poses.
+        class_K: Class to decode from, for each pose.
+
+    Returns:
+        Images [K, C, H, W] with values in 0..1.
+    """
     classes_K = torch.as_tensor(class_K, device=pose_KJD.device)
     only_KJ = nn.functional.one_hot(classes_K, pose_KJD.shape[1]).to(pose_KJD.dtype)
     with torch.no_grad():

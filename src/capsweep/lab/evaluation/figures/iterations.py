@@ -1,33 +1,36 @@
-"""What routing does by iteration: the entropy of couplings, and how much each iteration changes.
+"""What routing does in each iteration: the entropy of couplings, and how much they change.
 
-`draw_couplings`: how evenly children divide themselves. A child's couplings are shares among its
-parents: of all types at all positions above it, and the share that no parent gets where there is
-none-of-the-above. With p its shares over their sum,
+`draw_couplings` shows how evenly children divide themselves. A child's couplings are its shares
+among its choices. Its choices are all its parents, of all types at all positions above it. With
+none-of-the-above it has one more choice, which is no parent. With p the shares divided by their
+sum,
 
-    H = - sum p ln p        in nats; between 0, all to one parent, and ln(number of shares)
+    H = - sum p ln p        in nats; from 0 (all to one choice) to ln(number of choices)
 
-and ln(number of shares) is the uniform control: equal couplings, as before routing. Children at the
-border of a convolutional layer have fewer parents, so a smaller control. The share of the control,
-H / ln(number of shares), compares children of all kinds. Children with one parent alone have no
-choice, those without any no shares: neither count. Where a routing divides children otherwise
-(routing.norm), p is what it divides: a child has a distribution for each position, or type.
+The control is ln(number of choices), the entropy of equal couplings before routing. Children at the
+border of a convolutional layer have fewer parents, and so a lower control; the ratio H / ln(number
+of choices) is comparable between all children. A child with a single parent has no choice, and a
+child without parents has no shares; neither counts. Some routings divide a child several times
+(`routing.norm`): among the types at each position, or among the positions for each type. Then each
+of these distributions counts.
 
-`draw_routing_change`: figure A.1 of "Dynamic Routing Between Capsules", the average change of each
-routing logit b_ij by routing iteration. Procedure 1 adds the agreement u_hat_ij . v_j to b_ij in
-every iteration, so the change of iteration t is the mean of |u_hat_ij . v_j| over children and
-parents, v of iteration t; after the last one nothing reads the sum, which the figure shows all the
-same.
+`draw_routing_change` draws figure A.1 of "Dynamic Routing Between Capsules": the average change of
+the routing logits b_ij in each iteration. Procedure 1 adds the agreement u_hat_ij . v_j to b_ij in
+every iteration. So the change of iteration t is the mean of |u_hat_ij . v_j| over children and
+parents, with v of iteration t. Nothing uses the logits after the last iteration, but the figure
+shows its change too.
 
-The curve of the paper falls, almost straight in a log scale. So defined it rises: v turns towards
-the votes that agree and grows, agreement with it, and both come to rest at what is not zero, by
-which logits go on growing for ever. What falls is the share: the change of iteration t divided by
-the mean size of all that iterations 1 .. t have added, 1 at first and 1 / t where changes are
-equal. The paper does not say what it divides by, if it does.
+The paper's curve falls, almost in a straight line on a log scale. With the definition above the
+curve rises: v turns towards the votes that agree, and becomes longer, so its agreement with them
+grows. Both converge to values above zero, so the logits grow for ever. What falls is the relative
+change: the change of iteration t divided by the mean absolute sum of what iterations 1 .. t have
+added. It is 1 at first, and 1 / t if all changes are equal. The paper does not say whether its
+curve is divided by anything.
 
-EM routing has no logits that add up: log-probabilities are made anew in each iteration, and what is
-common to all parents of a child, which is most of them where variances are small, cancels out. What
-changes is its assignment R: the change of iteration t is the mean of |R_ij(t + 1) - R_ij(t)|. The
-last iteration changes nothing.
+EM routing has no logits that add up. Each iteration computes its log-probabilities from scratch. A
+part of them is common to all parents of a child and cancels out; with small variances this is the
+largest part. So the figure shows the change of the assignments: the mean of |R_ij(t + 1) - R_ij(t)|
+for iteration t. The last iteration changes nothing.
 
 Shape letters: B images, G distributions, M parent positions, L children below one, J parent types,
 T iterations.
@@ -52,19 +55,20 @@ from capsweep.lab.evaluation.traces import RoutedCell, Trace, find_routed
 LOGITS, ASSIGNMENTS = "logits", "assignments"
 WHAT_CHANGES = {
     ASSIGNMENTS: "|R after it - R before it| of the assignments; the last iteration changes none",
-    LOGITS: "|u_hat . v|, what it adds to a logit, also in the last iteration, which nothing "
-    "reads. By that definition it rises, where the paper's curve falls; what falls is its share: "
-    "divided by the mean size of all that iterations 1 .. t have added",
+    LOGITS: "|u_hat . v|, what it adds to a logit, shown also for the last iteration, where it is "
+    "not used. By this definition it rises, while the paper's curve falls; what falls is its share "
+    "of the mean absolute sum of what iterations 1 .. t have added",
 }
-SHARES = ".shares"  # ends the name of a layer in the file
-TINY = 1e-300
+SHARES = ".shares"  # behind the name of a layer in the file
+TINY = 1e-300  # avoids 0 / 0
 
 
 def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield one figure: a curve for each routing layer beside its control, in nats, and as a share.
+    """Yield one figure of the entropy of couplings: in nats, and relative to equal couplings.
 
-    The file has LAYER.control (nats), .parents (fewest and most shares of a child), .nats.*,
-    .share.*.
+    Each has a curve for each routed layer beside its control. For each layer, the file has
+    LAYER.control (nats), LAYER.parents (smallest and largest number of choices of a child),
+    LAYER.nats.* and LAYER.share.* (see `figures.summarise`).
     """
     routed = _load_routed(loader, name, options)
     arrays: dict[str, np.ndarray] = {"levels": np.array(LEVELS)}
@@ -76,11 +80,11 @@ def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterato
         shares.append(figures.make_curve(f"{layer}.share", arrays, layer, 1.0))
         rule = children.rule.norm if children.has_sum else "their sum over types"
         few, many = arrays[f"{layer}.parents"]
-        texts.append(f"{layer}: {few:.0f} to {many:.0f} shares by place, divided by {rule}")
+        texts.append(f"{layer}: {few:.0f} to {many:.0f} choices by position, divided by {rule}")
     caption = (
-        "entropy of the couplings that an iteration's weighted sums are made with; dotted: equal "
-        f"couplings, the mean of ln(shares of a child)\n{'; '.join(texts)}\n"
-        f"mean over children with a choice, present or not, and images, band: {BAND} of them; "
+        "entropy of the couplings that an iteration's weighted sums use; dotted: entropy of equal "
+        f"couplings, the mean of ln(choices of a child)\n{'; '.join(texts)}\n"
+        f"mean over images and children with a choice, active or not, band: {BAND} of them; "
         f"{routed.describe_images()}"
     )
     relative = Panel("entropy / that of equal couplings", shares)
@@ -90,10 +94,14 @@ def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterato
 
 
 def measure_entropies(routed: RoutedCell) -> dict[str, tuple[Children, np.ndarray]]:
-    """Return by layer that routes its children, and the entropies of all images in nats [B, G, T],
-    of distributions that have a choice.
+    """Compute the entropies of couplings of all traced images.
 
-    Raises NotApplicableError for a routing without couplings, and where no child has a choice.
+    Returns:
+        For each routed layer its children, and the entropies in nats [B, G, T] of those
+        distributions that have a choice.
+
+    Raises:
+        NotApplicableError: The routing has no couplings, or no child has a choice.
     """
     children: dict[str, Children] = {}
     parts: dict[str, list[np.ndarray]] = defaultdict(list)
@@ -102,7 +110,7 @@ def measure_entropies(routed: RoutedCell) -> dict[str, tuple[Children, np.ndarra
             children[name] = find_children(routed.layers[name], couplings[0].shape[1:])
         if not children[name].has_choice.any():
             raise NotApplicableError(f"the children of {name} have one parent each")
-        # As many numbers as children of all images: float32 halves them.
+        # float32, because there is a number for every child of every image.
         nats = [children[name].measure(coupling_BMLJ)[0] for coupling_BMLJ in couplings]
         parts[name].append(np.stack(nats, axis=2, dtype=np.float32))
     return {name: (children[name], np.concatenate(parts[name])) for name in parts}
@@ -111,7 +119,7 @@ def measure_entropies(routed: RoutedCell) -> dict[str, tuple[Children, np.ndarra
 def summarise_entropies(
     layer: str, children: Children, nats_BGT: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a layer: over children and images."""
+    """Return the arrays of a layer for the file, summarised over children and images."""
     equal_G, iterations = np.log(children.choices), nats_BGT.shape[2]
     share_BGT = nats_BGT / equal_G[:, None]
     return {
@@ -123,8 +131,10 @@ def summarise_entropies(
 
 
 def draw_routing_change(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield one figure: a curve for each routing layer, in a linear and in a log scale; its share
-    of all change so far, in a log scale alone.
+    """Yield one figure of the change in each routing iteration, with a curve for each routed layer.
+
+    It shows the change on a linear and on a log scale. For logits it also shows, on a log scale,
+    the change relative to the sum of all changes so far.
     """
     routed = _load_routed(loader, name, options)
     quantity, changes = measure_changes(routed)
@@ -148,11 +158,15 @@ def draw_routing_change(loader: CellLoader, name: str, options: Namespace) -> It
 
 
 def measure_changes(routed: RoutedCell) -> tuple[str, dict[str, np.ndarray]]:
-    """Return what changes, logits or assignments, and by layer how much, of each image and
-    iteration [B, T], or [B, T - 1] where the last iteration changes nothing; of logits also
-    LAYER.shares, of all that was added to them so far.
+    """Compute how much each iteration changes, for all traced images.
 
-    Raises NotApplicableError for a routing that changes nothing.
+    Returns:
+        What changes (logits or assignments), and the mean change of each layer: [B, T] for logits,
+        [B, T - 1] for assignments. For logits, LAYER.shares [B, T] are the changes divided by the
+        sum of all changes so far.
+
+    Raises:
+        NotApplicableError: The routing changes neither logits nor assignments.
     """
     parts: dict[str, list[np.ndarray]] = defaultdict(list)
     quantity = LOGITS
@@ -165,10 +179,17 @@ def measure_changes(routed: RoutedCell) -> tuple[str, dict[str, np.ndarray]]:
 
 
 def measure_trace(trace: Trace) -> tuple[str, Tensor]:
-    """Return what changes, and how much on average in each image and iteration [B, T].
+    """Compute how much each iteration of a trace changes.
 
-    trace: per iteration, tensors agreement or coupling [B, M, L, J]. Raises NotApplicableError for
-    a routing that traces neither, and where assignments have nothing to change to.
+    Args:
+        trace: For each iteration, the tensor `agreement` or `coupling` [B, M, L, J].
+
+    Returns:
+        What changes (logits or assignments), and the mean change of each image and iteration:
+        [B, T] for logits, [B, T - 1] for assignments.
+
+    Raises:
+        NotApplicableError: The trace has neither, or there is only one iteration of assignments.
     """
     if all("agreement" in iteration for iteration in trace):
         return LOGITS, _mean_sizes([iteration["agreement"] for iteration in trace])
@@ -176,16 +197,17 @@ def measure_trace(trace: Trace) -> tuple[str, Tensor]:
         raise NotApplicableError("its routing traces neither agreement nor couplings")
     if len(trace) < 2:
         raise NotApplicableError(
-            "its routing changes assignments from one iteration to the next, and has one "
-            "iteration; where it has routing.num_iters, --iterations 3 traces three"
+            "its routing changes assignments from one iteration to the next, but has one "
+            "iteration; if it has routing.num_iters, add --iterations 3"
         )
     couplings = [iteration["coupling"] for iteration in trace]
     return ASSIGNMENTS, _mean_sizes([after - before for before, after in pairwise(couplings)])
 
 
 def measure_shares(trace: Trace) -> Tensor:
-    """Return what each iteration adds to logits, over all that was added by then [B, T]; 0 of
-    nothing.
+    """Compute the relative change of logits [B, T]: what an iteration adds, over the sum so far.
+
+    Both are mean absolute values over links. The ratio is 0 if nothing was added.
     """
     added = [iteration["agreement"] for iteration in trace]
     return _mean_sizes(added) / _mean_sizes(list(accumulate(added))).clamp_min(TINY)
@@ -197,14 +219,14 @@ def _mean_sizes(changes: Sequence[Tensor]) -> Tensor:
 
 
 def _load_routed(loader: CellLoader, name: str, options: Namespace) -> RoutedCell:
-    """Return a verified cell of the ledger, to be traced as the options of a figure say."""
+    """Load a cell, check its stored predictions, and set up its tracing from a figure's options."""
     routed = find_routed(loader.load(name), options.examples, options.iterations)
     routed.cell.verify(routed.examples)
     return routed
 
 
 def _name_files(figure: str, options: Namespace) -> str:
-    """Return the stem of a figure's files: options that are not the defaults are part of it."""
+    """Return the stem of a figure's file names, which includes options other than the defaults."""
     iterations = "" if options.iterations is None else f"-iterations{options.iterations}"
     changed = options.examples != TRACED_EXAMPLES
     return f"{figure}{iterations}" + (f"-first{options.examples}" if changed else "")

@@ -1,4 +1,4 @@
-"""Figure 4 of "Dynamic Routing Between Capsules": what each dimension of a class pose stands for.
+"""Figure 4 of "Dynamic Routing Between Capsules": what each dimension of a class pose represents.
 
 Shape letters: J classes, D class pose, T tweaks, M test examples, C H W image.
 """
@@ -18,21 +18,25 @@ from capsweep.report.charts import Grid
 from capsweep.statistics.examples import find_wrong
 
 TWEAKS = np.arange(-5, 6) / 20  # -0.25 to 0.25 by 0.05; the middle one is exactly 0
-SIDE = 84  # pixels: there are many pictures
+SIDE = 84  # pixels of each image; small, because there are many
 
 
 def draw_perturbations(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield a page for each class that the test shows."""
+    """Yield a page for each class that the test examples show."""
     cell = loader.load(name)
-    for page in measure(cell, find_first(cell.stored)):
+    for page in tweak_poses(cell, find_first(cell.stored)):
         caption = _describe_page(page)
         picture = _draw_page(page, f"cell {name}: perturbations of class {page['label']}", caption)
         yield Drawing(f"perturbations-class{page['label']}", page, picture, caption)
 
 
 def find_first(stored: Predictions) -> list[tuple[int, int]]:
-    """Return (class, place) for each class that the test examples show: its first correctly
-    classified example, else its first.
+    """Choose a test example for each class that the test examples show.
+
+    It is the first correctly classified example that shows the class, else the first one.
+
+    Returns:
+        Pairs of a class and the index of its example.
     """
     labels_ML, wrong_M = stored[1].reshape(len(stored[1]), -1), find_wrong(*stored)
     pairs = []
@@ -42,16 +46,31 @@ def find_first(stored: Predictions) -> list[tuple[int, int]]:
     return pairs
 
 
-def measure(cell: TrainedCell, pairs: Sequence[tuple[int, int]]) -> Iterator[dict[str, Any]]:
-    """Yield for each (class, place) what is drawn with each dimension of the pose of that class'
-    capsule tweaked by itself.
+def tweak_poses(cell: TrainedCell, pairs: Sequence[tuple[int, int]]) -> Iterator[dict[str, Any]]:
+    """Decode class poses with TWEAKS added to each dimension in turn.
 
-    By name: `tweaks`; the `place`; `label`: the class; `prediction`: what the network says in its
-    place; `length` of the capsule, untouched; `image` [C, H, W]; `reconstructions` [D, T, C, H, W]
-    in 0..1. Raises NotApplicableError for a network without a decoder.
+    The arrays of a page:
+
+        tweaks            TWEAKS
+        place             index of the test example
+        label             class whose pose is decoded
+        prediction        class that is predicted for this label; `label` itself if that is right
+        length            length of the unchanged capsule
+        image             input of the network [C, H, W]
+        reconstructions   decoded images [D, T, C, H, W] with values in 0..1
+
+    Args:
+        cell: The trained cell.
+        pairs: Pairs of a class and the index of a test example that shows it.
+
+    Yields:
+        The arrays of a page, for each pair.
+
+    Raises:
+        NotApplicableError: The network has no decoder.
     """
     decoder = decoded.find_decoder(cell)
-    arrays, pose_KJD = decoded.ask_network(cell, [place for _, place in pairs])
+    arrays, pose_KJD = decoded.run_network(cell, [place for _, place in pairs])
     for k, (label, place) in enumerate(pairs):
         shown = arrays["labels"][k].tolist().index(label)
         yield {
@@ -66,9 +85,7 @@ def measure(cell: TrainedCell, pairs: Sequence[tuple[int, int]]) -> Iterator[dic
 
 
 def draw_tweaked(decoder: nn.Module, pose_JD: Tensor, label: int) -> Tensor:
-    """Return [D, T, C, H, W]: drawn with TWEAKS added to each dimension of the pose of class
-    `label`.
-    """
+    """Decode the pose of class `label` with TWEAKS added to each dimension: [D, T, C, H, W]."""
     dimensions = pose_JD.shape[1]
     tweak_T = pose_JD.new_tensor(TWEAKS)
     each_DD = pose_JD.new_ones(dimensions).diag()
@@ -80,7 +97,10 @@ def draw_tweaked(decoder: nn.Module, pose_JD: Tensor, label: int) -> Tensor:
 
 
 def _draw_page(page: Mapping[str, Any], title: str, caption: str) -> bytes:
-    """Return a PNG: at the left the input, then a row per dimension, a column per tweak."""
+    """Draw the page of a class, and return the PNG.
+
+    The input is at the left; then there is a row for each dimension and a column for each tweak.
+    """
     drawn_DTHW3 = np.stack([charts.to_rgb(row) for row in page["reconstructions"]])
     left_D1HW3 = np.full_like(drawn_DTHW3[:, :1], np.nan)
     left_D1HW3[0] = charts.to_rgb(charts.scale_images(page["image"][None]))
@@ -96,7 +116,7 @@ def _draw_page(page: Mapping[str, Any], title: str, caption: str) -> bytes:
 
 
 def _describe_page(page: Mapping[str, Any]) -> str:
-    """Return the caption: every choice."""
+    """Return the caption of a page, with every choice."""
     return (
         f"test example {page['place']}, classified as {page['prediction']}; drawn from the capsule "
         f"of its class {page['label']} alone, of length {page['length']:.3g}; each row adds to one "

@@ -1,8 +1,8 @@
 """Training loss by number of routing iterations: figure A.2 of "Dynamic Routing Between Capsules".
 
-A cell is compared with every finished cell of its ledger that differs from it in routing.num_iters
-and in seed alone. Nothing is run: the losses are those of metrics.jsonl, each the mean of an epoch,
-at the step where the epoch ends.
+A cell is compared with every finished cell of its ledger that differs from it only in
+routing.num_iters and seed. No network is run: the losses are read from metrics.jsonl. Each is the
+mean of an epoch, drawn at the epoch's last step.
 
 Shape letters: S seeds, E epochs.
 """
@@ -22,26 +22,26 @@ from capsweep.lab.evaluation.figures import BandedCurve, Drawing, Panel, draw_pa
 from capsweep.ledger.ledger import READERS, Ledger
 from capsweep.ledger.stored_files import read_if_sound
 from capsweep.runtime.terminal import count_of
-from capsweep.statistics.seeds import list_common_places
+from capsweep.statistics.seeds import list_common_steps
 
 LOSS = "train/loss"
 CAPTION = (
-    "all finished cells that differ in routing.num_iters and seed alone; loss as each was trained "
-    "with, averaged over an epoch, at its last step\n"
+    "all finished cells that differ only in routing.num_iters and seed; the loss that each was "
+    "trained with, averaged over an epoch, at its last step\n"
     "mean over seeds, band: lowest to highest seed, at the steps that all seeds have"
 )
 
 
 def draw_training_loss(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield one figure: a curve for each number of iterations, in a linear and a log scale. No
-    network is run.
+    """Yield one figure with a curve for each number of iterations, on a linear and on a log scale.
 
-    The file has for n iterations, 0 without routing, Tn.step [E], .loss [S, E], .seeds and .cells.
+    For n iterations (0: without routing), the file has Tn.step [E], Tn.loss [S, E], Tn.seeds and
+    Tn.cells.
     """
     arrays: dict[str, np.ndarray] = {}
     lines = []
-    for iterations, losses in measure(loader.ledger, name).items():
-        step = np.array(list_common_places(list(losses.values())))
+    for iterations, losses in read_loss(loader.ledger, name).items():
+        step = np.array(list_common_steps(list(losses.values())))
         loss_SE = np.array([[loss[at] for at in step.tolist()] for loss in losses.values()])
         seeds, cells = map(np.array, zip(*losses, strict=True))
         curve = {"step": step, "loss": loss_SE, "seeds": seeds, "cells": cells}
@@ -51,21 +51,26 @@ def draw_training_loss(loader: CellLoader, name: str, options: Namespace) -> Ite
         ends = loss_SE.min(axis=0), loss_SE.max(axis=0)
         lines.append(BandedCurve(label, step, loss_SE.mean(axis=0), *ends))
     panels = [Panel("training loss", lines, scale, along="step") for scale in ("linear", "log")]
-    title = f"training loss by routing iterations: cell {name} and its like"
+    title = f"training loss by routing iterations: cell {name} and its peers"
     yield Drawing("training-loss", arrays, draw_panels(panels, title, CAPTION), CAPTION)
 
 
-def measure(ledger: Ledger, name: str) -> dict[int, dict[tuple[int, str], dict[int, float]]]:
-    """Return the losses by step of a finished cell and of its peers, by (seed, signature) and by
-    number of iterations, fewest first; of no routing 0.
+def read_loss(ledger: Ledger, name: str) -> dict[int, dict[tuple[int, str], dict[int, float]]]:
+    """Read the training losses of a finished cell and of its peers.
 
-    Raises UserError naming the cell.
+    Returns:
+        Losses by number of iterations (ascending, 0 without routing), then by (seed, signature),
+        then by step.
+
+    Raises:
+        UserError: The cell is not finished; the error names the cell.
+        NotApplicableError: Its metrics have no training loss.
     """
     if ledger.read_result(name) is None:
         raise UserError(f"{name}: it is not finished; run the cell first")
     losses: dict[int, dict[tuple[int, str], dict[int, float]]] = {}
     for cell, (iterations, seed) in find_peers(ledger, name).items():
-        read = partial(_read_losses, ledger, cell)
+        read = partial(_read_curve, ledger, cell)
         loss = read() if cell == name else read_if_sound(read)
         if loss:
             losses.setdefault(iterations, {})[seed, cell] = loss
@@ -75,15 +80,20 @@ def measure(ledger: Ledger, name: str) -> dict[int, dict[tuple[int, str], dict[i
 
 
 def find_peers(ledger: Ledger, name: str) -> dict[str, tuple[int, int]]:
-    """Return iterations and seed, by signature, of this cell and those that differ in these alone;
-    in the order of iterations, then of seeds. Of no routing, iterations are 0.
+    """Find a cell and its peers: the cells that differ from it only in iterations and seed.
 
-    Cells are compared by signature, so that a key at its neutral value may be absent. Raises
-    UserError naming a cell without settings.
+    Cells are compared by signature, so a key with its neutral value may be absent.
+
+    Returns:
+        Iterations and seed of each cell by signature, sorted by iterations and seed. Iterations are
+        0 for a cell without routing.
+
+    Raises:
+        UserError: The cell has no config.yaml; the error names the cell.
     """
-    own = ledger.read_science(name)
-    if own is None:
-        raise UserError(f"{name}: it has no config.yaml; run the cell again")
+    base = ledger.read_science(name)
+    if base is None:
+        raise UserError(f"{name}: its config.yaml is missing; run the cell again")
 
     cells = ledger.list_signatures()
     with ThreadPoolExecutor(READERS) as pool:
@@ -92,21 +102,21 @@ def find_peers(ledger: Ledger, name: str) -> dict[str, tuple[int, int]]:
     peers = {
         cell: (get(science, "routing.num_iters") or 0, science["seed"])
         for cell, science in sciences.items()
-        if science and _sign_alike(science, own) == name
+        if science and _sign_peer(science, base) == name
     }
     return dict(sorted(peers.items(), key=lambda peer: peer[1]))
 
 
-def _sign_alike(science: Mapping[str, Any], own: Mapping[str, Any]) -> str:
-    """Return the signature with the seed and the iterations of `own`."""
-    alike, iterations = {**science, "seed": own["seed"]}, get(own, "routing.num_iters")
+def _sign_peer(science: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+    """Return the signature that a cell would have with the seed and iterations of `base`."""
+    peer, iterations = {**science, "seed": base["seed"]}, get(base, "routing.num_iters")
     if iterations and get(science, "routing.num_iters"):
-        alike["routing"] = {**science["routing"], "num_iters": iterations}
-    return signature(alike)
+        peer["routing"] = {**science["routing"], "num_iters": iterations}
+    return signature(peer)
 
 
-def _read_losses(ledger: Ledger, cell: str) -> dict[int, float]:
-    """Return the loss of a finished cell by step."""
+def _read_curve(ledger: Ledger, cell: str) -> dict[int, float]:
+    """Return the training loss of a cell by step; empty if the cell is not finished."""
     if ledger.read_result(cell) is None:
         return {}
     return {row["step"]: row[LOSS] for row in ledger.read_rows(cell) if LOSS in row}

@@ -1,12 +1,13 @@
-"""How far votes are from the class capsules they vote for, by routing iteration.
+"""How far votes are from the class capsules that they vote for, by routing iteration.
 
-Figure 2 of "Matrix capsules with EM routing" (Hinton, Sabour, Frosst 2018): a panel for each
-routing iteration t and class c is a histogram over the children i of the squared distance of vote
-V_ic, coordinates added, to the mean mu_c after iteration t, weighted by the assignment R_ic that
-entered it. The paper does not say whether distances are squared, nor whether children's activations
-count; the caption names what is drawn here.
+This is figure 2 of "Matrix capsules with EM routing" (Hinton, Sabour, Frosst 2018). The panel of
+routing iteration t and class c is a histogram over the children i. It counts the squared distance
+(summed over coordinates) of vote V_ic from the mean mu_c after iteration t. The weight of a vote is
+the assignment R_ic from which the iteration computed mu_c. The paper does not say whether distances
+are squared, nor whether the activations of children count; the caption says what is drawn here.
 
-Shape letters: B images, M places, L children, J classes, T routing iterations, X = M L votes.
+Shape letters: B images, M parent positions, L children, J classes, T routing iterations, X = M L
+votes.
 """
 
 from argparse import Namespace
@@ -23,39 +24,48 @@ from capsweep.lab.evaluation.traces import Trace, trace_images
 
 LAYER = "classes"
 NEEDED = ("coupling", "squared_distance", "activation")
-RANGE, BINS = 0.05, 12  # of squared distances
+RANGE, BINS = 0.05, 12  # histogram of squared distances
 STEM = f"vote-distances-R-squared-{BINS}-{RANGE:g}"
-COLOURS = ("tab:blue", "tab:orange", "tab:green")  # of the rows, as in the paper
-HEIGHT = 20.0  # of the panels, as in the paper
-INCHES = 1.7  # of a panel's side
+COLOURS = ("tab:blue", "tab:orange", "tab:green")  # by row, as in the paper
+HEIGHT = 20.0  # end of the vertical axes, as in the paper
+INCHES = 1.7  # side of a panel
 
 
 def draw_vote_distances(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield a figure for each of some test images."""
+    """Yield a figure for each chosen test image."""
     cell = loader.load(name)
     last, place = len(cell.test) - 1, max(options.examples)
     if place > last:
-        raise UserError(f"--examples: {name} has the test images 0..{last}, got {place}")
+        raise UserError(f"--examples {place}: {name} has the test images 0 to {last}")
     for place in options.examples:
         batch = cell.test.evaluation_batch(slice(place, place + 1))
         label = int(batch.labels.flatten()[0])
-        arrays = measure(trace_images(cell, batch.images_BCHW).get(LAYER))
+        arrays = count_distances(trace_images(cell, batch.images_BCHW).get(LAYER))
         title, caption = f"cell {name}, test image {place} of class {label}", _describe(arrays)
-        picture = draw(arrays, label, title, caption)
+        picture = _draw_figure(arrays, label, title, caption)
         yield Drawing(f"{STEM}-example{place}", {**arrays, "label": label}, picture, caption)
 
 
-def measure(trace: Trace | None) -> dict[str, np.ndarray]:
-    """Return the histograms of the first image of a traced batch: `weight` in each bin [T, J, BINS]
-    and `beyond` the last one [T, J], the bins' `edges`, and the `activation` of the class capsules
-    after each iteration [T, J].
+def count_distances(trace: Trace | None) -> dict[str, np.ndarray]:
+    """Compute the histograms of the first image of a traced batch.
 
-    trace: per iteration, tensors coupling and squared_distance [B, M, L, J] and activation
-    [B, M, J]. Raises NotApplicableError for a routing without distances.
+    The arrays of the result:
+
+        weight       weight in each bin [T, J, BINS]
+        beyond       weight beyond the last bin [T, J]
+        edges        edges of the bins [BINS + 1]
+        activation   activations of the class capsules after each iteration [T, J]
+
+    Args:
+        trace: For each iteration, the tensors `coupling` and `squared_distance` [B, M, L, J] and
+            `activation` [B, M, J].
+
+    Raises:
+        NotApplicableError: The routing has no distances of votes.
     """
     if not trace or any(name not in iteration for iteration in trace for name in NEEDED):
         raise NotApplicableError(
-            "its routing gives no distances of votes; vote distances need routing=em"
+            "its routing computes no distances of votes; vote distances need routing=em"
         )
     weight_TXJ, distance_TXJ, activation_TMJ = (
         np.stack([each[name][0].flatten(0, -2).cpu().double().numpy() for each in trace])
@@ -70,8 +80,8 @@ def measure(trace: Trace | None) -> dict[str, np.ndarray]:
     return {"weight": weight, "beyond": beyond, "edges": edges, "activation": activation}
 
 
-def draw(arrays: Mapping[str, np.ndarray], label: int, title: str, caption: str) -> bytes:
-    """Return a PNG: a row of panels for each routing iteration, a column for each class."""
+def _draw_figure(arrays: Mapping[str, np.ndarray], label: int, title: str, caption: str) -> bytes:
+    """Draw the histograms, a row for each routing iteration and a column for each class, as PNG."""
     edges, weight = arrays["edges"], arrays["weight"]
     iterations, classes, _ = weight.shape
     figure = Figure(figsize=(INCHES * classes + 1, INCHES * iterations + 1.4), layout="constrained")
@@ -90,7 +100,7 @@ def draw(arrays: Mapping[str, np.ndarray], label: int, title: str, caption: str)
 
 
 def _describe(arrays: Mapping[str, np.ndarray]) -> str:
-    """Return the caption: every choice, and what the panels do not show."""
+    """Return the caption, with every choice and what the panels do not show."""
     weight, beyond = arrays["weight"], arrays["beyond"].sum()
     return (
         "squared distance of votes (coordinates added) to the class capsule's mean after the "

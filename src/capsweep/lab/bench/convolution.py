@@ -62,7 +62,7 @@ class ConvolutionProblem:
             torch.randn(images, channels, size, size)
             .to(dtype)
             .to(memory_format=torch.channels_last)
-            for size in (pixels, convolution.count_places(pixels))
+            for size in (pixels, convolution.count_positions(pixels))
         )
         self.inputs = features_BCHW.relu_().requires_grad_(), *self.convolution.parameters()
 

@@ -28,7 +28,7 @@ from capsweep.shards.layout import write_shard
 from capsweep.shards.making import build_manifest
 from capsweep.shards.manifest import ShardPart
 from capsweep.shards.reader import StoredRanges
-from capsweep.storage.scratch import own_prefix
+from capsweep.storage.scratch import make_scratch_prefix
 from capsweep.training.devices import using_threads
 
 BATCHES = (128, 1000)
@@ -102,7 +102,7 @@ def measure_shards(is_quick: bool = False) -> BenchReport:
     job = prepare_job("multimnist", ["dataset.source=digits"], pairs)
     examples = job.content.splits["train"]
     part, make = ShardPart("train-00000.h5", "train", 0, examples), job.build_maker("train")
-    with tempfile.TemporaryDirectory(prefix=own_prefix("capsweep-bench")) as name:
+    with tempfile.TemporaryDirectory(prefix=make_scratch_prefix("capsweep-bench")) as name:
         folder, cache = Path(name), {"XDG_CACHE_HOME": f"{name}/cache"}  # a new cache
         write = partial(write_shard, folder, job, make=make)
         with patch.dict(os.environ, cache):

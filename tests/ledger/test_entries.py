@@ -34,7 +34,7 @@ def test_evaluations_stand_beside_the_result_that_was_evaluated(ledger: Ledger, 
     assert ledger.read(signature, "evals/a.json") == b"[]"
     assert ledger.locate_files(signature) == join(root, f"{folder}/{inner}".rstrip("/"))
     ledger.store.remove(f"{folder_of(signature)}/result.json")
-    with pytest.raises(UserError, match=f"{signature}: it has no result any more"):
+    with pytest.raises(UserError, match=f"cell {signature} has no result; run it"):
         ledger.write_evaluation(signature, "c.json", b"{}")
 
 

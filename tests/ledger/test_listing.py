@@ -50,9 +50,9 @@ def test_cells_are_chosen_by_their_settings(ledger: Ledger, finish) -> None:
     assert choose("limit_batches=null", "seed=3") == [3]
     assert choose("sweep=ablation", "arm=cnn") == [2]
     for text, error in {
-        "seed=9": "seed=9: no cell has that; have 1, 2, 3",
-        "seed=null": "seed=null: no cell has that; have 1",
-        "limit_batches=2": "limit_batches=2: no cell has that; have null",
+        "seed=9": "seed=9: no cell has this value; there are 1, 2, 3",
+        "seed=null": "seed=null: no cell has this value; there are 1",
+        "limit_batches=2": "limit_batches=2: no cell has this value; there are null",
         "weight=0": r"did you mean loss\.reconstruction\.weight",
     }.items():
         with pytest.raises(ConfigError, match=error):
@@ -66,9 +66,9 @@ def test_a_cell_is_shown_as_it_is_listed_also_by_its_first_letters(
         assert cli.main(["ledger", *words, f"LEDGER={ledger.store.root}"]) == 0
         return capsys.readouterr()
 
-    assert read("ls") == ("", f"no cell in {ledger.store.root}\n")
+    assert read("ls") == ("", f"there is no cell in {ledger.store.root}\n")
     names = [finish(ledger, f"seed={seed}").signature for seed in range(3)]
-    assert read("ls", "zz") == ("", f"no such cell in {ledger.store.root}\n")
+    assert read("ls", "zz") == ("", f"there is no such cell in {ledger.store.root}\n")
     rows = json.loads(read("ls", names[0][:6], names[1], "seed=0,2", "--json")[0])
     assert [(row["signature"], row["status"]) for row in rows] == [(names[0], "stale")]
     assert json.loads(read("show", names[0], "--json")[0])["status"] == "stale"
@@ -92,6 +92,6 @@ def test_an_ambiguous_prefix_names_cells_and_what_they_are(ledger: Ledger, finis
     with pytest.raises(UserError) as raised:
         listing.find_signature(ledger, letter)
     first, *lines = str(raised.value).splitlines()
-    assert first == f"{letter}: {len(same)} cells begin so; type more letters of one"
+    assert first == f"{letter}: {len(same)} cells begin with this; type more letters of one"
     assert lines[0].startswith(f"  {same[0]}  not recorded · seed ")
     assert len(lines) == min(len(same), 6)

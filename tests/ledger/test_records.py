@@ -97,15 +97,15 @@ def test_a_value_of_another_kind_is_refused_by_the_name_of_its_field(
 @pytest.mark.parametrize(
     ("kind", "change", "why"),
     [
-        (records.Result, {"metrics": {"val/error": 1.5}}, "val/error is 1.5, no fraction"),
-        (records.Result, {"metrics": {"test/at_least_one": -1}}, "no fraction of 0 to 1"),
+        (records.Result, {"metrics": {"val/error": 1.5}}, "val/error is 1.5, not between 0 and 1"),
+        (records.Result, {"metrics": {"test/at_least_one": -1}}, "not between 0 and 1"),
         (records.Result, {"epochs": 0}, "epochs"),
         (records.Result, {"seconds": {"fit": -1, "total": 3}}, "seconds.fit"),
         (records.Result, {"sha256": {"a": "ab"}}, "sha256.a"),
         (records.Result, {"later": [1e999]}, "later"),
         (records.Row, {"epoch": 0.5}, "epoch"),
         (records.Row, {"val/loss": -1}, "val/loss is -1, below 0"),
-        (records.Row, {"val/error": "0.5"}, "val/error is '0.5', no number"),
+        (records.Row, {"val/error": "0.5"}, "val/error is '0.5', not a finite number"),
         (lease.Claim, {"beat": 1e999}, "beat"),
     ],
 )

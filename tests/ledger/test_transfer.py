@@ -90,21 +90,21 @@ NO_FILES = [
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE)
 ]
 REFUSED = [
-    (partial(edit, change=lambda m: m.update({WEIGHTS: b"w "})), "is not as the manifest says"),
+    (partial(edit, change=lambda m: m.update({WEIGHTS: b"w "})), "differs from the manifest"),
     (partial(edit, change=lambda m: m.pop(WEIGHTS)), "is absent"),
     (partial(edit, change=lambda m: m.pop("manifest.json")), "no manifest"),
     (lambda f: f.write_bytes(f.read_bytes()[:700]), r"export\.tar: "),
-    (lambda f: f.write_bytes(gzip.compress(f.read_bytes())), "not a whole tar file"),
+    (lambda f: f.write_bytes(gzip.compress(f.read_bytes())), "not a complete tar file"),
     (Path.unlink, "no such file"),
-    (lambda file: (file.unlink(), os.mkfifo(file)), "no plain one"),
-    (partial(add_member, name="weights.ckpt"), "is not as the manifest says"),
-    *((partial(add_member, name="odd", **kind), "is no plain file") for kind in NO_FILES),
-    (partial(add_member, name="odd", pax_headers=SPARSE), "is no plain file"),
+    (lambda file: (file.unlink(), os.mkfifo(file)), "no regular one"),
+    (partial(add_member, name="weights.ckpt"), "differs from the manifest"),
+    *((partial(add_member, name="odd", **kind), "is no regular file") for kind in NO_FILES),
+    (partial(add_member, name="odd", pax_headers=SPARSE), "is no regular file"),
     *(
         (partial(forge, name=name, content=b"x"), "leads out of its folder")
         for name in (*BAD_NAMES, *LONG_NAMES)
     ),
-    (partial(forge, name="config.yaml", content=b"seed: 99\n"), "has the signature"),
+    (partial(forge, name="config.yaml", content=b"seed: 99\n"), "have the signature"),
     *((partial(forge, name=name, content=content), f"{name} of cell") for name, content in FORGED),
 ]
 
@@ -120,7 +120,7 @@ def test_a_header_that_declares_more_bytes_than_there_are_is_one_line(
     content = info.tobuf(tarfile.GNU_FORMAT) + b"{}".ljust(512) + bytes(1024)
     packed = lzma.compress(content) if name.endswith("xz") else content
     (tmp_path / name).write_bytes(packed)
-    with pytest.raises(DataError, match=rf"^\S*{name}: not a whole tar file \([^\n]+\); copy"):
+    with pytest.raises(DataError, match=rf"^\S*{name}: not a complete tar file \([^\n]+\); copy"):
         transfer.import_cells(Ledger(tmp_path / "there"), tmp_path / name)
 
 
@@ -143,7 +143,11 @@ def test_a_file_that_is_not_the_one_of_the_result_is_not_merged(
     ("name", "content", "message"),
     [
         ("provenance.json", '{"code": "x"}', r"provenance\.json is damaged \(code: "),
-        ("config.yaml", "seed: 99\n", r"config\.yaml is damaged \(its signature is "),
+        (
+            "config.yaml",
+            "seed: 99\n",
+            r"config\.yaml is damaged \(its settings have the signature ",
+        ),
         ("evals/my plot.png", "x", r"evals/my plot\.png: an export takes names of letters"),
     ],
 )
@@ -199,7 +203,7 @@ def test_a_packed_export_is_unpacked_up_to_a_bound(
         transfer.import_cells(Ledger(tmp_path / "other"), tmp_path / "large.tar.xz")
     packed.write_bytes(packed.read_bytes()[:-20])
     monkeypatch.undo()
-    with pytest.raises(DataError, match="not a whole tar file"):
+    with pytest.raises(DataError, match="not a complete tar file"):
         transfer.import_cells(Ledger(tmp_path / "other"), packed)
 
 
@@ -292,6 +296,6 @@ def test_an_export_replaces_nothing(export: Path, ledger: Ledger, tmp_path: Path
     (tmp_path / "link").symlink_to("nowhere")
     before = export.read_bytes()
     for target in (export, tmp_path, tmp_path / "link", Path("/dev/null")):
-        with pytest.raises(UserError, match="is there already"):
+        with pytest.raises(UserError, match="exists already"):
             transfer.export_cells(ledger, [SIGNATURE], target)
     assert export.read_bytes() == before

@@ -36,7 +36,7 @@ def test_a_result_without_a_digest_is_a_fault_and_counts_as_none(
     path.write_text(json.dumps({"metrics": {}}))
     assert cli.main(command) == 1
     printed = capsys.readouterr().out
-    assert f"{path} is damaged (it was altered: its digest is absent or another)" in printed
+    assert f"{path} is damaged (it was altered: its digest is absent or wrong)" in printed
     assert "2 cells, 1 of them finished: 1 fault" in printed
 
 
@@ -62,7 +62,7 @@ def test_the_folder_of_another_cell_under_a_signature_is_found_and_not_counted(
     answer = table.build_table(sweep, points, Ledger(tmp_path))
     assert [*answer.rows[0].values[0].by_seed] == [0]
     (cause,) = answer.rows[0].values[0].causes
-    assert f"it is of cell {folder.name}" in cause
+    assert f"it belongs to cell {folder.name}" in cause
     faults = " ".join(upkeep.find_faults(Ledger(tmp_path), copy.name))
     for name in ("result.json", "config.yaml", "provenance.json"):
         assert f"{name} is damaged (" in faults
@@ -78,7 +78,7 @@ def test_arrays_that_are_none_are_faults(tmp_path: Path) -> None:
     (folder / "evals" / "torn.npz").write_bytes(b"PK")
     torn, predictions = upkeep.find_faults(Ledger(tmp_path), folder.name)
     assert f"{folder}/evals/torn.npz is damaged (" in torn
-    assert f"{folder}/predictions.npz is damaged (it has no array of labels)" in predictions
+    assert f"{folder}/predictions.npz is damaged (it has no valid array labels)" in predictions
 
 
 @pytest.mark.parametrize(

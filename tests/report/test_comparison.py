@@ -41,7 +41,7 @@ def test_scores_that_are_no_predictions_are_refused(damaged: np.ndarray) -> None
 def test_a_cell_without_predictions_is_named_and_stands_in_a_table(tmp_path) -> None:
     _, points = reported_cells.small_sweep(tmp_path)
     folder = reported_cells.finish(tmp_path, points[0], 0.1)
-    with pytest.raises(UserError, match=rf"{folder.name}: it has no predictions\.npz"):
+    with pytest.raises(UserError, match=rf"cell {folder.name} has no predictions\.npz"):
         load_predictions(Ledger(tmp_path), folder.name)
     assert reported_cells.build_table(tmp_path).groups[0].by_seed == {0: 0.1}
 

@@ -38,7 +38,7 @@ FAINT = {*range(17), 253, 254, 255}
 
 
 @dataclass(frozen=True)
-class OwnArrays:
+class NpzContent:
     """The data set in an .npz file.
 
     Attributes:
@@ -102,7 +102,7 @@ class NpzReader(OfficialReader):
         return arrays.splits
 
 
-def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> OwnArrays:
+def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> NpzContent:
     """Read and check the data set in an open .npz file.
 
     The file has `train_images` and `test_images`, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C],
@@ -127,7 +127,7 @@ def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> OwnAr
         raise DataError(f"{path}: {reason}; write by np.savez {LAYOUT}") from error
 
 
-def _decode_archive(file: IO[bytes], axes: str | None) -> OwnArrays:
+def _decode_archive(file: IO[bytes], axes: str | None) -> NpzContent:
     with open_npz(file) as archive:
         present = archive.files
         splits = [split for split in NAMES if split != "validation" or VALIDATION & {*present}]
@@ -140,7 +140,7 @@ def _decode_archive(file: IO[bytes], axes: str | None) -> OwnArrays:
     axes = _choose_axes(shape, axes)
     decoded = {split: _make_split(arrays, NAMES[split], shape[1:], axes) for split in splits}
     unused = [name for name in present if name not in names]
-    return OwnArrays(decoded, axes, _count_classes(decoded), unused)
+    return NpzContent(decoded, axes, _count_classes(decoded), unused)
 
 
 def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:

@@ -52,7 +52,7 @@ def generator_of(*place: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(seed_of(*place))
 
 
-def epoch_order(num_examples: int, seed: int, epoch: int) -> Tensor:
+def draw_epoch_order(num_examples: int, seed: int, epoch: int) -> Tensor:
     """Draw the order in which an epoch shows its examples.
 
     Args:
@@ -275,7 +275,7 @@ class TrainLoader(BatchLoader):
     def __iter__(self) -> Iterator[Batch]:
         epoch = self.sampler.epoch
         make_batch = self.examples.prepare_epoch(self.seed, epoch)
-        order_N = epoch_order(self.count, self.seed, epoch).to(self.examples.device)
+        order_N = draw_epoch_order(self.count, self.seed, epoch).to(self.examples.device)
         at_once = self.made_at_once * self.batch_size
         for first in range(0, self.count, at_once):
             made = make_batch(order_N[first : first + at_once])
@@ -312,7 +312,7 @@ def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) ->
     plane = plane_rows * row
     before = (above + shift) * row + left + shift
     side = 2 * shift + 1
-    # `windows_at` reads whole rows, so the last row of the last window is allocated in full too.
+    # `copy_windows` reads whole rows, so the last row of the last window is allocated in full too.
     after = max(row - columns, 0)
     padded_E = images_NCHW.new_zeros(before + count * channels * plane + after)
     planes_E = padded_E[before : len(padded_E) - after]
@@ -322,7 +322,7 @@ def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) ->
     )
 
 
-def window_places(windows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
+def locate_windows(windows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
     """Compute the memory offset at which each of some windows begins.
 
     Args:
@@ -331,13 +331,13 @@ def window_places(windows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
         offsets: Row and column of each window in the view, int64 [..., 2].
 
     Returns:
-        Offsets for `windows_at`, in elements, int64 [...].
+        Offsets for `copy_windows`, in elements, int64 [...].
     """
     image, _, row, column, _, _ = windows.stride()
     return index * image + offsets[..., 0] * row + offsets[..., 1] * column
 
 
-def windows_at(windows: Tensor, place_B: Tensor) -> Tensor:
+def copy_windows(windows: Tensor, address_B: Tensor) -> Tensor:
     """Copy the windows that begin at some memory offsets.
 
     This equals `windows[n, :, row, column]` for B triples, but takes a tenth of the time, since a
@@ -345,7 +345,7 @@ def windows_at(windows: Tensor, place_B: Tensor) -> Tensor:
 
     Args:
         windows: A uint8 view [N, C, rows, columns, H, W], as `shift_windows` builds.
-        place_B: Memory offsets [B], as `window_places` computes.
+        address_B: Memory offsets [B], as `locate_windows` computes.
 
     Returns:
         The uint8 windows [B, C, H, W]. Their rows need not be adjacent in memory.
@@ -361,7 +361,7 @@ def windows_at(windows: Tensor, place_B: Tensor) -> Tensor:
         (max(last + 1, 0), channels, height, down if has_stretch else width),
         (1, plane, down, right),
     )
-    return everywhere.index_select(0, place_B)[..., :width]
+    return everywhere.index_select(0, address_B)[..., :width]
 
 
 def to_unit(images: Tensor) -> Tensor:

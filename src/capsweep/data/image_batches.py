@@ -13,11 +13,11 @@ from capsweep.data.batches import (
     Batch,
     DeviceSplit,
     Split,
+    copy_windows,
     generator_of,
+    locate_windows,
     shift_windows,
     to_unit,
-    window_places,
-    windows_at,
 )
 from capsweep.data.images import LabelledImages
 from capsweep.errors import ConfigError
@@ -57,18 +57,18 @@ class ShiftedImages(DeviceSplit):
         self.windows = shift_windows(examples.images_NCHW, self.shift, canvas)
         self.images_NCHW = self.windows[:, :, self.shift, self.shift]
         if is_validation_moved:
-            place_N = self._draw_places(generator_of("validation", shift))
-            self.images_NCHW = windows_at(self.windows, place_N)
+            address_N = self._draw_windows(generator_of("validation", shift))
+            self.images_NCHW = copy_windows(self.windows, address_N)
 
     def __len__(self) -> int:
         return len(self.labels_N)
 
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """Draw a shift for each example; see `DeviceSplit.prepare_epoch`."""
-        place_N = self._draw_places(generator_of(seed, "shift", epoch))
+        address_N = self._draw_windows(generator_of(seed, "shift", epoch))
 
         def make_batch(index_B: Tensor) -> Batch:
-            images_BCHW = windows_at(self.windows, place_N.index_select(0, index_B))
+            images_BCHW = copy_windows(self.windows, address_N.index_select(0, index_B))
             return Batch(to_unit(images_BCHW), self.labels_N.index_select(0, index_B))
 
         return make_batch
@@ -77,12 +77,12 @@ class ShiftedImages(DeviceSplit):
         """Return examples in their fixed order; see `EvaluatedSplit.evaluation_batch`."""
         return Batch(to_unit(self.images_NCHW[part]), self.labels_N[part])
 
-    def _draw_places(self, generator: torch.Generator) -> Tensor:
+    def _draw_windows(self, generator: torch.Generator) -> Tensor:
         """Draw a window of each example, and return their memory offsets [N]."""
         # Drawn on the CPU, for the same numbers on every device, and moved once per epoch.
         offsets_N2 = torch.randint(2 * self.shift + 1, (len(self), 2), generator=generator)
         everyone_N = torch.arange(len(self), device=self.device)
-        return window_places(self.windows, everyone_N, offsets_N2.to(self.device))
+        return locate_windows(self.windows, everyone_N, offsets_N2.to(self.device))
 
 
 class CroppedImages(DeviceSplit):
@@ -142,11 +142,11 @@ class CroppedImages(DeviceSplit):
         generator = generator_of(seed, "crop", epoch)
         everyone_N = torch.arange(len(self), device=self.device)
         offsets_N2 = torch.randint(self.slack + 1, (len(self), 2), generator=generator)
-        place_N = window_places(self.windows, everyone_N, offsets_N2.to(self.device))
+        address_N = locate_windows(self.windows, everyone_N, offsets_N2.to(self.device))
         flip_N, brightness_N, contrast_N = self._draw_jitter(generator)
 
         def make_batch(index_B: Tensor) -> Batch:
-            images_BCHW = windows_at(self.windows, place_N[index_B]).float()
+            images_BCHW = copy_windows(self.windows, address_N[index_B]).float()
             images_BCHW = torch.where(_per_image(flip_N[index_B]), images_BCHW.flip(3), images_BCHW)
             mean_BC = (
                 images_BCHW.mean(dim=(2, 3)) if self.mean_NC is None else self.mean_NC[index_B]

@@ -178,7 +178,7 @@ class TestedElsewhere(Reader):
         return replace(splits, test=self.test.read(folder, splits.test))
 
 
-def trained_and_validated(splits: Splits, held_out: int) -> tuple[LabelledImages, LabelledImages]:
+def split_off_validation(splits: Splits, held_out: int) -> tuple[LabelledImages, LabelledImages]:
     """Return the training and the validation examples of a data set.
 
     Args:
@@ -220,11 +220,11 @@ def hold_out(
     if count == 0:  # the usual case, in which nothing need be copied
         return examples, examples.select(torch.arange(0))
     is_held_N = torch.zeros(len(examples), dtype=torch.bool)
-    is_held_N[torch.from_numpy(stratified_sample(examples.labels_N.numpy(), count, seed))] = True
+    is_held_N[torch.from_numpy(draw_stratified(examples.labels_N.numpy(), count, seed))] = True
     return examples.select(~is_held_N), examples.select(is_held_N)
 
 
-def stratified_sample(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
+def draw_stratified(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Draw examples at random, such that each class keeps its proportion.
 
     The examples of a class of n, in random order, get the ranks (r + 1/2) / n for r from 0 to
@@ -292,7 +292,7 @@ def prepare_splits(
         ConfigError: If the settings of the data set contradict each other.
     """
     splits = reader.read(folder)
-    train, validated = trained_and_validated(splits, validation)
+    train, validated = split_off_validation(splits, validation)
     examples: dict[Split, Any] = {"train": train, "validation": validated, "test": splits.test}
     parts = {split: presenter(each.to(device), split) for split, each in examples.items()}
     sizes = {"train": len(parts["train"]) + validation, "test": len(parts["test"])}

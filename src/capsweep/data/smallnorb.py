@@ -16,7 +16,7 @@ from torch import Tensor
 
 from capsweep.data.images import Reader, Splits, label_images
 from capsweep.data.official import Decoded, OfficialReader
-from capsweep.storage.official_files import name_undecodable
+from capsweep.storage.official_files import report_undecodable
 
 PREFIXES = {
     "train": "smallnorb-5x46789x9x18x6x2x96x96-training",
@@ -54,7 +54,7 @@ class SmallNorbReader(OfficialReader):
             images_NCHW = halve_images(parse_matrix(*files.pop(f"{prefix}-dat"), *PAIR))
             path, data = files[f"{prefix}-cat"]
             labels_N = parse_matrix(path, data)
-            with name_undecodable(path):
+            with report_undecodable(path):
                 images[split] = label_images(images_NCHW, labels_N, NUM_CLASSES)
         return images
 
@@ -90,7 +90,7 @@ def parse_matrix(path: Path, data: bytes, *shape: int) -> np.ndarray:
     Raises:
         DataError: If the bytes are not such a matrix.
     """
-    with name_undecodable(path):
+    with report_undecodable(path):
         data = gzip.decompress(data) if path.suffix == ".gz" else data
         magic, dimensions = struct.unpack_from("<ii", data)
         start = 8 + 4 * max(dimensions, LEAST_DIMENSIONS)

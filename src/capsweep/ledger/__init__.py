@@ -1,1 +1,1 @@
-"""The ledger: finished and failed cells, content-addressed by signature. Knows no torch."""
+"""The ledger, which stores finished and failed cells by their signature. It imports no torch."""

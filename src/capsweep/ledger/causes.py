@@ -1,7 +1,8 @@
-"""Why a cell failed, in one line, and of which kind; in what its settings differ from others.
+"""Causes of failures: their texts and kinds; also the differences between two configurations.
 
-The kind of a failure follows from the type of the exception, or of one that it was raised from; the
-line begins with the name of that type. Only what is provably of the code is not tried again.
+A cause is one line that begins with the name of an exception's type, which decides the kind of the
+failure. The exception is the one that was raised, or one that it was raised from. A failure is not
+retried only if the same code certainly fails again.
 """
 
 import builtins
@@ -12,37 +13,37 @@ from typing import Any, Literal
 from capsweep.config.cell import NEUTRAL, flatten
 from capsweep.errors import SHORT_OF_MEMORY
 
-# done: finished. stale: finished, by other code. stopped: ended early by a search, never a result.
-# running: some living process has it.
+# done: finished. stale: finished by other code. stopped: ended early by a search, without a result.
+# running: a living process runs the cell. missing: the ledger has nothing about the cell.
 Status = Literal["done", "stale", "failed", "stopped", "running", "missing"]
 
 
 class CauseKind(StrEnum):
-    """Kinds of failure, as they are grouped for a person."""
+    """The kind of a failure; reports group failures by it."""
 
-    OUT_OF_MEMORY = "out of memory"
-    NOT_FINITE = "NaN"
-    DATA = "data"
-    LOST = "lost worker"
-    STORAGE = "storage"
-    NODE = "node"
-    CODE = "code"
-    UNKNOWN = "unknown"
+    OUT_OF_MEMORY = "out of memory"  # of a GPU, a process or a node
+    NOT_FINITE = "NaN"  # a loss or metric was not finite
+    DATA = "data"  # a data file is absent, damaged or wrong
+    LOST = "lost worker"  # the process of the cell ended
+    STORAGE = "storage"  # a disk or an object store failed
+    NODE = "node"  # the node cannot run cells
+    CODE = "code"  # an error of the code or of the configuration
+    UNKNOWN = "unknown"  # a type of exception without a kind
 
 
 NODE_MEMORY = "OutOfMemory: Ray ended the worker because its node ran out of memory"
 
-# The same code on the same configuration fails in the same way.
+# Kinds with which the same code fails again on the same configuration.
 DETERMINISTIC = frozenset({CauseKind.NOT_FINITE, CauseKind.CODE})
 
-# Names of types by their kind; a type that is not here is of the kind of its nearest base.
+# Names of exception types by kind; any other type has the kind of its nearest base class.
 TYPES = {
     CauseKind.LOST: ("WorkerLost",),
     CauseKind.NODE: ("NodeError",),
     CauseKind.OUT_OF_MEMORY: ("OutOfMemory", "OutOfMemoryError", "MemoryError"),
     CauseKind.STORAGE: ("StoreError", "OSError"),
     CauseKind.NOT_FINITE: ("NonFiniteLossError",),
-    # JSONDecodeError: a file that is being written, or was cut short.
+    # JSONDecodeError: a file that is being written, or is incomplete.
     CauseKind.DATA: ("DataError", "JSONDecodeError", "UnicodeError"),
     CauseKind.CODE: (
         *("UserError", "ConfigError", "AccuracyNotReachedError", "ArithmeticError"),
@@ -54,17 +55,23 @@ KINDS = {name: kind for kind, names in TYPES.items() for name in names}
 
 
 def describe_cause(error: BaseException) -> str:
-    """One line: the type that decides the kind, and what it says; then what was raised from it."""
+    """Describe the cause of a failure in one line.
+
+    Returns:
+        Type and message of the exception that decides the kind. It is the first of the chain that
+        is not an error of code or unknown, else the raised exception. If it is not the raised
+        exception, the raised one follows in brackets.
+    """
     lines = [_describe_error(link) for link in _walk_chain(error)]
-    of_no_code = (
+    external = (
         line for line in lines if classify_cause(line) not in (CauseKind.CODE, CauseKind.UNKNOWN)
     )
-    deciding = next(of_no_code, lines[0])
+    deciding = next(external, lines[0])
     return deciding if deciding == lines[0] else f"{deciding} ({lines[0]})"
 
 
 def _walk_chain(error: BaseException) -> Iterator[BaseException]:
-    """An exception, then what it was raised from or while handling, as a traceback shows them."""
+    """Yield an exception, then each exception that it was raised from or while handling."""
     visited: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in visited:
@@ -82,21 +89,22 @@ def _describe_error(error: BaseException) -> str:
 
 
 def describe_lost_worker(why: str) -> str:
-    """The cause of a cell whose process is gone."""
+    """Return the cause of a cell whose process ended."""
     return f"WorkerLost: {why}"
 
 
 def is_lost_worker(cause: str) -> bool:
-    """Whether its worker was taken from the cell, which need not be the fault of that: Ray ends the
-    newest worker of a node without memory, whoever took it.
+    """Return whether the worker of the cell ended, perhaps through no fault of the cell.
+
+    If a node has no memory left, Ray ends its newest worker, even if another one took the memory.
     """
     return classify_cause(cause) == CauseKind.LOST or cause == NODE_MEMORY
 
 
 def classify_cause(cause: str) -> CauseKind:
-    """Which kind of failure a cause tells of, by the type that it begins with."""
+    """Return the kind of a failure, by the type at the beginning of its cause."""
     name = cause.partition(":")[0]
-    # Ours and torch's types are in KINDS; Python's are there by what they inherit.
+    # KINDS has our types and torch's; Python's types are classified by their base classes.
     known = getattr(builtins, name, None)
     names = [base.__name__ for base in known.__mro__] if isinstance(known, type) else [name]
     kind = next((KINDS[base] for base in names if base in KINDS), CauseKind.UNKNOWN)
@@ -109,10 +117,14 @@ def classify_cause(cause: str) -> CauseKind:
 def find_differences(
     here: Mapping[str, Any], there: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """Every leaf key in which two science configurations differ, sorted, with its value here and
-    there; None where a key does not exist.
+    """Find the leaf keys in which two science configurations differ.
 
-    One that is older than an option has it at its neutral value, as its signature says.
+    A configuration that is older than an option counts as having it at its neutral value, as in its
+    signature.
+
+    Returns:
+        Each such key, sorted, with its value in `here` and in `there`; None: the key does not
+        exist.
     """
     ours, theirs = flatten(here), flatten(there)
     keys = sorted(ours.keys() | theirs.keys())
@@ -121,9 +133,17 @@ def find_differences(
 
 
 def value_of(leaves: Mapping[str, Any], key: str) -> Any:
-    """The value of a leaf; neutral where its group stands and does not have it, else None."""
+    """Return the value of a leaf key.
+
+    Args:
+        leaves: the leaves of a configuration, by dotted key.
+        key: a dotted key.
+
+    Returns:
+        The value; if the key is absent and its group is not, its neutral value; else None.
+    """
     if key in leaves or key not in NEUTRAL:
         return leaves.get(key)
     group, _, inside = key.partition(".")
-    stands = not inside or any(leaf.startswith(f"{group}.") for leaf in leaves)
-    return NEUTRAL[key] if stands else None
+    has_group = not inside or any(leaf.startswith(f"{group}.") for leaf in leaves)
+    return NEUTRAL[key] if has_group else None

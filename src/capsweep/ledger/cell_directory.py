@@ -1,4 +1,4 @@
-"""The folder in which a cell is made. A cell is finished if and only if result.json is there."""
+"""The folder into which a cell is written. A cell is finished if and only if it has result.json."""
 
 import json
 import secrets
@@ -23,16 +23,17 @@ from capsweep.storage.files import (
     write_json,
     write_text,
 )
-from capsweep.storage.scratch import own_prefix
+from capsweep.storage.scratch import make_scratch_prefix
 from capsweep.storage.stores import Bucket
 
 RESUME = "resume.ckpt"
 
 
 class CellDirectory:
-    """Writes the files of a cell; each is whole or absent.
+    """The folder of a cell, whose files are written atomically.
 
-    On a disk the cell is made where it will stay, so that a killed run leaves its checkpoint there.
+    On a disk the folder is the cell's final place in the ledger, so that the checkpoint of a killed
+    run stays there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,11 +41,11 @@ class CellDirectory:
 
     @property
     def resume_checkpoint(self) -> Path:
-        """Full training state; exists only while the cell is unfinished."""
+        """The file of the full training state, which exists only until the cell is finished."""
         return self.path / RESUME
 
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
-        """Say what is about to run; the failure of an earlier run no longer counts."""
+        """Write config.yaml and provenance.json, and remove how an earlier run ended."""
         self.path.mkdir(parents=True, exist_ok=True)
         for stale in (RESULT, FAILURE, STOPPED):
             remove_path(self.path / stale)
@@ -52,58 +53,71 @@ class CellDirectory:
         write_json(self.path / "provenance.json", provenance)
 
     def update_provenance(self, provenance: Mapping[str, Any]) -> None:
-        """Say more than `start` did of what is about to run."""
+        """Replace the provenance that `start` wrote."""
         write_json(self.path / "provenance.json", provenance)
 
     def read_provenance(self) -> dict[str, Any]:
-        """Return what was said of it; empty before `start`."""
+        """Read the provenance of the cell; it is empty before `start`."""
         path = self.path / "provenance.json"
         if not path.exists():
             return {}
         return stored_files.parse_json(path.read_bytes(), str(path), AGAIN, Provenance)
 
     def write_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """metrics.jsonl or steps.jsonl anew, one line per row."""
+        """Replace metrics.jsonl or steps.jsonl, with one line per row."""
         write_text(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
 
     def append_row(self, name: str, row: Mapping[str, Any]) -> None:
-        """One more line of such a file."""
+        """Append a row to metrics.jsonl or steps.jsonl."""
         with (self.path / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
     def write(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
-        """A file of the cell: predictions.npz, weights.ckpt."""
+        """Write a file of the cell, such as predictions.npz, atomically.
+
+        Args:
+            name: the path of the file below the folder.
+            write: writes the content to an open file.
+        """
         write_atomically(self.path / name, write)
 
     def store_checkpoint(self) -> None:
-        """The checkpoint was renewed."""
+        """Do nothing: on a disk, the checkpoint is already in the ledger."""
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """The last write: from here on the cell is finished. The result that stands."""
+        """Write result.json, which finishes the cell, and return the result in the ledger."""
         finished = self._with_digests(result)
         write_json(self.path / RESULT, finished)
         self.resume_checkpoint.unlink(missing_ok=True)
         return finished
 
     def _with_digests(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """What is below evals/ may be made anew later, and has none."""
+        """Add the digests of the cell's files to a result.
+
+        Files below evals/ have no digest, since they may be written again later.
+        """
         names = (path.name for path in self.path.iterdir() if path.is_file())
         final = sorted(name for name in names if name not in (RESULT, RESUME) and name[0] != ".")
         return stored_files.with_digests(result, {n: hash_file(self.path / n) for n in final})
 
     def close(self) -> None:
-        """The run ended, however it did: a checkpoint stays for the next one."""
+        """Do nothing: on a disk, the checkpoint of an unfinished run stays for the next run."""
 
     def write_failure(self, error: BaseException) -> None:
-        """error.txt: the cause in the first line, then the traceback."""
+        """Write error.txt, with the cause in the first line and then the traceback."""
         trace = "".join(traceback.format_exception(error))
         write_text(self.path / FAILURE, f"{causes.describe_cause(error)}\n\n{trace}")
 
 
 class RepeatedDirectory(CellDirectory):
-    """A finished cell made again: beside the old one, which stands until the new one is finished.
+    """The folder of a finished cell that runs again.
 
-    The old one is kept below `superseded/`.
+    The folder is beside the earlier one, which remains valid until the new cell is finished. Then
+    the earlier one is moved below `superseded/`.
+
+    Attributes:
+        place: the cell's place in the ledger.
+        kept: the folder that will hold the earlier cell.
     """
 
     def __init__(self, ledger: Path, signature: str) -> None:
@@ -112,7 +126,10 @@ class RepeatedDirectory(CellDirectory):
         super().__init__(self.place.with_name(f".{signature}.again"))
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """See CellDirectory. Between the two renames the new cell waits, complete, to be found."""
+        """Finish the new cell, and exchange it with the earlier one.
+
+        If the process is killed between the two renames, `recover_cell` completes the exchange.
+        """
         finished = super().finish(result)
         self.kept.parent.mkdir(parents=True, exist_ok=True)
         self.place.rename(self.kept)
@@ -121,10 +138,20 @@ class RepeatedDirectory(CellDirectory):
 
 
 class StagedDirectory(CellDirectory):
-    """A cell of an object store, made in a local folder: only whole files are ever seen there.
+    """The local folder of a cell whose ledger is an object store, which gets only complete files.
 
-    Two runs of one cell do not mix, since each has a folder of its own there; the first result
-    stands.
+    Each run of a cell has a separate folder in the store, so that two runs do not mix. The result
+    that is written first is valid.
+
+    Args:
+        ledger: the ledger.
+        signature: the signature of the cell.
+        scratch: the folder for scratch on this node.
+        replaces: whether the new result replaces an earlier one.
+
+    Attributes:
+        folder: the cell's folder in the store.
+        attempt: the name of this run's folder in it.
     """
 
     def __init__(self, ledger: Ledger, signature: str, scratch: Path, replaces: bool) -> None:
@@ -132,10 +159,10 @@ class StagedDirectory(CellDirectory):
         self.ledger, self.store, self.signature = ledger, ledger.store, signature
         self.folder, self.replaces = folder_of(signature), replaces
         self.attempt = secrets.token_hex(8)
-        super().__init__(scratch / f"{own_prefix(signature)}{self.attempt}")
+        super().__init__(scratch / f"{make_scratch_prefix(signature)}{self.attempt}")
 
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
-        """See CellDirectory."""
+        """Start the cell in the local folder, with the store's checkpoint if there is one."""
         super().start(cell, provenance)
         self.store.remove(f"{self.folder}/{FAILURE}")
         self.store.remove(f"{self.folder}/{STOPPED}")
@@ -145,22 +172,25 @@ class StagedDirectory(CellDirectory):
         self._show_files("config.yaml", "provenance.json")
 
     def _show_files(self, *names: str) -> None:
-        """Copy files of the unfinished cell, unless a result stands that is to be replaced."""
+        """Copy files of the unfinished cell to the store, unless it replaces an earlier result."""
         for name in names:
             if not self.replaces and (self.path / name).exists():
                 self.store.copy_from(f"{self.folder}/{name}", self.path / name)
 
     def update_provenance(self, provenance: Mapping[str, Any]) -> None:
-        """See CellDirectory."""
+        """Replace the provenance, in the store too."""
         super().update_provenance(provenance)
         self._show_files("provenance.json")
 
     def store_checkpoint(self) -> None:
-        """See CellDirectory."""
+        """Copy the checkpoint to the store."""
         self.store.copy_from(f"{self.folder}/{RESUME}", self.resume_checkpoint)
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """See CellDirectory."""
+        """Copy the cell to the store, its result last, and return the result that is valid there.
+
+        Nothing is copied if another run has finished the cell in the meantime.
+        """
         first = None if self.replaces else self.ledger.read_result(self.signature)
         if first is None:
             result = self._with_digests(result)
@@ -174,17 +204,23 @@ class StagedDirectory(CellDirectory):
         return dict(result) if first is None else first
 
     def write_failure(self, error: BaseException) -> None:
-        """See CellDirectory."""
+        """Write error.txt, in the store too, with the rows so far."""
         super().write_failure(error)
         self._show_files(FAILURE, METRICS, POINTS)
 
     def close(self) -> None:
-        """See CellDirectory. The checkpoint is in the store, where alone the next run looks."""
+        """Remove the local folder; the next run takes its checkpoint from the store."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirectory:
-    """Where a cell is to be made; a result that is there stands until another is finished."""
+    """Return the folder for a run of a cell; an earlier result stays valid until the run finishes.
+
+    Args:
+        ledger: the ledger.
+        signature: the signature of the cell.
+        scratch: the folder for scratch on this node, used if the ledger is an object store.
+    """
     replaces = ledger.read_result(signature) is not None
     if ledger.disk is None:
         return StagedDirectory(ledger, signature, scratch, replaces)
@@ -194,7 +230,7 @@ def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirecto
 
 
 def recover_cell(ledger: Ledger, signature: str) -> None:
-    """Put a cell in its place that was finished anew when its process was killed."""
+    """Move a repeated cell to its place, if its process was killed after it finished the cell."""
     if ledger.disk is not None:
         cell = RepeatedDirectory(ledger.disk, signature)
         if not cell.place.exists() and (cell.path / RESULT).exists():

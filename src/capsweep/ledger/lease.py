@@ -1,10 +1,9 @@
-"""Which process runs a cell: a claim with a lease.
+"""Leases of cells: on a POSIX file system, no cell of a ledger runs twice at the same time.
 
-No cell of a ledger on a POSIX file system runs twice at once.
-
-A claim is a file `claims/SIGNATURE.GENERATION`, made by an exclusive link. Whoever takes over from
-a dead owner makes the next generation, which again only one can; nothing is ever renamed or judged
-by a clock that is not one's own. Durations are monotonic, so a clock set back breaks no lease.
+A process claims a cell by a file `claims/SIGNATURE.GENERATION`, which it creates by an exclusive
+link. A process that takes over from a dead owner creates the next generation, and again only one
+process can. No claim is renamed, and clocks of different machines are never compared. Durations are
+measured by a monotonic clock, so setting a clock back does not break a lease.
 """
 
 import json
@@ -26,81 +25,84 @@ from capsweep.storage.files import read_plain_file, remove_path, write_text
 from capsweep.storage.scratch import identify_machine, read_start_time
 
 BEAT_SECONDS = 10.0
-LEASE_SECONDS = 60.0  # NFS may show a beat late by some seconds
-SETTLED_SECONDS = 3600.0  # what is untouched for that long is nobody's work any more
+LEASE_SECONDS = 60.0  # without a beat; NFS may show a beat some seconds late
+SETTLED_SECONDS = 3600.0  # a file that was not changed for so long is abandoned
 NAME = re.compile(r"(?P<signature>[^.].*)\.(?P<generation>[0-9]{6,18})")  # see `claim_path`
 
 
 class ClaimedElsewhereError(RuntimeError):
-    """Another process runs the cell; the message says which."""
+    """Another process runs the cell; the message names the process."""
 
 
 class ClaimLostError(RuntimeError):
-    """Another process took the cell over, because this one gave no sign of life for a lease."""
+    """Another process took the cell over, because this one wrote no beat for LEASE_SECONDS."""
 
 
 class Owner(Record):
-    """A process: where it is, and when it was started, since ids are used again."""
+    """The process that owns a claim."""
 
-    host: str
-    machine: str  # this boot of this kernel, this namespace of process ids
-    pid: Count
-    started: str
+    host: str  # name of its host
+    machine: str  # the boot and the namespace of process ids, see `identify_machine`
+    pid: Count  # process id
+    started: str  # when the process was started, since process ids are used again
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
     @property
     def is_alive(self) -> bool:
-        """Whether the owner certainly runs; only processes of this machine can be judged."""
+        """Whether the owner certainly runs; False for a process of another machine."""
         return self.machine == identify_machine() and read_start_time(self.pid) == self.started
 
     @property
     def is_dead(self) -> bool:
-        """Whether the owner is certainly gone; only processes of this machine can be judged."""
+        """Whether the owner has certainly ended; False for a process of another machine."""
         return self.machine == identify_machine() and read_start_time(self.pid) != self.started
 
 
 class Claim(Record):
-    """One generation of a claim: its name has signature and generation, its content the rest.
+    """One generation of the claim on a cell.
 
-    `beat` grows as long as the owner lives: one that stands still for a lease is a dead one's.
+    Signature and generation are in the name of its file, owner and beat in the content.
     """
 
-    signature: str
-    generation: Count
-    owner: Owner
-    beat: Count
+    signature: str  # of the cell
+    generation: Count  # 1 for the first owner, one more for each process that took over
+    owner: Owner  # the process that runs the cell
+    beat: Count  # grows while the owner lives; the owner is dead if it does not for LEASE_SECONDS
 
     @property
     def last_sign(self) -> str:
-        """Equal for two looks at a claim if and only if its owner gave no sign of life between."""
+        """A text that changes with the owner and with every beat.
+
+        If it is the same in two readings of a claim, the owner wrote no beat between them.
+        """
         owner = self.owner
         return f"{self.generation} {self.beat} {owner.machine} {owner.pid} {owner.started}"
 
 
 def get_current_owner() -> Owner:
-    """Return this process."""
+    """Return this process as an owner of claims."""
     pid = os.getpid()
     started = read_start_time(pid) or ""
     return Owner(host=socket.gethostname(), machine=identify_machine(), pid=pid, started=started)
 
 
 def read_claims(ledger: Path) -> dict[str, Claim]:
-    """Return the newest claim of every claimed cell, dead or alive."""
+    """Read the newest claim of every claimed cell, whether its owner lives or not."""
     newest = {signature: numbers[-1] for signature, numbers in _list_generations(ledger).items()}
     claims = (_read_generation(ledger, *place) for place in newest.items())
     return {claim.signature: claim for claim in claims if claim is not None}
 
 
 def read_claim(ledger: Path, signature: str) -> Claim | None:
-    """Return the newest claim of a cell, dead or alive."""
+    """Read the newest claim of a cell, whether its owner lives or not."""
     generations = _list_generations(ledger).get(signature)
     return _read_generation(ledger, signature, generations[-1]) if generations else None
 
 
 def _list_generations(ledger: Path) -> dict[str, list[int]]:
-    """Of every claimed cell, in order."""
+    """List the generations of claims of each claimed cell, in ascending order."""
     try:
         names = os.listdir(ledger / "claims")
     except (FileNotFoundError, NotADirectoryError):
@@ -112,8 +114,10 @@ def _list_generations(ledger: Path) -> dict[str, list[int]]:
 
 
 def _read_generation(ledger: Path, signature: str, generation: int) -> Claim | None:
-    """A damaged one is somebody's, until it stands still for a lease: its owner writes it anew with
-    the next beat.
+    """Read one generation of a claim; None if it was released.
+
+    A damaged file counts as a claim of an unknown owner. If the owner lives, the next beat replaces
+    the file; else the claim expires.
     """
     path = claim_path(ledger, signature, generation)
     name: dict[str, Any] = {"signature": signature, "generation": generation}
@@ -127,24 +131,28 @@ def _read_generation(ledger: Path, signature: str, generation: int) -> Claim | N
 
 
 def claim_path(ledger: Path, signature: str, generation: int) -> Path:
-    """Return where a claim stands."""
+    """Return the path of a claim's file."""
     return ledger / "claims" / f"{signature}.{generation:06d}"
 
 
 def remove_claims(ledger: Path, signature: str) -> None:
-    """Remove every claim on a cell; for a person who knows that its owner is gone."""
+    """Remove every claim on a cell, for a user who knows that its owner has ended."""
     for generation in _list_generations(ledger).get(signature, ()):
         remove_path(claim_path(ledger, signature, generation))
 
 
 def remove_dead_claim(ledger: Path, claim: Claim) -> None:
-    """Remove the claim of a process that is gone, unless another one has taken the cell over."""
+    """Remove a claim whose owner has ended, unless another process has taken the cell over."""
     with suppress(ClaimedElsewhereError):
         take_lease(ledger, claim.signature, claim.last_sign).release()
 
 
 class Lease:
-    """A claim of this process, kept alive by a thread until it is released."""
+    """A claim of this process, which a thread keeps alive until it is released.
+
+    Attributes:
+        is_lost: whether another process has taken the cell over.
+    """
 
     def __init__(self, ledger: Path, signature: str, generation: int) -> None:
         self.ledger, self.signature, self.generation = ledger, signature, generation
@@ -159,7 +167,7 @@ class Lease:
             raise ClaimLostError(f"cell {self.signature} was taken over by another process")
 
     def release(self) -> None:
-        """Stop beating, and remove what is ours and what died before us."""
+        """Stop the thread, and remove this claim and those of earlier owners."""
         self._released.set()
         self._thread.join()
         for generation in _list_generations(self.ledger).get(self.signature, ()):
@@ -185,9 +193,15 @@ def _write_claim(path: Path, beat: int = 0) -> None:
 
 
 def take_lease(ledger: Path, signature: str, dead_claim: str = "") -> Lease:
-    """Claim a cell. `dead`: the last sign of a claim that the caller saw stand still for a lease.
+    """Claim a cell for this process.
 
-    Raises ClaimedElsewhereError when a living process has it.
+    Args:
+        ledger: the ledger's folder.
+        signature: the signature of the cell.
+        dead_claim: the last sign of a claim whose owner the caller found dead; "": none.
+
+    Raises:
+        ClaimedElsewhereError: if another process runs the cell.
     """
     newest = read_claim(ledger, signature)
     if newest is not None and newest.last_sign != dead_claim and not newest.owner.is_dead:
@@ -199,7 +213,10 @@ def take_lease(ledger: Path, signature: str, dead_claim: str = "") -> Lease:
 
 
 def _create_claim_file(path: Path) -> bool:
-    """Make a claim file, with its content, if and only if it is not there: a link is both."""
+    """Create a claim's file with its content; return False if it exists already.
+
+    A hard link makes the complete file appear at once, and fails if the name exists.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     _write_claim(temporary)
     try:
@@ -213,7 +230,16 @@ def _create_claim_file(path: Path) -> bool:
 
 @contextmanager
 def hold_lease(ledger: Path | None, signature: str, dead_claim: str = "") -> Iterator[Lease | None]:
-    """A claim for the time of a block; None, and no claim, where there is no POSIX ledger."""
+    """Claim a cell for the time of a block.
+
+    Args:
+        ledger: the ledger's folder; None: the ledger is an object store, which has no claims.
+        signature: the signature of the cell.
+        dead_claim: as in `take_lease`.
+
+    Yields:
+        The lease; None without a folder.
+    """
     if ledger is None:
         yield None
         return
@@ -225,14 +251,17 @@ def hold_lease(ledger: Path | None, signature: str, dead_claim: str = "") -> Ite
 
 
 class LeaseMonitor:
-    """Sees which claims give no sign of life, by this process's own clock."""
+    """A monitor that finds claims without beats, by this process's own clock."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._seen: dict[str, tuple[Claim, float]] = {}
 
     def is_dead(self, claim: Claim) -> bool:
-        """Whether the owner is gone, or its beat stood still for a lease since first seen."""
+        """Return whether the owner has ended, or has written no beat for LEASE_SECONDS.
+
+        The time counts from the first call that saw the claim in this state.
+        """
         if claim.owner.is_dead:
             return True
         now = self.clock()

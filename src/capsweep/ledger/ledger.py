@@ -1,4 +1,4 @@
-"""The ledger, read: what is known of a cell, of many cells, and what is in their folders."""
+"""Read the ledger: the state of cells, and the files in their folders."""
 
 from collections.abc import Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -34,50 +34,53 @@ if TYPE_CHECKING:
 # Scores [M, N] and labels, [M] or [M, L]: M test examples, N classes, L classes of one image.
 Predictions: TypeAlias = "tuple[np.ndarray, np.ndarray]"
 
-READERS = 32  # an object store answers slowly, but many at once
-FEW = 8  # cells; for more, an object store is listed as a whole, 1,000 names a request
-STOPPED = "stopped.json"  # a search ended the cell
-POINT_LOSS = "train/loss_step"  # of a point: the mean of the steps since the last one
-EVALUATIONS = "evals"  # the folder of a cell for what was asked of it later
+READERS = 32  # threads; an object store answers slowly, but answers many requests at once
+FEW = 8  # for more cells, an object store is listed as a whole, 1,000 names per request
+STOPPED = "stopped.json"  # says that a search ended the cell
+POINT_LOSS = "train/loss_step"  # key of steps.jsonl: mean loss of the steps since the last point
+EVALUATIONS = "evals"  # the folder of a cell for the files of evaluations
 
 
 def folder_of(signature: str) -> str:
-    """Where a cell's results are, below the ledger."""
+    """Return the path of a cell's folder below the ledger."""
     return f"{signature[:2]}/{signature}"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell's state: its result when done or stale, the cause in one line when failed.
+    """The state of a cell in the ledger."""
 
-    `owner` says which process runs it; `package` which code made a failure.
-    """
-
-    status: Status
-    result: dict[str, Any] | None = None
-    cause: str | None = None
-    owner: str | None = None
-    package: str | None = None
+    status: Status  # "missing" if the ledger has nothing about the cell
+    result: dict[str, Any] | None = None  # of a cell that is done or stale
+    cause: str | None = None  # of a failed cell: why, in one line
+    owner: str | None = None  # of a running cell: its process
+    package: str | None = None  # of a failed cell: the hash of the code that failed; None: unknown
 
 
 class Ledger:
-    """Finished and failed cells, content-addressed by signature, at a path or a URL."""
+    """A ledger of finished and failed cells, in a folder or an object store.
+
+    Cells are addressed by their signature.
+
+    Args:
+        root: the path of the folder, or the URL of the object store.
+    """
 
     def __init__(self, root: str | Path) -> None:
         self.store: Store = open_store(root)
 
     @cached_property
     def disk(self) -> Path | None:
-        """The ledger's folder where it is on a POSIX file system, which alone has claims."""
+        """The ledger's folder; None for an object store, which has no claims."""
         return self.store.path if isinstance(self.store, Disk) else None
 
     def read_entry(self, signature: str) -> Entry:
-        """What is known of a cell. A damaged result counts as failed, and says so."""
+        """Read the state of a cell; a damaged result counts as failed, with the damage as cause."""
         claimed = None if self.disk is None else lease.read_claim(self.disk, signature)
         return self._make_entry(signature, claimed)
 
     def read_entries(self, signatures: Iterable[str]) -> dict[str, Entry]:
-        """What is known of many cells."""
+        """Read the states of many cells, by signature, as `read_entry` does."""
         names = list(dict.fromkeys(signatures))
         if self.disk is not None:
             claims = self.read_claims()
@@ -88,14 +91,21 @@ class Ledger:
             return dict(zip(names, entries, strict=True))
 
     def read_cell_entries(self, cells: Iterable[Cell]) -> dict[str, Entry]:
-        """As `entries`, and results that other code made are marked stale."""
+        """Read the states of cells, by signature, and judge their results as `judge` does."""
         by_signature = {cell.signature: cell for cell in cells}
         entries = self.read_entries(by_signature).items()
         return {name: self.judge(name, entry, by_signature[name].config) for name, entry in entries}
 
     def judge(self, signature: str, entry: Entry, config: Mapping[str, Any]) -> Entry:
-        """Return the entry of a cell with this configuration: as failed where its result cannot be
-        of it, as stale when other code than today's made it, or code that nobody recorded.
+        """Return the state of a cell, with its result judged by the cell's configuration.
+
+        A result whose number of epochs does not fit the configuration counts as failed. A result of
+        other code than today's, or of unrecorded code, is stale.
+
+        Args:
+            signature: the signature of the cell.
+            entry: its state, as `read_entry` returned it.
+            config: its configuration.
         """
         if entry.status != "done" or entry.result is None:
             return entry
@@ -109,11 +119,15 @@ class Ledger:
         return entry if is_current else Entry("stale", entry.result)
 
     def read_claims(self) -> dict[str, Claim]:
-        """The newest claim of every claimed cell, dead or alive."""
+        """Read the newest claim of every claimed cell, whether its owner lives or not."""
         return {} if self.disk is None else lease.read_claims(self.disk)
 
     def list_signatures(self, prefix: str = "") -> list[str]:
-        """Every cell that has a folder and begins so, sorted."""
+        """List the signatures of the cells that have a folder, sorted.
+
+        Args:
+            prefix: the first letters of the signatures.
+        """
         start, names = prefix[:2], self.store.list_names("")
         starts = [name for name in names if len(name) == 2 and name.startswith(start)]
         return [
@@ -126,58 +140,66 @@ class Ledger:
     def read(
         self, signature: str, name: str, result: Mapping[str, Any] | None = None
     ) -> bytes | None:
-        """A file of a cell; None when it is absent. result: of the cell, where it was read already.
+        """Read a file of a cell; None if it is absent.
 
-        Raises DamageError for one that is not as it was when the cell was finished.
+        Args:
+            signature: the signature of the cell.
+            name: the path of the file in the cell's folder.
+            result: the result of the cell, if the caller has it; None: it is read.
+
+        Raises:
+            DamageError: if the file was changed after the cell finished.
         """
         return self._read_located(signature, name, result)[0]
 
     def _read_located(
         self, signature: str, name: str, result: Mapping[str, Any] | None
     ) -> tuple[bytes | None, str]:
-        """Return a file of a cell, as `read` does, and its path."""
+        """Read a file of a cell, as `read` does, and return it with its path or URL."""
         result = result or self.read_result(signature) or {}
-        # A result stands above its attempt; its digest of itself was compared when it was read.
+        # The result is outside its attempt's folder, and `read_result` checked its digest.
         is_result = name == RESULT
-        folder = folder_of(signature) if is_result else self._made_in(signature, result)
+        folder = folder_of(signature) if is_result else self._find_folder(signature, result)
         known = None if is_result else result.get(DIGESTS, {}).get(name)
         path = f"{folder}/{name}"
         content, where = self.store.read(path), join(self.store.root, path)
         if content is not None and known not in (None, hash_bytes(content)):
-            raise stored_files.damage_error(where, "it was altered: another digest", REMOVE)
+            raise stored_files.damage_error(where, "it was altered: its digest is wrong", REMOVE)
         return content, where
 
     def write_evaluation(self, signature: str, name: str, content: bytes) -> str:
-        """Write `evals/NAME` beside the result that was evaluated; where it is.
+        """Write the file `evals/NAME` of a finished cell, and return its path or URL.
 
-        Raises UserError for a cell that is not finished.
+        Raises:
+            UserError: if the cell is not finished.
         """
         result = self.read_result(signature)
         if result is None:
-            raise UserError(f"{signature}: it has no result any more; evaluate it again")
-        path = f"{self._made_in(signature, result)}/{EVALUATIONS}/{name}"
+            raise UserError(f"cell {signature} has no result; run it, then evaluate it again")
+        path = f"{self._find_folder(signature, result)}/{EVALUATIONS}/{name}"
         self.store.write(path, content)
         return join(self.store.root, path)
 
-    def _made_in(self, signature: str, result: Mapping[str, Any] | None = None) -> str:
-        """Return the folder of the files of a cell: in an object store, that of its attempt.
-
-        result: of the cell, where it was read already.
-        """
+    def _find_folder(self, signature: str, result: Mapping[str, Any] | None = None) -> str:
+        """Return the folder with the files of a cell; in an object store, that of its attempt."""
         if self.disk is not None:
             return folder_of(signature)
         result = (self.read_result(signature) or {}) if result is None else result
         return "/".join(filter(None, (folder_of(signature), result.get("attempt"))))
 
     def read_result(self, signature: str) -> dict[str, Any] | None:
-        """The result of a finished cell; a damaged one is none."""
+        """Read the result of a finished cell; None if there is none, or if it is damaged."""
         try:
             return self.read_result_or_raise(signature)
         except DamageError:
             return None
 
     def read_result_or_raise(self, signature: str) -> dict[str, Any] | None:
-        """Return the result of a finished cell. Raises DamageError."""
+        """Read the result of a finished cell; None if there is none.
+
+        Raises:
+            DamageError: if the result is damaged.
+        """
         name = f"{folder_of(signature)}/{RESULT}"
         content, where = self.store.read(name), join(self.store.root, name)
         return None if content is None else stored_files.read_result(content, where, signature)
@@ -185,8 +207,14 @@ class Ledger:
     def read_science(
         self, signature: str, result: Mapping[str, Any] | None = None
     ) -> dict[str, Any] | None:
-        """Return the science configuration that a cell was started with. Raises DamageError, also
-        for the configuration of another cell. result: as in `read`.
+        """Read the science configuration of a cell; None if it is absent.
+
+        Args:
+            signature: the signature of the cell.
+            result: as in `read`.
+
+        Raises:
+            DamageError: if the file is damaged, or has the configuration of another cell.
         """
         content, where = self._read_located(signature, CONFIG, result)
         return None if content is None else stored_files.read_science(content, where, signature)
@@ -194,17 +222,30 @@ class Ledger:
     def read_provenance(
         self, signature: str, result: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Return where a cell's numbers come from; empty when nothing was written. Raises
-        DamageError.
+        """Read the provenance of a cell; it is empty if the file is absent.
+
+        Args:
+            signature: the signature of the cell.
+            result: as in `read`.
+
+        Raises:
+            DamageError: if the file is damaged, or belongs to another cell.
         """
         content, where = self._read_located(signature, "provenance.json", result)
         return {} if content is None else stored_files.read_provenance(content, where, signature)
 
     def read_rows(self, signature: str, name: str = METRICS) -> list[dict[str, Any]]:
-        """Return the rows of metrics.jsonl, one per epoch in order, or of steps.jsonl, one per
-        step; the last of an epoch or a step counts.
+        """Read the rows of a file of a cell, sorted by epoch or step.
 
-        A torn line, of a process that was killed while it wrote, is left out. Raises DamageError.
+        If several rows have the same epoch or step, the last one counts. An incomplete last line,
+        which a killed process leaves, is left out.
+
+        Args:
+            signature: the signature of the cell.
+            name: METRICS, with a row per epoch, or POINTS, with a row per point of steps.
+
+        Raises:
+            DamageError: if the file is damaged.
         """
         key = "step" if name == POINTS else "epoch"
         content, where = self._read_located(signature, name, None)
@@ -213,19 +254,24 @@ class Ledger:
         return [by_place[place] for place in sorted(by_place)]
 
     def list_files(self, signature: str, below: str = "") -> list[str]:
-        """Names of the files of a cell, or of those in its folder `below`, sorted; see `read`."""
-        return self.store.list_names(f"{self._made_in(signature)}/{below}".rstrip("/"))
+        """List the names in the folder of a cell, or in its folder `below`, sorted."""
+        return self.store.list_names(f"{self._find_folder(signature)}/{below}".rstrip("/"))
 
     def list_evaluations(self, signature: str) -> list[str]:
-        """Names of the files in `evals/`, sorted; see `read`."""
+        """List the names of the files in `evals/` of a cell, sorted."""
         return self.list_files(signature, EVALUATIONS)
 
     def locate_files(self, signature: str, result: Mapping[str, Any] | None = None) -> str:
-        """Return the path or URL of the folder with the files of a cell. result: as in `read`."""
-        return join(self.store.root, self._made_in(signature, result))
+        """Return the path or URL of the folder with the files of a cell.
+
+        Args:
+            signature: the signature of the cell.
+            result: as in `read`.
+        """
+        return join(self.store.root, self._find_folder(signature, result))
 
     def note_failure(self, signature: str, cause: str) -> None:
-        """Write down a failure that the cell itself could not: its process is gone."""
+        """Write error.txt of a cell whose process ended before it could do so."""
         name = f"{folder_of(signature)}/{FAILURE}"
         if self.store.read(name) is None:
             self.store.write(name, f"{cause}\n".encode())
@@ -233,7 +279,13 @@ class Ledger:
     def _make_entry(
         self, signature: str, claimed: Claim | None, listed: Set[str] | None = None
     ) -> Entry:
-        """listed: all files of the ledger; None: not known, so each is asked for."""
+        """Build the state of a cell from its files.
+
+        Args:
+            signature: the signature of the cell.
+            claimed: the newest claim on the cell; None: there is none.
+            listed: the paths of all files of the ledger, which saves requests; None: not known.
+        """
         folder = folder_of(signature)
 
         def read(name: str) -> bytes | None:
@@ -256,13 +308,13 @@ class Ledger:
         return Entry("missing")
 
     def _read_package(self, signature: str) -> str | None:
-        """Which code failed; None where nobody knows, so that today's is tried."""
+        """Read the hash of the code that ran a failed cell; None if it is unknown."""
         with suppress(DamageError):
             return self.read_provenance(signature).get("code", {}).get("package")
 
 
 def fails_again(entry: Entry) -> bool:
-    """Whether a failed cell would fail in the same way: a deterministic cause, the same code."""
+    """Return whether a failed cell would fail again: the cause is deterministic, the code equal."""
     if entry.status != "failed" or entry.cause is None or is_damaged(entry):
         return False
     is_deterministic = causes.classify_cause(entry.cause) in causes.DETERMINISTIC
@@ -270,17 +322,21 @@ def fails_again(entry: Entry) -> bool:
 
 
 def is_damaged(entry: Entry) -> bool:
-    """Whether a cell counts as failed because a file of it is damaged, which its cause names."""
+    """Return whether a cell counts as failed because one of its files is damaged."""
     return entry.status == "failed" and "is damaged" in (entry.cause or "")
 
 
 def load_predictions(ledger: Ledger, signature: str) -> Predictions:
-    """Return the predictions of a finished cell.
+    """Load the scores and labels of a finished cell's test examples.
 
-    Raises DamageError when it has none, and for a file that cannot be read.
+    Returns:
+        Scores [M, N] and labels, [M] or [M, L].
+
+    Raises:
+        DamageError: if predictions.npz is absent or damaged.
     """
     content = ledger.read(signature, PREDICTIONS)
     if content is None:
-        raise DamageError(f"{signature}: it has no {PREDICTIONS}; {REMOVE}")
+        raise DamageError(f"cell {signature} has no {PREDICTIONS}; {REMOVE}")
     where = f"{ledger.locate_files(signature)}/{PREDICTIONS}"
     return stored_files.read_predictions(content, where)

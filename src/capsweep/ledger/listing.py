@@ -1,6 +1,4 @@
-"""Cells as a person knows them: what was trained, by which sweep, when, and by what; by the first
-letters of a signature; and failures by their cause.
-"""
+"""List the cells of a ledger for a user, and find them by settings, signature or failure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,17 +17,21 @@ from capsweep.runtime.terminal import count_of, format_command
 
 COLUMNS = ("signature", "state", "error", "data", "epochs", "seed", "date", "sweep", "arm, place")
 KEYS = ("dataset", "epochs", "seed")
-UNRECORDED = "what nobody recorded"
-CANDIDATES = 5  # cells that are named where a prefix is that of several
+UNRECORDED = "an unrecorded value"
+CANDIDATES = 5  # cells that a message names if several signatures have a prefix
 
 
 @dataclass(frozen=True)
 class ListedCell:
-    """What a cell is. None, or no leaves: nobody recorded it.
+    """A cell as a user knows it: its settings, its sweep and its date.
 
-    leaves: dotted keys of its science, the source of its data set, the sweep that trained it
-    (`train`: it was run by itself) and the arm. place: in that sweep, without the seed. date: when
-    it was finished, else begun.
+    Attributes:
+        signature: the signature of the cell.
+        entry: its state.
+        leaves: the values of its science by dotted key, with the source of its data set, the sweep
+            that trained it (`train`: it was run alone) and the arm; empty: not recorded.
+        place: its place in the grid of that sweep, without the seed; None: not recorded.
+        date: when it finished, or if it did not, when it started; None: not recorded.
     """
 
     signature: str
@@ -39,13 +41,16 @@ class ListedCell:
     date: datetime | None
 
     def value_of(self, key: str) -> Any:
-        """The value of a key, the name of a group; None where the cell has none."""
+        """Return the value of a key, or the name of a group; None if the cell has neither."""
         value = causes.value_of(self.leaves, key)
         return self.leaves.get(f"{key}.name") if value is None else value
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """What COLUMNS names, and why it failed or who runs it; `-` where nobody knows."""
+        """The texts of COLUMNS; the last one includes the cause of a failure, or the owner.
+
+        An unknown value is `-`.
+        """
         entry, date = self.entry, None if self.date is None else self.date.astimezone()
         error = None if entry.result is None else entry.result["metrics"].get("test/error")
         settings = [self.value_of(key) for key in KEYS]
@@ -60,7 +65,7 @@ class ListedCell:
         )
 
     def to_plain(self) -> dict[str, Any]:
-        """What is recorded, as JSON has it."""
+        """Return the recorded settings, place and date as values for JSON."""
         date = None if self.date is None else self.date.isoformat()
         settings = {key: self.value_of(key) for key in (*KEYS, "sweep", "arm")}
         return settings | {"place": self.place, "date": date}
@@ -71,7 +76,7 @@ class ListedCell:
 
 
 def list_cells(ledger: Ledger, signatures: Iterable[str]) -> list[ListedCell]:
-    """What some cells are. A damaged provenance is printed, and counts as none."""
+    """Read the listed form of cells; a damaged provenance is reported on stderr and left out."""
     entries = ledger.read_entries(signatures)
     with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(lambda item: _read_cell(ledger, *item), entries.items()))
@@ -79,14 +84,14 @@ def list_cells(ledger: Ledger, signatures: Iterable[str]) -> list[ListedCell]:
 
 def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
     read = partial(ledger.read_provenance, signature, entry.result)
-    made = stored_files.read_if_sound(read) or {}
-    # The provenance of cells of earlier code has no science; YAML is slow to read.
-    if (science := made.get("science")) is None:
+    provenance = stored_files.read_if_sound(read) or {}
+    # Only the provenance of cells of earlier code lacks the science; YAML is slow to read.
+    if (science := provenance.get("science")) is None:
         science = stored_files.read_if_sound(partial(ledger.read_science, signature)) or {}
-    tracking = made.get("tracking", {})
+    tracking = provenance.get("tracking", {})
     origin = {"sweep": tracking.get("group"), "arm": tracking.get("job_type")}
-    date = (entry.result or {}).get("finished") or made.get("started")
-    name = tracking.get("name")  # of its W&B run; None where it was given none
+    date = (entry.result or {}).get("finished") or provenance.get("started")
+    name = tracking.get("name")  # of the W&B run; None: the run has no name
     return ListedCell(
         signature=signature,
         entry=ledger.judge(signature, entry, science) if science else entry,
@@ -96,20 +101,27 @@ def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
     )
 
 
-def describe_circumstances(made: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, str]:
-    """Return what made a finished cell, in words: hardware, torch and code. made: its provenance.
-    The fingerprint of its data is part of its signature.
+def describe_circumstances(
+    provenance: Mapping[str, Any], result: Mapping[str, Any]
+) -> dict[str, str]:
+    """Describe what trained a finished cell: the hardware, the version of torch and the code.
+
+    The data is left out, since its fingerprint is part of the cell's signature.
+
+    Args:
+        provenance: the provenance of the cell.
+        result: the result of the cell.
     """
     values = {
-        "hardware": read_hardware(made),
-        "torch": made.get("versions", {}).get("torch"),
-        "code": {**made.get("code", {}), **result.get("code", {})}.get("numerics"),
+        "hardware": read_hardware(provenance),
+        "torch": provenance.get("versions", {}).get("torch"),
+        "code": {**provenance.get("code", {}), **result.get("code", {})}.get("numerics"),
     }
     return {kind: UNRECORDED if v is None else str(v) for kind, v in values.items()}
 
 
 def read_hardware(provenance: Mapping[str, Any]) -> str | None:
-    """Return the name of the GPU or processor that trained a cell, as `provenance.json` has it.
+    """Read the name of the GPU or processor that trained a cell from its provenance.
 
     A processor's name includes its vector instructions, because they change the rounding of sums.
     """
@@ -121,17 +133,23 @@ def read_hardware(provenance: Mapping[str, Any]) -> str | None:
 
 
 def _as_text(value: Any) -> str:
-    """Equal for 0 and 0.0, and for the precision 32, which is stored as a text."""
+    """Return a value as text, which is equal for 0 and 0.0, and for 32 and "32"."""
     if value is None:
         return "null"
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def select_cells(cells: Sequence[ListedCell], texts: Iterable[str]) -> list[ListedCell]:
-    """The cells that have one of the values at the key of each override. Raises ConfigError for a
-    key or a value that no cell has, naming those that there are.
+    """Select the cells that agree with all overrides.
+
+    Args:
+        cells: the cells.
+        texts: overrides such as "seed=1,2"; a cell agrees if it has one of the values.
+
+    Raises:
+        ConfigError: if no cell has a key, or none of its values. The message lists some that exist.
     """
-    from capsweep.config import overrides  # it imports Hydra
+    from capsweep.config import overrides  # this imports Hydra
 
     selected = list(cells)
     for override in map(overrides.parse, texts):
@@ -141,37 +159,38 @@ def select_cells(cells: Sequence[ListedCell], texts: Iterable[str]) -> list[List
             leaves = {leaf: None for cell in cells for leaf in cell.leaves}
             if have == {"null"} and key not in leaves:
                 raise ConfigError(overrides.describe_unknown_key(key, leaves))
-            known, asked = ", ".join(sorted(have)[:9]), ",".join(sorted(wanted))
-            raise ConfigError(f"{key}={asked}: no cell has that; have {known}")
+            known, typed = ", ".join(sorted(have)[:9]), ",".join(sorted(wanted))
+            raise ConfigError(f"{key}={typed}: no cell has this value; there are {known}")
         selected = [cell for cell in selected if values[cell.signature] in wanted]
     return selected
 
 
 def group_failures(cells: Iterable[ListedCell]) -> list[list[ListedCell]]:
-    """Return the failed ones of some cells by their cause, the largest group first."""
+    """Group the failed cells among `cells` by their cause, the largest group first."""
     groups: dict[str, list[ListedCell]] = {}
     for cell in cells:
         if cell.entry.status == "failed" and cell.entry.cause is not None:
-            # Step 12 and step 13 are the same failure.
+            # Causes that differ only in digits, such as step 12 and step 13, are in one group.
             groups.setdefault(re.sub(r"\d", "#", cell.entry.cause), []).append(cell)
     return sorted(groups.values(), key=len, reverse=True)
 
 
 def read_failure(ledger: Ledger, signature: str) -> str:
-    """Return what a failed cell left of its failure; a damaged file is printed and left out."""
+    """Read error.txt of a failed cell; a damaged file is reported on stderr and left out."""
     content = stored_files.read_if_sound(partial(ledger.read, signature, FAILURE)) or b""
     return content.decode(errors="replace").strip()
 
 
 def format_show(ledger: Ledger, signature: str) -> str:
-    """Return the command that prints all that is known of a cell, why it failed included."""
+    """Return the command that shows a cell, with the cause of its failure."""
     return format_command("ledger", "show", signature, f"LEDGER={ledger.store.root}")
 
 
 def find_signature(ledger: Ledger, prefix: str) -> str:
-    """The one signature that begins so.
+    """Return the only signature in the ledger that begins with `prefix`.
 
-    Raises UserError for none, and for several, of which it names the first.
+    Raises:
+        UserError: if no signature, or more than one, begins with it.
     """
     names = ledger.list_signatures(prefix) if prefix else []
     if len(names) == 1:
@@ -179,5 +198,5 @@ def find_signature(ledger: Ledger, prefix: str) -> str:
     if not names:
         raise UserError(f"{prefix!r}: no cell of {ledger.store.root}; see `capsweep ledger ls`")
     lines = [f"\n  {cell.signature}  {cell}" for cell in list_cells(ledger, names[:CANDIDATES])]
-    text = f"{prefix}: {count_of(len(names), 'cell')} begin so; type more letters of one"
+    text = f"{prefix}: {count_of(len(names), 'cell')} begin with this; type more letters of one"
     raise UserError(text + "".join(lines))

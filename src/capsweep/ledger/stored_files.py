@@ -1,7 +1,8 @@
-"""Reads stored files; raises DamageError, one line with the file, the damage and the cure.
+"""Read and check the stored files of a cell.
 
-Whoever reads a file that an earlier process wrote reads it here: a disk, a copy or a person may
-have changed it since.
+All files that an earlier process wrote are read here, because a disk, a copy or a person may have
+changed them. A file that fails its check raises DamageError: one line with the file, the damage and
+the cure.
 """
 
 import json
@@ -31,23 +32,29 @@ DIGESTS = "sha256"  # key of a result: digests of the cell's files, and of the r
 DATA = "data"  # key of a result: sha256 of the data that its cell used, by split
 AGAIN = "the cell is run again"
 PREDICTIONS = "predictions.npz"
-METRICS, POINTS = "metrics.jsonl", "steps.jsonl"  # of a cell: rows of epochs, points inside them
+METRICS, POINTS = "metrics.jsonl", "steps.jsonl"  # a row per epoch; a row per some steps (a point)
 ROWS: Mapping[str, type[Row]] = {METRICS: Row, POINTS: Point}
 REMOVE = "remove the cell (capsweep ledger rm) and run it again"
 
 
 def damage_error(where: str, why: object, cure: str) -> DamageError:
-    """The error for the damaged file at `where`: why it is damaged, and the cure."""
+    """Return the error for a damaged file.
+
+    Args:
+        where: the path or URL of the file.
+        why: how it is damaged.
+        cure: what the user can do, or what the program does.
+    """
     return DamageError(f"{where} is damaged ({' '.join(str(why).split())}); {cure}")
 
 
 def print_damage(error: DamageError) -> None:
-    """Print that a damaged file is left out."""
+    """Print to stderr that a file is damaged."""
     print(f"error: {error}", file=sys.stderr, flush=True)
 
 
 def read_if_sound(read: Callable[[], Value]) -> Value | None:
-    """Return what is read; None, after a line that names the file, where it is damaged."""
+    """Return the value that `read` returns; if its file is damaged, report it and return None."""
     try:
         return read()
     except DamageError as error:
@@ -58,9 +65,17 @@ def read_if_sound(read: Callable[[], Value]) -> Value | None:
 def parse_json(
     content: bytes, where: str, cure: str, kind: type[Record] = Record
 ) -> dict[str, Any]:
-    """Return the JSON object of a file, which has the types of `kind`; unknown keys are kept.
+    """Parse the JSON object of a file; unknown keys are kept.
 
-    Raises DamageError, which names the field.
+    Args:
+        content: the content of the file.
+        where: the path or URL of the file, for the message.
+        cure: the cure, for the message.
+        kind: the model that the object must fit.
+
+    Raises:
+        DamageError: if the content is no JSON, or does not fit the model. The message names the
+            field.
     """
     try:
         value = from_json(content, allow_inf_nan=False)
@@ -72,7 +87,11 @@ def parse_json(
 
 
 def read_arrays(content: bytes, where: str, cure: str) -> "dict[str, np.ndarray]":
-    """Return the arrays of an .npz. Pickled objects are refused. Raises DamageError."""
+    """Read the arrays of an .npz file; pickled objects are refused.
+
+    Raises:
+        DamageError: if the file cannot be read.
+    """
     try:
         with open_npz(BytesIO(content)) as stored:
             return {name: stored[name] for name in stored.files}
@@ -81,57 +100,72 @@ def read_arrays(content: bytes, where: str, cure: str) -> "dict[str, np.ndarray]
 
 
 def read_predictions(content: bytes, where: str) -> "tuple[np.ndarray, np.ndarray]":
-    """Scores [M, N] and labels, [M] or [M, L], of a predictions.npz. Raises DamageError."""
+    """Read the scores [M, N] and the labels, [M] or [M, L], of a predictions.npz.
+
+    Raises:
+        DamageError: if an array is absent or has another type or number of dimensions.
+    """
     arrays = read_arrays(content, where, REMOVE)
     for name, kinds, dimensions in (("scores", "f", (2,)), ("labels", "iu", (1, 2))):
         array = arrays.get(name)
         if array is None or array.dtype.kind not in kinds or array.ndim not in dimensions:
-            raise damage_error(where, f"it has no array of {name}", REMOVE)
+            raise damage_error(where, f"it has no valid array {name}", REMOVE)
     return arrays["scores"], arrays["labels"]
 
 
 def hash_result(result: Mapping[str, Any]) -> str:
-    """The digest of a result, without its own digest and its attempt, which a store adds."""
+    """Compute the digest of a result, without its own digest and its attempt.
+
+    The attempt is left out, because only an object store adds it.
+    """
     digests = {name: digest for name, digest in result.get(DIGESTS, {}).items() if name != RESULT}
     plain = {key: value for key, value in result.items() if key != "attempt"}
     return hash_bytes(json.dumps(plain | {DIGESTS: digests}, sort_keys=True).encode())
 
 
 def with_digests(result: Mapping[str, Any], digests: Mapping[str, str]) -> dict[str, Any]:
-    """The result with the digests of its cell's files, and its own."""
+    """Return a result with the digests of its cell's files and of the result itself."""
     plain = json.loads(json.dumps({**result, DIGESTS: digests}, allow_nan=False))
     plain[DIGESTS][RESULT] = hash_result(plain)
     return plain
 
 
 def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -> dict[str, Any]:
-    """Return the result of the cell with that signature.
+    """Parse and check the result.json of the cell with a signature.
 
-    Raises DamageError, also for the result of another cell, for an altered one, and for a value
-    that nobody can have measured.
+    Raises:
+        DamageError: if the result was altered, belongs to another cell, or has an impossible value.
     """
     result = parse_json(content, where, cure, Result)
     if (stated := result.get("signature", signature)) != signature:
-        raise damage_error(where, f"it is of cell {stated}", cure)
+        raise damage_error(where, f"it belongs to cell {stated}", cure)
     if result.get(DIGESTS, {}).get(RESULT) != hash_result(result):
-        raise damage_error(where, "it was altered: its digest is absent or another", cure)
+        raise damage_error(where, "it was altered: its digest is absent or wrong", cure)
     return result
 
 
 def read_provenance(
     content: bytes, where: str, signature: str, cure: str = REMOVE
 ) -> dict[str, Any]:
-    """Return where the numbers of the cell with that signature come from. Raises DamageError."""
-    made = parse_json(content, where, cure, Provenance)
-    if (stated := made.get("signature", signature)) != signature:
-        raise damage_error(where, f"it is of cell {stated}", cure)
-    if "science" in made:
-        _check_science(made["science"], where, signature, cure)
-    return made
+    """Parse and check the provenance.json of the cell with a signature.
+
+    Raises:
+        DamageError: if it is damaged, or belongs to another cell.
+    """
+    provenance = parse_json(content, where, cure, Provenance)
+    if (stated := provenance.get("signature", signature)) != signature:
+        raise damage_error(where, f"it belongs to cell {stated}", cure)
+    if "science" in provenance:
+        _check_science(provenance["science"], where, signature, cure)
+    return provenance
 
 
 def read_science(content: bytes, where: str, signature: str, cure: str = REMOVE) -> dict[str, Any]:
-    """Return the science configuration of the cell with that signature. Raises DamageError."""
+    """Parse and check the config.yaml of the cell with a signature.
+
+    Raises:
+        DamageError: if it is damaged, or belongs to another cell.
+    """
     try:
         science = bounded_yaml.load_settings(content)
     except ConfigError as error:
@@ -143,20 +177,23 @@ def read_science(content: bytes, where: str, signature: str, cure: str = REMOVE)
 def _check_science(science: Mapping[str, Any], where: str, signature: str, cure: str) -> None:
     try:
         actual = signature_of(science)
-    except ValueError as error:  # a number that is none
+    except ValueError as error:  # a number that is not finite
         raise damage_error(where, error, cure) from error
     if actual != signature:
         raise damage_error(
-            where, f"its signature is {actual}; a cell has the signature of its settings", cure
+            where, f"its settings have the signature {actual}, not that of the cell", cure
         )
 
 
 def read_rows(
     content: bytes, where: str, kind: type[Row], cure: str = REMOVE
 ) -> list[dict[str, Any]]:
-    """Return the rows of a file that has one in each line.
+    """Read the rows of a file with one JSON object per line.
 
-    The last line may be torn: its writer was killed. Raises DamageError.
+    An incomplete last line is left out, since a killed process leaves one.
+
+    Raises:
+        DamageError: if another line is damaged.
     """
     lines = content.split(b"\n")
     if not lines[-1].endswith(b"}"):
@@ -168,7 +205,15 @@ def read_rows(
 
 
 def check_content(name: str, content: bytes, where: str, signature: str, cure: str) -> None:
-    """Raise DamageError for a file of a cell, by its name in there, that nobody could use."""
+    """Raise DamageError if a JSON or YAML file of a cell is damaged.
+
+    Args:
+        name: the name of the file in the cell's folder.
+        content: its content.
+        where: its path or URL, for the message.
+        signature: the signature of the cell.
+        cure: the cure, for the message.
+    """
     if name == CONFIG:
         read_science(content, where, signature, cure)
     elif name == "provenance.json":

@@ -1,9 +1,9 @@
-"""Exports of a ledger, which travel.
+"""Export cells of a ledger to a tar file, and import them into another ledger.
 
-An export is one tar file, for hosts without a network: train there, export there, import here. An
-import is verified; the first complete result of a cell stands, so importing twice, or what is there
-already, changes nothing. Of a failed cell the cause travels. The cells behind a published table are
-kept in a packed export.
+Exports are for hosts without a network: train and export there, then import here. An import is
+verified. The first complete result of a cell stays valid, so a second import changes nothing. A
+failed cell is exported with its cause only. The cells behind a published table are stored in a
+packed export.
 """
 
 import io
@@ -30,23 +30,24 @@ FORMAT = 1
 EXPORT_AGAIN = "export it again"
 COPY_AGAIN = "copy the file again"
 PACKED = ".xz"
-LARGEST = 2**26  # bytes to which a packed archive may unpack: nobody else bounds them
+LARGEST = 2**26  # bytes to which a packed archive may unpack; lzma itself has no bound
 
 WEIGHTS = "weights.ckpt"
-FAILED = {CONFIG, FAILURE, "provenance.json"}  # of a failed cell: all that travels
-RESULTS = {*FAILED, RESULT, METRICS}  # of a cell: what tables need
+FAILED = {CONFIG, FAILURE, "provenance.json"}  # the files of a failed cell that are exported
+RESULTS = {*FAILED, RESULT, METRICS}  # the files of a cell that tables need
 OPTIONAL = {WEIGHTS, "predictions.npz", POINTS, "metrics.csv"}  # may be left out of an export
-FOLDER = re.compile(rb"(?<![\w./:<~-])/(?:[\w.-]+/)+([\w.-]*)")  # of a machine, in a text
-# Of a file in a cell's folder: shorter than a file system allows, which has a longer one meanwhile.
+FOLDER = re.compile(rb"(?<![\w./:<~-])/(?:[\w.-]+/)+([\w.-]*)")  # a path in a text
+# The name of a file in a cell's folder. It is shorter than file systems allow, because an atomic
+# write first creates a temporary file with a longer name.
 NAME = rf"({EVALUATIONS}/)?(?!{EVALUATIONS}$)[A-Za-z0-9][A-Za-z0-9_.-]{{0,199}}"
 MEMBER = re.compile(rf"[0-9a-f]{{16}}/{NAME}")
 
-# The result of each cell of an export, by its signature; None: it failed.
+# The result of each cell of an export, by signature; None: the cell failed.
 Results: TypeAlias = "dict[str, dict[str, Any] | None]"
 
 
 def list_ended_cells(entries: Mapping[str, Entry]) -> list[str]:
-    """The cells that ended, in a result or a failure of their own: only such travel."""
+    """List the cells that can be exported: those with a result or with an undamaged failure."""
     return [
         signature
         for signature, entry in entries.items()
@@ -55,7 +56,7 @@ def list_ended_cells(entries: Mapping[str, Entry]) -> list[str]:
 
 
 def is_result(name: str) -> bool:
-    """Whether a file of a cell is small and says how the cell ended: what tables need."""
+    """Return whether tables need a file of a cell; these files are small."""
     return name in RESULTS or (name.startswith(f"{EVALUATIONS}/") and name.endswith(".json"))
 
 
@@ -65,10 +66,17 @@ def export_cells(
     file: Path,
     choose: Callable[[str], bool] = lambda name: True,
 ) -> int:
-    """Write cells that ended to a tar file with a manifest of hashes; returns how many bytes.
+    """Write cells to a tar file with a manifest of hashes, and return its number of bytes.
 
-    choose: which files of a cell. Raises UserError where something is there already, and for a
-    packed archive that would be too large to be read.
+    Args:
+        ledger: the ledger.
+        signatures: the cells, which have ended.
+        file: the tar file; the suffix .xz makes a packed one.
+        choose: returns whether the file of a cell with a name is exported.
+
+    Raises:
+        UserError: if the file exists already, or if a packed archive would be too large to be read.
+        DataError: if a file of a cell is damaged.
     """
     names = [
         f"{signature}/{name}"
@@ -80,7 +88,7 @@ def export_cells(
 
 
 def _list_names(ledger: Ledger, signature: str) -> list[str]:
-    """Names of the files of a cell that travel: plain, and those of its evaluations."""
+    """List the names of the files of a cell that are exported, those of evaluations included."""
     names, failed = ledger.list_files(signature), ledger.read_result(signature) is None
     if failed:
         return [name for name in names if name in FAILED]
@@ -93,28 +101,34 @@ def _read_content(ledger: Ledger, path: str) -> bytes:
     signature, _, name = path.partition("/")
     if MEMBER.fullmatch(path) is None:
         raise UserError(
-            f"{path}: an export takes names of letters, digits, '_', '-' and '.'; rename it"
+            f"{path}: an export takes names of letters, digits, '_', '-' and '.'; rename the file"
         )
     content = ledger.read(signature, name)
     if content is None:
-        raise DataError(f"{path} went away during the export; export again")
+        raise DataError(f"{path} was removed during the export; export again")
     where = join(ledger.store.root, f"{folder_of(signature)}/{name}")
     stored_files.check_content(name, content, where, signature, stored_files.REMOVE)
-    # A traceback and folders are of that machine alone.
+    # Only the cause is exported, without traceback and folders, which belong to this machine.
     return FOLDER.sub(rb"\1", content.partition(b"\n")[0]) if name == FAILURE else content
 
 
 def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
-    """Add the cells of an export that the ledger lacks; how a cell ended is written last. A failure
-    is added where nothing is known of its cell.
+    """Add the cells of an export that the ledger lacks.
 
-    Returns how many were new, and how many were there already. Raises DataError naming the file
-    when a hash is wrong, a file is missing, or a configuration does not have the signature of its
-    folder, and UserError for a cell that is being run here; then nothing is written.
+    A failure is added only if the ledger has nothing about the cell. The file that says how a cell
+    ended is written last. If an error is raised, nothing was written.
+
+    Returns:
+        The number of new cells, and the number of cells that the ledger had already.
+
+    Raises:
+        DataError: if a hash is wrong, a file is absent, or a configuration does not have the
+            signature of its folder. The message names the file.
+        UserError: if a process runs one of the cells here.
     """
     results = verify_export(file)
     entries = ledger.read_entries(results)
-    # Of each cell of which it says more than is known, the file that says how it ended.
+    # The new cells, each with the name of the file that says how it ended.
     ends = {
         signature: FAILURE if result is None else RESULT
         for signature, result in results.items()
@@ -122,7 +136,8 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
     }
     for signature in ends:
         if (entry := entries[signature]).status == "running":
-            raise UserError(f"{signature} is being run by {entry.owner}; import when it has ended")
+            cure = "import when it has ended"
+            raise UserError(f"cell {signature} is being run by {entry.owner}; {cure}")
     for signature, name in ends.items():
         if name == RESULT:
             _remove_unfinished(ledger, signature)
@@ -137,14 +152,17 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
             ledger.store.write(f"{folder}/{name}", content)
     for signature, name in ends.items():
         content, result = contents[signature], results[signature]
-        if result is not None and ledger.disk is None:  # the attempt says where its files are
+        if result is not None and ledger.disk is None:  # the attempt names the folder of its files
             content = json.dumps(result | {"attempt": attempt}, indent=2).encode()
         ledger.store.write(f"{folder_of(signature)}/{name}", content)
     return len(ends), len(results) - len(ends)
 
 
 def _remove_unfinished(ledger: Ledger, signature: str) -> None:
-    """Remove what an unfinished run left of a cell; in an object store, other attempts stay."""
+    """Remove the files of an unfinished run of a cell.
+
+    In an object store, the folders of other attempts stay.
+    """
     names = (FAILURE, STOPPED, "resume.ckpt")
     parts = [""] if ledger.disk is not None else [f"/{name}" for name in names]
     for part in parts:
@@ -152,8 +170,10 @@ def _remove_unfinished(ledger: Ledger, signature: str) -> None:
 
 
 def verify_export(file: Path) -> Results:
-    """Return how each cell ended, once all files are as the manifest says. Raises DataError as
-    `import_cells` does.
+    """Verify all files of an export, and return the result of each cell.
+
+    Raises:
+        DataError: as `import_cells` does.
     """
     cells: dict[str, dict[str, str]] = {}
     results: Results = {}
@@ -167,30 +187,36 @@ def verify_export(file: Path) -> Results:
             results[signature] = stored_files.read_result(content, where, signature, EXPORT_AGAIN)
         else:
             stored_files.check_content(name, content, where, signature, EXPORT_AGAIN)
-    for signature, found in cells.items():
-        if FAILURE in found:
+    for signature, hashes in cells.items():
+        if FAILURE in hashes:
             results.setdefault(signature, None)
         result = results.get(signature, {})
         known = {} if result is None else result.get(DIGESTS, {})
         needed = {FAILURE} if result is None else {CONFIG, RESULT, *known} - OPTIONAL
-        if absent := needed - found.keys():
+        if absent := needed - hashes.keys():
             raise DataError(f"{file}: {signature}/{min(absent)} is absent; {EXPORT_AGAIN}")
-        for name in sorted((found.keys() & known) - {RESULT}):  # a result has a digest of itself
-            if found[name] != known[name]:
+        for name in sorted((hashes.keys() & known) - {RESULT}):  # `read_result` checked its digest
+            if hashes[name] != known[name]:
                 why = f"is not the file that the cell's {RESULT} names"
                 raise DataError(f"{file}: {signature}/{name} {why}; {EXPORT_AGAIN}")
     return results
 
 
 def _write_archive(file: Path, names: Sequence[str], read: Callable[[str], bytes]) -> int:
-    """Write the contents of these names, read twice, one in memory at a time; returns how many
-    bytes the file has.
+    """Write files to a tar file, and return its number of bytes.
 
-    Raises UserError where something is there already, and for a packed archive that would be too
-    large to be read.
+    Each file is read twice, so that only one is in memory at a time.
+
+    Args:
+        file: the tar file.
+        names: the names of the files.
+        read: returns the content of the file with a name.
+
+    Raises:
+        UserError: as `export_cells` does.
     """
     if os.path.lexists(file):
-        raise UserError(f"{file} is there already; remove it, or name another file")
+        raise UserError(f"{file} exists already; remove it, or name another file")
     hashes, size = {}, 0
     for name in names:
         content = read(name)
@@ -218,14 +244,17 @@ def _add_member(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def read_members(file: Path) -> Iterator[tuple[str, bytes]]:
-    """Names and contents, each compared with the manifest. Raises DataError naming the file where
-    a hash is wrong, and at the end where a name is absent.
+    """Yield the name and the content of each file of an export, checked against the manifest.
+
+    Raises:
+        DataError: if a hash is wrong, or at the end, if a file of the manifest is absent. The
+            message names the file.
     """
     members = _read_tar(file)
     hashes = _parse_manifest(file, *next(members, ("", b"")))
     for name, content in members:
         if hashes.pop(name, None) != hash_bytes(content):
-            raise DataError(f"{file}: {name} is not as the manifest says; {COPY_AGAIN}")
+            raise DataError(f"{file}: {name} differs from the manifest; {COPY_AGAIN}")
         yield name, content
     if hashes:
         raise DataError(f"{file}: {min(hashes)} is absent; {EXPORT_AGAIN}")
@@ -233,20 +262,24 @@ def read_members(file: Path) -> Iterator[tuple[str, bytes]]:
 
 def _parse_manifest(file: Path, name: str, content: bytes) -> dict[str, str]:
     try:
-        found = content if name == MANIFEST else b"{}"
-        return stored_files.parse_json(found, MANIFEST, EXPORT_AGAIN, Manifest)["sha256"]
+        manifest = content if name == MANIFEST else b"{}"
+        return stored_files.parse_json(manifest, MANIFEST, EXPORT_AGAIN, Manifest)["sha256"]
     except DamageError as error:
-        raise DataError(f"{file}: no {MANIFEST} of this capsweep in it; {EXPORT_AGAIN}") from error
+        raise DataError(f"{file}: it has no {MANIFEST} of this version; {EXPORT_AGAIN}") from error
 
 
 def _read_tar(file: Path) -> Iterator[tuple[str, bytes]]:
-    """Plain files of the tar, one at a time, whatever their names say.
+    """Yield the name and the content of each file of a tar file, one at a time.
 
-    Other compressed archives and sparse files, which may be any size when they are read, and links
-    and devices, which an export has none of, are refused.
+    The names are not checked. Other compressed archives and sparse files are refused, since they
+    may have any size when they are read. Links and devices are refused too, since an export has
+    none.
+
+    Raises:
+        DataError: if the tar file is damaged, or contains more than regular files.
     """
-    if not file.is_file():  # a pipe would be waited for
-        raise DataError(f"{file}: no such file, or no plain one; name one that export wrote")
+    if not file.is_file():  # opening a pipe would wait for its writer
+        raise DataError(f"{file}: no such file, or no regular one; name one that export wrote")
     try:
         with _unpack(file) if file.suffix == PACKED else file.open("rb") as content:
             length = content.seek(0, os.SEEK_END)
@@ -257,21 +290,28 @@ def _read_tar(file: Path) -> Iterator[tuple[str, bytes]]:
                     if is_plain and not 0 <= member.size <= length - member.offset_data:
                         raise EOFError(f"{member.name!r} declares {member.size:,} bytes")
                     if (stream := tar.extractfile(member) if is_plain else None) is None:
-                        raise DataError(f"{file}: {member.name!r} is no plain file; {EXPORT_AGAIN}")
+                        raise DataError(
+                            f"{file}: {member.name!r} is no regular file; {EXPORT_AGAIN}"
+                        )
                     yield member.name, stream.read()
     except DataError:
         raise
     except Exception as error:  # a damaged header can make lzma and tarfile raise anything
         reason = str(error) or type(error).__name__
-        raise DataError(f"{file}: not a whole tar file ({reason}); {COPY_AGAIN}") from error
+        raise DataError(f"{file}: not a complete tar file ({reason}); {COPY_AGAIN}") from error
 
 
 def _unpack(file: Path) -> IO[bytes]:
-    """The tar in a packed file, of LARGEST bytes at most."""
+    """Unpack a packed archive into memory.
+
+    Raises:
+        DataError: if it unpacks to more than LARGEST bytes.
+        EOFError: if it is incomplete.
+    """
     unpacking = lzma.LZMADecompressor(memlimit=LARGEST)
     content = unpacking.decompress(file.read_bytes(), LARGEST + 1)
     if len(content) > LARGEST:
         raise DataError(f"{file}: more than {LARGEST:,} bytes when unpacked; unpack it with xz -d")
     if not unpacking.eof:
-        raise EOFError("its end is absent")
+        raise EOFError("its end is missing")
     return io.BytesIO(content)

@@ -1,4 +1,4 @@
-"""What is damaged in a ledger, and what nobody needs any more in it and in the storage around."""
+"""Find damaged files in a ledger, and garbage in the ledger and in the storage around it."""
 
 import tempfile
 import time
@@ -16,19 +16,20 @@ from capsweep.ledger.stored_files import CONFIG, DIGESTS, POINTS, PREDICTIONS, R
 from capsweep.storage import scratch
 from capsweep.storage.files import remove_path, user_cache_folder
 
-# Below the storage, or below the user's cache on nodes whose storage is an object store.
+# Folders of scratch, and the beginnings of names in them. The folders are below the storage, or, on
+# nodes whose storage is an object store, below the user's cache.
 SCRATCH = {"ray": r"sweep-", "scratch": r"[0-9a-f]{16}-"}
-TEMPORARY = r"capsweep-(bench|code|error|wandb)-"  # in the folder of temporary files
+TEMPORARY = r"capsweep-(bench|code|error|wandb)-"  # beginnings of names in the temporary folder
 
 
 @dataclass(frozen=True)
 class Garbage:
-    """A file or folder that can go.
+    """A file or folder that can be removed.
 
     Attributes:
-        name: its name in the ledger; elsewhere its path.
-        why: why nobody needs it.
-        size: in bytes.
+        name: its path in the ledger, or its full path elsewhere.
+        why: why it is not needed.
+        size: its size in bytes.
         remove: removes it.
     """
 
@@ -39,12 +40,16 @@ class Garbage:
 
 
 def find_garbage(ledger: Ledger, storage: Path | None = None) -> Iterator[Garbage]:
-    """Yield all garbage of a ledger; nothing a result, a failure's cause or a resume depends on,
-    and nothing that a living process uses. In an object store, a result and the checkpoint of its
-    rerun stand side by side: nothing there is garbage.
+    """Yield all garbage of a ledger.
 
-    storage: the folder around it, whose scratch, and what was left in this machine's temporary
-    folder, is looked at too.
+    Nothing that a result, the cause of a failure, a resumed run or a living process needs is
+    garbage. A ledger in an object store has no garbage, because the checkpoint of a repeated cell
+    may be beside an earlier result.
+
+    Args:
+        ledger: the ledger.
+        storage: the folder around the ledger, whose scratch is searched too, with this machine's
+            temporary folder; None: neither is searched.
     """
     if (root := ledger.disk) is not None:
         for path in root.glob("??/*/resume.ckpt"):
@@ -52,7 +57,7 @@ def find_garbage(ledger: Ledger, storage: Path | None = None) -> Iterator[Garbag
                 yield from _measure(path, "checkpoint of a finished cell", root)
         for path in root.rglob(".*.tmp"):
             if _is_settled(path):
-                yield from _measure(path, "half a write", root)
+                yield from _measure(path, "incomplete file", root)
         for claim in lease.read_claims(root).values():
             path = lease.claim_path(root, claim.signature, claim.generation)
             if claim.owner.is_dead or (_is_settled(path) and not claim.owner.is_alive):
@@ -67,21 +72,21 @@ def find_garbage(ledger: Ledger, storage: Path | None = None) -> Iterator[Garbag
 
 
 def _find_scratch(storage: Path) -> Iterator[Path]:
-    yield from scratch.find_left(Path(tempfile.gettempdir()), TEMPORARY)
+    yield from scratch.find_abandoned(Path(tempfile.gettempdir()), TEMPORARY)
     for root in dict.fromkeys((storage, user_cache_folder() / places.OUTPUTS)):
         for name, kinds in SCRATCH.items():
-            yield from scratch.find_left(root / name, kinds)
+            yield from scratch.find_abandoned(root / name, kinds)
 
 
 def _is_settled(path: Path) -> bool:
-    """Return whether nobody touched a path for an hour; false where it is gone."""
+    """Return whether a path exists and was not changed for an hour."""
     with suppress(FileNotFoundError):
         return time.time() - path.lstat().st_mtime > lease.SETTLED_SECONDS
     return False
 
 
 def _measure(path: Path, why: str, root: Path | None = None) -> Iterator[Garbage]:
-    """Yield a path as garbage, named from `root` on; nothing where it is gone by now."""
+    """Yield a path as garbage, named relative to `root`, unless another process removed it."""
     with suppress(FileNotFoundError):
         files = [path, *path.rglob("*")]
         size = sum(each.lstat().st_size for each in files if each.is_file())
@@ -90,9 +95,10 @@ def _measure(path: Path, why: str, root: Path | None = None) -> Iterator[Garbage
 
 
 def find_faults(ledger: Ledger, cell: str) -> Iterator[str]:
-    """Yield a line for each fault of a cell, once, though several readers meet it.
+    """Read all files of a cell, and yield a line for each damaged or absent one.
 
-    Every file is as it was stored, and what is read of it is of this cell.
+    A file that belongs to another cell counts as damaged. Several readers may find the same fault;
+    its line is yielded once.
     """
     result = ledger.read_result(cell)
     names = {*ledger.list_files(cell), *(result or {}).get(DIGESTS, {})} - {RESULT, "resume.ckpt"}

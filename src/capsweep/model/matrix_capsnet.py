@@ -90,7 +90,7 @@ class MatrixCapsules(nn.Module):
         pose: Rows and columns of a pose matrix.
         routing: Factory of the routing.
         shared: Whether all children share the weight of a parent type.
-        offset_KD: Numbers added to the votes from each kernel offset. None: 0.
+        offset_KD: Numbers to add to the votes from each kernel offset, or None.
         of_classes: Whether the parents are the class capsules. The child positions then share their
             weights.
     """
@@ -266,9 +266,9 @@ def squash_capsules(capsules: CapsuleLayer) -> CapsuleLayer:
 
 
 def _draw_weights(network: MatrixCapsNet, initial: Mapping[str, float]) -> None:
-    """Draw the weights of the network, in the order of the layers, as the authors' code does.
+    """Draw the weights of the network, layer by layer.
 
-    All draws are truncated normals with mean 0.
+    All draws are truncated normals with mean 0, as in the authors' code.
 
     Args:
         network: Network whose weights are set in place.

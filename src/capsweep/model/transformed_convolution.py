@@ -159,7 +159,8 @@ class BilinearForm:
     def list_parts(self, image_BHWC: Tensor, outputs: int) -> list[slice]:
         """List the parts of a batch that are computed at once.
 
-        A part has few enough images that its rows have at most NUMBERS_AT_ONCE numbers.
+        A part has few enough images that its transformed rows, of images and of outputs, have at
+        most NUMBERS_AT_ONCE numbers each.
 
         Args:
             image_BHWC: Images.
@@ -189,8 +190,8 @@ class BilinearForm:
     ) -> None:
         """Add the convolution to the outputs, in place.
 
-        It handles one block of channels and one pair of rows of frequencies at a time, so that all
-        components of the image and the weights never exist at once.
+        It handles one block of channels and one pair of rows of frequencies at a time, so that
+        memory never holds all components of the image or of the weights at once.
 
         Args:
             image_BHWC: Images.

@@ -65,16 +65,16 @@ def connected(
     """Connect to the Ray cluster at `address`, or start Ray on this machine, for the block.
 
     Args:
-        address: address of the cluster to join; None starts Ray on this machine.
-        cpus: number of CPUs that Ray on this machine may use; None: all that it detects.
-        gpus: number of GPUs that Ray on this machine may use; None: all that it detects.
-        package: folder of our package, which is sent to the cluster's workers, so that they need no
+        address: Address of the cluster to join; None starts Ray on this machine.
+        cpus: Number of CPUs that Ray on this machine may use; None: all that it detects.
+        gpus: Number of GPUs that Ray on this machine may use; None: all that it detects.
+        package: Folder of our package, which is sent to the cluster's workers, so that they need no
             copy.
-        imports: modules that workers on this machine import while they wait for work; Ray starts
+        imports: Modules that workers on this machine import while they wait for work; Ray starts
             one worker for each core.
 
     Raises:
-        ConfigError: no cluster can be joined at `address`, or Ray does not start on this machine.
+        ConfigError: No cluster can be joined at `address`, or Ray does not start on this machine.
         RayLostError: Ray on this machine has died; a line on the standard error says so first.
     """
     before = signal.getsignal(signal.SIGTERM)

@@ -34,7 +34,7 @@ from capsweep.data.batches import (
     to_unit,
 )
 from capsweep.errors import ConfigError, UserError
-from capsweep.shards.reader import StoredRanges, make_room, read_range
+from capsweep.shards.reader import StoredRanges, allocate_arrays, read_range
 
 AT_ONCE = 1000  # examples that are hashed together
 BLOCK = 2500  # examples that stay neighbours until their group is shuffled; five chunks of a file
@@ -73,7 +73,7 @@ class PassOrder:
         self.count, self.seed = count, seed
         self.block, self.buffer = block, buffer
 
-    def groups_from(self, position: int, examples: int) -> Iterator[tuple[ExampleGroup, slice]]:
+    def iterate_groups(self, position: int, examples: int) -> Iterator[tuple[ExampleGroup, slice]]:
         """Yield the groups that contain a range of the sequence.
 
         Args:
@@ -129,14 +129,14 @@ class GroupDataset(Dataset[Arrays | UserError]):
 
     def __init__(self, examples: StoredRanges) -> None:
         self.examples = examples
-        self._room: dict[str, np.ndarray] = {}  # reused: fresh memory costs a fifth of reading
+        self._arrays: dict[str, np.ndarray] = {}  # reused: fresh memory costs a fifth of reading
 
     def __getitem__(self, request: tuple[ExampleGroup, slice]) -> Arrays | UserError:
         group, wanted = request
         count, filled = len(group), 0
-        if not self._room or len(self._room["labels"]) < count:
-            self._room = make_room(self.examples.fields, count)
-        arrays = {name: array[:count] for name, array in self._room.items()}
+        if not self._arrays or len(self._arrays["labels"]) < count:
+            self._arrays = allocate_arrays(self.examples.fields, count)
+        arrays = {name: array[:count] for name, array in self._arrays.items()}
         try:
             for start, stop in group.stretches:
                 part = slice(filled, filled + stop - start)
@@ -146,8 +146,8 @@ class GroupDataset(Dataset[Arrays | UserError]):
                 filled = part.stop
         except UserError as error:
             return error
-        places_K = group.draw_permutation()[wanted]
-        return {n: torch.from_numpy(a).index_select(0, places_K) for n, a in arrays.items()}
+        index_K = group.draw_permutation()[wanted]
+        return {n: torch.from_numpy(a).index_select(0, index_K) for n, a in arrays.items()}
 
 
 class ShardLoader(BatchLoader):
@@ -193,7 +193,7 @@ class ShardLoader(BatchLoader):
 
     def __iter__(self) -> Iterator[Batch]:
         # Read here, since Lightning may set the epoch after it has created the iterator.
-        self._requests[:] = self.order.groups_from(self.sampler.epoch * self.count, self.count)
+        self._requests[:] = self.order.iterate_groups(self.sampler.epoch * self.count, self.count)
         pieces: list[Arrays] = []  # parts of the next batch
         missing = self.batch_size
         for fields in self._loader:

@@ -26,12 +26,12 @@ import numpy as np
 from torch import Tensor
 
 from capsweep.data.batches import Split
-from capsweep.data.images import Splits, trained_and_validated
+from capsweep.data.images import Splits, split_off_validation
 from capsweep.data.pairs import PairSource
 from capsweep.errors import ConfigError, DataError
 from capsweep.shards.manifest import (
     INDEX,
-    MOST,
+    MOST_COUNT,
     DataSetContent,
     Fields,
     Manifest,
@@ -49,8 +49,8 @@ DAMAGE_ERRORS = (
 )
 BLOCK = 500  # examples in a chunk: about 0.6 MB of MultiMNIST
 AT_ONCE = 2 * BLOCK  # examples that are made together, still in the cache when they are stored
-USUAL = 100_000  # examples in a shard, if the number of shards is not given
-LARGEST = 2**29  # bytes of a shard, which is made in memory
+DEFAULT_EXAMPLES = 100_000  # examples in a shard, if the number of shards is not given
+MOST_BYTES = 2**29  # bytes of a shard, which is made in memory
 
 # Makes examples start .. stop - 1 of a split, and returns an array for each field.
 Maker: TypeAlias = Callable[[int, int], Mapping[str, np.ndarray]]
@@ -98,10 +98,10 @@ def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...
     splits = job.content.splits
     first = "train" if "train" in splits else next(iter(splits))
     count = splits[first]
-    shards = -(-count // USUAL) if shards is None else shards
+    shards = -(-count // DEFAULT_EXAMPLES) if shards is None else shards
     if not 1 <= shards <= count:
         raise ConfigError(f"SHARDS={shards}: must be 1 to {count:,} (the {first} examples)")
-    room = LARGEST // count_bytes(job.list_fields())
+    room = MOST_BYTES // count_bytes(job.list_fields())
     if (usual := -(-count // shards)) > room:
         raise ConfigError(
             f"SHARDS={shards}: must be {-(-count // room)} or more, so that a shard fits in memory"
@@ -243,12 +243,12 @@ def make_pair_source(digits: Splits, split: Split, settings: Mapping[str, Any]) 
     names = ("validation", "seed", "margin", "shift")
     numbers: dict[str, Any] = {name: settings.get(name) for name in names}
     for name, value in numbers.items():
-        if type(value) is not int or not 0 <= value <= MOST:
+        if type(value) is not int or not 0 <= value <= MOST_COUNT:
             raise DataError(
                 f"{INDEX}: settings.{name} is {reprlib.repr(value)}, but must be a whole number "
                 "from 0 on; make the data set again"
             )
-    train, held_out = trained_and_validated(digits, numbers.pop("validation"))
+    train, held_out = split_off_validation(digits, numbers.pop("validation"))
     examples = {"train": train, "validation": held_out, "test": digits.test}[split]
     return PairSource(examples, split, **numbers)
 

@@ -13,11 +13,11 @@ from capsweep.config import package_files
 from capsweep.runtime import ray_start
 from capsweep.runtime.ray_start import exceptions, ray
 from capsweep.shards.layout import ShardJob
-from capsweep.shards.making import AGAIN, ShardOutcome, make_shard
+from capsweep.shards.making import RERUN_HINT, ShardOutcome, make_shard
 from capsweep.shards.manifest import ShardPart
 
 RETRIES = 2  # of a task, after its first attempt
-ENDING = 10.0  # seconds for running tasks (each takes less than 1 s) to end before Ray is stopped
+ENDING_SECONDS = 10.0  # for running tasks (each takes less than 1 s) to end before Ray is stopped
 
 
 def run_on_ray(
@@ -61,7 +61,7 @@ def run_on_ray(
             # Tasks are not cancelled: ray.cancel can kill this process if a task ends at the same
             # moment (ray#54738).
             if running:
-                ray.wait(list(running), num_returns=len(running), timeout=ENDING)
+                ray.wait(list(running), num_returns=len(running), timeout=ENDING_SECONDS)
 
 
 # Only an OSError is worth a retry: any other error of a job would come again.
@@ -81,4 +81,4 @@ def _read_outcome(result: Any, part: ShardPart) -> ShardOutcome:
         raise error.cause from error
     except exceptions.RayError as error:
         loss = f"the worker was lost ({type(error).__name__}: killed, out of memory, or its node)"
-        return ShardOutcome(part, cause=f"{loss}; {AGAIN}")
+        return ShardOutcome(part, cause=f"{loss}; {RERUN_HINT}")

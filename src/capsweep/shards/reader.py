@@ -23,14 +23,14 @@ from capsweep.errors import DataError
 from capsweep.shards import manifest
 from capsweep.shards.layout import MULTIMNIST, make_pair_source
 from capsweep.shards.manifest import INDEX, DataSetContent, Fields, Manifest, Shard
-from capsweep.shards.verify import ShardVerifier, check_sizes, naming_damage
+from capsweep.shards.verify import ShardVerifier, check_sizes, report_damage
 from capsweep.storage import official_files
 from capsweep.storage.files import hash_bytes
 from capsweep.storage.stores import hide_query
 
 IMAGES = ("images", "labels")
 DIGITS = "digits"
-OPEN = 64  # files that a process keeps open; HDF5 needs about 1 MB of memory for each
+MOST_OPEN = 64  # files that a process keeps open; HDF5 needs about 1 MB of memory for each
 
 
 def declare_data_set(content: DataSetContent) -> list[str]:
@@ -126,21 +126,21 @@ class ShardReader:
 
     def _find_data_set(self, folder: str) -> tuple[Path, Manifest]:
         """Return the local folder and the manifest of the declared data set."""
-        found: list[str] = []
+        faults: list[str] = []
         for place in official_files.resolve_folders(folder, self.folders):
-            if not official_files.has_file(place, INDEX, self._is_declared):
-                found.append(f"{hide_query(place)}/{INDEX}: no such file")
+            if not official_files.fetch_file(place, INDEX, self._is_declared):
+                faults.append(f"{hide_query(place)}/{INDEX}: no such file")
                 continue
-            local = official_files.local_folder(place)
+            local = official_files.locate_folder(place)
             whole = manifest.read_manifest(local)
             if whole.content.fingerprint == self.fingerprint:
                 self._check_origin(local, whole.content)
                 return local, whole
             declared = " ".join(declare_data_set(whole.content))
-            found.append(f"{local / INDEX}: another data set, declared by {declared}")
+            faults.append(f"{local / INDEX}: another data set, declared by {declared}")
         raise DataError(
-            f"dataset.shards.fingerprint={self.fingerprint}: {'; '.join(found)}; make the data set "
-            "(make shards DATASET=multimnist), declare the one that is there, or set its folder: "
+            f"dataset.shards.fingerprint={self.fingerprint}: {'; '.join(faults)}; make the data "
+            "set (make shards DATASET=multimnist), declare one that is there, or set its folder: "
             "dataset.shards.folders=[FOLDER]"
         )
 
@@ -186,7 +186,7 @@ class StoredRanges:
         if source is not None:
             self.fields[DIGITS] = "uint8", (2, *manifest.fields["images"][1])
         self.source, self.count = source, manifest.content.splits.get(split, 0)
-        self.shards = manifest.shards_of(split)
+        self.shards = manifest.list_shards(split)
         self.verifier = ShardVerifier(folder, manifest)
 
     @property
@@ -211,7 +211,7 @@ class StoredRanges:
 
         Args:
             start: Number of the first example.
-            arrays: An array [B, ...] for each field to read; see `make_room`.
+            arrays: An array [B, ...] for each field to read; see `allocate_arrays`.
 
         Raises:
             IndexError: If the range leaves the split.
@@ -233,16 +233,16 @@ class StoredRanges:
             start += read
 
     def _read_shard(self, shard: Shard, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        file, first = find_open(os.getpid(), self.verifier, shard), start - shard.first
-        with naming_damage(self.verifier.folder / shard.name):  # reads verify HDF5's checksums
+        file, first = open_shard_once(os.getpid(), self.verifier, shard), start - shard.first
+        with report_damage(self.verifier.folder / shard.name):  # reads verify HDF5's checksums
             for name, array in arrays.items():
                 stored = h5py.Dataset(h5py.h5d.open(file.id, name.encode()))
                 stored.read_direct(array, np.s_[first : first + len(array)])
 
 
-@lru_cache(maxsize=OPEN)
-def find_open(process: int, verifier: ShardVerifier, shard: Shard) -> h5py.File:
-    """Open a shard, or return it if this process has it open; the last OPEN ones stay open.
+@lru_cache(maxsize=MOST_OPEN)
+def open_shard_once(process: int, verifier: ShardVerifier, shard: Shard) -> h5py.File:
+    """Open a shard, or return it if this process has it open; the last MOST_OPEN ones stay open.
 
     Args:
         process: Id of this process, since a file that is open before a fork belongs to the parent.
@@ -255,7 +255,7 @@ def find_open(process: int, verifier: ShardVerifier, shard: Shard) -> h5py.File:
     return verifier.open_shard(shard)
 
 
-def make_room(fields: Fields, count: int) -> dict[str, np.ndarray]:
+def allocate_arrays(fields: Fields, count: int) -> dict[str, np.ndarray]:
     """Allocate an array [count, ...] for each field of some examples."""
     return {name: np.empty((count, *shape), dtype) for name, (dtype, shape) in fields.items()}
 
@@ -275,6 +275,6 @@ def read_range(examples: StoredRanges, start: int, stop: int) -> dict[str, np.nd
         IndexError: If the range leaves the split.
         DataError: If a shard is missing or is not that of the manifest.
     """
-    arrays = make_room(examples.fields, stop - start)
+    arrays = allocate_arrays(examples.fields, stop - start)
     examples.read_into(start, arrays)
     return arrays

@@ -3,8 +3,8 @@
 Looking again after each batch of seeds gives chance more than one opportunity. The level is
 therefore divided equally over all planned looks (Bonferroni), and within a look Holm's procedure
 covers the pairs of neighbouring rows. Over all looks and pairs of one column, the probability that
-any order is called decided by noise alone stays below the level, whenever the looking stops. A
-caller that ranks several columns divides the level over them.
+noise alone makes any order look decided stays below the level, whenever the looking stops. A caller
+that ranks several columns divides the level over them.
 
 Intervals are Student's t intervals. They need three seeds, because those of two seeds reach nine
 standard deviations to either side. They are clipped to the possible range of the metric: no error
@@ -85,10 +85,10 @@ def _t_interval(array: np.ndarray, low: float, high: float) -> tuple[float, floa
     return max(mean - half, low), min(mean + half, high)
 
 
-def list_common_places(series: Sequence[Mapping[int, float]]) -> list[int]:
+def list_common_steps(series: Sequence[Mapping[int, float]]) -> list[int]:
     """Return the epochs or steps that all series have, in increasing order.
 
-    A mean over the series that are left would jump where one of them ends.
+    A mean over the series then does not jump where one of them ends.
     """
     return sorted(set.intersection(*map(set, series))) if series else []
 

@@ -23,7 +23,6 @@ from capsweep.training import provenance
 
 THREADS = 2  # the bars on a CPU are for two cores
 LONGEST = 120  # characters that are shown of an exception's message
-MOST_ROWS = 20  # a longer table is left out on a page
 # Columns that are printed, but left out on a page.
 DETAILS = {"images/s", "peak MB", "extra MB", "error", "memory over before"}
 Row = Mapping[str, Any]  # values by column
@@ -35,11 +34,11 @@ class Measurement:
     """One measured number and its bar.
 
     Attributes:
-        what: what was measured.
-        value: the number; None if it could not be measured.
-        unit: unit of the number, such as `s` or `x` (times).
-        bar: the limit for the number; None if there is no limit.
-        at_least: whether the number must be at least `bar`; otherwise at most.
+        what: What was measured.
+        value: The number; None if it could not be measured.
+        unit: Unit of the number, such as `s` or `x` (times).
+        bar: The limit for the number; None if there is no limit.
+        at_least: Whether the number must be at least `bar`; otherwise at most.
     """
 
     what: str
@@ -60,7 +59,12 @@ class Measurement:
         """Return the fields of this number in the table of bars."""
         value = grid.MISSING if self.value is None else f"{_format(self.value)} {self.unit}"
         side = "at least" if self.at_least else "at most"
-        return self.what, value, "" if self.bar is None else f"{side} {self.bar:g}", self.verdict
+        return self.what, value, "" if self.bar is None else f"{side} {self.bar:,g}", self.verdict
+
+    def as_line(self) -> str:
+        """Return this number and its bar as an item of a list; a missed bar is named."""
+        what, value, bar, verdict = self.as_row()
+        return f"- {what}: {value} ({bar}{', MISSED' if verdict == 'MISSED' else ''})"
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,8 @@ class BenchReport:
     """The results of one benchmark.
 
     Attributes:
-        numbers: lines of the table of bars.
-        rows: timings as {column: value}; neighbours with the same columns form one table.
+        numbers: Lines of the table of bars.
+        rows: Timings as {column: value}; neighbours with the same columns form one table.
     """
 
     numbers: list[Measurement] = field(default_factory=list)
@@ -80,7 +84,7 @@ class BenchReport:
         """Record an exception of the block as a missed bar, so that other candidates can go on.
 
         Args:
-            candidate: name of the candidate, for the report.
+            candidate: Name of the candidate, for the report.
         """
         try:
             yield
@@ -99,18 +103,18 @@ class BenchReport:
         for case, name, column, bar in bars:
             unit = "x" if column.startswith("over ") else column
             value = self.find(case, name, column)
-            self.numbers.append(Measurement(f"{case}, {name}: {column}", value, unit, bar, True))
+            self.numbers.append(Measurement(f"{case}, {name} {column}", value, unit, bar, True))
 
     def judge_worst(
         self, column: str, unit: str, bar: float | None, at_least: bool = False
     ) -> None:
-        """Add the worst number of a column, with the names of its row. Do nothing without numbers.
+        """Add the worst number of a column, if it has any, with the names in its row.
 
         Args:
-            column: name of the column in the rows.
-            unit: unit of the number.
-            bar: the limit for the number; None if there is no limit.
-            at_least: whether the number must be at least `bar`, so that the smallest is the worst.
+            column: Name of the column in the rows.
+            unit: Unit of the number.
+            bar: The limit for the number; None if there is no limit.
+            at_least: Whether the number must be at least `bar`, so that the smallest is the worst.
         """
         having = [row for row in self.rows if row.get(column) is not None]
         for row in sorted(having, key=lambda row: row[column], reverse=not at_least)[:1]:
@@ -118,20 +122,22 @@ class BenchReport:
             what = f"{column}, the worst: {', '.join(map(str, names))}"
             self.numbers.append(Measurement(what, row[column], unit, bar, at_least))
 
-    def shorten(self) -> "BenchReport":
-        """Return the part of the report that belongs on a page.
+    def format_page(self) -> list[str]:
+        """Return the paragraphs in Markdown that a page shows of the report.
 
-        It has the numbers with a bar, and the tables of at most MOST_ROWS timings. Columns of
-        DETAILS, and those with the same value in all rows, are left out.
+        They are a list of the numbers with a bar, and a table for each case with several
+        candidates. Columns of DETAILS, and those with the same value in all rows, are left out.
         """
         rows: list[Row] = []
         for table in (list(neighbours) for _, neighbours in groupby(self.rows, key=list)):
             values = {name: {row[name] for row in table} for name in table[0]}
-            same = {name for name in values if len(table) > 1 and len(values[name]) == 1}
-            if len(table) <= MOST_ROWS:
+            same = {name for name in values if len(values[name]) == 1}
+            if len(table) > 1 and "case" in same:
                 shown = values.keys() - DETAILS - same
                 rows += [{n: value for n, value in row.items() if n in shown} for row in table]
-        return BenchReport([one for one in self.numbers if one.bar is not None], rows)
+        lines = [one.as_line() for one in self.numbers if one.bar is not None]
+        tables = BenchReport([], rows).make_tables()[1:]
+        return ["\n".join(lines), *(grid.pipe_table(*table) for table in tables)]
 
     def make_tables(self) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
         """Return header and rows of each table: the bars first, then the timings."""

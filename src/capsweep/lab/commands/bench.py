@@ -30,10 +30,10 @@ def run_bench(parsed: argparse.Namespace) -> int:
 
     Returns:
         1 if a bar is missed, else 0. With `--quick` it is always 0, because tiny sizes measure
-            nothing.
+        nothing.
 
     Raises:
-        UserError: a name is unknown, or the page has no section for a benchmark. Nothing is run
+        UserError: A name is unknown, or the page has no section for a benchmark. Nothing is run
             then.
     """
     from capsweep.lab import bench
@@ -53,9 +53,7 @@ def run_bench(parsed: argparse.Namespace) -> int:
         measure = pkgutil.resolve_name(f"capsweep.lab.bench.{BENCHES[name]}:measure_{name}")
         report: bench.BenchReport = measure(parsed.quick)
         if page is not None:
-            parts = [f"`capsweep bench {name}`, {line}."]
-            tables = report.shorten().make_tables()
-            parts += [grid.pipe_table(header, rows) for header, rows in tables]
+            parts = [f"`capsweep bench {name}`, {line}.", *report.format_page()]
             section = "\n\n".join(parts) + "\n"
             publish.renew_section(page, f"bench {name}{suffix}{where}", section)
         for header, rows in report.make_tables():

@@ -15,11 +15,12 @@ Gaussians are computed from moments of the votes. Let U = V - c for any constant
     with precision p:     sum_d p_d (V_ld - mu_d)^2 = [-2 p d, p] Q_l + sum_d p_d d_d^2
 
 The variance and the distances are differences of larger numbers. c is the plain mean of the votes,
-so their error is a rounding error relative to the squared spread of all votes around the mean.
-Measured in single precision with 16 numbers, for a Gaussian of 40 votes that agree to 0.01 among
-160 that spread by 10: the error is at most 3e-6 of the variance (the floor of EM is 5e-4) and 0.11
-of a squared distance (7 %). In double precision the error does not matter. Rounding to TF32 is
-8,000 times as coarse, so it is switched off here, whatever is allowed elsewhere.
+so their error is a rounding error relative to the squared spread of all votes around the mean. It
+was measured in single precision with 16 numbers, for a Gaussian of 40 votes that agree to 0.01
+among 160 that spread by 10. The error of the variance is at most 3e-6 (the floor of EM is 5e-4),
+and that of a squared distance at most 0.11 (7 %). In double precision the error does not matter.
+Rounding to TF32 is 8,000 times as coarse, so it is switched off here, whatever is allowed
+elsewhere.
 
 Shape letters: B batch, M parent positions, J parent types, D parent pose, L children below a
 position; E = B M J parents; X = D numbers of U, or 2 D of Q. `by_x` is the gradient of the loss
@@ -41,7 +42,7 @@ from capsweep.model.votes import LocalVotes, split_images
 
 
 class FormedVotes:
-    """The formed votes of a layer and the operations of a reference, as they are defined.
+    """The formed votes of a layer, with the operations that references apply to them.
 
     Args:
         votes: Votes of the children.
@@ -103,8 +104,8 @@ class FormedVotes:
         Args:
             logit_BMJL: Routing logits.
             norm: The set of parents that share a child.
-            none_of_the_above: Whether one more slot, whose logit is 0, takes a share that no parent
-                gets.
+            none_of_the_above: Whether a share of each child may go to no parent: one more slot,
+                whose logit is always 0, takes it.
         """
         if logit_BMJL.shape[1] == 1 or norm == "types":
             return softmax_over_parents(logit_BMJL, none_of_the_above, dim=2)
@@ -128,14 +129,15 @@ class VoteProducts(FormedVotes):
         votes_BMJDL: Votes with the children as the last axis.
 
     Attributes:
-        constants: Other tensors that the routing reads of the votes; gradients flow through them.
+        constants: Further tensors of the votes, such as activations, which the routing reads and
+            which may need a gradient.
     """
 
     constants: Sequence[Tensor] = ()
 
     @staticmethod
     def read_constants(votes: LocalVotes, votes_BMJDL: Tensor) -> list[Tensor]:
-        """Return the other tensors that the routing reads of these votes; here none."""
+        """Return the further tensors of the votes that the routing reads; here none."""
         return []
 
     def __init__(self, votes_BMJDL: Tensor) -> None:
@@ -274,7 +276,7 @@ def compute_log_fit(
 
 
 def form_votes(votes: Any, kind: type[FormedVotes] = FormedVotes) -> Any:
-    """Form the votes of a layer for a reference; return votes that are formed already unchanged.
+    """Form the votes of a layer, unless they are formed already.
 
     Args:
         votes: Votes of a layer, or the `FormedVotes` that a fast implementation passes.

@@ -94,7 +94,7 @@ class CapsNet(nn.Module):
         weights.draw_convolution(convolution, "linear")
         self.primary = PrimaryCapsules(convolution, pose)
         self.classes = ClassCapsules(
-            num_children=types * self._count_places(height) * self._count_places(width),
+            num_children=types * self._count_positions(height) * self._count_positions(width),
             child_pose=pose,
             num_classes=num_classes,
             class_pose=class_pose,
@@ -125,10 +125,10 @@ class CapsNet(nn.Module):
         routed = self.classes(self.primary(features_BCHW), with_trace)
         return read_output(self.head, routed, {"classes": routed.trace} if with_trace else None)
 
-    def _count_places(self, size: int) -> int:
+    def _count_positions(self, size: int) -> int:
         """Return the number of primary capsule positions along an image axis of `size` pixels."""
         for name, conv in (("conv", self.conv), ("primary", self.primary.conv)):
-            size = size if conv is None else conv.count_places(size, f"model.{name}.kernel")
+            size = size if conv is None else conv.count_positions(size, f"model.{name}.kernel")
         return size
 
 

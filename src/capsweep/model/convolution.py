@@ -60,14 +60,14 @@ class Convolution(nn.Conv2d):
         self.method = "auto"
         self.methods: set[str] = set()
 
-    def count_places(self, size: int, key: str = "kernel") -> int:
+    def count_positions(self, size: int, key: str = "kernel") -> int:
         """Return the number of output positions along an image axis of `size` pixels.
 
         Raises:
             ValueError: If the kernel does not fit; the message names `key`.
         """
         kernel, stride = self.kernel_size[0], self.stride[0]
-        return -(-size // stride) if self.same else count_places(size, kernel, stride, key)
+        return -(-size // stride) if self.same else count_positions(size, kernel, stride, key)
 
     def forward(self, input: Tensor) -> Tensor:
         """Compute the feature maps [B, C, H, W] of a batch of images."""
@@ -83,7 +83,7 @@ class Convolution(nn.Conv2d):
         self.methods.add(f"transformed, tiles of {tiling.outputs}x{tiling.outputs}")
         assert self.bias is not None
         left, _, above, _ = self._list_padding(input)
-        arguments = input, weight, self.bias, tiling, (above, left), self._count_all_places(input)
+        arguments = input, weight, self.bias, tiling, (above, left), self._count_outputs(input)
         return convolve(*arguments)
 
     def _choose_tiling(self, input: Tensor) -> Tiling | None:
@@ -94,7 +94,7 @@ class Convolution(nn.Conv2d):
         """
         if self.method == "direct" or input.device.type != "cpu" or self.bias is None:
             return None
-        kernel, stride, places = self.kernel_size[0], self.stride[0], self._count_all_places(input)
+        kernel, stride, places = self.kernel_size[0], self.stride[0], self._count_outputs(input)
         is_large = kernel >= SMALLEST_KERNEL and min(len(input), *places) > 0
         is_bfloat16 = torch.is_autocast_enabled("cpu") and MULTIPLIES_BFLOAT16
         if not is_large or stride > 2 or is_bfloat16 or self.weight.dtype not in FULL_PRECISION:
@@ -138,8 +138,8 @@ class Convolution(nn.Conv2d):
         is_channels_last = weight.stride(1) == 1  # `set_weight_layout` can set this layout
         return features_BOHW if is_channels_last else features_BOHW.contiguous()
 
-    def _count_all_places(self, input: Tensor) -> tuple[int, int]:
-        return self.count_places(input.shape[2]), self.count_places(input.shape[3])
+    def _count_outputs(self, input: Tensor) -> tuple[int, int]:
+        return self.count_positions(input.shape[2]), self.count_positions(input.shape[3])
 
     def _convolve_directly(self, input: Tensor, weight: Tensor) -> Tensor:
         left, right, above, below = padding = self._list_padding(input)
@@ -151,13 +151,13 @@ class Convolution(nn.Conv2d):
         """Return the numbers of zeros to add left, right, above and below."""
         padding: list[int] = []
         for size in (input.shape[3], input.shape[2]):
-            seen = (self.count_places(size) - 1) * self.stride[0] + self.kernel_size[0]
+            seen = (self.count_positions(size) - 1) * self.stride[0] + self.kernel_size[0]
             missing = max(seen - size, 0) if self.same else 0
             padding += [missing // 2, missing - missing // 2]
         return padding
 
 
-def count_places(size: int, kernel: int, stride: int, key: str) -> int:
+def count_positions(size: int, kernel: int, stride: int, key: str) -> int:
     """Return the number of positions of a kernel along an axis of `size` pixels, without padding.
 
     Raises:
@@ -260,8 +260,8 @@ class PositionGrid:
             ValueError: If the kernel does not fit; the message names `key`.
         """
         return PositionGrid(
-            height=count_places(self.height, kernel, stride, key),
-            width=count_places(self.width, kernel, stride, key),
+            height=count_positions(self.height, kernel, stride, key),
+            width=count_positions(self.width, kernel, stride, key),
             first=self.first + self.step * (kernel - 1) / 2,
             step=self.step * stride,
         )

@@ -14,7 +14,7 @@ from capsweep.report import charts
 from capsweep.report.cells import TableCell
 from capsweep.report.charts import Curve, Mark, Panel
 from capsweep.report.table import CellGroup, ResultTable
-from capsweep.statistics.seeds import list_common_places
+from capsweep.statistics.seeds import list_common_steps
 
 MOST_ROWS = 14  # in a figure; more curves cannot be told apart
 MOST_TABLE_ROWS = 40  # in the figure of a table
@@ -122,7 +122,7 @@ def average_seeds(name: str, row: int, seeds: Sequence[Series]) -> list[Curve]:
     Returns:
         One curve, or an empty list if the seeds have no epoch in common.
     """
-    values = {e: [series[e] for series in seeds] for e in list_common_places(seeds)}
+    values = {e: [series[e] for series in seeds] for e in list_common_steps(seeds)}
     values = {e: numbers for e, numbers in values.items() if all(map(math.isfinite, numbers))}
     if not values:
         return []

@@ -180,7 +180,7 @@ def _describe_reach(table: ResultTable, intervals: Mapping[str, tuple[float, flo
     return (
         f"Not told apart: {', '.join(intervals)}; the intervals of their differences, each by "
         f"itself, reach from {_format(table, intervals[low][0])} ({low}) to "
-        f"{_format(table, intervals[high][1])} ({high}){table.measure.points}."
+        f"{_format(table, intervals[high][1])} ({high}){table.measure.diff_unit}."
     )
 
 

@@ -85,7 +85,7 @@ def _t_interval(array: np.ndarray, low: float, high: float) -> tuple[float, floa
     return max(mean - half, low), min(mean + half, high)
 
 
-def list_common_places(series: Sequence[Mapping[int, float]]) -> list[int]:
+def list_common_steps(series: Sequence[Mapping[int, float]]) -> list[int]:
     """Return the epochs or steps that all series have, in increasing order.
 
     A mean over the series then does not jump where one of them ends.

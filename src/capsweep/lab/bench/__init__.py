@@ -108,7 +108,7 @@ class BenchReport:
     def judge_worst(
         self, column: str, unit: str, bar: float | None, at_least: bool = False
     ) -> None:
-        """Add the worst number of a column, with the names of its row. Do nothing without numbers.
+        """Add the worst number of a column, if it has any, with the names in its row.
 
         Args:
             column: Name of the column in the rows.
@@ -123,10 +123,10 @@ class BenchReport:
             self.numbers.append(Measurement(what, row[column], unit, bar, at_least))
 
     def format_page(self) -> list[str]:
-        """Return what a page shows of the report, as paragraphs of Markdown.
+        """Return the paragraphs in Markdown that a page shows of the report.
 
-        It has a list of the numbers with a bar, and each table that compares candidates of one
-        case. Columns of DETAILS, and those with the same value in all rows, are left out.
+        They are a list of the numbers with a bar, and a table for each case with several
+        candidates. Columns of DETAILS, and those with the same value in all rows, are left out.
         """
         rows: list[Row] = []
         for table in (list(neighbours) for _, neighbours in groupby(self.rows, key=list)):

@@ -22,7 +22,7 @@ from capsweep.lab.evaluation.figures import BandedCurve, Drawing, Panel, draw_pa
 from capsweep.ledger.ledger import READERS, Ledger
 from capsweep.ledger.stored_files import read_if_sound
 from capsweep.runtime.terminal import count_of
-from capsweep.statistics.seeds import list_common_places
+from capsweep.statistics.seeds import list_common_steps
 
 LOSS = "train/loss"
 CAPTION = (
@@ -41,7 +41,7 @@ def draw_training_loss(loader: CellLoader, name: str, options: Namespace) -> Ite
     arrays: dict[str, np.ndarray] = {}
     lines = []
     for iterations, losses in read_loss(loader.ledger, name).items():
-        step = np.array(list_common_places(list(losses.values())))
+        step = np.array(list_common_steps(list(losses.values())))
         loss_SE = np.array([[loss[at] for at in step.tolist()] for loss in losses.values()])
         seeds, cells = map(np.array, zip(*losses, strict=True))
         curve = {"step": step, "loss": loss_SE, "seeds": seeds, "cells": cells}

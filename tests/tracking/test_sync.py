@@ -175,4 +175,4 @@ def test_what_need_not_be_sent_or_cannot_be_is_said_without_a_request(
     with (storage / "wandb" / "sync.lock").open("a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         assert sync(storage) == 2
-    assert "another sync is at work" in capsys.readouterr().err
+    assert "another sync is running" in capsys.readouterr().err

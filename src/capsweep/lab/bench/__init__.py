@@ -62,7 +62,7 @@ class Measurement:
         return self.what, value, "" if self.bar is None else f"{side} {self.bar:,g}", self.verdict
 
     def as_line(self) -> str:
-        """Return this number and its bar as an item of a list; a missed bar is named."""
+        """Return this number and its bar as an item of a list; a missed bar is marked."""
         what, value, bar, verdict = self.as_row()
         return f"- {what}: {value} ({bar}{', MISSED' if verdict == 'MISSED' else ''})"
 
@@ -72,7 +72,7 @@ class BenchReport:
     """The results of one benchmark.
 
     Attributes:
-        numbers: Lines of the table of bars.
+        numbers: Measured numbers, each a row of the table of bars.
         rows: Timings as {column: value}; neighbours with the same columns form one table.
     """
 
@@ -108,7 +108,7 @@ class BenchReport:
     def judge_worst(
         self, column: str, unit: str, bar: float | None, at_least: bool = False
     ) -> None:
-        """Add the worst number of a column, with the names of its row. Do nothing without numbers.
+        """Add the worst number of a column, if it has any, with the names in its row.
 
         Args:
             column: Name of the column in the rows.
@@ -123,10 +123,10 @@ class BenchReport:
             self.numbers.append(Measurement(what, row[column], unit, bar, at_least))
 
     def format_page(self) -> list[str]:
-        """Return what a page shows of the report, as paragraphs of Markdown.
+        """Return the paragraphs in Markdown that a page shows of the report.
 
-        It has a list of the numbers with a bar, and each table that compares candidates of one
-        case. Columns of DETAILS, and those with the same value in all rows, are left out.
+        They are a list of the numbers with a bar, and a table for each case with several
+        candidates. Columns of DETAILS, and those with the same value in all rows, are left out.
         """
         rows: list[Row] = []
         for table in (list(neighbours) for _, neighbours in groupby(self.rows, key=list)):

@@ -130,7 +130,7 @@ def find_largest_error(expected: Results, results: Results) -> tuple[str, float]
 def _find_error(expected: Any, actual: Any) -> float:
     wanted, given = (torch.as_tensor(each).detach().double().cpu() for each in (expected, actual))
     if wanted.shape != given.shape:
-        raise ValueError(f"has the shape {list(given.shape)}, not {list(wanted.shape)}")
+        raise ValueError(f"its shape is {list(given.shape)}, not {list(wanted.shape)}")
     difference = (wanted - given).abs().nan_to_num(math.inf).max().item()
     return difference / (wanted.abs().max().item() or 1.0)
 

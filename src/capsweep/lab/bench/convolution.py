@@ -100,7 +100,7 @@ def measure_convolution(is_quick: bool = False) -> BenchReport:
     report.judge(BARS)
     direct, transformed = (report.find(CASE, way, "error") for way in (DIRECT, TRANSFORMED))
     if direct and transformed:
-        what = "the convolution's largest error, transformed, over direct's"
+        what = "largest error of the transformed convolution, relative to the direct one"
         report.numbers.append(Measurement(what, transformed / direct, "x", 1))
     devices.keep_freed_memory()
     with devices.using_threads(bench.THREADS):

@@ -104,7 +104,7 @@ def _describe(arrays: Mapping[str, np.ndarray]) -> str:
     weight, beyond = arrays["weight"], arrays["beyond"].sum()
     return (
         "squared distance of votes (coordinates added) to the class capsule's mean after the "
-        f"iteration, weighted by the assignment R that entered it\n{BINS} bins on [0, {RANGE:g}], "
+        f"iteration, weighted by the assignment R used in it\n{BINS} bins on [0, {RANGE:g}], "
         f"{100 * beyond / (weight.sum() + beyond):.1f} % of the weight is beyond; height "
         f"0..{HEIGHT:g}, higher bars: {(weight > HEIGHT).sum()} of {weight.size}; a: the class "
         "capsule's activation"

@@ -256,7 +256,10 @@ class VoteMoments(VoteProducts):
         return product_BMJL + (scaled_BMJD * shift_BMJD).sum(dim=3, keepdim=True)
 
     def _sum_gradients(self, left_EXT: Tensor, right_ETL: Tensor) -> Tensor:
-        """Compute the gradient with respect to the votes, U' + 2 U (U^2)', where ' marks a gradient."""
+        """Compute the gradient with respect to the votes, U' + 2 U (U^2)'.
+
+        Here X' is the gradient of the loss with respect to X.
+        """
         of_difference_EDT, of_square_EDT = left_EXT.chunk(2, dim=1)
         by_votes_EDL = torch.bmm(2 * of_square_EDT, right_ETL).mul_(self.difference_EDL)
         return by_votes_EDL.baddbmm_(of_difference_EDT, right_ETL)
@@ -363,7 +366,7 @@ def _without_tf32() -> Iterator[None]:
 
 
 class _ProductsFunction(torch.autograd.Function):
-    """An autograd function that runs its body in a separate graph, where the votes are constants."""
+    """An autograd function that runs its body in a separate graph, where votes are constants."""
 
     @staticmethod
     def forward(

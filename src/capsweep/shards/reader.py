@@ -57,8 +57,8 @@ class ShardReader:
             read.
         digits: Reads the data set of single digits from which the examples are composed.
         origin: The hash of the declared files of that data set; see `hash_declared`.
-        targets: Whether a decoder needs the digits of an image one by one. They are not in the
-            shards, and are then composed from `digits`.
+        targets: Whether a decoder needs an image of each digit alone. These images are not in the
+            shards; they are composed from `digits`.
     """
 
     fingerprint: str
@@ -169,7 +169,7 @@ class StoredRanges:
         folder: Local folder of the shards.
         manifest: The data set.
         split: Name of the split.
-        source: Composes the digits of an image one by one, if a decoder needs them.
+        source: Composes images of each digit alone, if a decoder needs them.
 
     Raises:
         DataError: If the shards have no images or no labels.

@@ -41,7 +41,7 @@ AFFNIST_PUBLISHER = (
 
 
 class AffineTest:
-    """Test images that are random affine transformations of the test digits.
+    """A source of test images that are random affine transformations of the test digits.
 
     Each digit is scaled, sheared and rotated, then put at a random position where all its ink lies
     on the canvas. This position may be a fraction of a pixel. The transformation of an image is a
@@ -50,7 +50,7 @@ class AffineTest:
     Args:
         rotation: Largest angle in degrees, in both directions.
         shear: Largest shear, in both directions.
-        scale: Lowest and highest scale; one is drawn for rows and one for columns.
+        scale: Lowest and highest scale. One number is drawn for rows and one for columns.
         canvas: Side of the transformed images in pixels.
         seed: Seed of the data set.
     """
@@ -115,7 +115,7 @@ class AffineTest:
     def _make_shifts(
         self, images_NCHW: np.ndarray, matrix_NVU: np.ndarray, uniform_N2: np.ndarray
     ) -> np.ndarray:
-        """Compute shifts [N, V] of the middle of images such that no ink is cut off."""
+        """Compute random shifts [N, V] of the middles of images that cut off no ink."""
         height, width = images_NCHW.shape[2:]
         middle = (np.array([height, width]) - 1) / 2
         corners_NVK = matrix_NVU @ (_find_ink_corners(images_NCHW) - middle).transpose(0, 2, 1)
@@ -195,8 +195,8 @@ class AffnistTest:
     Hinton 2017 test on it after training on MNIST on the same canvas.
 
     Args:
-        sha256: The hash of `test.mat` at "test", that of the concatenated numbered files
-            (`cat {1..32}.mat | sha256sum`) at "test_batches"; a hash may be the text "unknown".
+        sha256: Two hashes: "test" for `test.mat`, and "test_batches" for the concatenated numbered
+            files (`cat {1..32}.mat | sha256sum`). A hash may be the text "unknown".
         folders: Folders below the data folder in which to look for the files.
     """
 

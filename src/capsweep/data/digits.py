@@ -164,8 +164,8 @@ def load_matlab(data: bytes) -> dict[str, Any]:
     """Load the variables of a MATLAB file by their names.
 
     Args:
-        data: Bytes of the file. They must be verified, since altered ones can crash scipy and with
-            it the process.
+        data: Bytes of the file. They must be verified, since damaged bytes can crash scipy and the
+            whole process.
     """
     from scipy.io import loadmat
 
@@ -186,15 +186,15 @@ class ComputedReader(Reader):
         """Check the bytes from which images are computed.
 
         Args:
-            content: These bytes.
+            content: The bytes.
 
         Raises:
             DataError: If their sha256 is not the declared one.
         """
-        if (found := hash_bytes(content)) != self.sha256:
+        if (computed := hash_bytes(content)) != self.sha256:
             raise DataError(
                 f"dataset.reader.sha256 is {self.sha256}, but {type(self).__name__} has sha256 "
-                f"{found}; install the pinned versions (make setup), or correct the hash"
+                f"{computed}; install the pinned versions (make setup), or correct the hash"
             )
 
 
@@ -247,8 +247,8 @@ class SignReader(ComputedReader):
 
     A capsule network cannot learn this task without a bias (Peer, Stabinger, Rodriguez-Sanchez
     2021, "Limitation of capsule networks"). A byte v stands for x = (2 v - 255) / 255, so that
-    255 - v stands for -x and no byte stands for 0. The data set has all 256 bytes. A byte and its
-    negative are in the same split.
+    255 - v stands for -x and no byte stands for 0. The data set has all 256 bytes, with v
+    and 255 - v in the same split.
 
     Args:
         sha256: The declared sha256 of images and labels of both splits.

@@ -1,4 +1,4 @@
-"""Batches of images that are shifted, cropped or given a sign, with random changes in training.
+"""Batches of images that are shifted, cropped, or scaled to -1..1.
 
 Shape letters: B batch, N examples, C H W image.
 """
@@ -22,7 +22,7 @@ from capsweep.data.batches import (
 from capsweep.data.images import LabelledImages
 from capsweep.errors import ConfigError
 
-DIAGONAL, SIGNS = (1, 2, 3), (-1, 1)  # distances in pixels of the 13 crops from the middle
+DIAGONAL, SIGNS = (1, 2, 3), (-1, 1)  # of the 13 crops: pixels from the middle; directions
 
 
 class ShiftedImages(DeviceSplit):
@@ -32,7 +32,7 @@ class ShiftedImages(DeviceSplit):
 
     Args:
         examples: Images [N, C, H, W] and labels [N], on the training device.
-        split: The split that they are; test images are never shifted.
+        split: The split to which they belong; test images are never shifted.
         shift: Largest shift in pixels, in both axes.
         canvas: Side in pixels of a square canvas, in the middle of which smaller images are placed;
             None keeps their size.
@@ -86,20 +86,20 @@ class ShiftedImages(DeviceSplit):
 
 
 class CroppedImages(DeviceSplit):
-    """Images that are cropped, in training at random and with random changes of intensity.
+    """Cropped images, in training at random positions and with random changes.
 
     Validation and test take the crop in the middle without changes.
 
     Args:
         examples: Square images [N, C, H, W] and labels [N], on the training device.
-        split: The split that they are.
+        split: The split to which they belong.
         crop: Side of a crop in pixels.
         flip: Whether a training image is mirrored left to right with probability 1/2.
         brightness: A number drawn from -brightness .. brightness is added to the intensities
             0..255.
         contrast: Lowest and highest factor for the distances of intensities to the mean of their
             channel; the factor is drawn from this range.
-        mean_over: Over what this mean is taken: "image", the whole image, or "crop".
+        mean_over: Where this mean is taken: "image" (the whole image) or "crop".
         standardise: Whether each image is scaled by `standardise_images` at the end; otherwise
             0..255 becomes 0..1.
 
@@ -181,8 +181,11 @@ class CroppedImages(DeviceSplit):
         Args:
             part: Positions in the split.
 
+        Yields:
+            A batch for each of the 13 crops.
+
         Raises:
-            ConfigError: If fewer than 3 pixels surround the middle crop.
+            ConfigError: If the middle crop has fewer than 3 pixels around it on some side.
         """
         middle, last = self.slack // 2, self.slack
         if min(middle, last - middle) < DIAGONAL[-1]:
@@ -198,7 +201,7 @@ class CroppedImages(DeviceSplit):
         return Batch(self.scale_pixels(images_BCHW.float()), self.labels_N[part])
 
     def _draw_jitter(self, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw for each example whether to mirror it, what to add, and the contrast, [N] each."""
+        """Draw changes of each example: whether to mirror it, brightness and contrast, [N] each."""
         uniform_3N = torch.rand((3, len(self)), generator=generator).to(self.device)
         flip_N = uniform_3N[0] < (0.5 if self.flip else 0.0)
         brightness_N = (2 * uniform_3N[1] - 1) * self.brightness
@@ -206,7 +209,14 @@ class CroppedImages(DeviceSplit):
         return flip_N, brightness_N, contrast_N
 
     def scale_pixels(self, images_BCHW: Tensor) -> Tensor:
-        """Scale intensities 0..255 to the values that a network sees, as `standardise` says."""
+        """Scale intensities to the values that a network sees.
+
+        Args:
+            images_BCHW: float32 intensities 0..255, [B, C, H, W].
+
+        Returns:
+            Standardised images if `standardise` is set, else intensities in 0..1.
+        """
         return standardise_images(images_BCHW) if self.standardise else images_BCHW / 255
 
 
@@ -217,7 +227,7 @@ class SignedImages(DeviceSplit):
 
     Args:
         examples: Images [N, C, H, W] and labels [N], on the training device.
-        split: The split that they are; all are treated alike.
+        split: The split to which they belong; all splits are treated alike.
     """
 
     def __init__(self, examples: LabelledImages, split: Split) -> None:

@@ -36,7 +36,7 @@ USED_DRAWS = 5  # numbers that an example uses: its second digit, then row and c
 
 
 def draw_words(key: int, counter: Tensor) -> Tensor:
-    """Compute words of a random sequence, each from its position alone (SplitMix64).
+    """Compute 64-bit words of a random sequence, each from its position alone (SplitMix64).
 
     Args:
         key: Number of the sequence.
@@ -65,11 +65,11 @@ def draw_bits(key: int, counter: Tensor) -> Tensor:
 def choose_integers(bound: Tensor | int, draw: Tensor) -> Tensor:
     """Map random bits to integers in 0 .. bound - 1.
 
-    An integer is the integer part of bound * u, where u in [0, 1) has 40 bits. So probabilities
-    differ from uniform ones by a share of at most bound / 2**40.
+    Each is the integer part of bound * u, where u in [0, 1) has 40 bits. So no
+    integer is favoured by more than a share of bound / 2**40.
 
     Args:
-        bound: The number of possible integers, below 2**23; one for all, or one for each.
+        bound: The number of possible integers, below 2**23: a number, or a tensor of them.
         draw: Random bits, as `draw_bits` computes them.
 
     Returns:
@@ -82,7 +82,7 @@ def draw_integers(bound: Tensor | int, key: int, counter: Tensor) -> Tensor:
     """Draw an integer, uniform in 0 .. bound - 1, for each position of a random sequence.
 
     Args:
-        bound: The number of possible integers, below 2**23; one for all, or one for each.
+        bound: The number of possible integers, below 2**23: a number, or a tensor of them.
         key: Number of the sequence.
         counter: Positions in the sequence, int64 of any shape.
 
@@ -149,7 +149,7 @@ class PairSource:
 
     Args:
         digits: The digits, images [N, C, H, W] and labels [N].
-        split: The split that they are.
+        split: The split to which they belong.
         seed: Seed of the data set, which is the same for all cells.
         margin: Pixels that are added on each side of a digit's image.
         shift: Largest shift of a digit in pixels, in both axes. Parts that leave the image are cut
@@ -189,6 +189,9 @@ class PairSource:
 
         Args:
             k_B: Numbers of the examples, int64 [B].
+
+        Returns:
+            The composed images, with their digits, labels and random choices.
         """
         return self.compose_drawn(self.draw_pairs(k_B))
 
@@ -246,7 +249,7 @@ class PairSource:
 
 
 def _take_values(values_N: Tensor, index: Tensor) -> Tensor:
-    """Return values_N[index] for an index of any shape; `index_select` is faster."""
+    """Return values_N[index] for an index of any shape, by the faster `index_select`."""
     return values_N.index_select(0, index.flatten()).view_as(index)
 
 
@@ -267,7 +270,7 @@ class ComposedPairs(DeviceSplit):
 
     Args:
         examples: The digits, images [N, C, H, W] and labels [N], on the training device.
-        split: The split that they are.
+        split: The split to which they belong.
         seed: Seed of the data set, which is the same for all cells.
         margin: Pixels that are added on each side of a digit's image.
         shift: Largest shift of a digit in pixels, in both axes.

@@ -28,12 +28,15 @@ LEAST_DIMENSIONS = 3  # sizes in the header, even of a matrix with fewer dimensi
 PAIR = (2, 96, 96)  # shape of a stereo pair: left and right camera, rows, columns
 NUM_CLASSES = 5
 ENDINGS = (".mat.gz", ".mat")
-INFO = ("instance", "elevation", "azimuth", "light")  # columns of an `info` file, a row per pair
+INFO = ("instance", "elevation", "azimuth", "light")  # columns of an `info` file
 INFOS = {split: f"{prefix}-info" for split, prefix in PREFIXES.items()}
 
 
 class SmallNorbReader(OfficialReader):
-    """A reader of the `dat` and `cat` files, as `.mat.gz` or `.mat`, which halves the images."""
+    """A reader of smallNORB's `dat` and `cat` files, which halves the size of the images.
+
+    The files may be `.mat.gz` or `.mat`.
+    """
 
     name = "smallnorb"
     publisher = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
@@ -82,7 +85,7 @@ def parse_matrix(path: Path, data: bytes, *shape: int) -> np.ndarray:
     Args:
         path: Name of the file, for messages; its bytes are decompressed if it ends in .gz.
         data: Verified bytes of the file.
-        *shape: Shape of an element along the first dimension.
+        *shape: Shape of each element of the first dimension.
 
     Returns:
         The matrix [N, *shape], in the type that its header declares.

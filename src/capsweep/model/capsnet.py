@@ -151,7 +151,7 @@ def count_first_shares(routing: RoutingFactory, num_parents: int) -> int:
 
 
 class ClassCapsules(nn.Module):
-    """One capsule per class, which routes the linear votes of all children.
+    """A layer with one capsule per class, which routes the linear votes of all children.
 
     Its vote weights are not initialised here; the network draws them.
 
@@ -190,7 +190,7 @@ class ClassCapsules(nn.Module):
     def forward(self, pose_BIP: Tensor, with_trace: bool = False) -> Routed:
         """Compute the class capsules of a batch from the poses of their children.
 
-        The precision is that of the weights, even inside autocast.
+        All computations have the precision of the weights, even inside autocast.
 
         Args:
             pose_BIP: Poses of the children.

@@ -38,10 +38,10 @@ class Convolution(nn.Conv2d):
         bias: Whether there is a bias.
 
     Attributes:
-        method: How to compute the features. "direct": by torch. "transformed": as in
-            `large_kernels`, on CPUs, where that module can do it. "auto": transformed where that is
-            faster, and "gathered", as one matrix product, where the kernel sees few numbers on a
-            GPU.
+        method: How to compute the features. "direct": by torch. "auto": by the method that is
+            expected to be fastest. On CPUs this can be "transformed", as in `large_kernels`, and on
+            GPUs "gathered", one matrix product for a kernel that sees few numbers. "transformed":
+            as "auto", but on CPUs transformed wherever that is possible.
         methods: The methods that computed the batches so far.
     """
 
@@ -178,7 +178,10 @@ def set_method(network: nn.Module, method: str) -> None:
 
 
 def describe_methods(network: nn.Module) -> dict[str, str]:
-    """Return the methods by which each convolution computed its batches, by module name."""
+    """Return the methods by which each convolution computed its batches, by module name.
+
+    A convolution without batches so far counts as "direct".
+    """
     return {
         name: " or ".join(sorted(module.methods)) or "direct"
         for name, module in network.named_modules()

@@ -1,15 +1,15 @@
 """Batches on the training device from a split in shards, read and shuffled in groups.
 
 The order of the examples is a function of (seed, pass) and has no other state. A pass shows each
-example of a split once. It permutes the blocks of BLOCK examples, cuts this sequence into groups of
+example of a split once. It permutes blocks of BLOCK examples, cuts this sequence into groups of
 BUFFER examples, and shuffles each group. So reads are sequential within a block, any position is
 reached without reading those before it, and memory for the order grows only with the number of
 blocks. The order depends neither on the number or layout of shards nor on which process reads them.
 
 How well this shuffles: the blocks of a group come from anywhere in the split. Examples of one block
 stay within one group (or two, where the block is cut), on average BUFFER / 3 positions apart. A
-block spans several chunks of a file, since each block may open another file, and a file is hashed
-before its first use.
+block spans several chunks of a file, since reading a block may mean opening another file, and
+hashing it before its first use.
 
 Shape letters: B batch, K requested examples of a group, L classes shown in one image, C H W image.
 """
@@ -47,14 +47,14 @@ class ExampleGroup(NamedTuple):
     """Examples that are read together and then shuffled."""
 
     stretches: tuple[tuple[int, int], ...]  # ranges (start, stop) of the split
-    place: tuple[int | str, ...]  # arguments of `generator_of` for the shuffle
+    purpose: tuple[int | str, ...]  # arguments of `generator_of` for the shuffle
 
     def __len__(self) -> int:
         return sum(stop - start for start, stop in self.stretches)
 
     def draw_permutation(self) -> Tensor:
         """Draw the permutation that shuffles the group, int64 [len(self)]."""
-        return torch.randperm(len(self), generator=generator_of(*self.place))
+        return torch.randperm(len(self), generator=generator_of(*self.purpose))
 
 
 class PassOrder:
@@ -89,7 +89,7 @@ class PassOrder:
             group, skipped = divmod(inside, self.buffer)
             start, stop = inside - skipped, min(inside - skipped + self.buffer, self.count)
             stretches = tuple(self._list_stretches(number, start, stop))
-            # 0 stays in the place so that old orders reproduce.
+            # The constant 0 keeps the orders that earlier versions drew.
             members = ExampleGroup(stretches, (self.seed, "group", number, 0, group))
             taken = min(len(members) - skipped, end - position)
             yield members, slice(skipped, skipped + taken)

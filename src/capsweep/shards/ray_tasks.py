@@ -23,9 +23,9 @@ ENDING_SECONDS = 10.0  # for running tasks (each takes less than 1 s) to end bef
 def run_on_ray(
     job: ShardJob, folder: Path, parts: Sequence[ShardPart], address: str | None = None
 ) -> Generator[ShardOutcome]:
-    """Make shards on a Ray cluster, or on this machine in a Ray that is started for the run.
+    """Make shards on a Ray cluster, or with a Ray on this machine that is started for the run.
 
-    However the run ends, no task runs on: those that have begun get 10 s to end.
+    If the run is interrupted, tasks that have begun get 10 s to end, and no other task is started.
 
     Args:
         job: Makes the examples.
@@ -80,5 +80,5 @@ def _read_outcome(result: Any, part: ShardPart) -> ShardOutcome:
     except exceptions.RayTaskError as error:
         raise error.cause from error
     except exceptions.RayError as error:
-        loss = f"the worker was lost ({type(error).__name__}: killed, out of memory, or its node)"
+        loss = f"the worker was lost ({type(error).__name__}: killed, out of memory, or node lost)"
         return ShardOutcome(part, cause=f"{loss}; {RERUN_HINT}")

@@ -57,8 +57,8 @@ class ShardReader:
             read.
         digits: Reads the data set of single digits from which the examples are composed.
         origin: The hash of the declared files of that data set; see `hash_declared`.
-        targets: Whether a decoder needs the digits of an image one by one. They are not in the
-            shards, and are then composed from `digits`.
+        targets: Whether a decoder needs an image of each digit alone. These images are not in the
+            shards; they are composed from `digits`.
     """
 
     fingerprint: str
@@ -169,7 +169,7 @@ class StoredRanges:
         folder: Local folder of the shards.
         manifest: The data set.
         split: Name of the split.
-        source: Composes the digits of an image one by one, if a decoder needs them.
+        source: Composes images of each digit alone, if a decoder needs them.
 
     Raises:
         DataError: If the shards have no images or no labels.
@@ -181,7 +181,7 @@ class StoredRanges:
         self, folder: Path, manifest: Manifest, split: str, source: PairSource | None = None
     ) -> None:
         if absent := sorted(set(IMAGES) - set(manifest.fields)):
-            raise DataError(f"{folder}: its shards have no {', '.join(absent)}")
+            raise DataError(f"{folder}: its shards have no {', '.join(absent)}; make them again")
         self.fields = {name: manifest.fields[name] for name in IMAGES}
         if source is not None:
             self.fields[DIGITS] = "uint8", (2, *manifest.fields["images"][1])
@@ -201,7 +201,11 @@ class StoredRanges:
         return self.count
 
     def to(self, device: torch.device) -> "StoredRanges":
-        """Return a copy of this split whose batches are on a device."""
+        """Return a copy of this split whose batches are on a device.
+
+        Args:
+            device: The training device.
+        """
         moved = copy(self)
         moved.device = device
         return moved
@@ -256,7 +260,15 @@ def open_shard_once(process: int, verifier: ShardVerifier, shard: Shard) -> h5py
 
 
 def allocate_arrays(fields: Fields, count: int) -> dict[str, np.ndarray]:
-    """Allocate an array [count, ...] for each field of some examples."""
+    """Allocate arrays for some examples.
+
+    Args:
+        fields: dtype and shape of each field of an example.
+        count: Number of examples.
+
+    Returns:
+        An array [count, ...] for each field, with arbitrary values.
+    """
     return {name: np.empty((count, *shape), dtype) for name, (dtype, shape) in fields.items()}
 
 

@@ -94,10 +94,13 @@ def list_common_steps(series: Sequence[Mapping[int, float]]) -> list[int]:
 
 
 def adjust_holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p values for multiple tests by Holm's procedure, in the given order.
+    """Adjust p values for multiple tests by Holm's procedure.
 
     The k-th smallest of m p values is multiplied by m - k + 1; then the results are made monotone.
     Source: Holm 1979.
+
+    Returns:
+        The adjusted p values, in the order of the given ones.
     """
     adjusted, running = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
@@ -207,7 +210,7 @@ def list_looks(first: int, last: int, step: int) -> tuple[int, ...]:
 def find_undecided_rows(
     rows: Mapping[Any, Mapping[int, float]], num_looks: int, level: float = LEVEL
 ) -> set[Any]:
-    """Find the rows whose order beside a neighbour is not decided at this look.
+    """Find the rows whose order relative to a neighbouring row is not decided at this look.
 
     Rows are ranked by their mean, and each row is tested against its neighbours. Rows whose
     differences do not vary stay undecided: equal rows, because no number of seeds can decide their

@@ -36,14 +36,14 @@ IsCurrent = Callable[[Path], bool]  # returns whether a copy that was fetched ea
 
 
 def resolve_folders(data: str, folders: Sequence[str]) -> list[str]:
-    """Return the full path or URL of each of some folders below the data folder.
+    """Return the full paths or URLs of folders below the data folder.
 
     Args:
         data: The data folder, a path or the URL of an object store.
         folders: Names below it. An absolute path or a URL is returned unchanged.
 
     Raises:
-        ConfigError: If a name leads out of an object store's folder.
+        ConfigError: If the data folder is a URL, and a name leads out of it.
     """
 
     def resolve(name: str) -> str:
@@ -216,14 +216,14 @@ class Digest(NamedTuple):
     """The computed and the declared hash of a file."""
 
     path: Path  # the file
-    found: str  # its sha256
+    computed: str  # its sha256
     declared: str  # the sha256 that it should have, or UNKNOWN
     key: str  # configuration key that declares it
 
 
 @dataclass(frozen=True)
 class OfficialFiles:
-    """The places of the official files of one data set."""
+    """The official files of one data set: where to find them, and who publishes them."""
 
     folders: Sequence[str]  # folders below the data folder; the first that has a file is used
     publisher: str  # page or URL from which a user can download the files, for messages
@@ -294,19 +294,19 @@ class OfficialFiles:
             DataError: If a hash differs, or if one is unknown. In the latter case, the message
                 lists all files of unknown hash and how to declare them.
         """
-        for path, found, declared, _ in digests:
-            if declared not in (UNKNOWN, found):
+        for path, computed, declared, _ in digests:
+            if declared not in (UNKNOWN, computed):
                 cure = f"delete it and download it again from {self.publisher}"
                 if remove_copy(path):
                     cure = "it was a copy from the object store and is removed; the same command "
                     cure += "fetches it again"
                 raise DataError(
-                    f"{path}: truncated or altered (sha256 {found}, declared {declared}); {cure}"
+                    f"{path}: truncated or altered (sha256 {computed}, declared {declared}); {cure}"
                 )
         unknown = [digest for digest in digests if digest.declared == UNKNOWN]
         if unknown:
-            files = ", ".join(f"{digest.path} has sha256 {digest.found}" for digest in unknown)
-            settings = " ".join(f"{digest.key}={digest.found}" for digest in unknown)
+            files = ", ".join(f"{digest.path} has sha256 {digest.computed}" for digest in unknown)
+            settings = " ".join(f"{digest.key}={digest.computed}" for digest in unknown)
             raise DataError(
                 f"{files}; we do not know the publisher's hash, so nothing is read. If this is the "
                 f"file from {self.publisher}, set {settings}"

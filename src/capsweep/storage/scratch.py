@@ -15,7 +15,7 @@ from capsweep.storage.files import hash_bytes
 
 OWNED = re.compile(r".*-(?P<pid>[0-9]+)-(?P<machine>[0-9a-f]{8})(?P<start>[0-9a-f]{4})-[^-]*")
 # Scratch of another machine or of earlier code, whose process cannot be checked, counts as left
-# behind if nothing in it was written for a week. Processes of ours write more often.
+# behind if nothing in it was written for a week. Our processes write more often.
 UNTOUCHED_SECONDS = 7 * 24 * 3600.0
 
 

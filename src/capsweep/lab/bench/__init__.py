@@ -62,7 +62,7 @@ class Measurement:
         return self.what, value, "" if self.bar is None else f"{side} {self.bar:,g}", self.verdict
 
     def as_line(self) -> str:
-        """Return this number and its bar as an item of a list; a missed bar is named."""
+        """Return this number and its bar as an item of a list; a missed bar is marked."""
         what, value, bar, verdict = self.as_row()
         return f"- {what}: {value} ({bar}{', MISSED' if verdict == 'MISSED' else ''})"
 
@@ -72,7 +72,7 @@ class BenchReport:
     """The results of one benchmark.
 
     Attributes:
-        numbers: Lines of the table of bars.
+        numbers: Measured numbers, each a row of the table of bars.
         rows: Timings as {column: value}; neighbours with the same columns form one table.
     """
 

@@ -319,8 +319,8 @@ def find_ascent(network: Network, model: ThreatModel, images_BCHW: Tensor) -> Te
 def find_logits(output: NetworkOutput) -> Tensor:
     """Return scores [B, N] that do not saturate.
 
-    They are the network's logits if it has any, else the logits of the lengths of its class
-    capsules if it has capsules, else its scores.
+    They are the network's own logits if it has any. For class capsules, they are the logits of the
+    lengths. Otherwise they are the scores.
     """
     if output.logits_BN is not None:
         return output.logits_BN.float()

@@ -132,8 +132,8 @@ def measure_error(predictions: Predictions) -> float | None:
 def measure_frozen(routed: RoutedCell) -> float | None:
     """Return the test error with couplings frozen to their mean over training images.
 
-    The mean is over as many training images as there are test images, from the first. The result is
-    None for a routing without `form_parents`.
+    The mean is over the first training images, as many as there are test images. The result is None
+    for a routing without `form_parents`.
     """
     if not all(hasattr(layer.routing, "form_parents") for layer in routed.layers.values()):
         return None

@@ -160,7 +160,7 @@ SEEDS_HEADER = ("seeds", "examples")
 
 
 def count_seeds(group: CellGroup) -> str:
-    """Return how many of a group's seeds are finished, as in `2/3`."""
+    """Return how many of a group's seeds are finished, in the form `2/3`."""
     return f"{len(group.finished)}/{len(group.cells)}"
 
 

@@ -93,7 +93,7 @@ class RoutedCell:
         return self.cell.predict_scores(self.examples, self.images_at_once)
 
     def describe_images(self) -> str:
-        """Return a text for captions: which images, and how many iterations."""
+        """Describe the traced images and the number of iterations, for a caption."""
         images = count_of(self.examples, "test image")
         routing = count_of(self.iterations, "routing iteration")
         trained = self.cell.config["routing"].get("num_iters", 1)

@@ -70,7 +70,7 @@ def divide_max_min(logit: Tensor, dim: int) -> Tensor:
 
 
 def divide_sparsemax(logit: Tensor, dim: int) -> Tensor:
-    """Project logits along `dim` on the probability simplex, with the least Euclidean distance.
+    """Project logits along `dim` onto the probability simplex, in Euclidean distance.
 
     Source: Martins and Astudillo 2016.
 

@@ -121,8 +121,11 @@ class LinearVotes:
     def differentiate_inputs(self, terms: Sequence[Term]) -> tuple[Tensor, Tensor]:
         """Compute the gradients with respect to the poses [B, I, P] and the weights [I, J, D, P].
 
-        The gradient with respect to the votes is the sum of the terms. It is formed for a few
-        children at a time.
+        The gradient with respect to the votes is formed for a few children at a time.
+
+        Args:
+            terms: Pairs (weight_ij, vector_j). The gradient with respect to the votes is the sum of
+                their products.
         """
         weight_IEP = self.weight_IJDP.flatten(1, 2)
         by_weight_IEP, by_pose_IPB = torch.empty_like(weight_IEP), torch.empty_like(self.pose_IPB)
@@ -232,7 +235,7 @@ def run_iterations(
 
 
 class _LinearRouting(torch.autograd.Function):
-    """Dynamic routing as a function of torch, with the poses of the parents and the last couplings.
+    """Dynamic routing as an autograd function: the poses of the parents and the last couplings.
 
     The poses are differentiable with respect to child poses, weights, prior and bias; the couplings
     are not differentiable.

@@ -77,7 +77,7 @@ def route_by_kernels(
 
 
 class _KernelRouting(torch.autograd.Function):
-    """Dynamic routing as a function of torch: the last poses, their lengths and the last couplings.
+    """Dynamic routing as an autograd function: last poses, their lengths and the last couplings.
 
     Poses and lengths are differentiable with respect to child poses, weights, prior and bias; the
     couplings are not differentiable.

@@ -171,14 +171,15 @@ IMPLS = {"reference": reference, "fast": fast}
 class EMRouting(RoutingLayer):
     """EM routing of one layer, with learned beta_u and beta_a [J] of each parent type.
 
-    beta_a is stored in units of `beta_a_unit`, so that a step of the optimiser changes it enough.
+    The parameter is beta_a divided by `beta_a_unit`, so that a step of the optimiser changes beta_a
+    by a useful amount.
 
     Args:
         num_iters: Number of routing iterations.
         impl: Name of an implementation in `IMPLS`, or `auto`.
         beta_u: Initial value of beta_u.
         beta_a: Initial value of beta_a.
-        beta_a_unit: Unit of the stored beta_a.
+        beta_a_unit: Unit of the learned parameter.
         classes: Values for the layer of class capsules, whose parents have many more children each:
             `temperature_scale` (a factor of lambda), `beta_u` and `beta_a`.
         sizes: Sizes of the layer.
@@ -211,5 +212,5 @@ class EMRouting(RoutingLayer):
         self.beta_a_unit, self.coupling_rule = beta_a_unit, CouplingRule(procedure.norm)
 
     def get_arguments(self) -> dict[str, Any]:
-        """Return the arguments of the implementations, with beta_a converted to its true scale."""
+        """Return the arguments of the implementations, with beta_a in its usual unit."""
         return {**super().get_arguments(), "beta_a_J": self.beta_a_unit * self.beta_a_J}

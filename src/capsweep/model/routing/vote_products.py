@@ -126,18 +126,18 @@ class VoteProducts(FormedVotes):
     """The votes U of some images, and a record of the products that routing computed with them.
 
     Args:
-        votes_BMJDL: Votes with the children as the last axis.
+        votes_BMJDL: Votes U with the children as the last axis.
 
     Attributes:
-        constants: Further tensors of the votes, such as activations, which the routing reads and
-            which may need a gradient.
+        constants: Tensors that the routing reads besides the votes, such as activations, and that
+            may need a gradient.
     """
 
     constants: Sequence[Tensor] = ()
 
     @staticmethod
     def read_constants(votes: LocalVotes, votes_BMJDL: Tensor) -> list[Tensor]:
-        """Return the further tensors of the votes that the routing reads; here none."""
+        """Return the tensors that the routing reads besides the votes; here none."""
         return []
 
     def __init__(self, votes_BMJDL: Tensor) -> None:
@@ -201,7 +201,9 @@ class VoteProducts(FormedVotes):
 
 
 class VoteMoments(VoteProducts):
-    """The moments Q = [U, U^2] of the votes of some images, and a record of the products with them.
+    """The moments [U, U^2] of the votes of some images, and a record of the products with them.
+
+    U are the votes minus their plain mean over the children.
 
     Args:
         votes_BMJDL: Votes with the children as the last axis.
@@ -254,7 +256,10 @@ class VoteMoments(VoteProducts):
         return product_BMJL + (scaled_BMJD * shift_BMJD).sum(dim=3, keepdim=True)
 
     def _sum_gradients(self, left_EXT: Tensor, right_ETL: Tensor) -> Tensor:
-        """Compute the gradient with respect to the votes, U' + 2 U (U^2)'."""
+        """Compute the gradient with respect to the votes, U' + 2 U (U^2)'.
+
+        Here X' is the gradient of the loss with respect to X.
+        """
         of_difference_EDT, of_square_EDT = left_EXT.chunk(2, dim=1)
         by_votes_EDL = torch.bmm(2 * of_square_EDT, right_ETL).mul_(self.difference_EDL)
         return by_votes_EDL.baddbmm_(of_difference_EDT, right_ETL)
@@ -332,7 +337,7 @@ Body = Callable[..., Sequence[Tensor]]
 def apply_to_votes(
     kind: type[VoteProducts], body: Body, votes_BMJDL: Tensor, *leaves: Tensor
 ) -> Sequence[Any]:
-    """Compute body(kind(votes), *leaves), with one backward pass for all products with the votes.
+    """Compute `body(kind(votes), *leaves)`, and differentiate all products with the votes at once.
 
     Args:
         kind: Class that records the products.
@@ -351,7 +356,7 @@ def apply_to_votes(
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
-    """Return a context without TF32, for products whose small differences matter."""
+    """Switch TF32 off inside a context, for products whose small differences matter."""
     was_allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
@@ -361,7 +366,7 @@ def _without_tf32() -> Iterator[None]:
 
 
 class _ProductsFunction(torch.autograd.Function):
-    """A function of torch whose body has a separate graph, in which the votes are constants."""
+    """An autograd function that runs its body in a separate graph, where votes are constants."""
 
     @staticmethod
     def forward(

@@ -103,10 +103,11 @@ def _make_drawing(
 def draw_columns(
     cell: TrainedCell, options: Namespace, classes: int
 ) -> tuple[dict[str, np.ndarray], str]:
-    """Decode the first correct examples once, and the first failures twice, into columns.
+    """Decode some test examples into columns of images.
 
-    A correct example is decoded from the capsules of its labels. A failure is decoded from its
-    labels, then from the predicted classes.
+    The first correct examples have one column each, decoded from the capsules of their labels. The
+    first failures have two columns each: decoded from their labels, then from the predicted
+    classes.
 
     Args:
         cell: The trained cell.
@@ -114,8 +115,8 @@ def draw_columns(
         classes: Number of classes that each image must show.
 
     Returns:
-        Arrays, and a text that says which examples they show. The arrays are those of
-        `run_network`, and `drawn_from`, the decoded classes [K, L], and `reconstructions`
+        Arrays by name, and a text that says which examples they show. The arrays are those of
+        `run_network`, `drawn_from`, which has the decoded classes [K, L], and `reconstructions`
         [K, L, C, H, W].
 
     Raises:

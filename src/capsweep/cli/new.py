@@ -67,8 +67,8 @@ def name_words(name: str) -> dict[str, str]:
     is_name = re.fullmatch(r"[a-z][a-z0-9_]*", name) and len(name) <= LONGEST
     if not is_name or name in RESERVED or keyword.iskeyword(name):
         raise UserError(
-            f"{name}: a name has up to {LONGEST} of a-z, 0-9 and _, begins with a letter, and is "
-            f"neither a keyword of Python nor one of {', '.join(RESERVED)}"
+            f"{name}: a name has up to {LONGEST} characters of a-z, 0-9 and _, begins with a "
+            f"letter, and is neither a keyword of Python nor one of {', '.join(RESERVED)}"
         )
     return {"mine": name, "Mine": "".join(part.capitalize() for part in name.split("_"))}
 

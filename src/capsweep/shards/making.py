@@ -236,6 +236,9 @@ def run_plan(
         run_tasks: Makes shards, in this process or on Ray.
         on_outcome: Called with the outcome of each part.
 
+    Returns:
+        The complete shards, the failures, and the exit status of the command.
+
     Raises:
         UserError: If the folder cannot be written, or if another process fills it.
     """

@@ -68,7 +68,9 @@ def check_inside(name: str, where: str) -> str:
     path = PurePosixPath(name)
     is_odd = any(character in name for character in "\\?#%\0") or not name.isprintable()
     if is_odd or is_url(name) or path.is_absolute() or ".." in path.parts:
-        raise ConfigError(f"{where}: {name!r} leads out of its folder, or is no name; correct it")
+        raise ConfigError(
+            f"{where}: {name!r} leads out of its folder or is no valid name; correct it"
+        )
     return path.as_posix()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from capsweep.data.batches import Split
-from capsweep.data.images import LabelledImages, Splits, trained_and_validated
+from capsweep.data.images import LabelledImages, Splits, split_off_validation
 from capsweep.data.pairs import VERSION
 from capsweep.shards.layout import MULTIMNIST, Maker, compose_pairs, make_pair_source
 from capsweep.shards.manifest import DataSetContent, Fields, Origin, hash_declared
@@ -63,7 +63,7 @@ def prepare_job(dataset: Mapping[str, Any], digits: Splits, pairs: int | None) -
     settings = {name: dataset["batches"][name] for name in ("seed", "margin", "shift")}
     settings["validation"] = dataset["validation"]
     count: int = dataset["batches"]["pairs"] if pairs is None else pairs
-    train, held_out = trained_and_validated(digits, settings["validation"])
+    train, held_out = split_off_validation(digits, settings["validation"])
     splits = {
         "train": len(train) * count,
         "validation": len(held_out),

@@ -91,15 +91,15 @@ def test_a_command_that_runs_already_is_named(
     assert cli.main(["sweep", "ablation", "SEEDS=1", "CLUSTER=address", "--detach"]) == 0
     printed = capsys.readouterr().out
     assert "this command runs already" in printed
-    assert "it runs other code than that here" in printed
+    assert "it runs other code; to run the code here" in printed
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("sweep ablation CLUSTER=aws", "cluster=aws: no such option; "),
-        ("sweep ablation --dry-run", "`capsweep plan` prints the cells"),
-        ("sweep ablation CLUSTER=address --detach EXECUTOR=local", "is driven by a job"),
+        ("sweep ablation --dry-run", "`capsweep plan` prints cells"),
+        ("sweep ablation CLUSTER=address --detach EXECUTOR=local", "needs EXECUTOR=ray"),
         (
             "status RAY_ADDRESS=https://me:secret@head:8265",
             "error: RAY_ADDRESS or cluster.jobs: credentials in the URL of head:8265 ",
@@ -113,8 +113,8 @@ def test_a_command_that_runs_already_is_named(
         ),
         ("status RAY_ADDRESS=http://127.0.0.1:9", "set another address: RAY_ADDRESS=http://HOST"),
         ("status CLUSTER=slurm", "cluster=slurm has no job server; set CLUSTER=address"),
-        ("sweep ablation RAY_ADDRESS=http://head:8265", "jobs are taken there; add --detach"),
-        ("plan ablation CLUSTER=local RAY_ADDRESS=head:1", "CLUSTER=local with RAY_ADDRESS=head:1"),
+        ("sweep ablation RAY_ADDRESS=http://head:8265", "this is a job server; add --detach"),
+        ("plan ablation CLUSTER=local RAY_ADDRESS=head:1", "CLUSTER=local takes no RAY_ADDRESS"),
     ],
 )
 def test_what_cannot_be_submitted_is_one_line(

@@ -40,12 +40,12 @@ def test_a_whole_folder_is_said_to_be_whole_and_what_it_holds(whole: Path, capsy
     assert run_data("verify", whole) == 0
     output = capsys.readouterr().out
     for text in (
-        "multimnist of digits",
+        "multimnist, made from digits",
         manifest.read_manifest(whole).content.fingerprint,
         "seed 0, margin 4, shift 4, validation 0; generator version 1",
         "train:       2,874 examples in 3 shards",
         "train on it: capsweep train dataset=multimnist_shards ",
-        f"\n{whole}: whole (multimnist, 4 shards, all read)\n",
+        f"\n{whole}: complete (multimnist, 4 shards, all read)\n",
     ):
         assert text in output
 

@@ -59,7 +59,7 @@ def test_without_torch_the_doctor_says_that_it_is_absent(
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setenv("STORAGE", str(tmp_path))
     assert cli.main(["doctor"]) == 1
-    assert "FAIL torch: is absent; run make setup" in capsys.readouterr().out
+    assert "FAIL torch: is missing; run make setup" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

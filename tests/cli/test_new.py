@@ -131,12 +131,12 @@ def test_the_files_of_all_kinds_pass_their_tests_and_every_check(checkout: Check
 
 
 REFUSED = {
-    "routing em": "conf/routing/em.yaml is there already",
-    "model routing": "src/capsweep/model/routing is there already",
-    "dataset digits --file own.npz": "conf/dataset/digits.yaml is there already",
-    f"dataset {NAME}": "--file X.npz: a data set is made of one",
-    f"loss {NAME} --file x.npz": "--file and --axes are for a data set alone",
-    f"loss {NAME} --axes chw": "--file and --axes are for a data set alone",
+    "routing em": "conf/routing/em.yaml exists already",
+    "model routing": "src/capsweep/model/routing exists already",
+    "dataset digits --file own.npz": "conf/dataset/digits.yaml exists already",
+    f"dataset {NAME}": "new dataset: type --file X.npz",
+    f"loss {NAME} --file x.npz": "--file and --axes are only for new dataset",
+    f"loss {NAME} --axes chw": "--file and --axes are only for new dataset",
     f"dataset {NAME} --file a.b.npz": "--file: a.b.npz must be a letter, then",
     f"dataset {NAME} --file 2024.npz": "--file: 2024.npz must be a letter, then",
 }

@@ -130,7 +130,7 @@ def test_where_nothing_is_finished_a_report_says_how_to_see_what_is(
 ) -> None:
     assert report(finished, "EPOCHS=5") == 0
     printed = capsys.readouterr().out
-    assert "no cell is finished; `make ledger ARGS='ls sweep=ablation'` lists those" in printed
+    assert "no cell is finished; `make ledger ARGS='ls sweep=ablation'` lists cells" in printed
     assert "0/3 seeds" not in printed
     assert not (finished / "reports").exists()
 
@@ -170,4 +170,4 @@ def test_a_sweep_that_ran_does_not_fail_for_its_report(
     assert cli.main([*words, f"STORAGE={finished}", "logger=csv"]) == 0
     assert "index.html could not be written (NotADirectoryError" in capsys.readouterr().out
     assert report(finished) == 1
-    assert capsys.readouterr().out.endswith("; make report tries again\n")
+    assert capsys.readouterr().out.endswith("; type make report to try again\n")

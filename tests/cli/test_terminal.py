@@ -83,7 +83,7 @@ def test_information_of_a_network_has_every_number_and_fits_eighty_columns(
         assert "…" not in output
     lines = output.splitlines()
     assert max(len(line) for line in lines[:-1]) <= 80
-    assert lines[-1].startswith("FLOPs and votes per image.")
+    assert lines[-1].startswith("FLOPs and votes are per image;")
 
 
 def test_a_log_has_whole_lines_and_no_escape_codes(begun: Path) -> None:

@@ -26,7 +26,7 @@ from capsweep.storage import official_files
 
 place, *wanted = sys.argv[1:]
 for name in wanted:
-    print(official_files.has_file(place, name))
+    print(official_files.fetch_file(place, name))
 """
 
 

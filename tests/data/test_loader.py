@@ -18,7 +18,7 @@ from capsweep.data.batches import (
     DeviceSplit,
     EvaluationLoader,
     TrainLoader,
-    epoch_order,
+    draw_epoch_order,
     generator_of,
     seed_of,
     to_unit,
@@ -115,7 +115,7 @@ def test_places_have_their_own_seeds() -> None:
 def test_the_seed_of_a_place_is_the_same_on_every_machine() -> None:
     # A change of these changes every result without a change of its signature.
     assert seed_of(0, "order", 0) == 3955691223199900983
-    assert epoch_order(8, 0, 0).tolist() == [7, 5, 6, 0, 3, 4, 1, 2]
+    assert draw_epoch_order(8, 0, 0).tolist() == [7, 5, 6, 0, 3, 4, 1, 2]
 
 
 DATASETS: Mapping[str, tuple[int, int, int]] = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from laws import at_most_examples
 from torch import Tensor
 
-from capsweep.data.batches import Batch, shift_windows, to_unit, window_places, windows_at
+from capsweep.data.batches import Batch, copy_windows, locate_windows, shift_windows, to_unit
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import LabelledImages
 from capsweep.errors import ConfigError
@@ -76,7 +76,7 @@ def test_moved_validation_gives_every_image_a_place_of_its_own_that_never_change
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_a_canvas_smaller_than_the_images_is_refused(noise: Noise, split: str) -> None:
-    with pytest.raises(ConfigError, match=r"dataset\.batches\.canvas=5: images are larger, 6x5"):
+    with pytest.raises(ConfigError, match=r"dataset\.batches\.canvas=5 must be larger: .* 6x5"):
         ShiftedImages(noise(3), split, shift=1, canvas=5)
 
 
@@ -111,7 +111,7 @@ def test_windows_are_read_where_indices_would_find_them(
         one = st.tuples(st.integers(0, 6), st.integers(0, rows - 1), st.integers(0, columns - 1))
         chosen_B3 = torch.tensor(data.draw(st.lists(one, min_size=1, max_size=9)))
         index_B, offsets_B2 = chosen_B3[:, 0], chosen_B3[:, 1:]
-        found = windows_at(windows, window_places(windows, index_B, offsets_B2))
+        found = copy_windows(windows, locate_windows(windows, index_B, offsets_B2))
         assert torch.equal(found, windows[index_B, :, offsets_B2[:, 0], offsets_B2[:, 1]])
 
 

@@ -106,7 +106,7 @@ def test_numbers_of_another_machine_are_compared_with_what_differs(
     assert "torch differs" not in text
     assert len(list((tmp_path / "reproduced").iterdir())) == 1
     assert cli.main([*words, "epochs=3"]) == 2
-    assert "epochs decides what the cell is" in capsys.readouterr().err
+    assert "epochs would change the cell" in capsys.readouterr().err
 
 
 def test_reproduce_sets_back_a_default_that_has_changed(swept: Path, capsys: Capture) -> None:
@@ -132,7 +132,7 @@ def test_an_export_is_merged_by_another_host_which_then_runs_nothing(
     assert call_ledger(swept, "export", str(tmp_path / "cells.tar")) == 0
     other = tmp_path / "other"
     assert call_ledger(other, "import", str(tmp_path / "cells.tar")) == 0
-    assert "10 cells merged, 0 were there already" in capsys.readouterr().out
+    assert "10 cells added, 0 were there already" in capsys.readouterr().out
     choices = ["EXECUTOR=local", f"STORAGE={other}", "logger=csv"]
     assert cli.main(["sweep", str(small_sweep), *choices]) == 0
     assert "nothing to run" in capsys.readouterr().out
@@ -156,7 +156,7 @@ def test_a_run_whose_machine_is_gone_is_released_and_a_living_one_is_not(
     assert "from process 1 on far" in capsys.readouterr().out
     assert not path.exists()
     assert call_ledger(tmp_path, "release", "0123") == 2
-    assert "0123456789abcdef: nobody has claimed it" in capsys.readouterr().err
+    assert "0123456789abcdef: no process has claimed" in capsys.readouterr().err
     with lease.hold_lease(tmp_path / "ledger", "0123456789abcdef"):
         assert call_ledger(tmp_path, "release", "0123") == 2
-    assert "end it first" in capsys.readouterr().err
+    assert "stop that process first" in capsys.readouterr().err

@@ -9,9 +9,9 @@ from capsweep.report.grid import pipe_table
 HEAD = """\
 # Soak
 
-`make soak` kills a part of a sweep of six cells at a random moment (SIGKILL). The final table and
-every prediction must equal those of an undisturbed run, to the last bit. Where the sweep's own Ray
-dies, the sweep ends with status 130 and leaves no process; the same command goes on.
+`make soak` kills a part of a sweep at a random moment (SIGKILL). The final table and every
+prediction must equal those of an undisturbed run, to the last bit. Where the sweep's own Ray dies,
+the sweep ends with status 130 and leaves no process; the same command goes on.
 """
 
 if __name__ == "__main__":
@@ -19,7 +19,6 @@ if __name__ == "__main__":
     table = faults.agg(
         rounds=("round", "count"),
         equal=("equal", "sum"),
-        processes_left=("left", "max"),
         most_seconds_until_it_ended=("ended_after", "max"),
     )
     table.columns = table.columns.str.replace("_", " ")

@@ -66,9 +66,9 @@ def test_a_cell_is_shown_as_it_is_listed_also_by_its_first_letters(
         assert cli.main(["ledger", *words, f"LEDGER={ledger.store.root}"]) == 0
         return capsys.readouterr()
 
-    assert read("ls") == ("", f"no cell in {ledger.store.root}\n")
+    assert read("ls") == ("", f"there is no cell in {ledger.store.root}\n")
     names = [finish(ledger, f"seed={seed}").signature for seed in range(3)]
-    assert read("ls", "zz") == ("", f"no such cell in {ledger.store.root}\n")
+    assert read("ls", "zz") == ("", f"there is no such cell in {ledger.store.root}\n")
     rows = json.loads(read("ls", names[0][:6], names[1], "seed=0,2", "--json")[0])
     assert [(row["signature"], row["status"]) for row in rows] == [(names[0], "stale")]
     assert json.loads(read("show", names[0], "--json")[0])["status"] == "stale"

@@ -23,14 +23,14 @@ import sys, tempfile, time
 from pathlib import Path
 from capsweep.cli import program
 from capsweep.ledger import lease
-from capsweep.storage.scratch import own_prefix
+from capsweep.storage.scratch import make_scratch_prefix
 storage = Path(sys.argv[1])
 for folder in ("ray", "scratch"):
     (storage / folder).mkdir(parents=True)
-tempfile.mkdtemp(dir=storage / "ray", prefix=own_prefix("sweep"))
-tempfile.mkdtemp(dir=storage / "scratch", prefix=own_prefix("{SIGNATURE}"))
+tempfile.mkdtemp(dir=storage / "ray", prefix=make_scratch_prefix("sweep"))
+tempfile.mkdtemp(dir=storage / "scratch", prefix=make_scratch_prefix("{SIGNATURE}"))
 for kind in ("code", "wandb"):
-    tempfile.mkdtemp(prefix=own_prefix(f"capsweep-{{kind}}"))
+    tempfile.mkdtemp(prefix=make_scratch_prefix(f"capsweep-{{kind}}"))
 program._keep_traceback(RuntimeError("a fault"))
 lease.take_lease(storage / "ledger", "{SIGNATURE}")
 print("made", flush=True)
@@ -93,12 +93,12 @@ def test_scratch_of_earlier_code_and_of_other_machines_goes_when_nobody_touched_
     names = ("sweep-abc123", "sweep-77-0123456701230123-abc", "sweep-77-01234567abcd-abc", "mine")
     for name in names:
         (tmp_path / name / "inside").mkdir(parents=True)
-    assert list(scratch.find_left(tmp_path, "sweep-")) == []
+    assert list(scratch.find_abandoned(tmp_path, "sweep-")) == []
     old = time.time() - scratch.UNTOUCHED_SECONDS - 60
     for name in names:
         for path in (tmp_path / name / "inside", tmp_path / name):
             os.utime(path, (old, old))
-    left = [path.name for path in scratch.find_left(tmp_path, "sweep-")]
+    left = [path.name for path in scratch.find_abandoned(tmp_path, "sweep-")]
     assert left == sorted(names[:3])
 
 

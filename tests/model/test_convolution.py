@@ -38,7 +38,7 @@ def test_same_padding_has_a_place_for_every_stride_begun_and_the_odd_zero_below_
     size: int, kernel: int, stride: int, places: int, before: int, after: int
 ) -> None:
     layer = _convolution(kernel, stride, same=True)
-    assert layer.count_places(size) == places
+    assert layer.count_positions(size) == places
     images_BCHW = draw_normal(2, 2, size, size)
     padded_BCHW = F.pad(images_BCHW, (before, after, before, after))
     expected_BCHW = F.conv2d(padded_BCHW, layer.weight, layer.bias, stride)
@@ -53,7 +53,7 @@ def test_valid_padding_is_a_plain_convolution(kernel: int, stride: int) -> None:
     images_BCHW = draw_normal(2, 2, 11, 20)
     expected_BCHW = F.conv2d(images_BCHW, layer.weight, layer.bias, stride)
     assert torch.equal(layer(images_BCHW), expected_BCHW)
-    assert expected_BCHW.shape[2:] == (layer.count_places(11), layer.count_places(20))
+    assert expected_BCHW.shape[2:] == (layer.count_positions(11), layer.count_positions(20))
 
 
 @pytest.mark.parametrize("same", [False, True], ids=["valid", "same"])

@@ -119,7 +119,7 @@ def test_a_workers_fault_is_told_as_it_is(spoiled: Folder) -> None:
 def list_examples(order: PassOrder, position: int, count: int) -> list[int]:
     """The numbers of so many examples from a position on."""
     places: list[int] = []
-    for group, part in order.groups_from(position, count):
+    for group, part in order.iterate_groups(position, count):
         members = [k for start, stop in group.stretches for k in range(start, stop)]
         assert len(members) == len(group)
         places += [members[place] for place in group.draw_permutation()[part].tolist()]
@@ -145,7 +145,7 @@ def test_a_group_is_at_most_the_buffer_and_reads_whole_blocks(
     count: int, block: int, buffer: int
 ) -> None:
     order = PassOrder(count, 0, block=block, buffer=buffer)
-    groups = [group for group, _ in order.groups_from(0, count)]
+    groups = [group for group, _ in order.iterate_groups(0, count)]
     assert all(0 < len(group) <= buffer for group in groups)
     stretches = [stretch for group in groups for stretch in group.stretches]
     assert all(start // block == (stop - 1) // block for start, stop in stretches)

@@ -149,8 +149,8 @@ def test_the_data_set_of_the_paper_is_the_one_that_is_declared(
     ("arguments", "message"),
     [
         (["SHARDS=9999"], "SHARDS=9999: must be 1 to 2,874 (the train examples)"),
-        (["EXECUTOR=slurm"], "EXECUTOR=slurm: have ray, local"),
-        (["STORAGE=s3://bucket/pairs"], "STORAGE=s3://bucket/pairs: must be a folder of a file"),
+        (["EXECUTOR=slurm"], "EXECUTOR=slurm: must be ray, or local"),
+        (["STORAGE=s3://bucket/pairs"], "STORAGE=s3://bucket/pairs: must be a folder on a disk"),
         (["dataset.source=mnist", "DATA_DIR=/nowhere"], "places.data: /nowhere does not exist"),
     ],
 )

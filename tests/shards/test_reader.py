@@ -21,7 +21,7 @@ from capsweep.errors import DataError
 from capsweep.shards import verify
 from capsweep.shards.layout import make_pair_source
 from capsweep.shards.manifest import INDEX, Manifest
-from capsweep.shards.reader import ShardReader, StoredRanges, find_open, read_range
+from capsweep.shards.reader import ShardReader, StoredRanges, open_shard_once, read_range
 from capsweep.shards.verify import ShardVerifier
 from capsweep.storage import official_files
 from capsweep.storage.files import user_cache_folder
@@ -67,9 +67,9 @@ def test_no_handle_crosses_into_another_process(pixels: Folder, method: str) -> 
 
 def read_elsewhere(stored: StoredRanges, answer: Any) -> None:
     """Answers how many shards this process itself has opened, and what it reads."""
-    before = find_open.cache_info().misses
+    before = open_shard_once.cache_info().misses
     read = read_range(stored, 0, len(stored))["images"]
-    answer.send((find_open.cache_info().misses - before, read))
+    answer.send((open_shard_once.cache_info().misses - before, read))
 
 
 def test_a_bit_that_flips_after_the_hash_is_found_by_the_checksum_of_its_chunk(
@@ -174,7 +174,7 @@ def test_index_first_then_shards_on_their_first_use(
     assert np.array_equal(read_images(splits.train, 10), read_images(here.train, 10))
     assert store.count("GET", ".h5") == 1
     assert np.array_equal(read_images(splits.train, COUNT), read_images(here.train, COUNT))
-    assert store.count("GET", ".h5") == len(uploaded.shards_of("train"))
+    assert store.count("GET", ".h5") == len(uploaded.list_shards("train"))
     store.asked.clear()
     read_images(make_reader(uploaded).read(url).train, COUNT)
     assert store.total == 0
@@ -183,7 +183,7 @@ def test_index_first_then_shards_on_their_first_use(
 def test_a_shard_that_is_absent_or_of_another_size_is_told_before_anything_runs(
     uploaded: Manifest, store: S3Server
 ) -> None:
-    shard = uploaded.shards_of("train")[0]
+    shard = uploaded.list_shards("train")[0]
     content = store.objects.pop(f"{PLACE}/{shard.name}")
     with pytest.raises(
         DataError, match=rf"^places\.data: .*{shard.name}: no bytes.*copy the whole"
@@ -198,7 +198,7 @@ def test_a_copy_that_is_not_the_shard_of_the_manifest_is_fetched_again(
     uploaded: Manifest, store: S3Server
 ) -> None:
     read_images(make_reader(uploaded).read(store.url(PLACE)).train, 1)
-    folder, shard = official_files.local_folder(store.url(PLACE)), uploaded.shards_of("train")[0]
+    folder, shard = official_files.locate_folder(store.url(PLACE)), uploaded.list_shards("train")[0]
     content = (folder / shard.name).read_bytes()
     (folder / shard.name).write_bytes(content[:-1] + b"!")
     verifier = ShardVerifier(folder, uploaded)

@@ -235,6 +235,6 @@ def test_a_manifest_with_anything_in_it_is_read_or_refused(
     with contextlib.suppress(DataError):
         stored = manifest.read_manifest(tmp_path)
         for split, count in stored.content.splits.items():
-            assert sum(shard.examples for shard in stored.shards_of(split)) == count
+            assert sum(shard.examples for shard in stored.list_shards(split)) == count
         manifest.write_manifest(tmp_path, stored)
         assert manifest.read_manifest(tmp_path) == stored

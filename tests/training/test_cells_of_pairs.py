@@ -78,7 +78,7 @@ def test_a_finished_cell_is_asked_again_without_its_training_shards(
     assert result["metrics"]["val/error"] <= 1
     provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
     assert provenance["fingerprint"] == whole.content.fingerprint
-    for shard in whole.shards_of("train"):
+    for shard in whole.list_shards("train"):
         (folder / shard.name).unlink()
     here = places.resolve(cell.config["places"])
     loader = CellLoader(Ledger(here.ledger), here.data, torch.device("cpu"))

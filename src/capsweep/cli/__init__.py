@@ -1,3 +1,3 @@
-"""The commands of `capsweep`, a file each."""
+"""The commands of `capsweep`; each module has one command, or a group of them."""
 
 from capsweep.cli.program import main as main

@@ -1,4 +1,4 @@
-"""`capsweep data`: make data sets of shards, and verify them."""
+"""`capsweep data`: make and verify data sets of shards."""
 
 import argparse
 import pkgutil
@@ -29,14 +29,22 @@ SHARDS = "multimnist_shards"  # the data set of conf/ that reads MultiMNIST
 
 
 def prepare_job(name: str, overrides: Sequence[str], pairs: int | None) -> ShardJob:
-    """Return the job of `data_prep/NAME.py`, with its source images.
+    """Read the source images of a data set, and return the job of data_prep/NAME.py that makes it.
 
-    Raises ConfigError naming the key, DataError where the images are not there.
+    Args:
+        name: The name of the data set.
+        overrides: Overrides of its configuration.
+        pairs: The value of PAIRS; None for the default.
+
+    Raises:
+        UserError: No job makes this data set.
+        ConfigError: An override is wrong; the message names the key.
+        DataError: The source images are missing.
     """
     names = sorted(module.name for module in pkgutil.iter_modules(data_prep.__path__))
     if name not in names:
-        text = f"DATASET={name}: no job makes it; data_prep has {', '.join(names)}"
-        raise UserError(f"{text}; official files are read as they are, below DATA_DIR")
+        text = f"DATASET={name}: no job makes this data set; data_prep has {', '.join(names)}"
+        raise UserError(f"{text}; other data sets are official files, which need no shards")
     module = import_module(f"data_prep.{name}")
     config = compose.cell([f"dataset={name}", *overrides]).config
     digits = build.build_reader(config).read(str(places.resolve(config["places"]).data))
@@ -44,25 +52,25 @@ def prepare_job(name: str, overrides: Sequence[str], pairs: int | None) -> Shard
 
 
 def _list_places(parsed: argparse.Namespace) -> list[str]:
-    """Return DATA_DIR as an override, where it is given."""
+    """Return DATA_DIR as a list of overrides, which is empty if it was not typed."""
     return [] if parsed.data_dir is None else [render("places.data", parsed.data_dir)]
 
 
 def _find_data(overrides: Sequence[str]) -> str:
-    """Return where all data sets are, by the overrides of places among others."""
+    """Return the folder of all data sets that the overrides of `places` name, or the default."""
     return compose.cell([t for t in overrides if t.startswith("places.")]).config["places"]["data"]
 
 
 def run_make(parsed: argparse.Namespace) -> int:
-    """Write what is missing of a data set."""
+    """Make the missing shards of a data set, and return the exit status."""
     run_tasks, overrides = _choose_runner(parsed), [*parsed.overrides, *_list_places(parsed)]
     pairs, shards = (_read_count(parsed, name) for name in ("PAIRS", "SHARDS"))
     job = prepare_job(parsed.name, overrides, pairs)
     data = _find_data(overrides)
     folder = f"{data}/{parsed.name}" if parsed.storage is None else parsed.storage
     if is_url(folder) or not folder:
-        cure = "copy the finished folder into the object store"
-        raise UserError(f"STORAGE={folder}: must be a folder of a file system; {cure}")
+        cure = "make it in a folder, and copy the finished folder to the object store"
+        raise UserError(f"STORAGE={folder}: must be a folder on a disk; {cure}")
     plan = making.make_plan(job, Path(places.absolute(folder)), shards)
     print(*_describe_plan(plan), sep="\n", flush=True)
     if parsed.dry_run:
@@ -77,7 +85,7 @@ def run_make(parsed: argparse.Namespace) -> int:
 
 
 def _read_count(parsed: argparse.Namespace, name: str) -> int | None:
-    """Return the number of a word; None where it was not typed."""
+    """Return the number that a word was given, or None if the word was not typed."""
     if (text := parsed.words.get(name)) is None:
         return None
     if not text.isdecimal() or int(text) < 1:
@@ -89,7 +97,7 @@ def _choose_runner(parsed: argparse.Namespace) -> TaskRunner:
     if parsed.executor == "local" and parsed.ray_address is None:
         return making.run_locally
     if parsed.executor != "ray":
-        raise ConfigError(f"EXECUTOR={parsed.executor}: have ray, local (without RAY_ADDRESS)")
+        raise ConfigError(f"EXECUTOR={parsed.executor}: must be ray, or local without RAY_ADDRESS")
     try:
         from capsweep.shards.ray_tasks import run_on_ray
     except ImportError as error:
@@ -99,7 +107,7 @@ def _choose_runner(parsed: argparse.Namespace) -> TaskRunner:
 
 def _describe_content(content: DataSetContent, folder: Path) -> Iterator[str]:
     settings = ", ".join(f"{key} {value}" for key, value in content.settings.items())
-    yield f"data set:    {content.dataset} of {content.origin.name}"
+    yield f"data set:    {content.dataset}, made from {content.origin.name}"
     yield f"settings:    {settings or 'none'}; generator version {content.version}"
     yield f"folder:      {folder}"
     yield f"fingerprint: {content.fingerprint}"
@@ -114,9 +122,9 @@ def _describe_splits(content: DataSetContent, parts: Sequence[ShardPart]) -> Ite
 def _describe_plan(plan: MakingPlan) -> Iterator[str]:
     yield from _describe_content(plan.job.content, plan.folder)
     yield from _describe_splits(plan.job.content, plan.parts)
-    yield f"disk:        about {plan.missing_bytes:,} bytes to be written, {plan.free:,} are free"
+    yield f"disk:        about {plan.missing_bytes:,} bytes to write, {plan.free:,} are free"
     if present := len(plan.parts) - len(plan.missing):
-        yield f"there:       {count_of(present, 'shard')} finished before; each is checked"
+        yield f"finished:    {count_of(present, 'shard')} made before; each is checked"
 
 
 def _describe_result(plan: MakingPlan, result: MakingResult, data: str) -> Iterator[str]:
@@ -125,18 +133,24 @@ def _describe_result(plan: MakingPlan, result: MakingResult, data: str) -> Itera
     for cause, names in result.failures.items():
         yield f"FAILED {len(names):,}: {', '.join(names[:3])}: {cause}"
     if result.status == FINISHED:
-        yield f"whole: {plan.folder / INDEX}"
+        yield f"complete: {plan.folder / INDEX}"
         yield f"train on it: {_make_train_command(plan.folder, read_manifest(plan.folder), data)}"
         return
     missing = f"{count_of(total - whole, 'shard')} missing"
-    yield f"not whole: {plan.folder}: {missing}; run the same command again, which makes them alone"
+    yield f"incomplete: {plan.folder}: {missing}; type the same command to make only those"
 
 
 def _make_train_command(folder: Path, manifest: Manifest, data: str) -> str:
-    """Return `capsweep train ...` on MultiMNIST in a folder. data: where all data sets are."""
+    """Return the command that trains on a MultiMNIST of shards.
+
+    Args:
+        folder: The folder of the shards.
+        manifest: Its index.
+        data: The folder of all data sets.
+    """
     content = manifest.content
     if content.dataset != MULTIMNIST:
-        return "no data set of conf/ reads it"
+        return "no file of conf/dataset reads this data set"
     words = [f"dataset={SHARDS}", *declare_data_set(content), render("places.data", data)]
     dataset = compose.cell(words).config["dataset"]
     _, shape = manifest.fields["images"]
@@ -151,7 +165,11 @@ def _make_train_command(folder: Path, manifest: Manifest, data: str) -> str:
 
 
 def run_verify(parsed: argparse.Namespace) -> int:
-    """Print what a folder holds, how to train on it, and its faults; 1 where there is one."""
+    """Print the content of a data set, the command to train on it, and its faults.
+
+    Returns:
+        1 if a file is missing or altered, else 0.
+    """
     manifest = read_manifest(parsed.path)
     print(*_describe_content(manifest.content, parsed.path), sep="\n")
     print(*_describe_splits(manifest.content, manifest.shards), sep="\n")
@@ -159,7 +177,7 @@ def run_verify(parsed: argparse.Namespace) -> int:
     print(f"train on it: {_make_train_command(parsed.path, manifest, data)}", flush=True)
     faults = verify.list_faults(parsed.path, manifest)
     print(*faults, sep="\n", end="\n" * bool(faults))
-    verdict = count_of(len(faults), "fault") if faults else "whole"
+    verdict = count_of(len(faults), "fault") if faults else "complete"
     read = f"{manifest.content.dataset}, {count_of(len(manifest.shards), 'shard')}, all read"
     print(f"{parsed.path}: {verdict} ({read})")
     return 1 if faults else 0

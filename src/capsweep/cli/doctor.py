@@ -1,4 +1,4 @@
-"""`capsweep doctor`: versions and places, and what to do about each fault."""
+"""`capsweep doctor`: check packages, folders and devices, and say how to fix each fault."""
 
 import argparse
 import os
@@ -16,7 +16,7 @@ from capsweep.storage.stores import open_store, prove_writable
 from capsweep.tracking import mode as wandb_mode
 from capsweep.training.provenance import find_version
 
-PACKAGES = {  # what to do where one is absent
+PACKAGES = {  # each package that training needs, and what to do if it is missing
     **dict.fromkeys(("torch", "torchvision", "pytorch-lightning"), "run make setup"),
     "ray": "install ray[tune], or use EXECUTOR=local",
     "wandb": "install wandb, or use logger=csv",
@@ -24,16 +24,16 @@ PACKAGES = {  # what to do where one is absent
 
 
 class Finding(NamedTuple):
-    """One line of the doctor: a fact and, for a fault, its cure. fatal: a sweep would stop."""
+    """One printed line: a fact and, if it is a fault, its cure."""
 
-    subject: str
-    fact: str
-    cure: str | None = None
-    fatal: bool = True
+    subject: str  # what was checked
+    fact: str  # what was found
+    cure: str | None = None  # what is wrong and what to do; None if nothing is wrong
+    fatal: bool = True  # whether a fault would stop a sweep
 
 
 def run_doctor(parsed: argparse.Namespace) -> int:
-    """Print all findings; 1 when one of them would stop a sweep."""
+    """Print all findings, and return 1 if one of them would stop a sweep."""
     findings = [
         *check_packages(),
         *check_ray(),
@@ -52,25 +52,25 @@ def check_packages() -> Iterator[Finding]:
     yield Finding("python", platform.python_version())
     for name, cure in PACKAGES.items():
         version = find_version(name)
-        yield Finding(name, version or "is absent", None if version else cure, name != "ray")
+        yield Finding(name, version or "is missing", None if version else cure, name != "ray")
 
 
 def check_ray() -> Iterator[Finding]:
-    """Who may reach a Ray that is started here."""
+    """Check that only this user can reach a Ray that is started here."""
     mode = os.environ.get("RAY_AUTH_MODE", "token")
     cure = "anybody who reaches Ray's ports runs code as you: export RAY_AUTH_MODE=token"
     yield Finding("ray access", f"RAY_AUTH_MODE={mode}", None if mode == "token" else cure)
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    if path.exists():  # a Ray of this machine makes it
+    if path.exists():  # a Ray that was started on this machine makes this file
         cure = f"others may read it, and so run code as you: chmod 600 {path}"
-        # A note, since Ray makes it so that others may read it where their way there is open.
+        # Not fatal, because Ray itself makes the file readable for others.
         yield Finding(
             "ray access", f"token {path}", cure if path.stat().st_mode & 0o077 else None, False
         )
 
 
 def check_places(parsed: argparse.Namespace) -> Iterator[Finding]:
-    """Storage, data and ledger of a cell that runs here."""
+    """Check that a cell that runs here can use its storage, data and ledger."""
     typed = [expand_word(n, value) for n, value in parsed.words.items() if BY_NAME[n].is_place]
     node_places = places.resolve(compose.cell(typed).config["places"])
     try:
@@ -88,7 +88,7 @@ def check_places(parsed: argparse.Namespace) -> Iterator[Finding]:
 
 
 def check_devices() -> Iterator[Finding]:
-    """Check GPUs, and one that torch does not see."""
+    """List the GPUs, and check that torch sees the GPU of this machine."""
     if find_version("torch") is None:
         return
     import torch
@@ -97,11 +97,11 @@ def check_devices() -> Iterator[Finding]:
     yield Finding("gpu", ", ".join(names) or "none; cells run on the CPU")
     if not names and Path("/dev/nvidia0").exists():
         cure = f"torch {torch.__version__} does not see it; install a CUDA build of torch"
-        yield Finding("gpu", "an NVIDIA device is here", cure, fatal=False)
+        yield Finding("gpu", "this machine has an NVIDIA GPU", cure, fatal=False)
 
 
 def check_wandb() -> Iterator[Finding]:
-    """Find whether runs of W&B would be online."""
+    """Check whether runs would be sent to W&B."""
     if find_version("wandb"):
         try:
             yield Finding("wandb", wandb_mode.decide_mode(compose.cell([]).config)[1])

@@ -1,4 +1,4 @@
-"""`capsweep ledger ...`: look at finished and failed cells, and keep the ledger in order."""
+"""`capsweep ledger ...`: list, check and remove stored cells."""
 
 import argparse
 import json
@@ -23,17 +23,17 @@ from capsweep.storage.stores import join
 
 
 def find_storage(parsed: argparse.Namespace) -> str:
-    """Return where results are: STORAGE as typed, else the environment's STORAGE."""
+    """Return the storage of results: STORAGE as typed, else as in the environment, else outputs."""
     return parsed.storage or os.environ.get("STORAGE", "outputs")
 
 
 def open_ledger(parsed: argparse.Namespace) -> Ledger:
-    """Return the ledger of LEDGER, else of STORAGE, else of the environment's STORAGE."""
+    """Open the ledger that LEDGER names, or else the one of the storage (`find_storage`)."""
     return Ledger(places.ledger_of(find_storage(parsed), parsed.ledger))
 
 
 def _select_cells(ledger: Ledger, prefixes: list[str]) -> list[str]:
-    """Return the signatures that begin so; all where none is given."""
+    """Return the signature of each prefix, or all signatures if there is no prefix."""
     return [find_signature(ledger, prefix) for prefix in prefixes] or ledger.list_signatures()
 
 
@@ -43,7 +43,7 @@ def _as_json(signature: str, entry: Entry) -> dict[str, Any]:
 
 
 def run_ls(parsed: argparse.Namespace) -> None:
-    """Print a line per cell, the newest last, or a list of them."""
+    """Print the chosen cells, one on a line, the newest last, or as JSON."""
     ledger = open_ledger(parsed)
     settings = [text for text in parsed.filters if "=" in text]
     prefixes = [text for text in parsed.filters if "=" not in text] or [""]
@@ -57,10 +57,10 @@ def run_ls(parsed: argparse.Namespace) -> None:
         return
     if not cells:
         such = "such " if listed or any(prefixes) else ""
-        print(f"no {such}cell in {ledger.store.root}", file=sys.stderr)
+        print(f"there is no {such}cell in {ledger.store.root}", file=sys.stderr)
         return
     cells.sort(key=lambda cell: cell.date.timestamp() if cell.date else 0)
-    # One line each, however narrow a terminal is: they are searched, and cut by `head`.
+    # Lines are never wrapped, so that `grep` and `head` see one cell on each.
     rows = [listing.COLUMNS, *(cell.fields for cell in cells)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -69,7 +69,7 @@ def run_ls(parsed: argparse.Namespace) -> None:
 
 
 def run_show(parsed: argparse.Namespace) -> None:
-    """Print all that is known of a cell."""
+    """Print everything that is known of a cell, as text or as JSON."""
     ledger = open_ledger(parsed)
     signature = find_signature(ledger, parsed.signature)
     provenance = stored_files.read_if_sound(partial(ledger.read_provenance, signature)) or {}
@@ -92,7 +92,7 @@ def run_show(parsed: argparse.Namespace) -> None:
 
 
 def run_why(parsed: argparse.Namespace) -> None:
-    """Print the keys in which a cell differs from the nearest finished one."""
+    """Print the keys in which a cell differs from the nearest other finished cell."""
     from capsweep.config import compose
 
     ledger = open_ledger(parsed)
@@ -116,7 +116,7 @@ def run_why(parsed: argparse.Namespace) -> None:
 
 
 def run_compare(parsed: argparse.Namespace) -> None:
-    """Two cells on the same test examples."""
+    """Print a comparison of the predictions of two cells on the same test examples."""
     from capsweep.report import comparison
 
     ledger = open_ledger(parsed)
@@ -127,7 +127,7 @@ def run_compare(parsed: argparse.Namespace) -> None:
 
 
 def run_failures(parsed: argparse.Namespace) -> None:
-    """Print the failures that a ledger has, of all sweeps or as chosen, grouped by cause."""
+    """Print the failed cells of a ledger, or the chosen ones of them, grouped by cause."""
     ledger = open_ledger(parsed)
     listed = listing.list_cells(ledger, ledger.list_signatures())
     cells = listing.select_cells(listed, map(_choose_sweep, parsed.filters))
@@ -136,18 +136,18 @@ def run_failures(parsed: argparse.Namespace) -> None:
         _print_failure(ledger, group)
     if not groups:
         such = "such " if parsed.filters else ""
-        print(f"no {such}failed cell in {ledger.store.root}", file=sys.stderr)
+        print(f"there is no {such}failed cell in {ledger.store.root}", file=sys.stderr)
 
 
 def _choose_sweep(text: str) -> str:
-    """Return a setting as it is; the name of a sweep, or its file, as one."""
+    """Return a setting unchanged, and the name or file of a sweep as the setting `sweep=NAME`."""
     from capsweep.config.overrides import render
 
     return text if "=" in text else render("sweep", PurePath(text.removesuffix(".yaml")).name)
 
 
 def _print_failure(ledger: Ledger, group: Sequence[listing.ListedCell]) -> None:
-    """Print the cells of one cause; what is said of them beyond it is of the first."""
+    """Print the cells that failed by one cause, with the details of the first of them."""
     from capsweep.sweep import reproduce
 
     first, cause = group[0].signature, str(group[0].entry.cause)
@@ -157,13 +157,17 @@ def _print_failure(ledger: Ledger, group: Sequence[listing.ListedCell]) -> None:
     for cell in group:
         print(f"  {cell.signature}  {cell}")
     print(f"  why: {listing.format_show(ledger, first)}")
-    with suppress(UserError):  # nothing says how it was asked for
+    with suppress(UserError):  # the settings of the cell are unknown
         _, again, _ = reproduce.find_recipe(ledger, first)
         print(f"  again: {again} {shlex.quote(f'places.ledger={ledger.store.root}')}")
 
 
 def run_verify(parsed: argparse.Namespace) -> int:
-    """Print a line for each fault of some cells, or of all."""
+    """Print a line for each fault in the files of the chosen cells, or of all cells.
+
+    Returns:
+        1 if there is a fault, else 0.
+    """
     ledger = open_ledger(parsed)
     cells = _select_cells(ledger, parsed.signature)
     faults = [fault for cell in cells for fault in upkeep.find_faults(ledger, cell)]
@@ -176,36 +180,36 @@ def run_verify(parsed: argparse.Namespace) -> int:
 
 
 def run_rm(parsed: argparse.Namespace) -> None:
-    """Remove cells that nobody runs."""
+    """Remove cells, unless a process runs one of them."""
     ledger = open_ledger(parsed)
     for signature in _select_cells(ledger, parsed.signature):
         entry = ledger.read_entry(signature)
         if entry.status == "running":
-            raise UserError(f"{signature} is being run by {entry.owner}; end it first")
+            raise UserError(f"{signature} is being run by {entry.owner}; stop that process first")
         try:
             ledger.store.remove(folder_of(signature))
-        except OSError as error:  # it names a file without its folder
+        except OSError as error:  # this error names only a file, without its folder
             raise UserError(f"{ledger.locate_files(signature)}: {error.strerror}") from error
         print(f"removed {signature} ({entry.status})")
 
 
 def run_release(parsed: argparse.Namespace) -> None:
-    """Forget a claim whose machine is gone."""
+    """Remove the claim of a run whose machine is gone."""
     ledger = open_ledger(parsed)
-    claims = ledger.read_claims()  # none in an object store
-    if (signature := parsed.signature) not in claims:  # a claim may have no folder yet
+    claims = ledger.read_claims()  # empty for an object store
+    if (signature := parsed.signature) not in claims:  # a claimed cell may have no folder yet
         signature = find_signature(ledger, signature)
     if (claim := claims.get(signature)) is None:
-        raise UserError(f"{signature}: nobody has claimed it")
+        raise UserError(f"{signature}: no process has claimed this cell; nothing to release")
     if claim.owner.is_alive:
-        raise UserError(f"{signature} is being run by {claim.owner}; end it first")
+        raise UserError(f"{signature} is being run by {claim.owner}; stop that process first")
     assert ledger.disk is not None
     lease.remove_claims(ledger.disk, signature)
     print(f"released {signature} from {claim.owner}")
 
 
 def run_gc(parsed: argparse.Namespace) -> None:
-    """Remove leftovers, or say what they are."""
+    """Remove files that nothing needs, or only list them (--dry-run)."""
     ledger = open_ledger(parsed)
     items = list(upkeep.find_garbage(ledger, places.folder_of(find_storage(parsed))))
     for item in items:
@@ -218,13 +222,13 @@ def run_gc(parsed: argparse.Namespace) -> None:
 
 
 def run_export(parsed: argparse.Namespace) -> None:
-    """Write cells that ended to a file."""
+    """Write finished and failed cells to a file."""
     ledger = open_ledger(parsed)
     entries = ledger.read_entries(_select_cells(ledger, parsed.signature))
     ended = transfer.list_ended_cells(entries)
     if not ended:
         cure = "name another ledger with STORAGE=... or LEDGER=..."
-        raise UserError(f"{ledger.store.root}: no cell to export has ended; {cure}")
+        raise UserError(f"{ledger.store.root}: no cell to export has finished or failed; {cure}")
     for signature in entries.keys() - set(ended):
         cause = entries[signature].cause or entries[signature].status
         print(f"left out: {signature}: {cause}", file=sys.stderr)
@@ -235,14 +239,18 @@ def run_export(parsed: argparse.Namespace) -> None:
 
 
 def run_import(parsed: argparse.Namespace) -> None:
-    """Merge a file that export wrote."""
+    """Add the cells of a file that `capsweep ledger export` wrote."""
     ledger = open_ledger(parsed)
     new, known = transfer.import_cells(ledger, parsed.file)
-    print(f"{count_of(new, 'cell')} merged, {known} were there already")
+    print(f"{count_of(new, 'cell')} added, {known} were there already")
 
 
 def run_reproduce(parsed: argparse.Namespace) -> int:
-    """Print the command that makes a cell again; with --run, make it and compare."""
+    """Print the command that repeats a cell; with --run, run it and compare the metrics.
+
+    Returns:
+        1 if a metric differs, else 0.
+    """
     from capsweep.sweep import reproduce
 
     settings = _list_settings(parsed)
@@ -250,34 +258,38 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
     signature = find_signature(ledger, parsed.signature)
     cell, command, remarks = reproduce.find_recipe(ledger, signature)
     for remark in remarks:
-        print(f"# {' '.join(remark.split())}")  # a second line would be a command
+        print(f"# {' '.join(remark.split())}")  # one line: a shell would run a second one
     print(command)
     if not parsed.run:
         return 0
     if cell is None:
-        raise UserError(f"{signature}: this code cannot run it; the lines above say why")
+        raise UserError(f"{signature}: this code cannot run the cell; the lines above say why")
     if ledger.read_result(signature) is None:
         raise UserError(
-            f"{signature}: it has no result to compare with; the line above runs it, and "
-            "`capsweep ledger show` says how it ended"
+            f"{signature}: the cell has no result to compare with; type the command above to run "
+            f"it, or `capsweep ledger show {signature}` to see how it ended"
         )
     name = f"{signature}-{secrets.token_hex(3)}"
     apart = join(places.absolute(storage), f"reproduced/{name}")
     reproduce.run_apart(cell.overrides, storage, apart, settings)
-    print(f"# made again in {apart}")
+    print(f"# repeated in {apart}")
     is_equal, lines = reproduce.compare_results(ledger, Ledger(apart), signature)
     print(*lines, sep="\n")
     return 0 if is_equal else 1
 
 
 def _list_settings(parsed: argparse.Namespace) -> list[str]:
-    """Return the settings of how to run. Raises UserError for one that decides what the cell is."""
+    """Return the typed overrides, which may only say how to run the cell.
+
+    Raises:
+        UserError: An override would change the cell, or where it is stored.
+    """
     from capsweep.config.overrides import parse, render
     from capsweep.sweep.choices import is_logistics
 
     for key in (parse(text).key for text in parsed.overrides):
         if key in ("places.storage", "places.ledger") or not is_logistics(key):
-            cure = "type STORAGE=... or LEDGER=..., and how to run"
-            raise UserError(f"{key} decides what the cell is, or where it is; {cure}")
+            cure = "type only keys that say how to run it, and STORAGE=... or LEDGER=..."
+            raise UserError(f"{key} would change the cell, or where it is stored; {cure}")
     data = [] if parsed.data_dir is None else [render("places.data", parsed.data_dir)]
     return [*parsed.overrides, *data]

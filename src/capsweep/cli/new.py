@@ -1,7 +1,7 @@
-"""`capsweep new`: the files of a routing, a loss, a model, a data set or a sweep of one's own.
+"""`capsweep new`: write the files of a new routing, loss, model, data set or sweep.
 
-`docs/examples/new/KIND` has them where they stand in a checkout, under the name `mine`; a file of a
-data set has numbers in it too, which are read off the data.
+The files are copies of those in `docs/examples/new/KIND`, where they have the name `mine`. The
+files of a data set also contain numbers that are read from the data.
 """
 
 import argparse
@@ -16,10 +16,10 @@ from capsweep.errors import UserError
 from capsweep.storage.files import hash_open_file, open_plain_file, write_text
 
 EXAMPLES = Path("docs", "examples", "new")
-# What a command line or a YAML file reads as another thing than a name.
+# Words that a command line or a YAML file does not read as a name.
 RESERVED = ("false", "inf", "nan", "no", "none", "null", "off", "on", "true", "yes")
-LONGEST = 24  # characters, so that lines stay below 100
-# What to type next: test it, train it for a moment, sweep it.
+LONGEST = 24  # characters of a name, so that code lines stay below 100 characters
+# The commands to type next: a test, a short training, a sweep.
 TRAIN = 'train ARGS="KIND=NAME debug=fast"'
 COMMANDS = {
     "routing": ('test ARGS="-k NAME tests/model/routing"', TRAIN, "sweep ROUTING=NAME"),
@@ -35,7 +35,7 @@ COMMANDS = {
 
 
 def run_new(parsed: argparse.Namespace) -> None:
-    """Write the files, and print which they are and what to type next."""
+    """Write the files, and print their names and the commands to type next."""
     kind, checkout = parsed.kind, package_files.CHECKOUT
     if not (checkout / EXAMPLES).is_dir():
         raise UserError(
@@ -46,7 +46,7 @@ def run_new(parsed: argparse.Namespace) -> None:
     if kind == "dataset":
         words |= describe_file(parsed.file, parsed.axes)
     elif parsed.file is not None or parsed.axes is not None:
-        raise UserError("--file and --axes are for a data set alone")
+        raise UserError(f"--file and --axes are only for new dataset, not for new {kind}")
     if kind == "sweep":
         words["ROUTINGS"] = ", ".join(list_routings(checkout, parsed.name))
     texts = fill_examples(checkout, kind, words)
@@ -59,37 +59,47 @@ def run_new(parsed: argparse.Namespace) -> None:
 
 
 def name_words(name: str) -> dict[str, str]:
-    """Return what stands for `mine` in the examples. Raises UserError for what can be no name."""
+    """Return the words that replace `mine` and `Mine` in the examples.
+
+    Raises:
+        UserError: The name is not allowed.
+    """
     is_name = re.fullmatch(r"[a-z][a-z0-9_]*", name) and len(name) <= LONGEST
     if not is_name or name in RESERVED or keyword.iskeyword(name):
         raise UserError(
-            f"{name}: a name has up to {LONGEST} of a-z, 0-9 and _, begins with a letter, and is "
-            f"neither a word of Python's nor of {', '.join(RESERVED)}"
+            f"{name}: a name has up to {LONGEST} characters of a-z, 0-9 and _, begins with a "
+            f"letter, and is neither a keyword of Python nor one of {', '.join(RESERVED)}"
         )
     return {"mine": name, "Mine": "".join(part.capitalize() for part in name.split("_"))}
 
 
 def list_routings(checkout: Path, sweep: str) -> list[str]:
-    """Return what a new sweep compares: two shipped routings, and one's own.
+    """Return the routings that a new sweep compares.
 
-    That is the routing of the sweep's name, or `mine`, where `conf/routing` has it.
+    They are `uniform`, `dynamic`, and the routings `mine` and the one with the name of the sweep,
+    if `conf/routing` has them.
     """
     own = (name for name in (sweep, "mine") if (checkout / f"conf/routing/{name}.yaml").is_file())
     return list(dict.fromkeys(("uniform", "dynamic", *own)))
 
 
 def describe_file(path: Path | None, axes: str | None) -> dict[str, str]:
-    """Print what is in the file of a data set; return what stands for its words.
+    """Print the content of a data set's file, and return the words that it fills in the examples.
 
-    Raises UserError for no file, a name of other letters, or other arrays.
+    Args:
+        path: The .npz file; None if --file was not typed.
+        axes: The order of the image axes, `chw` or `hwc`; None to infer it from the shape.
+
+    Raises:
+        UserError: There is no file, its name is not allowed, or its arrays are not valid.
     """
     from capsweep.data.arrays import decode_arrays
 
     if path is None:
-        cure = "a data set is made of one; see docs/how-to/add-a-data-set.md"
-        raise UserError(f"--file X.npz: {cure}")
+        cure = "type --file X.npz, a file of images and labels"
+        raise UserError(f"new dataset: {cure}; see docs/how-to/add-a-data-set.md")
     if not re.fullmatch(r"[A-Za-z][\w-]*\.npz", path.name, re.ASCII):
-        cure = "must be a letter, then letters, digits, _, -, and .npz"
+        cure = "must be a letter, then letters, digits, _ or -, then .npz; rename the file"
         raise UserError(f"--file: {path.name} {cure}")
     with open_plain_file(path) as file:
         sha256 = hash_open_file(file)
@@ -99,7 +109,7 @@ def describe_file(path: Path | None, axes: str | None) -> dict[str, str]:
     print(f"examples: {examples}; classes: {arrays.num_classes}")
     print(f"images: height {height}, width {width}, channels {channels}")
     if arrays.unused:
-        print(f"not used of {path.name}: {', '.join(arrays.unused)}")
+        print(f"arrays of {path.name} that are not used: {', '.join(arrays.unused)}")
     return {
         "FILE": path.stem,
         "FOLDER": shlex.quote(os.path.abspath(path.parent)),
@@ -112,7 +122,11 @@ def describe_file(path: Path | None, axes: str | None) -> dict[str, str]:
 
 
 def fill_examples(checkout: Path, kind: str, words: dict[str, str]) -> dict[Path, str]:
-    """Return what is to be written, by file. Raises UserError naming a file that is there."""
+    """Return the texts of the new files, by path.
+
+    Raises:
+        UserError: A file exists already; the message names it.
+    """
     examples = checkout / EXAMPLES / kind
     texts = {}
     for example in sorted(path for path in examples.rglob("*.*") if path.is_file()):
@@ -120,13 +134,13 @@ def fill_examples(checkout: Path, kind: str, words: dict[str, str]) -> dict[Path
         for taken in (path, path.with_suffix("")):
             if taken.exists():
                 raise UserError(
-                    f"{taken.relative_to(checkout)} is there already; choose another name"
+                    f"{taken.relative_to(checkout)} exists already; choose another name"
                 )
         texts[path] = replace_words(example.read_text(encoding="utf-8"), words)
     return texts
 
 
 def replace_words(text: str, words: dict[str, str]) -> str:
-    """Return the text with its words replaced, `mine` also within test_mine.py."""
+    """Replace words in a text; `mine` is also replaced inside a name such as test_mine.py."""
     pattern = "|".join(rf"(?<![A-Za-z]){word}(?![a-z])" for word in words)
     return re.sub(pattern, lambda match: words[match[0]], text)

@@ -1,4 +1,4 @@
-"""`capsweep plan`: what a sweep would run; `capsweep info`: what a network costs."""
+"""`capsweep plan` prints what a sweep would run; `capsweep info` prints the cost of a network."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from capsweep.sweep import choices, expand, plan, trials
 from capsweep.sweep.estimates import calibrate_cells, read_estimates
 from capsweep.training.size import Layer, measure_layers
 
-COSTS = ("parameters", "flops", "votes")  # of a layer
+COSTS = ("parameters", "flops", "votes")  # the attributes of a layer that are summed
 COLUMNS = ("layer", "output", "parameters", "FLOPs", "votes")
-NOTE = "FLOPs and votes per image. FLOPs: of matrix products and convolutions of the forward pass."
+NOTE = "FLOPs and votes are per image; FLOPs count matrix products and convolutions, forward only."
 
 
 def run_plan(parsed: argparse.Namespace) -> None:
-    """Print the plan as a table, or for programs."""
+    """Print the plan of a sweep as a table, or as JSON."""
     sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
     points = expand.set_accuracies(sweep, expand.list_points(sweep))
     node_places = places.resolve(points[0].cell.config["places"])
@@ -40,14 +40,14 @@ def run_plan(parsed: argparse.Namespace) -> None:
         print(plan.as_json(sweep, planned, costs))
         return
     table = grid.grid_terminal(None, plan.COLUMNS, plan.list_rows(planned, costs))
-    table.padding, table.show_edge = (0, 1, 0, 0), False  # the ablation's fits 80 columns
+    table.padding, table.show_edge = (0, 1, 0, 0), False  # so that the ablation fits 80 columns
     terminal.print_table(console, table)
     for line in (*sweep.notes, described, *plan.describe_costs(planned, costs)):
         terminal.print_paragraph(console, line)
 
 
 def run_info(parsed: argparse.Namespace) -> None:
-    """Print a table of the layers."""
+    """Print the layers of a network with their output shapes and costs."""
     cell = compose.cell(parsed.overrides)
     layers = measure_layers(cell.config)
     console = terminal.make_console()

@@ -1,8 +1,8 @@
-"""The `capsweep` program: its commands and their options, and the exit status of each fault.
+"""The `capsweep` program: its commands, their options, and the exit status of each error.
 
-A command is carried out by `run_COMMAND` of the module of its name or group, or of MODULES; the
-module is imported when the command is typed, so that `--help` is instant. More commands are found
-by listing the folder FOUND, whose package says what a module there declares.
+A command NAME is run by the function `run_NAME` in the module that has its name or its group's
+name, or that MODULES names. The module is imported when the command is typed, so that `--help` is
+fast. More commands are found by listing the folder of the package LAB.
 """
 
 import argparse
@@ -21,19 +21,20 @@ from capsweep.config import words
 from capsweep.errors import UserError
 from capsweep.ledger.causes import Status
 from capsweep.runtime import terminal
-from capsweep.storage.scratch import own_prefix
+from capsweep.storage.scratch import make_scratch_prefix
 
-# Exit statuses: as argparse and shells have them (141: SIGPIPE), EX_SOFTWARE and EX_IOERR.
-BAD_INPUT, INTERRUPTED, UNEXPECTED, REFUSED, UNREAD = 2, 130, 70, 74, 141
-LONGEST = 300  # characters of what an exception says
-VARIABLES = ("WANDB_", "RAY_", "CAPSWEEP_", "AWS_", "STORAGE", "DATA_DIR")  # that are read
+# Exit statuses, as argparse, shells and sysexits.h have them: EX_SOFTWARE, EX_IOERR, SIGPIPE.
+BAD_INPUT, INTERRUPTED, UNEXPECTED, IO_ERROR, PIPE_CLOSED = 2, 130, 70, 74, 141
+LONGEST = 300  # characters of an exception's text in a message
+# Names, or beginnings of names, of the environment variables that capsweep reads.
+VARIABLES = ("WANDB_", "RAY_", "CAPSWEEP_", "AWS_", "STORAGE", "DATA_DIR")
 
-Option: TypeAlias = tuple[str, dict[str, Any]]  # its name, and the settings of `add_argument`
-Command: TypeAlias = tuple[str, Sequence[Option]]  # what it does in a line, and its options
+Option: TypeAlias = tuple[str, dict[str, Any]]  # its name, and keyword arguments of `add_argument`
+Command: TypeAlias = tuple[str, Sequence[Option]]  # its help line, and its options
 
 
 def whole_number(least: int) -> Callable[[str], int]:
-    """Return the type of an option that is a whole number from `least` on."""
+    """Return an argparse type for whole numbers that are at least `least`."""
 
     def parse_number(text: str) -> int:
         if not text.removeprefix("-").isdecimal() or int(text) < least:
@@ -51,105 +52,110 @@ def _switch(name: str, text: str) -> Option:
     return _option(name, text, action="store_true")
 
 
-DEVICE = _option("--device", "auto (default): a GPU if any; cpu, ...", default="auto")
-DRY_RUN = _switch("--dry-run", "say what would be done, and do nothing")
+DEVICE = _option("--device", "auto (default: a GPU if there is one), cpu, ...", default="auto")
+DRY_RUN = _switch("--dry-run", "print what would be done, and do nothing")
 FILE = _option("file", "a tar file", type=Path)
-JOB = (_option("sweep", "a sweep's name, or the id of its job", nargs="?"),)
-JSON = _switch("--json", "for programs")
-OVERRIDES = _option("overrides", "key=value, as of capsweep train", nargs="*")
-FOLDER = _option("path", "the data set's folder, with its index.json", type=Path)
-SIGNATURE = _option("signature", "a signature, or its first letters")
-SIGNATURES = _option("signature", "only these cells: signatures, or first letters", nargs="*")
-SWEPT = "a file of sweeps/ (default: ablation) or a path ending in .yaml, and words"
+JOB = (_option("sweep", "the name of a sweep, or the id of its job", nargs="?"),)
+JSON = _switch("--json", "print JSON, for programs")
+OVERRIDES = _option("overrides", "key=value, as for capsweep train", nargs="*")
+FOLDER = _option("path", "the data set's folder, which has an index.json", type=Path)
+SIGNATURE = _option("signature", "the signature of a cell, or its first characters")
+SIGNATURES = _option("signature", "only these cells, by first characters; default: all", nargs="*")
+SWEPT = "a file of sweeps/ (default: ablation) or a path that ends in .yaml, then words"
 SWEEP = (_option("sweep", SWEPT, nargs="*", default=[]),)
 RUN = (
     DRY_RUN,
-    _switch("--detach", "submit to the cluster's job server and return; see attach, status, stop"),
-    _switch("--here", "drive the cluster that this node is of"),
+    _switch("--detach", "submit the sweep to the cluster's job server, and return at once"),
+    _switch("--here", "use the Ray of the cluster to which this node belongs"),
 )
 DATASET = _option("name", "a file of data_prep (default: multimnist)", nargs="?")
 MAKE = (DATASET, OVERRIDES, DRY_RUN)
 SYNC = (
-    _option("--jobs", "so many cells at once (default 4)", type=whole_number(1), default=4),
-    _option("--timeout", "seconds for a cell (120)", type=whole_number(1), default=120),
+    _option("--jobs", "cells uploaded at once (default: 4)", type=whole_number(1), default=4),
+    _option("--timeout", "seconds for each cell (default: 120)", type=whole_number(1), default=120),
 )
-PLAN = (_switch("--calibrate", "time 20 steps of unknown shapes"), JSON)
-REPORT = (_switch("--publish", "renew NAME.md beside NAME.yaml"), JSON)
-STATUS = _option("--status", "only these cells", choices=get_args(Status))
+PLAN = (_switch("--calibrate", "time 20 training steps of each network without estimate"), JSON)
+REPORT = (_switch("--publish", "rewrite the answer NAME.md beside the file NAME.yaml"), JSON)
+STATUS = _option("--status", "only cells with this status", choices=get_args(Status))
 FILTERS = _option(
-    "filters", "settings or first letters: dataset=digits sweep=ablation ab", nargs="*"
+    "filters", "settings or first characters: dataset=digits sweep=ablation ab", nargs="*"
 )
-CELL = _option("cell", "a signature, or overrides: routing.num_iters=2", nargs="+")
-PAIR = _option("signature", "two cells", nargs=2)
-REMOVABLE = _option("signature", "cells, by their first letters", nargs="+")
-RERUN = _switch("--run", "run it, and compare the numbers")
-LIGHT = _switch("--without-weights", "leave weights.ckpt out")
+CELL = _option("cell", "a signature, or overrides such as routing.num_iters=2", nargs="+")
+PAIR = _option("signature", "two cells, by first characters of their signatures", nargs=2)
+REMOVABLE = _option("signature", "cells, by first characters of their signatures", nargs="+")
+RERUN = _switch("--run", "run the cell again, and compare its metrics with the stored ones")
+LIGHT = _switch("--without-weights", "leave out the files weights.ckpt")
 NEW = (
     _option("kind", "what to write", choices=["routing", "loss", "model", "dataset", "sweep"]),
     _option("name", "small letters, digits and _, such as cosine_routing"),
-    _option("--file", "of a data set: an .npz of images and labels", type=Path),
-    _option("--axes", "of its images, where their shape does not tell", choices=["chw", "hwc"]),
+    _option("--file", "for a data set: an .npz file of images and labels", type=Path),
+    _option("--axes", "axes of its images, if their shape is ambiguous", choices=["chw", "hwc"]),
 )
-URL = _option("--url", "of the workspace to renew; default: a new one is made")
+URL = _option("--url", "the workspace to update; default: make a new one")
 
 COMMANDS = {
-    "sweep": ("run what is missing of a sweep, then print its table", [*SWEEP, *RUN]),
-    "plan": ("print what a sweep would run, and run nothing", [*SWEEP, *PLAN]),
-    "report": ("print the table of a sweep, and write it in every form", [*SWEEP, *REPORT]),
-    "new": ("write the files of a routing, loss, model, data set or sweep of your own", NEW),
-    "info": ("print what a network costs, layer by layer", [OVERRIDES]),
-    "attach": ("watch a sweep that runs as a job of a cluster; Ctrl-C detaches", JOB),
-    "status": ("what a cluster has, and what its sweeps are doing", JOB),
-    "stop": ("end a sweep that runs as a job; finished cells and checkpoints stay", JOB),
-    "doctor": ("print versions and places, and what to do about each fault", []),
+    "sweep": ("run the missing cells of a sweep, then print its table", [*SWEEP, *RUN]),
+    "plan": ("print what a sweep would run, without running it", [*SWEEP, *PLAN]),
+    "report": ("print the table of a sweep, and write it to files", [*SWEEP, *REPORT]),
+    "new": ("write the files of a new routing, loss, model, data set or sweep", NEW),
+    "info": ("print the size and cost of a network, layer by layer", [OVERRIDES]),
+    "attach": ("print the output of a sweep that runs as a job; Ctrl-C detaches", JOB),
+    "status": ("print the state of each sweep that runs as a job of a cluster", JOB),
+    "stop": ("stop a sweep that runs as a job; finished cells and checkpoints stay", JOB),
+    "doctor": ("check packages, folders and devices, and say how to fix each fault", []),
 }
 LEDGER = {
-    "ls": ("a line per cell, the newest last", [FILTERS, STATUS, JSON]),
-    "show": ("all that is known of a cell", [SIGNATURE, JSON]),
-    "why": ("the keys that differ from the nearest finished cell", [CELL]),
-    "compare": ("two cells on the same test examples", [PAIR]),
-    "failures": ("failures of all sweeps, or of one, by their cause", [FILTERS]),
-    "reproduce": ("the command that makes a cell again", [SIGNATURE, OVERRIDES, RERUN]),
-    "rm": ("remove cells; they are run again when asked for", [REMOVABLE]),
-    "release": ("forget a run whose machine is gone", [SIGNATURE]),
-    "verify": ("whether stored files are what was stored", [SIGNATURES]),
-    "gc": ("remove what no result, failure or resume depends on", [DRY_RUN]),
+    "ls": ("list cells, one on a line, the newest last", [FILTERS, STATUS, JSON]),
+    "show": ("print everything that is known of a cell", [SIGNATURE, JSON]),
+    "why": ("print the keys in which a cell differs from the nearest finished cell", [CELL]),
+    "compare": ("compare two cells on the same test examples", [PAIR]),
+    "failures": ("list failed cells by cause, of all sweeps or of one", [FILTERS]),
+    "reproduce": ("print the command that repeats a cell", [SIGNATURE, OVERRIDES, RERUN]),
+    "rm": ("remove cells; a sweep that needs them runs them again", [REMOVABLE]),
+    "release": ("remove the claim of a run whose machine is gone", [SIGNATURE]),
+    "verify": ("check that stored files have not changed", [SIGNATURES]),
+    "gc": ("remove files that no result, failure or resume needs", [DRY_RUN]),
     "export": ("write finished and failed cells to a file", [FILE, SIGNATURES, LIGHT]),
-    "import": ("merge a file that export wrote, verified", [FILE]),
+    "import": ("check a file that export wrote, and add its cells", [FILE]),
 }
 DATA = {
-    "make": ("write the shards of a data set, or what is missing of them", MAKE),
-    "verify": ("say what a data set holds, and name every missing or altered file", [FOLDER]),
+    "make": ("make the missing shards of a data set", MAKE),
+    "verify": ("print the content of a data set, and each missing or altered file", [FOLDER]),
 }
 WANDB = {
-    "sync": ("upload what W&B does not have", [SIGNATURES, *SYNC, JSON]),
-    "dashboard": ("save a workspace of a sweep in W&B", [*SWEEP, URL]),
+    "sync": ("upload the cells that W&B does not have", [SIGNATURES, *SYNC, JSON]),
+    "dashboard": ("save a workspace for a sweep in W&B", [*SWEEP, URL]),
 }
-FOUND = "capsweep.lab.commands"
+LAB = "capsweep.lab.commands"
 GROUPS = {
-    "ledger": ("look at finished and failed cells, and keep the ledger in order", LEDGER),
-    "data": ("data sets of shards: make and verify them", DATA),
-    "wandb": ("copy what the ledger has to Weights & Biases", WANDB),
+    "ledger": ("list, check and remove stored cells", LEDGER),
+    "data": ("make and verify data sets of shards", DATA),
+    "wandb": ("copy cells of the ledger to Weights & Biases", WANDB),
 }
 
 
-# Where a command is carried out, if not in a module of its name.
+# The module that runs a command, where the module has another name than the command.
 MODULES = {**dict.fromkeys(("attach", "status", "stop"), "sweep"), "info": "plan"}
 
 
 class _Parser(argparse.ArgumentParser):
-    """Tells what is wrong with a command line in a line of ours."""
+    """A parser whose errors are one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise UserError: one line, without the usage."""
-        raise UserError(f"{self.prog}: {message}; `{self.prog} --help` lists what there is")
+        """Raise UserError with a message that names the help of this command."""
+        raise UserError(f"{self.prog}: {message}; see `{self.prog} --help`")
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return what was typed: words may stand anywhere among the options.
+    """Parse a command line, in which words may stand anywhere among the options.
 
-    The values of short names are `words`, and attributes named like them, None where they were not
-    typed. Raises UserError or words.WordError naming a command, option or word that there is not.
+    Returns:
+        The options, with an attribute for each short name of the command (None if it was not
+        typed), and all typed short names in the attribute `words`.
+
+    Raises:
+        UserError: A command or option is unknown.
+        words.WordError: A short name is unknown, or typed twice.
     """
     parser, target = make_parser(), words.find_target(arguments)
     values, others = words.split_words(target, arguments)
@@ -157,13 +163,14 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     is_grid = isinstance(getattr(parsed, "sweep", None), list)
     takes_keys = is_grid or hasattr(parsed, "overrides")
     if unknown := [word for word in rest if word.startswith("-") or not takes_keys]:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        cure = f"see `{parsed.program} --help`"
+        raise UserError(f"{parsed.program}: unrecognized arguments: {' '.join(unknown)}; {cure}")
     parsed.overrides = [*getattr(parsed, "overrides", ()), *rest]
     if target == "shards":
-        _tell_name_apart(parsed, "name", values.get("DATASET") or "", "multimnist")
+        _separate_name(parsed, "name", values.get("DATASET") or "", "multimnist")
     elif hasattr(parsed, "sweep"):
         named = values.pop("SWEEP", "")
-        _tell_name_apart(parsed, "sweep", named, "ablation" if is_grid else None)
+        _separate_name(parsed, "sweep", named, "ablation" if is_grid else None)
     given = words.DEFAULTS | values
     typed = {word.name.lower(): given.get(word.name) for word in words.list_words(target)}
     vars(parsed).update(typed | {"sweep": getattr(parsed, "sweep", None)})
@@ -171,45 +178,51 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return parsed
 
 
-def _tell_name_apart(
-    parsed: argparse.Namespace, field: str, named: str, default: str | None
-) -> None:
-    """Tell the name of a sweep or data set from the keys beside it, typed in any order.
+def _separate_name(parsed: argparse.Namespace, field: str, named: str, default: str | None) -> None:
+    """Separate the name of a sweep or data set from the overrides, which may stand in any order.
 
-    named: by SWEEP or DATASET. Raises UserError for two names.
+    Args:
+        parsed: The options; `field` and `overrides` are replaced.
+        field: The attribute of the name: "sweep" or "name".
+        named: The value of SWEEP or DATASET, or empty.
+        default: The name if none was typed.
+
+    Raises:
+        UserError: Two different names were typed.
     """
     first = getattr(parsed, field) or []
     typed = [*(first if isinstance(first, list) else [first]), *parsed.overrides]
     parsed.overrides = [word for word in typed if "=" in word or word.startswith(("~", "+"))]
     names = list(dict.fromkeys(w for w in (*typed, named) if w and w not in parsed.overrides))
     if len(names) > 1:
-        raise UserError(f"{' and '.join(n[:80] for n in names)}: two names; keep one")
+        typed_names = " and ".join(n[:80] for n in names)
+        raise UserError(f"{typed_names}: {parsed.program} takes one name; overrides are key=value")
     setattr(parsed, field, names[0] if names else default)
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+    """Make the parser of all commands, those of the laboratory included."""
     parser = _Parser("capsweep", description="Experiment sweeps for capsule networks.")
     parser.add_argument("--version", action="version", version=f"capsweep {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    commands.add_parser("train", help="run one cell: a Hydra application", add_help=False)
+    commands.add_parser("train", help="train one cell (a Hydra application)", add_help=False)
     for name, command in COMMANDS.items():
         _add_command(commands, f"capsweep.cli.{MODULES.get(name, name)}:run_{name}", name, command)
     for group, (text, members) in GROUPS.items():
         inner = _add_group(commands, group, text)
         for name, command in members.items():
             _add_command(inner, f"capsweep.cli.{group}:run_{name}", name, command, group)
-    _add_found(commands, FOUND)
+    _add_package(commands, LAB)
     return parser
 
 
-def _add_found(commands: Any, package: str, group: str = "") -> None:
-    """Add what the modules of a package declare; a package below it is a group of commands."""
+def _add_package(commands: Any, package: str, group: str = "") -> None:
+    """Add the commands that the modules of a package declare; a package inside is a group."""
     for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
         module = importlib.import_module(f"{package}.{found.name}")
         if found.ispkg:
             inner = _add_group(commands, found.name, module.TEXT)
-            _add_found(inner, module.__name__, found.name)
+            _add_package(inner, module.__name__, found.name)
             continue
         for name, command in module.COMMANDS.items():
             function = "run" if hasattr(module, "run") else f"run_{name}".replace("-", "_")
@@ -233,97 +246,104 @@ def _add_command(commands: Any, handler: str, name: str, command: Command, group
     )
     for option, settings in options:
         parser.add_argument(option, **settings)
-    parser.set_defaults(handler=handler, command=name)
+    parser.set_defaults(handler=handler, command=name, program=parser.prog)
 
 
 @terminal.escaped_streams()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    Returns its exit status: 0, 1 (a cell failed), 2 (bad input), 130 (Ctrl-C), 70 (a fault of
-    ours), 74 (I/O error) or 141 (the output pipe is closed).
+    Args:
+        argv: The command line without the name of the program; None for that of this process.
+
+    Returns:
+        The exit status: 0, 1 (a cell failed), 2 (bad input), 3 (a time limit left cells out), 70
+        (an error of capsweep), 74 (I/O error), 130 (Ctrl-C) or 141 (the output pipe is closed).
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] == ["--make"]:  # a target of make and its ARGS; make says what else was typed
+    if arguments[:1] == ["--make"]:  # then a target and its ARGS; the words are in MAKEFLAGS
         flags = os.environ.pop("MAKEFLAGS", "")
         arguments = words.list_arguments(arguments[1], arguments[2:], flags)
     if arguments[:1] in (["sweep"], ["train"]):
-        terminal.outlive_readers()  # `| head` ends no training
+        terminal.outlive_readers()  # so that `| head` does not end a training
     try:
         try:
             return _run_reported(arguments)
-        finally:  # also after --help; what Python itself writes as it ends nobody could catch
+        finally:  # an error of a later flush, at Python's exit, could not be caught
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:
                     stream.flush()
     except OSError as error:
-        return _report_refusal(error)
+        return _report_os_error(error)
 
 
 def _run_reported(arguments: list[str]) -> int:
     try:
         return _run_command(arguments)
     except (UserError, words.WordError) as error:
-        # What was typed, and is quoted, may hold line breaks.
+        # A message may quote typed text that has line breaks.
         print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError:
         raise
-    except Exception as error:  # whatever it is, it is one line for the person
-        message = " ".join(str(error).split())[:LONGEST] or "it says nothing"
+    except Exception as error:  # any other error is reported in one line, too
+        message = " ".join(str(error).split())[:LONGEST] or "no message"
         fault = f"unexpected {type(error).__name__}: {message}"
         print(f"error: {fault}; the traceback is in {_keep_traceback(error)}", file=sys.stderr)
         return UNEXPECTED
 
 
-def _report_refusal(error: OSError) -> int:
-    """Return the exit status where a file cannot be used, or the output cannot be written.
+def _report_os_error(error: OSError) -> int:
+    """Print an error of the system, and return its exit status.
 
-    A reader that closes the pipe, as `head` does, gets no message.
+    Nothing is printed if the reader of the output closed the pipe, as `head` does.
     """
     if error.filename is not None:
-        name = error.filename2 or error.filename  # of a rename, the name that was asked for
+        name = error.filename2 or error.filename  # a rename has two names; the new one is printed
         print(f"error: {name}: {error.strerror}", file=sys.stderr)
         return BAD_INPUT
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes out what is left when it ends
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes its output once more at exit
     if isinstance(error, BrokenPipeError):
-        return UNREAD
+        return PIPE_CLOSED
     print(f"error: {error}", file=sys.stderr)
-    return REFUSED
+    return IO_ERROR
 
 
 def _keep_traceback(error: Exception) -> str:
-    """Return the file into which its traceback is written, if one can be."""
+    """Write the traceback of an error to a temporary file, and return the name of the file.
+
+    If no file can be written, return a text that says why.
+    """
     text = "".join(traceback.format_exception(error)).encode(errors="backslashreplace")
     try:
-        number, name = tempfile.mkstemp(".txt", own_prefix("capsweep-error"))
+        number, name = tempfile.mkstemp(".txt", make_scratch_prefix("capsweep-error"))
         with os.fdopen(number, "wb") as file:
             file.write(text)
         return name
-    except OSError as refusal:
-        return f"no file ({refusal.strerror})"
+    except OSError as fault:
+        return f"no file ({fault.strerror})"
 
 
 def _run_command(arguments: list[str]) -> int:
-    if sys.platform != "linux":  # claims are judged by /proc: without it, all would look dead
+    if sys.platform != "linux":  # without /proc, the owner of every claim would look dead
         raise UserError(f"capsweep runs on Linux only, this is {sys.platform}; use WSL or Docker")
     _clean_variables()
-    # The shell that completes a command line does not say the word `train`.
+    # For shell completion, the shell calls the program without the word `train`.
     if arguments[:1] == ["train"] or {"-sc", "--shell-completion"} & {*arguments}:
         from capsweep.cli import train
 
         return train.main(arguments[arguments[:1] == ["train"] :])
     parsed = parse_arguments(arguments)
     module, _, function = parsed.handler.partition(":")
-    if function == "run_sweep" and not parsed.dry_run:  # before imports, which take a second
+    if function == "run_sweep" and not parsed.dry_run:  # printed before imports that take a second
         terminal.announce(f"{parsed.sweep}: composing its cells")
     return getattr(importlib.import_module(module), function)(parsed) or 0
 
 
 def _clean_variables() -> None:
-    """Unset variables that are empty, and strip the newline of a secret from a file."""
+    """Unset empty variables of VARIABLES, and strip blanks and newlines from the others."""
     for name in [name for name in os.environ if name.startswith(VARIABLES)]:
         if value := os.environ.pop(name).strip():
             os.environ[name] = value

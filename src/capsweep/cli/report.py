@@ -1,4 +1,4 @@
-"""`capsweep report`, and the end of every sweep: the answer on the screen and in files."""
+"""`capsweep report`, which also ends every sweep: print the table, and write it to files."""
 
 import argparse
 from collections.abc import Sequence
@@ -23,21 +23,25 @@ from capsweep.sweep.spec import Sweep
 
 @dataclass(frozen=True)
 class SweepReport:
-    """The table of a sweep as numbers and as text, what it was made from, and where it goes."""
+    """The table of a sweep, and the places that it is read from and written to."""
 
-    table: ResultTable
-    formatted: FormattedTable
-    ledger: Ledger
-    places: Places
+    table: ResultTable  # the table as numbers
+    formatted: FormattedTable  # the table as text
+    ledger: Ledger  # the cells that it was made from
+    places: Places  # the storage into which its files are written
 
     @property
     def is_empty(self) -> bool:
-        """Whether no cell has ended."""
+        """Whether no cell has finished or failed."""
         return not any(g.by_seed or g.causes or g.unmeasured for g in self.table.groups)
 
 
 def run_report(parsed: argparse.Namespace) -> int:
-    """Return 1 when a file could not be written; the table is on the screen then."""
+    """Print the table of a sweep, and write its files.
+
+    Returns:
+        1 if a file could not be written, else 0.
+    """
     sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
     console = terminal.make_console(stderr=parsed.json)
     if sweep.search is not None and parsed.publish:
@@ -54,7 +58,7 @@ def run_report(parsed: argparse.Namespace) -> int:
 
 
 def make_report(sweep: Sweep, points: Sequence[Point]) -> SweepReport:
-    """Return the report of a sweep, or of what a search chose."""
+    """Make the report of a sweep from its finished cells, or of a search from its trials."""
     resolved = places.resolve(points[0].cell.config["places"])
     ledger = Ledger(resolved.ledger)
     if sweep.search is not None:
@@ -68,18 +72,20 @@ def make_report(sweep: Sweep, points: Sequence[Point]) -> SweepReport:
 
 
 def write_and_print(report: SweepReport, console: Console, as_json: bool = False) -> bool:
-    """Write a report into files, then print it.
+    """Write a report to files, then print it.
 
-    Returns whether all files could be written: a sweep that ran does not fail for its report.
+    Returns:
+        Whether all files could be written. A fault is printed and not raised, because a finished
+        sweep must not fail through its report.
     """
     folder = report.places.storage / "reports" / report.table.sweep.report_name
     path, fault = folder / "index.html", None
     try:
         if not report.is_empty:
             _write_files(report, folder)
-    except Exception as error:  # whatever it is, the sweep itself ended well
+    except Exception as error:  # no error may make a finished sweep fail
         why = f"{type(error).__name__}: {error}"
-        fault = f"{path} could not be written ({why}); make report tries again"
+        fault = f"{path} could not be written ({why}); type make report to try again"
     if as_json:
         print(render.render_json(report.table, report.formatted))
     else:
@@ -103,7 +109,7 @@ def _print_report(report: SweepReport, console: Console) -> None:
     for text in (sweep.question, *report.formatted.warnings):
         terminal.print_paragraph(console, text)
     if report.is_empty:
-        cure = f"`make ledger ARGS='ls sweep={sweep.name}'` lists those of other choices"
+        cure = f"`make ledger ARGS='ls sweep={sweep.name}'` lists cells with other settings"
         console.out(f"{sweep.report_name}: no cell is finished; {cure}")
         return
     terminal.print_table(console, render.render_terminal(report.formatted))

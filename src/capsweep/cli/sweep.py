@@ -1,6 +1,7 @@
-"""Run what is missing of a sweep, then print its table: `capsweep sweep`.
+"""`capsweep sweep`: run the missing cells of a sweep, then print its table.
 
-A sweep runs here or as a job of a cluster. `attach`, `status` and `stop` are for such jobs.
+A sweep runs here or as a job of a cluster. The commands `attach`, `status` and `stop` are for
+sweeps that run as jobs.
 """
 
 import argparse
@@ -22,45 +23,47 @@ from capsweep.sweep.spec import Sweep
 if TYPE_CHECKING:  # it imports Ray
     from capsweep.cluster.client import Jobs, SweepJob
 
-# As Ctrl-C of a sweep that runs here: what waits for its end is not to go on as if it had ended.
+# The exit status of Ctrl-C, so that a script that waits for the sweep does not go on.
 DETACHED = STOPPED = 130
-KILLED = 128  # and the number of the signal, as a shell says it
+KILLED = 128  # plus the number of the signal, as in a shell
 
 
 def run_sweep(parsed: argparse.Namespace) -> int:
-    """Hand the sweep to its cluster, or run it here."""
+    """Run a sweep here, or submit it to its cluster, and return the exit status."""
     sweep, points, config = _load(parsed)
-    for note in () if parsed.here else sweep.notes:  # once: where it was typed
+    for note in () if parsed.here else sweep.notes:  # printed once, where the command was typed
         print(note, flush=True)
     words = _list_words(parsed)
     if parsed.here and (there := driver.use_node_places(words, config)) is not None:
         values, overrides = split_words("sweep", there)
         parsed = argparse.Namespace(**{**vars(parsed), "words": values, "overrides": overrides})
         sweep, points, config = _load(parsed)
-    options = _read_options(parsed, sweep)  # what is wrong is said here, and not in a job's log
+    options = _read_options(parsed, sweep)  # read early: an error belongs here, not in a job's log
     cluster = config["cluster"]
     is_driven_here = parsed.here or parsed.shard is not None or parsed.executor == "local"
     if cluster.get("launcher") is not None and not is_driven_here:
         return _submit_to_slurm(parsed, config, options)
     if (parsed.executor == "array") != (parsed.shard is not None):
-        raise UserError("EXECUTOR=array and SHARD=i/n belong together")
+        raise UserError("EXECUTOR=array and SHARD=i/n belong together; type both or neither")
     if parsed.dry_run:
-        raise ConfigError("--dry-run: nothing is submitted; `capsweep plan` prints the cells")
+        raise ConfigError("--dry-run is only for clusters of Slurm; `capsweep plan` prints cells")
     if not parsed.here and (parsed.detach or cluster["submit"]):
         return _submit_job(parsed, sweep, config)
     if str(cluster["address"]).startswith("http"):
         raise ConfigError(
-            f"RAY_ADDRESS={cluster['address']}: jobs are taken there; add --detach, or "
-            "give the address of Ray itself, such as head:6379"
+            f"RAY_ADDRESS={cluster['address']}: this is a job server; add --detach to submit a "
+            "job, or type the address of Ray itself, such as head:6379"
         )
     with driver.interrupted_by_sigterm():
         return _run_here(sweep, points, options, parsed.more_seeds)
 
 
 def _load(parsed: argparse.Namespace) -> tuple[Sweep, list[Point], Mapping[str, Any]]:
-    """Return a sweep, its points, and the configuration of the first, which says where it runs.
+    """Read a sweep and its points.
 
-    The points of a search are those that it is checked by.
+    Returns:
+        The sweep, its points (`expand.list_points`), and the configuration of the first point,
+        which says where the sweep runs.
     """
     sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides, parsed.here)
     points = expand.list_points(sweep)
@@ -72,13 +75,17 @@ def _list_words(parsed: argparse.Namespace) -> list[str]:
 
 
 def _read_options(parsed: argparse.Namespace, sweep: Sweep) -> RunOptions:
-    """Return how the cells are run. Raises UserError naming the word that cannot be meant."""
+    """Read the words that say how the cells are run.
+
+    Raises:
+        UserError: The value of a word is wrong; the message names the word.
+    """
     if parsed.more_seeds is not None:
-        more_seeds.plan_looks(sweep, parsed.more_seeds)  # known before the first cell is trained
+        more_seeds.plan_looks(sweep, parsed.more_seeds)  # raises before the first cell is trained
         if parsed.shard is not None:
-            raise UserError("MORE_SEEDS looks at all cells; it cannot be one job of an array")
+            raise UserError("MORE_SEEDS needs all cells; leave out MORE_SEEDS or SHARD")
     if parsed.retry not in (None, "failed"):
-        raise UserError(f"RETRY={parsed.retry}: must be failed, or left out")
+        raise UserError(f"RETRY={parsed.retry}: must be failed; leave RETRY out for no retry")
     return RunOptions(
         parsed.executor,
         estimates.read_limits(parsed.budget, parsed.max_hours),
@@ -99,7 +106,7 @@ def _run_here(
         ended = drive.run_in_order(sweep, points, options, console)
         if last_seeds is not None and ended.status == drive.FINISHED:
             ended = drive.add_seeds(sweep, points, options, last_seeds, console)
-    from capsweep.cli import report  # after training: its imports take time
+    from capsweep.cli import report  # imported after training, because it takes time
 
     report.write_and_print(report.make_report(sweep, points), console)
     for line in ended.lines:
@@ -114,8 +121,8 @@ def _submit_to_slurm(
 
     cluster, is_array = config["cluster"], parsed.executor == "array"
     if options.limits.has_bounds or config["rerun"] == "always":
-        # Its hours would count again, or its finished cells would run again.
-        print("# a bound, or RERUN=always: it is run once, and not again when its nodes are taken")
+        # After a requeue, its hours would count again, or its finished cells would run again.
+        print("# with a time limit or RERUN=always, the job is not requeued if it loses its nodes")
         cluster = {**cluster, "requeues": 0, "retries": 0}
     if not is_array:
         _check_executor(parsed, cluster)
@@ -129,29 +136,34 @@ def _submit_to_slurm(
 
 
 def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, Any]) -> int:
-    """Submit the sweep, or find the job that runs it; attach unless --detach is given."""
-    _check_executor(parsed, config["cluster"])  # another would train, or lose results, on the head
+    """Submit a sweep, or find the job that runs it already; attach unless --detach was typed."""
+    # Another executor would train on the head node, or lose its results there.
+    _check_executor(parsed, config["cluster"])
     jobs = open_jobs(config["cluster"])
     words = driver.make_inner_command(parsed.sweep, _list_words(parsed), config)
     job, is_new = driver.submit_sweep(jobs, sweep.path, words, config["cluster"]["python"])
     print(f"{'submitted' if is_new else 'this command runs already'}: {job.id}", flush=True)
     if not is_new and driver.runs_other_code(job, sweep.path):
-        print(f"  it runs other code than that here; to run this: capsweep stop {job.id}")
+        print(f"  it runs other code; to run the code here, first type: capsweep stop {job.id}")
     if not parsed.detach:
         return watch_job(jobs, job)
     place = f"SWEEP={job.id} RAY_ADDRESS={jobs.address}"
-    print(f"make attach {place}  (its lines; status and stop likewise)")
+    print(f"make attach {place}  prints its output; make status and make stop take the same words")
     return 0
 
 
 def _check_executor(parsed: argparse.Namespace, cluster: Mapping[str, Any]) -> None:
     if parsed.executor != "ray":
         name = f"cluster={cluster['name']}"
-        raise ConfigError(f"EXECUTOR={parsed.executor}: {name} is driven by a job of Ray")
+        raise ConfigError(f"EXECUTOR={parsed.executor}: {name} needs EXECUTOR=ray")
 
 
 def open_jobs(cluster: Mapping[str, Any]) -> "Jobs":
-    """Return the jobs of a cluster. Raises ConfigError where it has none, or Ray is not here."""
+    """Open the job server of a cluster.
+
+    Raises:
+        ConfigError: The cluster has no job server, or Ray is not installed here.
+    """
     try:
         from capsweep.cluster import client
     except ImportError as error:
@@ -165,25 +177,32 @@ def _open_named_jobs(parsed: argparse.Namespace) -> "Jobs":
 
 
 def run_attach(parsed: argparse.Namespace) -> int:
-    """Print what a job prints, to its end."""
+    """Print the output of a sweep's job until it ends, and return its exit status."""
     jobs = _open_named_jobs(parsed)
     return watch_job(jobs, driver.find_job(jobs, parsed.sweep))
 
 
 def run_stop(parsed: argparse.Namespace) -> None:
-    """End a job."""
+    """Stop the job of a sweep."""
     jobs = _open_named_jobs(parsed)
     job = driver.find_job(jobs, parsed.sweep)
     if job.has_ended:
         print(f"{job.id} has ended already: {job.details.status.lower()}")
         return
-    print(f"stopping {job.id}; it is killed after {driver.STOP_SECONDS} s", flush=True)
+    print(f"stopping {job.id}; it will be killed after {driver.STOP_SECONDS} s", flush=True)
     ended = driver.stop_job(jobs, job)
     print(f"{ended.id}: {ended.details.status.lower()}; type the same command to go on")
 
 
 def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
-    """Print what a job prints, to its end. Returns its driver's exit status."""
+    """Print the output of a job until it ends.
+
+    Returns:
+        The exit status of its driver, or one that says that it was detached, stopped or killed.
+
+    Raises:
+        ConfigError: The driver could not start; the message says why.
+    """
 
     def say(text: str) -> None:
         print(f"[{job.id}] {text}", flush=True)
@@ -192,7 +211,7 @@ def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
         say(f"attached to {jobs.address}; Ctrl-C detaches")
         ended = driver.follow_job(jobs, job, partial(print, end="", flush=True), say)
     except KeyboardInterrupt:
-        say("detached; the sweep goes on: make attach, status or stop")
+        say("detached; the sweep goes on; type make attach, make status or make stop")
         return DETACHED
     if ended.details.status == "STOPPED":
         say("it was stopped; type the same command to go on")
@@ -207,15 +226,15 @@ def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
 
 
 def run_status(parsed: argparse.Namespace) -> None:
-    """Print two lines for each job: its state, and how far it is."""
+    """Print two lines for each job of a cluster: its state, and the last line of its output."""
     jobs = _open_named_jobs(parsed)
     chosen = jobs.list_sweeps() if parsed.sweep is None else [driver.find_job(jobs, parsed.sweep)]
     for job in chosen:
         state, status = job.details.status.lower(), job.details.driver_exit_code
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.details.start_time / 1000))
         lines = [line.strip() for line in jobs.read_log(job.id).splitlines() if line.strip()]
-        last = driver.find_obstacle(job) or (lines or ["it has printed nothing"])[-1][:300]
+        last = driver.find_obstacle(job) or (lines or ["no output yet"])[-1][:300]
         print(f"{job.id}: {state}{f' (exit status {status})' if status else ''}, submitted {when}")
         print(f"  {last}")
     if not chosen:
-        print(f"no sweep runs or ran as a job of {jobs.address}")
+        print(f"{jobs.address} has no job of a sweep")

@@ -1,6 +1,8 @@
-"""`capsweep train`: one cell. Help, completion and `--cfg` are Hydra's.
+"""`capsweep train`: train one cell.
 
-Overrides are checked by our own composition first, whose errors are one line and name the key.
+Hydra prints the help and the configuration (`--cfg`), and completes overrides in a shell. All
+overrides are checked by capsweep's own composition first, because its errors are one line and name
+the key.
 """
 
 import os
@@ -19,12 +21,22 @@ from capsweep.runtime.terminal import count_of
 from capsweep.storage.stores import join
 
 COMPLETION = {"-sc", "--shell-completion"}
-CONFIG, CONFIG_VALUES = {"--cfg", "-c"}, {"job", "hydra", "all"}  # print a configuration
+CONFIG, CONFIG_VALUES = {"--cfg", "-c"}, {"job", "hydra", "all"}  # options that print settings
 OPTIONS = COMPLETION | CONFIG | {"--help", "-h", "--resolve"}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the application; returns 0, or 1 when the cell failed. Raises UserError."""
+    """Train one cell, or let Hydra print help, completions or a configuration.
+
+    Args:
+        arguments: The command line after `capsweep train`.
+
+    Returns:
+        0, or 1 if the cell failed.
+
+    Raises:
+        UserError: An option, word or override is wrong, or another process runs the cell.
+    """
     typed, arguments = split_words("train", list(arguments))
     arguments += [expand_word(name, value) for name, value in typed.items()]
     options = {word.partition("=")[0] for word in arguments if word.startswith("-")}
@@ -39,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     # overrides.
     line = os.environ.get("COMP_LINE", "")
     os.environ["COMP_LINE"] = line.replace("capsweep train ", "capsweep ", 1)
-    # A group within a group may be typed with a dot, which Hydra would take for a key's.
+    # A group within a group may be typed with a dot, which Hydra would read as a key.
     pairs = [word.partition("=") for word in arguments]
     sys.argv = ["capsweep", *(f"{with_slashes(key)}{eq}{value}" for key, eq, value in pairs)]
     conf = str(package_files.find_folder("conf"))
@@ -48,19 +60,22 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _ignore_config(_: DictConfig) -> None:
-    """What Hydra would run, after options with which it only prints."""
+    """Do nothing: Hydra needs a function, but here it only prints."""
 
 
 def _check_arguments(arguments: Sequence[str], options: set[str]) -> None:
-    """Raise ConfigError for what Hydra would answer in many lines, or by another configuration."""
+    """Raise ConfigError for options that are unknown, and for settings of Hydra itself.
+
+    Hydra would answer them with many lines, or with another configuration.
+    """
     for option in options - OPTIONS:
-        cure = "`capsweep train --help` lists them, and for many runs use capsweep sweep"
+        cure = "`capsweep train --help` lists the options; for many runs, use capsweep sweep"
         raise ConfigError(f"{option}: no such option; {cure}")
     for word in arguments:
         if word.lstrip("+~").startswith(("hydra/", "hydra.", "hydra=")):
-            raise ConfigError(f"{word}: Hydra's own settings are fixed")
+            raise ConfigError(f"{word}: the settings of Hydra itself are fixed; leave this out")
     if "--resolve" in options and not options & CONFIG:
-        raise ConfigError("--resolve says how --cfg job prints; add that")
+        raise ConfigError("--resolve needs --cfg: type --cfg job --resolve")
 
 
 def _run_cell(cell: Cell) -> int:
@@ -75,7 +90,7 @@ def _run_cell(cell: Cell) -> int:
 
     node_places = places.resolve(cell.config["places"])
     parameters = measure_size(cell.config).parameters
-    devices.prepare_device(cell.config)  # refuses before data is looked for
+    devices.prepare_device(cell.config)  # raises before data is read
     ledger = Ledger(node_places.ledger)
     prepare_storage(node_places, ledger)
     mode, reason = modes.decide_mode(cell.config)

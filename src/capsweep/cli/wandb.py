@@ -1,4 +1,4 @@
-"""`capsweep wandb ...`: copy what the ledger has to Weights & Biases."""
+"""`capsweep wandb ...`: copy cells of the ledger to Weights & Biases."""
 
 import argparse
 import json
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def run_dashboard(parsed: argparse.Namespace) -> None:
-    """Save a workspace of a sweep, and print its URL."""
-    # They import Hydra, which `sync` does not need.
+    """Save a workspace for a sweep in W&B, and print its URL."""
+    # These modules import Hydra, which `sync` does not need.
     from capsweep.sweep import choices, expand, more_seeds
 
     sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
@@ -30,7 +30,7 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
     config = points[0].cell.config
     logger = config["logger"]
     if logger["name"] != "wandb":
-        raise UserError("logger=csv: the cells of this sweep are not tracked; use logger=wandb")
+        raise UserError("logger=csv: the cells of this sweep are not in W&B; type logger=wandb")
     points = more_seeds.load(places.resolve(config["places"]), sweep).add_points(points)
     view = _make_view(sweep, points)
     place = (logger["entity"], logger["project"])
@@ -38,12 +38,12 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
 
 
 def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
-    """Return what a workspace shows: all cells of a sweep, and the keys in which they differ."""
+    """Return the content of a workspace: all cells of a sweep, and the keys that differ."""
     configs = [point.cell.config for point in points]
     known = [point for point in points if not point.waits]
     if len(known) < len(points):
         waiting = count_of(len(points) - len(known), "cell")
-        terminal.print_aside(f"{waiting} wait for the baseline: renew the workspace after it")
+        terminal.print_aside(f"{waiting} wait for the baseline; make the workspace again after it")
     keys = [key for key in (*sweep.rows, *sweep.columns) if key != "arm"]
     differing = [k for k in keys if len({p.coordinate(k) for p in points} - {None}) > 1]
     groups = {k for k in differing if any(isinstance(get(c, k), Mapping) for c in configs)}
@@ -56,7 +56,7 @@ def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
 
 
 def run_sync(parsed: argparse.Namespace) -> int:
-    """Upload what W&B does not have."""
+    """Upload the cells that W&B does not have, and return 1 if one could not be uploaded."""
     storage, ledger = places.folder_of(find_storage(parsed)), open_ledger(parsed)
     server, console = mode.read_server_url(), terminal.make_console(stderr=parsed.json)
     cells = [find_signature(ledger, prefix) for prefix in parsed.signature]
@@ -83,7 +83,7 @@ def _result_lines(server: str, result: SyncResult) -> Iterator[str]:
     uploaded = count_of(len(result.uploaded), "cell")
     yield f"W&B at {server}: {uploaded} uploaded, {len(result.synced)} were there"
     if result.live:
-        yield f"{count_of(len(result.live), 'cell')} still running: rows are sent as they come"
+        yield f"{count_of(len(result.live), 'cell')} still running; they send their rows themselves"
     if result.faults:
         failed = count_of(len(result.faults), "cell")
-        yield f"{failed} not uploaded; run it again: nothing is sent twice"
+        yield f"{failed} not uploaded; type the same command again; nothing is sent twice"

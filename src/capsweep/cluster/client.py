@@ -47,9 +47,9 @@ class SweepJob:
 
     Attributes:
         id: Ray's id of the job, `NAME-NUMBER`.
-        name: name of its command, `capsweep-SWEEP-HASH`; equal commands have equal names.
-        sweep: name of the sweep, as it is written in the id.
-        number: number of the run of this command, from 1.
+        name: Name of its command, `capsweep-SWEEP-HASH`; equal commands have equal names.
+        sweep: Name of the sweep, as it is written in the id.
+        number: Number of the run of this command, from 1.
         details: Ray's `JobDetails`.
     """
 
@@ -118,7 +118,7 @@ def open_jobs(cluster: Mapping[str, Any]) -> Jobs:
     Its job server is at `cluster.jobs`, or else at the URL that the head of the cluster names.
 
     Raises:
-        ConfigError: the cluster has no job server, or the URL has a password.
+        ConfigError: The cluster has no job server, or the URL has a password.
     """
     url, head = cluster["jobs"], cluster["address"]
     if cluster.get("launcher") is not None or url is head is None:
@@ -144,10 +144,10 @@ def _find_server(address: str) -> str:
     """Ask the head of a cluster for the URL of its job server.
 
     Args:
-        address: address of the head, as host:port.
+        address: Address of the head, as host:port.
 
     Raises:
-        ConfigError: no head answers there, or its cluster has no job server.
+        ConfigError: No head answers there, or its cluster has no job server.
     """
     try:
         ray_start.check_listening(address)  # Ray itself would retry for many minutes

@@ -39,8 +39,8 @@ def name_command(sweep: str, words: Sequence[str]) -> str:
     accepts an id only once.
 
     Args:
-        sweep: name of the sweep.
-        words: words of the command after `capsweep`, which are hashed.
+        sweep: Name of the sweep.
+        words: Words of the command after `capsweep`, which are hashed.
     """
     choices = hash_bytes(json.dumps(sorted(words)).encode())[:8]
     return f"capsweep-{_quote_sweep(sweep)}-{choices}"
@@ -77,10 +77,10 @@ def make_inner_command(
     places are added.
 
     Args:
-        sweep: name or file of the sweep.
-        words: words that were typed behind the sweep.
-        config: configuration of the first cell.
-        staged: whether the sweep file travels with the package, so that its name is enough;
+        sweep: Name or file of the sweep.
+        words: Words that were typed behind the sweep.
+        config: Configuration of the first cell.
+        staged: Whether the sweep file travels with the package, so that its name is enough;
             otherwise its absolute path is used.
     """
     if sweep.endswith(".yaml"):
@@ -122,9 +122,9 @@ def submit_sweep(
     """Submit a job that runs these words, unless such a job is already running.
 
     Args:
-        jobs: client of the cluster.
-        sweep: file of the sweep, which is sent with the job.
-        words: words of the command after `capsweep`.
+        jobs: Client of the cluster.
+        sweep: File of the sweep, which is sent with the job.
+        words: Words of the command after `capsweep`.
         python: Python on the head that runs the job; None: the one of Ray's workers there.
 
     Returns:
@@ -144,6 +144,11 @@ def submit_sweep(
 
 
 def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
+    """Submit a job with our package and the sweep file.
+
+    Raises:
+        ConfigError: The sweep file has the name of another file in sweeps/.
+    """
     with package_files.staged_packages_for(jobs.address) as package:
         assert package is not None
         staged = package / "sweeps" / sweep.name  # also for a file from another folder
@@ -184,11 +189,11 @@ def find_job(jobs: "Jobs", text: str) -> "SweepJob":
     """Return the job with an id, or a sweep's running job, or else the sweep's newest job.
 
     Args:
-        jobs: client of the cluster.
-        text: id of a job, or name or file of a sweep.
+        jobs: Client of the cluster.
+        text: Id of a job, or name or file of a sweep.
 
     Raises:
-        ConfigError: there is no such job, or several jobs of the sweep are running; the error lists
+        ConfigError: There is no such job, or several jobs of the sweep are running; the error lists
             the jobs.
     """
     all_jobs = jobs.list_sweeps()
@@ -226,10 +231,10 @@ def follow_job(
     Ctrl-C leaves the job running.
 
     Args:
-        jobs: client of the cluster.
-        job: the job to follow.
-        write: writes the output of the job.
-        say: prints a message about the connection.
+        jobs: Client of the cluster.
+        job: The job to follow.
+        write: Writes the output of the job.
+        say: Prints a message about the connection.
 
     Returns:
         The job, after its end.

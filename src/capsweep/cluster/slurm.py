@@ -36,18 +36,18 @@ def render_script(
     """Render the batch script that runs `capsweep WORDS` in the current folder.
 
     Args:
-        cluster: the section `cluster` of the configuration.
-        sweep: name or file of the sweep.
-        words: words of the command after `capsweep`.
-        folder: folder for the log of the job.
-        is_array: whether the script is for an array of jobs, each of which runs a part of the sweep
+        cluster: The section `cluster` of the configuration.
+        sweep: Name or file of the sweep.
+        words: Words of the command after `capsweep`.
+        folder: Folder for the log of the job.
+        is_array: Whether the script is for an array of jobs, each of which runs a part of the sweep
             without Ray.
 
     Returns:
         Name and text of the script.
 
     Raises:
-        ConfigError: sbatch cannot read a value; the error names its key.
+        ConfigError: Sbatch cannot read a value; the error names its key.
     """
     job, setup = name_command(Path(sweep).stem, words), cluster["setup"]
     values = {
@@ -84,7 +84,7 @@ def check_directive(value: Any, key: str) -> str:
     """Return a value as text for an `#SBATCH` line, where sbatch reads it without quotes.
 
     Raises:
-        ConfigError: the value has a character that is not allowed there; the error names its key.
+        ConfigError: The value has a character that is not allowed there; the error names its key.
     """
     text = str(value)
     if DIRECTIVE.fullmatch(text) is None:
@@ -99,7 +99,7 @@ def submit_script(cluster: Mapping[str, Any], name: str, text: str, folder: Path
         The exit status, always 0.
 
     Raises:
-        ConfigError: there is no sbatch here, or it refuses the script.
+        ConfigError: There is no sbatch here, or it refuses the script.
     """
     if shutil.which("sbatch") is None:
         raise ConfigError("sbatch: no such program here; type this on a login node of the cluster")
@@ -128,7 +128,7 @@ def ensure_token(place: str) -> None:
     The job's Ray accepts only clients that send this token. Only the owner of the file can read it.
 
     Raises:
-        ConfigError: the file is empty or cannot be written; the error names cluster.token.
+        ConfigError: The file is empty or cannot be written; the error names cluster.token.
     """
     path = Path(places.absolute(place))
     try:

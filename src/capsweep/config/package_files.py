@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import capsweep
-from capsweep.storage.scratch import own_prefix
+from capsweep.storage.scratch import make_scratch_prefix
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CHECKOUT = PACKAGE.parents[1]
@@ -92,5 +92,5 @@ def staged_packages_for(address: str | None) -> Iterator[Path | None]:
     if address is None:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix=own_prefix("capsweep-code")) as folder:
+    with tempfile.TemporaryDirectory(prefix=make_scratch_prefix("capsweep-code")) as folder:
         yield stage_packages(Path(folder))

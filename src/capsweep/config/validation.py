@@ -75,8 +75,8 @@ TESTS: Mapping[str, Callable[[Any], bool]] = {
     "1, since a sweep spreads its cells over devices, not the batches of a cell": (
         lambda value: type(value) is int and value == 1
     ),
-    "a text": lambda value: isinstance(value, str) and value != "",
-    "a file's path": bool,
+    "text": lambda value: isinstance(value, str) and value != "",
+    "the path of a file": bool,
     r"a name of at most 128 characters, none of / \ # ? % :": _matches(r"[^/\\#?%:]{1,128}"),
     "a sha256, 64 hexadecimal digits": _matches("[0-9a-f]{64}"),
     "auto, HOST:PORT such as 127.0.0.1:6379, or of jobs http://HOST:PORT": (
@@ -181,9 +181,7 @@ def fit_types(plain: dict[str, Any], typed: Sequence[str], schema: Mapping[str, 
     values = flatten(plain)
     for key in sorted(values, key=lambda key: key not in typed):
         if key not in schema:
-            raise ConfigError(
-                f"{key}: no such key; its section is a copy of another kind of section"
-            )
+            raise ConfigError(f"{key}: no such key; its section is copied from one of another kind")
         put(plain, key, _fit_type(key, values[key], schema[key]))
 
 

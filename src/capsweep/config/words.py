@@ -3,14 +3,14 @@
 A choice is a word: `NAME=value` with a name of this table, or `key=value` with any key of conf/. A
 list of values is an axis. The same words follow `make TARGET` and `capsweep COMMAND`, and stand in
 the command line of a cluster's job, in the name of a report's folder and in the tags of W&B. To add
-a word, add its row below. A word that has a `key` needs no other code. docs/words.md has the table
+a word, add its row below. A word that has a `key` needs no other code. docs/words.md has the list
 that this module prints.
 
 This module needs only Python itself, so that make can use it before there is an environment:
 
     python3 words.py help Makefile          prints the targets and the words
     python3 words.py check TARGET ...       reports words of MAKEFLAGS that no target takes
-    python3 words.py table                  prints the table of docs/words.md
+    python3 words.py list                   prints the list of docs/words.md
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from dataclasses import dataclass
 # Each row is a word: NAME=example | the targets of make, and commands of capsweep, that take it |
 # the key of conf/ that it sets, if any | its meaning. SEVERAL lists the targets behind SWEEPS etc.
 TABLE = """
-SWEEP=ablation | SWEEPS attach status stop | | a file of sweeps/, or a path
-ROUTING=3,uniform | SWEEPS | | an axis of the arms that route: numbers of iterations, routings
-RECON=on,off | SWEEPS | | reconstruction, or its weights, in the arms with that axis
-SEEDS=3 | SWEEPS | | how many seeds, or which: 0,1,7
-ARMS=capsnet | SWEEPS | | keep these arms, and the baseline
-BASELINE=capsnet | SWEEPS | | the arm that differences are to
-ZIP=a,b | SWEEPS | | axes that move together; several: a,b;c,d
-EXCLUDE=a=1 b=2 | SWEEPS | | leave out places that have all of these; several: a=1;b=2
+SWEEP=ablation | SWEEPS attach status stop | | the sweep: a file of sweeps/, or a path
+ROUTING=3,uniform | SWEEPS | | numbers of iterations or names of routings, in the arms that route
+RECON=on,off | SWEEPS | | reconstruction on or off, or its weights
+SEEDS=3 | SWEEPS | | the number of seeds, or a list of them: 0,1,7
+ARMS=capsnet | SWEEPS | | keep only these arms and the baseline
+BASELINE=capsnet | SWEEPS | | the arm that differences are taken to
+ZIP=a,b | SWEEPS | | axes that change together; several groups: a,b;c,d
+EXCLUDE=a=1 b=2 | SWEEPS | | leave out cells with all of these values; several: a=1;b=2
 METRIC=test/loss | SWEEPS | | the metric of the table
-MODEL=capsnet | RUNS | model | the network, in the arms that route
-DATASET=mnist | RUNS shards | dataset | a file of conf/dataset; of shards: a file of data_prep
-EPOCHS=5 | RUNS | epochs | epochs of every cell
-BATCH=64 | RUNS | batch_size | batch size of every cell
-RERUN=stale | RUNS | rerun | also cells that other code finished, or always
-DATA_DIR=path | CELLS shards data | places.data | where the data sets are; default STORAGE/data
-STORAGE=path | CELLS shards wandb-sync | places.storage | where results go; default outputs
-LEDGER=path | CELLS wandb-sync | places.ledger | cells, also s3://bucket/x; default STORAGE/ledger
-EXECUTOR=local | sweep shards | | ray (default), local: in this process, or array: with SHARD
-SHARD=2/8 | sweep | | with EXECUTOR=array: this job's part of the cells
-BUDGET=9m | sweep | | start only cells that will end in time: 90s, 9m, 2h
-MAX_HOURS=8 | sweep | | then cells stop at an epoch's end; the same command goes on
-RETRY=failed | sweep | | also cells that the same code failed before
-MORE_SEEDS=9 | sweep | | up to so many where the order of two rows is undecided
+MODEL=capsnet | RUNS | model | the network of the arms that route
+DATASET=mnist | RUNS shards | dataset | a file of conf/dataset; for shards a file of data_prep
+EPOCHS=5 | RUNS | epochs | epochs of each cell
+BATCH=64 | RUNS | batch_size | batch size of each cell
+RERUN=stale | RUNS | rerun | train cells of older code again, or with RERUN=always all cells
+DATA_DIR=path | CELLS shards data | places.data | the folder of data sets (default: STORAGE/data)
+STORAGE=path | CELLS shards wandb-sync | places.storage | the folder of results (default: outputs)
+LEDGER=path | CELLS wandb-sync | places.ledger | also s3://bucket/x (default: STORAGE/ledger)
+EXECUTOR=local | sweep shards | | ray (default), local (in this process) or array (with SHARD)
+SHARD=2/8 | sweep | | with EXECUTOR=array: run the second of eight parts of the cells
+BUDGET=9m | sweep | | start only cells that will end within this time: 90s, 9m, 2h
+MAX_HOURS=8 | sweep | | then stop cells at the end of an epoch; the same command continues
+RETRY=failed | sweep | | also run cells that failed before with the same code
+MORE_SEEDS=9 | sweep | | add seeds, at most so many, while the order of two rows is undecided
 CLUSTER=slurm | JOBS | | a file of conf/cluster: local (default), address, slurm
-RAY_ADDRESS=head:6379 | JOBS shards | | a running Ray; of jobs also http://head:8265
-PAIRS=1000 | shards | | examples for each digit of training and test
-SHARDS=600 | shards | | files of the training split; default: one for 100,000 examples
+RAY_ADDRESS=head:6379 | JOBS shards | | a running Ray; for jobs also http://head:8265
+PAIRS=1000 | shards | | examples made from each digit of training and test
+SHARDS=600 | shards | | files of the training split (default: one for 100,000 examples)
 """
 TABLE_OF_MAKE = """
-ARGS=--json | any | | options, and words that make cannot carry
-PYTHON=python3.12 | any | | makes the environment; default: the first Python 3.11 or 3.12
-VENV=.venv | any | | where the environment is
+ARGS=--json | any | | options, and words that make cannot pass on
+PYTHON=python3.12 | any | | makes the environment (default: the first Python 3.11 or 3.12)
+VENV=.venv | any | | the folder of the environment
 """
 SEVERAL = {
     "SWEEPS": "sweep plan report eval dashboard",
@@ -216,16 +216,8 @@ def describe_words(target: str = "") -> str:
         if not target and word.targets != shown:
             lines.append(f" {word.targets.replace(' ', ', ')}:")
             shown = word.targets
-        lines.append(f"  {word.name + '=' + word.example:<22} {word.meaning}")
-    return "\n".join(lines)
-
-
-def format_table() -> str:
-    """Write the Markdown table of docs/words.md."""
-    lines = ["| word | meaning | sets | taken by |", "| --- | --- | --- | --- |"]
-    for word in (*WORDS, *OF_MAKE):
-        key = f"`{word.key}`" if word.key else ""
-        lines.append(f"| `{word.name}={word.example}` | {word.meaning} | {key} | {word.targets} |")
+        key = f" [{word.key}]" if word.key else ""
+        lines.append(f"  {word.name + '=' + word.example:<22} {word.meaning}{key}")
     return "\n".join(lines)
 
 
@@ -244,13 +236,13 @@ def describe_make(makefile: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Print help or the table, or check the words of make; return 2 if one is wrong, else 0."""
+    """Print help or the list, or check the words of make; return 2 if one is wrong, else 0."""
     command, *rest = arguments
     if command == "help":
         with open(rest[0], encoding="utf-8") as file:
             print(describe_make(file.read()))
-    elif command == "table":
-        print(format_table())
+    elif command == "list":
+        print(describe_words())
     else:
         try:
             check_makeflags(rest or ["help"], os.environ.get("MAKEFLAGS", ""))

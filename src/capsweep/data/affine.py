@@ -24,8 +24,8 @@ from capsweep.storage.official_files import (
     UNKNOWN,
     Digest,
     OfficialFiles,
-    name_undecodable,
     read_content,
+    report_undecodable,
 )
 from capsweep.storage.stores import join
 
@@ -41,7 +41,7 @@ AFFNIST_PUBLISHER = (
 
 
 class AffineTest:
-    """Test images that are random affine transformations of the test digits.
+    """A source of test images that are random affine transformations of the test digits.
 
     Each digit is scaled, sheared and rotated, then put at a random position where all its ink lies
     on the canvas. This position may be a fraction of a pixel. The transformation of an image is a
@@ -50,7 +50,7 @@ class AffineTest:
     Args:
         rotation: Largest angle in degrees, in both directions.
         shear: Largest shear, in both directions.
-        scale: Lowest and highest scale; one is drawn for rows and one for columns.
+        scale: Lowest and highest scale. One number is drawn for rows and one for columns.
         canvas: Side of the transformed images in pixels.
         seed: Seed of the data set.
     """
@@ -115,10 +115,10 @@ class AffineTest:
     def _make_shifts(
         self, images_NCHW: np.ndarray, matrix_NVU: np.ndarray, uniform_N2: np.ndarray
     ) -> np.ndarray:
-        """Compute shifts [N, V] of the middle of images such that no ink is cut off."""
+        """Compute random shifts [N, V] of the middles of images that cut off no ink."""
         height, width = images_NCHW.shape[2:]
         middle = (np.array([height, width]) - 1) / 2
-        corners_NVK = matrix_NVU @ (_ink_corners(images_NCHW) - middle).transpose(0, 2, 1)
+        corners_NVK = matrix_NVU @ (_find_ink_corners(images_NCHW) - middle).transpose(0, 2, 1)
         half = (self.canvas + 1) / 2
         low_NV, high_NV = -half - corners_NVK.min(axis=2), half - corners_NVK.max(axis=2)
         too_large = int((low_NV > high_NV).any(axis=1).sum())
@@ -130,20 +130,20 @@ class AffineTest:
         return low_NV + (high_NV - low_NV) * uniform_N2
 
 
-def _ink_corners(images_NCHW: np.ndarray) -> np.ndarray:
+def _find_ink_corners(images_NCHW: np.ndarray) -> np.ndarray:
     """Return the corners (row, column) [N, 4, 2] of the box around the ink of each image.
 
     The box is one pixel wider on each side, since bilinear interpolation spreads ink so far. An
     image without ink has the box of the whole image.
     """
     ink_NHW = images_NCHW.any(axis=1)
-    (top, bottom), (left, right) = (_first_and_last(np.any(ink_NHW, axis=axis)) for axis in (2, 1))
+    (top, bottom), (left, right) = (_find_ends(np.any(ink_NHW, axis=axis)) for axis in (2, 1))
     top, bottom, left, right = top - 1, bottom + 1, left - 1, right + 1
     corners_4N2 = np.array([(top, left), (top, right), (bottom, left), (bottom, right)])
     return corners_4N2.transpose(2, 0, 1)
 
 
-def _first_and_last(is_inked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _find_ends(is_inked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the first and the last row (or column) with ink, [N] each, from flags [N, S]."""
     first, last = is_inked.argmax(axis=1), is_inked[:, ::-1].argmax(axis=1)
     return first, is_inked.shape[1] - 1 - last
@@ -195,8 +195,8 @@ class AffnistTest:
     Hinton 2017 test on it after training on MNIST on the same canvas.
 
     Args:
-        sha256: The hash of `test.mat` at "test", that of the concatenated numbered files
-            (`cat {1..32}.mat | sha256sum`) at "test_batches"; a hash may be the text "unknown".
+        sha256: Two hashes: "test" for `test.mat`, and "test_batches" for the concatenated numbered
+            files (`cat {1..32}.mat | sha256sum`). A hash may be the text "unknown".
         folders: Folders below the data folder in which to look for the files.
     """
 
@@ -237,7 +237,7 @@ class AffnistTest:
         numbered = (self.batches.find(folder, f"{number}.mat") for number in count(1))
         paths = [path for path in takewhile(bool, numbered) if path]
         if not paths:
-            raise self.files.missing_error(folder, AFFNIST_FILES)
+            raise self.files.build_missing_error(folder, AFFNIST_FILES)
         return paths
 
 
@@ -246,7 +246,7 @@ def _parse_affnist(path: Path, data: bytes) -> LabelledImages:
 
     Pixel (y, x) is row 40 y + x of `image`, as public programs read it.
     """
-    with name_undecodable(path):
+    with report_undecodable(path):
         fields = load_matlab(data)[AFFNIST][0, 0]
         images_NCHW = fields["image"].T.reshape(-1, 1, AFFNIST_SIDE, AFFNIST_SIDE)
         return label_images(images_NCHW, fields["label_int"][0], 10)

@@ -28,7 +28,7 @@ LAYOUT = (
     "test_labels, whole numbers from 0 on [N], and val_images and val_labels if there are any"
 )
 SCALE = "write intensities 0..255 (if yours are 0..1: (255 * images).round().astype('uint8'))"
-MOST_CHANNELS = 4  # of images whose axes are inferred from their shape
+MOST_CHANNELS = 4  # up to which the order of axes is inferred from the shape
 MOST_CLASSES = 10**6
 MOST_NAMED = 200  # characters of a message that list the names of arrays
 MOST_SEEN = 1000  # images of a split whose values are checked
@@ -38,7 +38,7 @@ FAINT = {*range(17), 253, 254, 255}
 
 
 @dataclass(frozen=True)
-class OwnArrays:
+class NpzContent:
     """The data set in an .npz file.
 
     Attributes:
@@ -91,8 +91,8 @@ class NpzReader(OfficialReader):
         ((name, declared),) = self.sha256.items()
         path = self.files.find_all(folder, {name: [f"{name}.npz"]})[name]
         with open_content(path) as file:
-            found = hash_open_file(file)
-            self.files.check_digests(Digest(path, found, declared, f"dataset.reader.sha256.{name}"))
+            key = f"dataset.reader.sha256.{name}"
+            self.files.check_digests(Digest(path, hash_open_file(file), declared, key))
             arrays = decode_arrays(path, file, self.axes)
         if arrays.num_classes != self.num_classes:
             raise DataError(
@@ -102,7 +102,7 @@ class NpzReader(OfficialReader):
         return arrays.splits
 
 
-def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> OwnArrays:
+def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> NpzContent:
     """Read and check the data set in an open .npz file.
 
     The file has `train_images` and `test_images`, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C],
@@ -115,6 +115,9 @@ def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> OwnAr
         axes: Order of the axes of images with channels, "chw" or "hwc"; None infers it from their
             shape.
 
+    Returns:
+        The splits, with images [N, C, H, W].
+
     Raises:
         DataError: If an array is missing, or its type, shape or values cannot be images or labels.
     """
@@ -124,10 +127,10 @@ def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> OwnAr
         raise DataError(f"{path}: {error}") from error
     except Exception as error:  # zipfile and numpy can raise any error for a damaged file
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{path}: {reason}; write by np.savez {LAYOUT}") from error
+        raise DataError(f"{path}: {reason}; save by np.savez: {LAYOUT}") from error
 
 
-def _decode_archive(file: IO[bytes], axes: str | None) -> OwnArrays:
+def _decode_archive(file: IO[bytes], axes: str | None) -> NpzContent:
     with open_npz(file) as archive:
         present = archive.files
         splits = [split for split in NAMES if split != "validation" or VALIDATION & {*present}]
@@ -140,14 +143,14 @@ def _decode_archive(file: IO[bytes], axes: str | None) -> OwnArrays:
     axes = _choose_axes(shape, axes)
     decoded = {split: _make_split(arrays, NAMES[split], shape[1:], axes) for split in splits}
     unused = [name for name in present if name not in names]
-    return OwnArrays(decoded, axes, _count_classes(decoded), unused)
+    return NpzContent(decoded, axes, _count_classes(decoded), unused)
 
 
 def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
     """Return "chw" or "hwc": `axes` if given, else inferred from the shape of images [N, ...].
 
     Raises:
-        ValueError: If this is no shape of images.
+        ValueError: If images cannot have this shape.
         DataError: If the shape allows both.
     """
     if len(shape) not in (3, 4) or (len(shape) == 3 and axes == "hwc"):
@@ -180,9 +183,9 @@ def _make_split(
 
 
 def _check_images(name: str, images: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Raise DataError unless an array has uint8 images of a shape that are not blank or faint.
+    """Raise DataError unless an array holds uint8 images of the expected shape.
 
-    Of their values only the first MOST_SEEN images are checked.
+    The first MOST_SEEN images must also differ, and must not have only values in FAINT.
     """
     if images.size == 0:
         raise DataError(f"{name} is empty: its shape is {images.shape}; write at least one example")
@@ -204,7 +207,7 @@ def _check_images(name: str, images: np.ndarray, shape: tuple[int, ...]) -> None
 
 
 def _check_labels(name: str, labels: np.ndarray, count: int) -> None:
-    """Raise DataError unless an array has `count` classes, whole numbers from 0 on."""
+    """Raise DataError unless an array holds `count` class labels, whole numbers from 0 on."""
     if labels.dtype.kind not in "iubf" or labels.shape not in ((count,), (count, 1)):
         raise DataError(
             f"{name} are {labels.dtype} {labels.shape} for {count} images; write one class per "
@@ -225,5 +228,5 @@ def _count_classes(splits: Decoded) -> int:
         raise DataError("every label is 0; a data set needs two or more classes")
     unseen = np.setdiff1d(np.arange(classes), splits["train"].labels_N.numpy())
     if len(unseen):
-        raise DataError(f"no training example has class {unseen[0]}; number classes from 0 on")
+        raise DataError(f"no training example has class {unseen[0]}; use 0, 1, 2, ... as labels")
     return classes

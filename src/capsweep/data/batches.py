@@ -20,39 +20,39 @@ from capsweep.errors import ConfigError, is_short_of_memory
 from capsweep.runtime import terminal
 
 Split = Literal["train", "validation", "test"]
-# Batches that TrainLoader makes together on an accelerator, where to launch an operation takes
-# longer than to run it on one batch. On a CPU a single batch stays in the cache.
+# Batches that TrainLoader makes together on an accelerator, where launching an operation takes
+# longer than running it on one batch. On a CPU a single batch stays in the cache.
 MADE_AT_ONCE = 16
 TRAINING_BATCHES = 2  # size of the first evaluation parts, in training batches
 
 Result = TypeVar("Result")
 
 
-def seed_of(*place: int | str) -> int:
+def seed_of(*purpose: int | str) -> int:
     """Hash integers and strings, such as (seed, "order", epoch), to a 63-bit seed.
 
     Args:
-        *place: What the random numbers are for. Equal values give equal seeds on every machine.
+        *purpose: What the random numbers are for. Equal values give equal seeds on every machine.
 
     Returns:
         An integer in 0 .. 2**63 - 1, from the first 64 bits of a sha256.
     """
-    text = "/".join(str(part) for part in place)
+    text = "/".join(str(part) for part in purpose)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def generator_of(*place: int | str) -> torch.Generator:
+def generator_of(*purpose: int | str) -> torch.Generator:
     """Create a CPU generator that is seeded by `seed_of`.
 
-    It draws the same numbers whatever device trains, and on every machine.
+    Its numbers are the same on every machine, and do not depend on the training device.
 
     Args:
-        *place: What the random numbers are for, such as (seed, "order", epoch).
+        *purpose: What the random numbers are for, such as (seed, "order", epoch).
     """
-    return torch.Generator().manual_seed(seed_of(*place))
+    return torch.Generator().manual_seed(seed_of(*purpose))
 
 
-def epoch_order(num_examples: int, seed: int, epoch: int) -> Tensor:
+def draw_epoch_order(num_examples: int, seed: int, epoch: int) -> Tensor:
     """Draw the order in which an epoch shows its examples.
 
     Args:
@@ -93,7 +93,7 @@ class Batch(NamedTuple):
 
 
 class EvaluatedSplit(ABC):
-    """A split of a data set that can be evaluated and trained on.
+    """A split of a data set, which provides batches for training and evaluation.
 
     Attributes:
         device: The device on which the batches are.
@@ -122,15 +122,15 @@ class EvaluatedSplit(ABC):
         """
 
     def fingerprint(self) -> str | None:
-        """Return a sha256 of examples that are computed; None if they are read from official files.
+        """Return the sha256 of computed examples, or None for examples from official files.
 
-        Official files need none, since their own hashes identify them.
+        Examples from official files are identified by the hashes of these files.
         """
         return None
 
 
 class DeviceSplit(EvaluatedSplit):
-    """A split that lies in the memory of the training device, open to random access."""
+    """A split in the memory of the training device, from which any examples can be selected."""
 
     @abstractmethod
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
@@ -154,7 +154,7 @@ Presenter = Callable[[Any, Split], EvaluatedSplit]
 
 
 class EpochSampler:
-    """The number of the current epoch, kept where Lightning sets it.
+    """The number of the current epoch, in an object that Lightning treats as a sampler.
 
     Lightning looks for a sampler in each loader and calls its `set_epoch`.
     """
@@ -163,7 +163,11 @@ class EpochSampler:
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the epoch; Lightning calls this when an epoch starts or is resumed."""
+        """Set the number of the epoch; Lightning calls this when an epoch starts or is resumed.
+
+        Args:
+            epoch: Number of the epoch, from 0 on.
+        """
         self.epoch = epoch
 
 
@@ -205,9 +209,9 @@ class EvaluationLoader(BatchLoader):
 class EvaluationParts:
     """An evaluation of batches in parts that fit into memory.
 
-    A part starts with twice the examples of a training step. That takes about as much memory as the
-    step, since an evaluation keeps no activations for a backward pass. When memory runs out, this
-    and all later parts are halved. The size of the parts changes results only by rounding.
+    The first part has twice the examples of a training step. It needs about as much memory as such
+    a step, since an evaluation keeps no activations for a backward pass. When memory runs out, the
+    size of parts is halved. This size changes results only by rounding.
 
     Args:
         batch_size: Examples in a training step.
@@ -221,14 +225,14 @@ class EvaluationParts:
     ) -> Iterator[tuple[Batch, Result]]:
         """Yield the parts of a batch in order, each with the result of `compute`.
 
-        When memory runs out, the part is halved, a line is printed, and later parts stay as small.
+        When memory runs out, a message is printed, and this and all later parts are halved.
 
         Args:
             batch: The examples to evaluate.
             compute: Evaluates one part.
 
         Raises:
-            Exception: Every error of `compute`; a lack of memory only if the part is one example.
+            Exception: Any error of `compute`, but lack of memory only for a part of one example.
         """
         start, count = 0, len(batch.labels)
         while start < count:
@@ -275,7 +279,7 @@ class TrainLoader(BatchLoader):
     def __iter__(self) -> Iterator[Batch]:
         epoch = self.sampler.epoch
         make_batch = self.examples.prepare_epoch(self.seed, epoch)
-        order_N = epoch_order(self.count, self.seed, epoch).to(self.examples.device)
+        order_N = draw_epoch_order(self.count, self.seed, epoch).to(self.examples.device)
         at_once = self.made_at_once * self.batch_size
         for first in range(0, self.count, at_once):
             made = make_batch(order_N[first : first + at_once])
@@ -284,7 +288,7 @@ class TrainLoader(BatchLoader):
 
 
 def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) -> Tensor:
-    """Build a view of every image under all shifts by whole pixels, filled with zeros.
+    """Build a view that has each image in all shifts by whole pixels, padded with zeros.
 
     The view shares the memory of one padded copy of the images.
 
@@ -304,7 +308,9 @@ def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) ->
     count, channels, height, width = images_NCHW.shape
     rows, columns = (height, width) if canvas is None else (canvas, canvas)
     if height > rows or width > columns:
-        raise ConfigError(f"dataset.batches.canvas={canvas}: images are larger, {height}x{width}")
+        raise ConfigError(
+            f"dataset.batches.canvas={canvas} must be larger: images are {height}x{width}"
+        )
     above, left = (rows - height) // 2, (columns - width) // 2
     # The zeros right of a row serve as the zeros left of the next row, and likewise between images.
     # If the margin is as wide as the shift, as in MultiMNIST, a window is contiguous in memory.
@@ -312,7 +318,7 @@ def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) ->
     plane = plane_rows * row
     before = (above + shift) * row + left + shift
     side = 2 * shift + 1
-    # `windows_at` reads whole rows, so the last row of the last window is allocated in full too.
+    # `copy_windows` reads whole rows, so the last row of the last window is allocated in full too.
     after = max(row - columns, 0)
     padded_E = images_NCHW.new_zeros(before + count * channels * plane + after)
     planes_E = padded_E[before : len(padded_E) - after]
@@ -322,8 +328,8 @@ def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) ->
     )
 
 
-def window_places(windows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
-    """Compute the memory offset at which each of some windows begins.
+def locate_windows(windows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
+    """Compute the memory offsets at which windows begin.
 
     Args:
         windows: A view [N, C, rows, columns, H, W], as `shift_windows` builds.
@@ -331,21 +337,21 @@ def window_places(windows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
         offsets: Row and column of each window in the view, int64 [..., 2].
 
     Returns:
-        Offsets for `windows_at`, in elements, int64 [...].
+        Offsets for `copy_windows`, in elements, int64 [...].
     """
     image, _, row, column, _, _ = windows.stride()
     return index * image + offsets[..., 0] * row + offsets[..., 1] * column
 
 
-def windows_at(windows: Tensor, place_B: Tensor) -> Tensor:
+def copy_windows(windows: Tensor, address_B: Tensor) -> Tensor:
     """Copy the windows that begin at some memory offsets.
 
-    This equals `windows[n, :, row, column]` for B triples, but takes a tenth of the time, since a
-    whole window is read at one address.
+    The result is that of `windows[n, :, row, column]` for B triples (n, row, column). It takes a
+    tenth of the time, since a whole window is read at one address.
 
     Args:
         windows: A uint8 view [N, C, rows, columns, H, W], as `shift_windows` builds.
-        place_B: Memory offsets [B], as `window_places` computes.
+        address_B: Memory offsets [B], as `locate_windows` computes.
 
     Returns:
         The uint8 windows [B, C, H, W]. Their rows need not be adjacent in memory.
@@ -361,9 +367,16 @@ def windows_at(windows: Tensor, place_B: Tensor) -> Tensor:
         (max(last + 1, 0), channels, height, down if has_stretch else width),
         (1, plane, down, right),
     )
-    return everywhere.index_select(0, place_B)[..., :width]
+    return everywhere.index_select(0, address_B)[..., :width]
 
 
 def to_unit(images: Tensor) -> Tensor:
-    """Convert uint8 intensities 0..255 to float32 0..1."""
+    """Scale intensities to 0..1.
+
+    Args:
+        images: uint8 intensities 0..255, of any shape.
+
+    Returns:
+        float32 intensities in 0..1, of the same shape.
+    """
     return images.to(torch.float32).div_(255)

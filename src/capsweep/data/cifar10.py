@@ -15,7 +15,7 @@ import numpy as np
 
 from capsweep.data.images import LabelledImages, join_examples, label_images
 from capsweep.data.official import Decoded, OfficialReader
-from capsweep.storage.official_files import name_undecodable, read_content
+from capsweep.storage.official_files import read_content, report_undecodable
 
 ARCHIVE = "cifar-10-binary"
 TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -92,8 +92,8 @@ class Cifar10Reader(OfficialReader):
 
 
 def _parse_archive(path: Path, data: bytes) -> dict[str, LabelledImages]:
-    """Parse the batches in the bytes of the archive, by their names without ending."""
-    with name_undecodable(path), tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+    """Parse all batches in the archive, and return them by their names without ending."""
+    with report_undecodable(path), tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
         files = {Path(each.name).stem: archive.extractfile(each) for each in archive.getmembers()}
         contents = {name: file.read() for name, file in files.items() if file}
         return {name: _parse_batch(path, contents[name]) for name in (*TRAIN, TEST)}
@@ -101,6 +101,6 @@ def _parse_archive(path: Path, data: bytes) -> dict[str, LabelledImages]:
 
 def _parse_batch(path: Path, data: bytes) -> LabelledImages:
     """Parse the records of one batch file; `path` is for messages."""
-    with name_undecodable(path):
+    with report_undecodable(path):
         records = np.frombuffer(data, np.uint8).reshape(-1, RECORD)
         return label_images(records[:, 1:].reshape(-1, *IMAGE), records[:, 0], NUM_CLASSES)

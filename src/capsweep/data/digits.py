@@ -21,11 +21,11 @@ from capsweep.data.images import LabelledImages, Reader, Splits, hold_out, label
 from capsweep.data.official import Decoded, OfficialReader, decode_once
 from capsweep.errors import DataError
 from capsweep.storage.files import hash_bytes, write_atomically
-from capsweep.storage.official_files import local_folder, name_undecodable, resolve_folders
+from capsweep.storage.official_files import locate_folder, report_undecodable, resolve_folders
 from capsweep.storage.stores import hide_query
 
 TIMEOUT = 10.0  # seconds without an answer before a mirror counts as unreachable
-LARGEST = 255  # largest byte of the numbers with a sign
+LARGEST_BYTE = 255  # largest byte of the numbers with a sign
 # Pair v, 255 - v of these numbers is in the test split if v % TEST_STEP == TEST_PLACE: neither the
 # first nor the last pair.
 TEST_STEP, TEST_PLACE = 4, 1
@@ -88,7 +88,7 @@ class IdxReader(OfficialReader):
 
     def _download_file(self, folder: str, name: str) -> None:
         place = resolve_folders(folder, self.files.folders)[0]
-        path, faults = local_folder(place) / name, []
+        path, faults = locate_folder(place) / name, []
         for mirror in self.mirrors:
             try:
                 with urllib.request.urlopen(f"{mirror}{name}", timeout=TIMEOUT) as answer:
@@ -123,7 +123,7 @@ def decode_idx(path: Path, data: bytes) -> Tensor:
     Raises:
         DataError: If the bytes are not such an array.
     """
-    with name_undecodable(path):
+    with report_undecodable(path):
         data = gzip.decompress(data) if path.suffix == ".gz" else data
         dimensions = data[3]
         shape = struct.unpack_from(f">{dimensions}i", data, 4)
@@ -155,7 +155,7 @@ class SvhnReader(OfficialReader):
 
 def _decode_svhn(path: Path, data: bytes) -> LabelledImages:
     """Decode one file with `X`, uint8 [32, 32, 3, N], rows first, and `y` [N, 1], 1..10."""
-    with name_undecodable(path):
+    with report_undecodable(path):
         variables = load_matlab(data)
         return label_images(variables["X"].transpose(3, 2, 0, 1), variables["y"][:, 0] % 10, 10)
 
@@ -164,8 +164,8 @@ def load_matlab(data: bytes) -> dict[str, Any]:
     """Load the variables of a MATLAB file by their names.
 
     Args:
-        data: Bytes of the file. They must be verified, since altered ones can crash scipy and with
-            it the process.
+        data: Bytes of the file. They must be verified, since damaged bytes can crash scipy and the
+            whole process.
     """
     from scipy.io import loadmat
 
@@ -186,15 +186,15 @@ class ComputedReader(Reader):
         """Check the bytes from which images are computed.
 
         Args:
-            content: These bytes.
+            content: The bytes.
 
         Raises:
             DataError: If their sha256 is not the declared one.
         """
-        if (found := hash_bytes(content)) != self.sha256:
+        if (computed := hash_bytes(content)) != self.sha256:
             raise DataError(
                 f"dataset.reader.sha256 is {self.sha256}, but {type(self).__name__} has sha256 "
-                f"{found}; install the pinned versions (make setup), or correct the hash"
+                f"{computed}; install the pinned versions (make setup), or correct the hash"
             )
 
 
@@ -247,8 +247,8 @@ class SignReader(ComputedReader):
 
     A capsule network cannot learn this task without a bias (Peer, Stabinger, Rodriguez-Sanchez
     2021, "Limitation of capsule networks"). A byte v stands for x = (2 v - 255) / 255, so that
-    255 - v stands for -x and no byte stands for 0. The data set has all 256 bytes. A byte and its
-    negative are in the same split.
+    255 - v stands for -x and no byte stands for 0. The data set has all 256 bytes, with v
+    and 255 - v in the same split.
 
     Args:
         sha256: The declared sha256 of images and labels of both splits.
@@ -263,8 +263,8 @@ class SignReader(ComputedReader):
         Raises:
             DataError: If images or labels are not the declared ones.
         """
-        byte_N = np.arange(LARGEST + 1, dtype=np.uint8)
-        pair_N = np.minimum(byte_N, LARGEST - byte_N)
+        byte_N = np.arange(LARGEST_BYTE + 1, dtype=np.uint8)
+        pair_N = np.minimum(byte_N, LARGEST_BYTE - byte_N)
         is_test_N = pair_N % TEST_STEP == TEST_PLACE
         train, test = (_label_bytes(byte_N[chosen_N]) for chosen_N in (~is_test_N, is_test_N))
         self.check_digest(b"".join(map(_list_bytes, (train, test))))
@@ -272,7 +272,7 @@ class SignReader(ComputedReader):
 
 
 def _label_bytes(byte_N: np.ndarray) -> LabelledImages:
-    return label_images(byte_N[:, None, None, None], byte_N > LARGEST // 2, classes=2)
+    return label_images(byte_N[:, None, None, None], byte_N > LARGEST_BYTE // 2, classes=2)
 
 
 def _list_bytes(examples: LabelledImages) -> bytes:

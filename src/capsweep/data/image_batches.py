@@ -1,4 +1,4 @@
-"""Batches of images that are shifted, cropped or given a sign, with random changes in training.
+"""Batches of images that are shifted, cropped, or scaled to -1..1.
 
 Shape letters: B batch, N examples, C H W image.
 """
@@ -13,16 +13,16 @@ from capsweep.data.batches import (
     Batch,
     DeviceSplit,
     Split,
+    copy_windows,
     generator_of,
+    locate_windows,
     shift_windows,
     to_unit,
-    window_places,
-    windows_at,
 )
 from capsweep.data.images import LabelledImages
 from capsweep.errors import ConfigError
 
-DIAGONAL, SIGNS = (1, 2, 3), (-1, 1)  # distances in pixels of the 13 crops from the middle
+DIAGONAL, SIGNS = (1, 2, 3), (-1, 1)  # of the 13 crops: pixels from the middle; directions
 
 
 class ShiftedImages(DeviceSplit):
@@ -32,7 +32,7 @@ class ShiftedImages(DeviceSplit):
 
     Args:
         examples: Images [N, C, H, W] and labels [N], on the training device.
-        split: The split that they are; test images are never shifted.
+        split: The split to which they belong; test images are never shifted.
         shift: Largest shift in pixels, in both axes.
         canvas: Side in pixels of a square canvas, in the middle of which smaller images are placed;
             None keeps their size.
@@ -57,18 +57,18 @@ class ShiftedImages(DeviceSplit):
         self.windows = shift_windows(examples.images_NCHW, self.shift, canvas)
         self.images_NCHW = self.windows[:, :, self.shift, self.shift]
         if is_validation_moved:
-            place_N = self._draw_places(generator_of("validation", shift))
-            self.images_NCHW = windows_at(self.windows, place_N)
+            address_N = self._draw_windows(generator_of("validation", shift))
+            self.images_NCHW = copy_windows(self.windows, address_N)
 
     def __len__(self) -> int:
         return len(self.labels_N)
 
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """Draw a shift for each example; see `DeviceSplit.prepare_epoch`."""
-        place_N = self._draw_places(generator_of(seed, "shift", epoch))
+        address_N = self._draw_windows(generator_of(seed, "shift", epoch))
 
         def make_batch(index_B: Tensor) -> Batch:
-            images_BCHW = windows_at(self.windows, place_N.index_select(0, index_B))
+            images_BCHW = copy_windows(self.windows, address_N.index_select(0, index_B))
             return Batch(to_unit(images_BCHW), self.labels_N.index_select(0, index_B))
 
         return make_batch
@@ -77,29 +77,29 @@ class ShiftedImages(DeviceSplit):
         """Return examples in their fixed order; see `EvaluatedSplit.evaluation_batch`."""
         return Batch(to_unit(self.images_NCHW[part]), self.labels_N[part])
 
-    def _draw_places(self, generator: torch.Generator) -> Tensor:
+    def _draw_windows(self, generator: torch.Generator) -> Tensor:
         """Draw a window of each example, and return their memory offsets [N]."""
         # Drawn on the CPU, for the same numbers on every device, and moved once per epoch.
         offsets_N2 = torch.randint(2 * self.shift + 1, (len(self), 2), generator=generator)
         everyone_N = torch.arange(len(self), device=self.device)
-        return window_places(self.windows, everyone_N, offsets_N2.to(self.device))
+        return locate_windows(self.windows, everyone_N, offsets_N2.to(self.device))
 
 
 class CroppedImages(DeviceSplit):
-    """Images that are cropped, in training at random and with random changes of intensity.
+    """Cropped images, in training at random positions and with random changes.
 
     Validation and test take the crop in the middle without changes.
 
     Args:
         examples: Square images [N, C, H, W] and labels [N], on the training device.
-        split: The split that they are.
+        split: The split to which they belong.
         crop: Side of a crop in pixels.
         flip: Whether a training image is mirrored left to right with probability 1/2.
         brightness: A number drawn from -brightness .. brightness is added to the intensities
             0..255.
         contrast: Lowest and highest factor for the distances of intensities to the mean of their
             channel; the factor is drawn from this range.
-        mean_over: Over what this mean is taken: "image", the whole image, or "crop".
+        mean_over: Where this mean is taken: "image" (the whole image) or "crop".
         standardise: Whether each image is scaled by `standardise_images` at the end; otherwise
             0..255 becomes 0..1.
 
@@ -142,11 +142,11 @@ class CroppedImages(DeviceSplit):
         generator = generator_of(seed, "crop", epoch)
         everyone_N = torch.arange(len(self), device=self.device)
         offsets_N2 = torch.randint(self.slack + 1, (len(self), 2), generator=generator)
-        place_N = window_places(self.windows, everyone_N, offsets_N2.to(self.device))
+        address_N = locate_windows(self.windows, everyone_N, offsets_N2.to(self.device))
         flip_N, brightness_N, contrast_N = self._draw_jitter(generator)
 
         def make_batch(index_B: Tensor) -> Batch:
-            images_BCHW = windows_at(self.windows, place_N[index_B]).float()
+            images_BCHW = copy_windows(self.windows, address_N[index_B]).float()
             images_BCHW = torch.where(_per_image(flip_N[index_B]), images_BCHW.flip(3), images_BCHW)
             mean_BC = (
                 images_BCHW.mean(dim=(2, 3)) if self.mean_NC is None else self.mean_NC[index_B]
@@ -181,8 +181,11 @@ class CroppedImages(DeviceSplit):
         Args:
             part: Positions in the split.
 
+        Yields:
+            A batch for each of the 13 crops.
+
         Raises:
-            ConfigError: If fewer than 3 pixels surround the middle crop.
+            ConfigError: If the middle crop has fewer than 3 pixels around it on some side.
         """
         middle, last = self.slack // 2, self.slack
         if min(middle, last - middle) < DIAGONAL[-1]:
@@ -198,7 +201,7 @@ class CroppedImages(DeviceSplit):
         return Batch(self.scale_pixels(images_BCHW.float()), self.labels_N[part])
 
     def _draw_jitter(self, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw for each example whether to mirror it, what to add, and the contrast, [N] each."""
+        """Draw changes of each example: whether to mirror it, brightness and contrast, [N] each."""
         uniform_3N = torch.rand((3, len(self)), generator=generator).to(self.device)
         flip_N = uniform_3N[0] < (0.5 if self.flip else 0.0)
         brightness_N = (2 * uniform_3N[1] - 1) * self.brightness
@@ -206,7 +209,14 @@ class CroppedImages(DeviceSplit):
         return flip_N, brightness_N, contrast_N
 
     def scale_pixels(self, images_BCHW: Tensor) -> Tensor:
-        """Scale intensities 0..255 to the values that a network sees, as `standardise` says."""
+        """Scale intensities to the values that a network sees.
+
+        Args:
+            images_BCHW: float32 intensities 0..255, [B, C, H, W].
+
+        Returns:
+            Standardised images if `standardise` is set, else intensities in 0..1.
+        """
         return standardise_images(images_BCHW) if self.standardise else images_BCHW / 255
 
 
@@ -217,7 +227,7 @@ class SignedImages(DeviceSplit):
 
     Args:
         examples: Images [N, C, H, W] and labels [N], on the training device.
-        split: The split that they are; all are treated alike.
+        split: The split to which they belong; all splits are treated alike.
     """
 
     def __init__(self, examples: LabelledImages, split: Split) -> None:

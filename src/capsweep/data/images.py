@@ -17,8 +17,8 @@ from torch import Tensor
 from capsweep.data.batches import Presenter, Split
 from capsweep.errors import ConfigError, DataError
 
-EVALUATION_BATCH = 500  # examples
-VALIDATION_SEED = 20171026  # of the draw of held-out examples, which is the same in all cells
+EVALUATION_BATCH = 500  # examples in a batch of an evaluation
+VALIDATION_SEED = 20171026  # chooses the held-out examples, which are the same in all cells
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class LabelledImages:
 
     @cached_property
     def digest(self) -> str:
-        """The sha256 of images and labels with their types and shapes; they must be on the CPU."""
+        """The sha256 of images and labels (both on the CPU) with their types and shapes."""
         digest = hashlib.sha256()
         for array in (self.images_NCHW.numpy(), self.labels_N.numpy().astype("<i8", copy=False)):
             digest.update(f"{array.dtype.str} {array.shape} ".encode())
@@ -49,17 +49,28 @@ class LabelledImages:
         """Copy some of the examples.
 
         Args:
-            index_N: Positions in the order that is wanted, int64, or a mask, bool [N].
+            index_N: Positions of the examples in the order wanted, int64; or a mask, bool [N].
         """
         return LabelledImages(self.images_NCHW[index_N], self.labels_N[index_N])
 
     def to(self, device: torch.device) -> "LabelledImages":
-        """Return the examples on a device."""
+        """Move the examples to a device.
+
+        Args:
+            device: Where images and labels are to be.
+
+        Returns:
+            The examples on the device.
+        """
         return LabelledImages(self.images_NCHW.to(device), self.labels_N.to(device))
 
 
 def join_examples(parts: Sequence[LabelledImages]) -> LabelledImages:
-    """Concatenate examples, part after part."""
+    """Join several sets of examples to one, in their order.
+
+    Args:
+        parts: Sets of examples with images of equal shape.
+    """
     images_NCHW = torch.cat([part.images_NCHW for part in parts])
     return LabelledImages(images_NCHW, torch.cat([part.labels_N for part in parts]))
 
@@ -74,6 +85,9 @@ def label_images(images_NCHW: np.ndarray, labels_N: np.ndarray, classes: int) ->
         images_NCHW: Images [N, C, H, W].
         labels_N: Classes [N], of any number type.
         classes: How many classes there are.
+
+    Returns:
+        The examples, with contiguous images and int64 labels.
 
     Raises:
         ValueError: If the images are not uint8, if the arrays are empty or differ in length, or if
@@ -136,6 +150,9 @@ class Reader(Protocol):
         Args:
             folder: The data folder, a path or the URL of an object store.
 
+        Returns:
+            The splits, as the publisher of the data set defines them.
+
         Raises:
             DataError: If a file is missing or is not the declared one.
         """
@@ -178,7 +195,7 @@ class TestedElsewhere(Reader):
         return replace(splits, test=self.test.read(folder, splits.test))
 
 
-def trained_and_validated(splits: Splits, held_out: int) -> tuple[LabelledImages, LabelledImages]:
+def split_off_validation(splits: Splits, held_out: int) -> tuple[LabelledImages, LabelledImages]:
     """Return the training and the validation examples of a data set.
 
     Args:
@@ -220,15 +237,15 @@ def hold_out(
     if count == 0:  # the usual case, in which nothing need be copied
         return examples, examples.select(torch.arange(0))
     is_held_N = torch.zeros(len(examples), dtype=torch.bool)
-    is_held_N[torch.from_numpy(stratified_sample(examples.labels_N.numpy(), count, seed))] = True
+    is_held_N[torch.from_numpy(draw_stratified(examples.labels_N.numpy(), count, seed))] = True
     return examples.select(~is_held_N), examples.select(is_held_N)
 
 
-def stratified_sample(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
+def draw_stratified(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Draw examples at random, such that each class keeps its proportion.
 
-    The examples of a class of n, in random order, get the ranks (r + 1/2) / n for r from 0 to
-    n - 1. The sample is the `count` lowest ranks of all classes together.
+    A class of n examples, in random order, gets the ranks (r + 1/2) / n for r from 0 to n - 1. The
+    sample consists of the examples with the `count` lowest ranks of all classes.
 
     Args:
         labels_N: Classes [N].
@@ -274,17 +291,20 @@ def prepare_splits(
 ) -> PreparedSplits:
     """Read a data set, split it and move it to the training device.
 
-    A data set of shards stays on disk: of its examples only one test image is read here.
+    A data set in shards stays on disk. Only one test image is read here, to check its shape.
 
     Args:
         reader: Reads and verifies the data set.
         folder: The data folder, a path or the URL of an object store.
-        presenter: Builds what makes batches of a split.
+        presenter: Builds the object that makes batches of a split.
         validation: How many training examples to hold out for validation.
         device: The training device.
         declared: The numbers of examples of "train", "test" and, if the reader returns it,
             "validation" that the data set must have; None allows any.
         image_shape: C, H and W that the images of batches must have; None allows any.
+
+    Returns:
+        The objects that make the batches of "train", "validation" and "test".
 
     Raises:
         DataError: If a file is missing or is not the declared one, or if the numbers of examples
@@ -292,7 +312,7 @@ def prepare_splits(
         ConfigError: If the settings of the data set contradict each other.
     """
     splits = reader.read(folder)
-    train, validated = trained_and_validated(splits, validation)
+    train, validated = split_off_validation(splits, validation)
     examples: dict[Split, Any] = {"train": train, "validation": validated, "test": splits.test}
     parts = {split: presenter(each.to(device), split) for split, each in examples.items()}
     sizes = {"train": len(parts["train"]) + validation, "test": len(parts["test"])}

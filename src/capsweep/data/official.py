@@ -30,7 +30,7 @@ from capsweep.storage.official_files import (
     read_content,
 )
 
-FORMAT = 2  # raise it when a reader decodes the same files to other arrays
+FORMAT = 2  # raise it when a reader decodes the same files to different arrays
 DIGESTS = "digests"  # name in a cache file of the digests of the splits, as JSON
 
 
@@ -67,7 +67,7 @@ def decode_once(
                 _save_decoded(path, identity, images)
             except OSError as error:
                 reason = error.strerror or error
-                text = f"{path.parent}: no cache there ({reason}); each run decodes the images"
+                text = f"{path.parent}: images are not cached ({reason}); each run decodes them"
                 terminal.print_once(text)
         return images
 
@@ -184,7 +184,9 @@ class OfficialReader(Reader):
         return contents
 
     def read_file(self, path: Path) -> bytes:
-        """Read the bytes of a file that are hashed; readers may decompress here.
+        """Read the bytes of a file that are to be hashed and decoded.
+
+        A subclass may decompress the file here.
 
         Args:
             path: The file.
@@ -201,9 +203,9 @@ class OfficialReader(Reader):
         hash in `sha256` is unknown, it is compared with `sha256`, so that the user is asked to
         declare that hash: only `sha256` is part of the signature.
         """
-        found, declared = hash_bytes(data), self.sha256.get(name)
+        computed, declared = hash_bytes(data), self.sha256.get(name)
         is_plain = path.suffix != ".gz" and name in self.sha256_plain
-        group = "sha256_plain" if is_plain and declared not in (UNKNOWN, found) else "sha256"
+        group = "sha256_plain" if is_plain and declared not in (UNKNOWN, computed) else "sha256"
         hashes: Mapping[str, str] = getattr(self, group)
         key = f"dataset.reader.{group}.{name}"
-        return Digest(path, found, hashes.get(name, UNKNOWN), key)
+        return Digest(path, computed, hashes.get(name, UNKNOWN), key)

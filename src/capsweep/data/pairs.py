@@ -18,11 +18,11 @@ from capsweep.data.batches import (
     Batch,
     DeviceSplit,
     Split,
+    copy_windows,
+    locate_windows,
     seed_of,
     shift_windows,
     to_unit,
-    window_places,
-    windows_at,
 )
 from capsweep.data.images import LabelledImages
 from capsweep.errors import ConfigError
@@ -32,11 +32,11 @@ FIRST_FACTOR, SECOND_FACTOR = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 BITS = 40  # bits of a random word from which a bounded integer is chosen; a bound has up to 23
 VERSION = 1  # raise it when the content of example k changes
 DRAWS = 8  # numbers of the random sequence that are reserved for one example
-USED = 5  # numbers that an example uses: its second digit, then row and column of both shifts
+USED_DRAWS = 5  # numbers that an example uses: its second digit, then row and column of both shifts
 
 
 def draw_words(key: int, counter: Tensor) -> Tensor:
-    """Compute words of a random sequence, each from its position alone (SplitMix64).
+    """Compute 64-bit words of a random sequence, each from its position alone (SplitMix64).
 
     Args:
         key: Number of the sequence.
@@ -65,11 +65,11 @@ def draw_bits(key: int, counter: Tensor) -> Tensor:
 def choose_integers(bound: Tensor | int, draw: Tensor) -> Tensor:
     """Map random bits to integers in 0 .. bound - 1.
 
-    An integer is the integer part of bound * u, where u in [0, 1) has 40 bits. So probabilities
-    differ from uniform ones by a share of at most bound / 2**40.
+    Each is the integer part of bound * u, where u in [0, 1) has 40 bits. So no
+    integer is favoured by more than a share of bound / 2**40.
 
     Args:
-        bound: The number of possible integers, below 2**23; one for all, or one for each.
+        bound: The number of possible integers, below 2**23: a number, or a tensor of them.
         draw: Random bits, as `draw_bits` computes them.
 
     Returns:
@@ -82,7 +82,7 @@ def draw_integers(bound: Tensor | int, key: int, counter: Tensor) -> Tensor:
     """Draw an integer, uniform in 0 .. bound - 1, for each position of a random sequence.
 
     Args:
-        bound: The number of possible integers, below 2**23; one for all, or one for each.
+        bound: The number of possible integers, below 2**23: a number, or a tensor of them.
         key: Number of the sequence.
         counter: Positions in the sequence, int64 of any shape.
 
@@ -127,13 +127,13 @@ class PairDraws(NamedTuple):
         labels_BL: The classes of the two digits, int64 [B, L].
         sources_BL: The numbers of the two digits in their split, int64 [B, L].
         shifts_BL2: By how many pixels each digit is moved down and right, int64 [B, L, 2].
-        place_BL: The memory offsets of their windows, int64 [B, L]; see `window_places`.
+        address_BL: The memory offsets of their windows, int64 [B, L]; see `locate_windows`.
     """
 
     labels_BL: Tensor
     sources_BL: Tensor
     shifts_BL2: Tensor
-    place_BL: Tensor
+    address_BL: Tensor
 
     def select(self, index_B: Tensor) -> "PairDraws":
         """Return the choices of some of the examples.
@@ -149,7 +149,7 @@ class PairSource:
 
     Args:
         digits: The digits, images [N, C, H, W] and labels [N].
-        split: The split that they are.
+        split: The split to which they belong.
         seed: Seed of the data set, which is the same for all cells.
         margin: Pixels that are added on each side of a digit's image.
         shift: Largest shift of a digit in pixels, in both axes. Parts that leave the image are cut
@@ -179,7 +179,7 @@ class PairSource:
         self.classmates_N3 = torch.stack(
             [start_K[self.labels_N], count_N, len(digits) - count_N], dim=1
         )
-        self.used_5 = torch.arange(USED, device=self.labels_N.device)
+        self.used_5 = torch.arange(USED_DRAWS, device=self.labels_N.device)
 
     def compose_pairs(self, k_B: Tensor) -> Pairs:
         """Compose some examples of the sequence.
@@ -189,6 +189,9 @@ class PairSource:
 
         Args:
             k_B: Numbers of the examples, int64 [B].
+
+        Returns:
+            The composed images, with their digits, labels and random choices.
         """
         return self.compose_drawn(self.draw_pairs(k_B))
 
@@ -209,7 +212,7 @@ class PairSource:
             labels_BL=_take_values(self.labels_N, sources_BL),
             sources_BL=sources_BL,
             shifts_BL2=self.shift - offsets_BL2,
-            place_BL=window_places(self.windows, sources_BL, offsets_BL2),
+            address_BL=locate_windows(self.windows, sources_BL, offsets_BL2),
         )
 
     def compose_drawn(self, drawn: PairDraws) -> Pairs:
@@ -218,8 +221,8 @@ class PairSource:
         Args:
             drawn: The random choices, as `draw_pairs` returns them.
         """
-        shape = drawn.place_BL.shape
-        digits_BLCHW = windows_at(self.windows, drawn.place_BL.flatten()).unflatten(0, shape)
+        shape = drawn.address_BL.shape
+        digits_BLCHW = copy_windows(self.windows, drawn.address_BL.flatten()).unflatten(0, shape)
         return Pairs(_add_clipped(*digits_BLCHW.unbind(1)), digits_BLCHW, *drawn[:3])
 
     def compose_images(self, drawn: PairDraws) -> Tensor:
@@ -233,8 +236,8 @@ class PairSource:
         Returns:
             The composed images, uint8 [B, C, H, W].
         """
-        below_B, above_B = drawn.place_BL.unbind(1)
-        return _add_clipped(windows_at(self.windows, below_B), windows_at(self.windows, above_B))
+        below_B, over_B = drawn.address_BL.unbind(1)
+        return _add_clipped(copy_windows(self.windows, below_B), copy_windows(self.windows, over_B))
 
     def _draw_partner(self, first_B: Tensor, draw_B: Tensor) -> Tensor:
         """Choose for each digit one of another class, all with equal probability."""
@@ -246,7 +249,7 @@ class PairSource:
 
 
 def _take_values(values_N: Tensor, index: Tensor) -> Tensor:
-    """Return values_N[index] for an index of any shape; `index_select` is faster."""
+    """Return values_N[index] for an index of any shape, by the faster `index_select`."""
     return values_N.index_select(0, index.flatten()).view_as(index)
 
 
@@ -267,7 +270,7 @@ class ComposedPairs(DeviceSplit):
 
     Args:
         examples: The digits, images [N, C, H, W] and labels [N], on the training device.
-        split: The split that they are.
+        split: The split to which they belong.
         seed: Seed of the data set, which is the same for all cells.
         margin: Pixels that are added on each side of a digit's image.
         shift: Largest shift of a digit in pixels, in both axes.

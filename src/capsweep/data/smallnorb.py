@@ -16,7 +16,7 @@ from torch import Tensor
 
 from capsweep.data.images import Reader, Splits, label_images
 from capsweep.data.official import Decoded, OfficialReader
-from capsweep.storage.official_files import name_undecodable
+from capsweep.storage.official_files import report_undecodable
 
 PREFIXES = {
     "train": "smallnorb-5x46789x9x18x6x2x96x96-training",
@@ -28,12 +28,15 @@ LEAST_DIMENSIONS = 3  # sizes in the header, even of a matrix with fewer dimensi
 PAIR = (2, 96, 96)  # shape of a stereo pair: left and right camera, rows, columns
 NUM_CLASSES = 5
 ENDINGS = (".mat.gz", ".mat")
-INFO = ("instance", "elevation", "azimuth", "light")  # columns of an `info` file, a row per pair
+INFO = ("instance", "elevation", "azimuth", "light")  # columns of an `info` file
 INFOS = {split: f"{prefix}-info" for split, prefix in PREFIXES.items()}
 
 
 class SmallNorbReader(OfficialReader):
-    """A reader of the `dat` and `cat` files, as `.mat.gz` or `.mat`, which halves the images."""
+    """A reader of smallNORB's `dat` and `cat` files, which halves the size of the images.
+
+    The files may be `.mat.gz` or `.mat`.
+    """
 
     name = "smallnorb"
     publisher = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
@@ -54,7 +57,7 @@ class SmallNorbReader(OfficialReader):
             images_NCHW = halve_images(parse_matrix(*files.pop(f"{prefix}-dat"), *PAIR))
             path, data = files[f"{prefix}-cat"]
             labels_N = parse_matrix(path, data)
-            with name_undecodable(path):
+            with report_undecodable(path):
                 images[split] = label_images(images_NCHW, labels_N, NUM_CLASSES)
         return images
 
@@ -82,7 +85,7 @@ def parse_matrix(path: Path, data: bytes, *shape: int) -> np.ndarray:
     Args:
         path: Name of the file, for messages; its bytes are decompressed if it ends in .gz.
         data: Verified bytes of the file.
-        *shape: Shape of an element along the first dimension.
+        *shape: Shape of each element of the first dimension.
 
     Returns:
         The matrix [N, *shape], in the type that its header declares.
@@ -90,7 +93,7 @@ def parse_matrix(path: Path, data: bytes, *shape: int) -> np.ndarray:
     Raises:
         DataError: If the bytes are not such a matrix.
     """
-    with name_undecodable(path):
+    with report_undecodable(path):
         data = gzip.decompress(data) if path.suffix == ".gz" else data
         magic, dimensions = struct.unpack_from("<ii", data)
         start = 8 + 4 * max(dimensions, LEAST_DIMENSIONS)

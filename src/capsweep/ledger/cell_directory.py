@@ -23,7 +23,7 @@ from capsweep.storage.files import (
     write_json,
     write_text,
 )
-from capsweep.storage.scratch import own_prefix
+from capsweep.storage.scratch import make_scratch_prefix
 from capsweep.storage.stores import Bucket
 
 RESUME = "resume.ckpt"
@@ -161,7 +161,7 @@ class StagedDirectory(CellDirectory):
         self.ledger, self.store, self.signature = ledger, ledger.store, signature
         self.folder, self.replaces = folder_of(signature), replaces
         self.attempt = secrets.token_hex(8)
-        super().__init__(scratch / f"{own_prefix(signature)}{self.attempt}")
+        super().__init__(scratch / f"{make_scratch_prefix(signature)}{self.attempt}")
 
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
         """Start the cell in the local folder, with the store's checkpoint if there is one."""

@@ -72,10 +72,10 @@ def find_garbage(ledger: Ledger, storage: Path | None = None) -> Iterator[Garbag
 
 
 def _find_scratch(storage: Path) -> Iterator[Path]:
-    yield from scratch.find_left(Path(tempfile.gettempdir()), TEMPORARY)
+    yield from scratch.find_abandoned(Path(tempfile.gettempdir()), TEMPORARY)
     for root in dict.fromkeys((storage, user_cache_folder() / places.OUTPUTS)):
         for name, kinds in SCRATCH.items():
-            yield from scratch.find_left(root / name, kinds)
+            yield from scratch.find_abandoned(root / name, kinds)
 
 
 def _is_settled(path: Path) -> bool:

@@ -94,7 +94,7 @@ class CapsNet(nn.Module):
         weights.draw_convolution(convolution, "linear")
         self.primary = PrimaryCapsules(convolution, pose)
         self.classes = ClassCapsules(
-            num_children=types * self._count_places(height) * self._count_places(width),
+            num_children=types * self._count_positions(height) * self._count_positions(width),
             child_pose=pose,
             num_classes=num_classes,
             class_pose=class_pose,
@@ -125,10 +125,10 @@ class CapsNet(nn.Module):
         routed = self.classes(self.primary(features_BCHW), with_trace)
         return read_output(self.head, routed, {"classes": routed.trace} if with_trace else None)
 
-    def _count_places(self, size: int) -> int:
+    def _count_positions(self, size: int) -> int:
         """Return the number of primary capsule positions along an image axis of `size` pixels."""
         for name, conv in (("conv", self.conv), ("primary", self.primary.conv)):
-            size = size if conv is None else conv.count_places(size, f"model.{name}.kernel")
+            size = size if conv is None else conv.count_positions(size, f"model.{name}.kernel")
         return size
 
 
@@ -151,7 +151,7 @@ def count_first_shares(routing: RoutingFactory, num_parents: int) -> int:
 
 
 class ClassCapsules(nn.Module):
-    """One capsule per class, which routes the linear votes of all children.
+    """A layer with one capsule per class, which routes the linear votes of all children.
 
     Its vote weights are not initialised here; the network draws them.
 
@@ -190,7 +190,7 @@ class ClassCapsules(nn.Module):
     def forward(self, pose_BIP: Tensor, with_trace: bool = False) -> Routed:
         """Compute the class capsules of a batch from the poses of their children.
 
-        The precision is that of the weights, even inside autocast.
+        All computations have the precision of the weights, even inside autocast.
 
         Args:
             pose_BIP: Poses of the children.
@@ -288,8 +288,8 @@ class InitialWeights:
 
         Args:
             weight_IJDP: Vote weights.
-            gain: For the scheme "variance": the expected length of the sum of the votes for a
-                parent, when couplings are equal and the children are independent and have length 1.
+            gain: For the scheme "variance": the expected length of a parent's weighted sum of
+                votes, when couplings are equal and the children are independent and have length 1.
             num_children: Number of children that share one weight. None: each child has its own.
         """
         if self.weights == "truncated_normal":

@@ -37,8 +37,11 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
 def squash_gradient(s: Tensor, gradient: Tensor, dim: int = -1) -> Tensor:
     """Compute the gradient with respect to `s` from the gradient with respect to squash(s).
 
-    With l = |s| the result is l / (1 + l^2) g + (1 - l^2) / (l (1 + l^2)^2) (s . g) s, and 0 at s =
-    0.
+    With l = |s| and the given gradient g, the result is
+
+        l / (1 + l^2) g + (1 - l^2) / (l (1 + l^2)^2) (s . g) s
+
+    and 0 at s = 0.
 
     Args:
         s: Vectors before the squash.
@@ -73,8 +76,8 @@ class NetworkOutput(NamedTuple):
     Attributes:
         scores_BN: Scores of the classes: capsule lengths, activations or logits.
         pose_BJD: Poses of the class capsules. None for networks without capsules.
-        logits_BN: Logits of the scores, where the routing knows them; with a linear head the scores
-            themselves. None otherwise.
+        logits_BN: Logits of the class activations, if the routing has them. With a linear head they
+            are the scores themselves. None otherwise.
         traces: Traces of the routing by layer name, when they were requested.
     """
 
@@ -88,9 +91,9 @@ class NetworkOutput(NamedTuple):
 def find_fault_of_kernels(device: torch.device) -> str | None:
     """Return why our Triton kernels cannot run on a device, or None if they can.
 
-    The check runs a kernel on one number. Triton compiles a kernel at its first use, which needs a
-    C compiler and the headers of Python. Each fault is also printed to stderr in one line, unless
-    the fault is that Triton is not installed.
+    The check runs a kernel on one number, once per device. Triton compiles a kernel at its first
+    use, which needs a C compiler and the headers of Python. A fault is also printed to stderr in
+    one line, unless Triton is simply not installed.
     """
     try:
         from capsweep.model.squash_kernels import SquashedChannels

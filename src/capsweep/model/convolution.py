@@ -38,10 +38,10 @@ class Convolution(nn.Conv2d):
         bias: Whether there is a bias.
 
     Attributes:
-        method: How to compute the features. "direct": by torch. "transformed": as in
-            `large_kernels`, on CPUs, where that module can do it. "auto": transformed where that is
-            faster, and "gathered", as one matrix product, where the kernel sees few numbers on a
-            GPU.
+        method: How to compute the features. "direct": by torch. "auto": by the method that is
+            expected to be fastest. On CPUs this can be "transformed", as in `large_kernels`, and on
+            GPUs "gathered", one matrix product for a kernel that sees few numbers. "transformed":
+            as "auto", but on CPUs transformed wherever that is possible.
         methods: The methods that computed the batches so far.
     """
 
@@ -60,18 +60,18 @@ class Convolution(nn.Conv2d):
         self.method = "auto"
         self.methods: set[str] = set()
 
-    def count_places(self, size: int, key: str = "kernel") -> int:
+    def count_positions(self, size: int, key: str = "kernel") -> int:
         """Return the number of output positions along an image axis of `size` pixels.
 
         Raises:
             ValueError: If the kernel does not fit; the message names `key`.
         """
         kernel, stride = self.kernel_size[0], self.stride[0]
-        return -(-size // stride) if self.same else count_places(size, kernel, stride, key)
+        return -(-size // stride) if self.same else count_positions(size, kernel, stride, key)
 
     def forward(self, input: Tensor) -> Tensor:
         """Compute the feature maps [B, C, H, W] of a batch of images."""
-        # A division of the weights touches fewer numbers than one of the features or the sums.
+        # Dividing the weights touches fewer numbers than dividing the features or the sums.
         weight = self.weight if self.divisor == 1 else self.weight / self.divisor
         tiling = self._choose_tiling(input)
         if tiling is None and self._sees_few(input):
@@ -83,7 +83,7 @@ class Convolution(nn.Conv2d):
         self.methods.add(f"transformed, tiles of {tiling.outputs}x{tiling.outputs}")
         assert self.bias is not None
         left, _, above, _ = self._list_padding(input)
-        arguments = input, weight, self.bias, tiling, (above, left), self._count_all_places(input)
+        arguments = input, weight, self.bias, tiling, (above, left), self._count_outputs(input)
         return convolve(*arguments)
 
     def _choose_tiling(self, input: Tensor) -> Tiling | None:
@@ -94,7 +94,7 @@ class Convolution(nn.Conv2d):
         """
         if self.method == "direct" or input.device.type != "cpu" or self.bias is None:
             return None
-        kernel, stride, places = self.kernel_size[0], self.stride[0], self._count_all_places(input)
+        kernel, stride, places = self.kernel_size[0], self.stride[0], self._count_outputs(input)
         is_large = kernel >= SMALLEST_KERNEL and min(len(input), *places) > 0
         is_bfloat16 = torch.is_autocast_enabled("cpu") and MULTIPLIES_BFLOAT16
         if not is_large or stride > 2 or is_bfloat16 or self.weight.dtype not in FULL_PRECISION:
@@ -103,9 +103,10 @@ class Convolution(nn.Conv2d):
         return choose_tiling(kernel, stride, channels, len(input), places, always)
 
     def _sees_few(self, input: Tensor) -> bool:
-        """Return whether to gather: on a GPU, for a kernel that sees few numbers.
+        """Return whether to use the method "gathered" for this input.
 
-        The copies are then no larger than the features.
+        It is used on a GPU where the kernel sees few numbers, so that the gathered copies are no
+        larger than the features.
         """
         seen = self.in_channels * self.kernel_size[0] ** 2
         few = self.in_channels < seen <= min(FEW_NUMBERS, self.out_channels)
@@ -137,8 +138,8 @@ class Convolution(nn.Conv2d):
         is_channels_last = weight.stride(1) == 1  # `set_weight_layout` can set this layout
         return features_BOHW if is_channels_last else features_BOHW.contiguous()
 
-    def _count_all_places(self, input: Tensor) -> tuple[int, int]:
-        return self.count_places(input.shape[2]), self.count_places(input.shape[3])
+    def _count_outputs(self, input: Tensor) -> tuple[int, int]:
+        return self.count_positions(input.shape[2]), self.count_positions(input.shape[3])
 
     def _convolve_directly(self, input: Tensor, weight: Tensor) -> Tensor:
         left, right, above, below = padding = self._list_padding(input)
@@ -150,13 +151,13 @@ class Convolution(nn.Conv2d):
         """Return the numbers of zeros to add left, right, above and below."""
         padding: list[int] = []
         for size in (input.shape[3], input.shape[2]):
-            seen = (self.count_places(size) - 1) * self.stride[0] + self.kernel_size[0]
+            seen = (self.count_positions(size) - 1) * self.stride[0] + self.kernel_size[0]
             missing = max(seen - size, 0) if self.same else 0
             padding += [missing // 2, missing - missing // 2]
         return padding
 
 
-def count_places(size: int, kernel: int, stride: int, key: str) -> int:
+def count_positions(size: int, kernel: int, stride: int, key: str) -> int:
     """Return the number of positions of a kernel along an axis of `size` pixels, without padding.
 
     Raises:
@@ -177,7 +178,10 @@ def set_method(network: nn.Module, method: str) -> None:
 
 
 def describe_methods(network: nn.Module) -> dict[str, str]:
-    """Return the methods by which each convolution computed its batches, by module name."""
+    """Return the methods by which each convolution computed its batches, by module name.
+
+    A convolution without batches so far counts as "direct".
+    """
     return {
         name: " or ".join(sorted(module.methods)) or "direct"
         for name, module in network.named_modules()
@@ -259,8 +263,8 @@ class PositionGrid:
             ValueError: If the kernel does not fit; the message names `key`.
         """
         return PositionGrid(
-            height=count_places(self.height, kernel, stride, key),
-            width=count_places(self.width, kernel, stride, key),
+            height=count_positions(self.height, kernel, stride, key),
+            width=count_positions(self.width, kernel, stride, key),
             first=self.first + self.step * (kernel - 1) / 2,
             step=self.step * stride,
         )

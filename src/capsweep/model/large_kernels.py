@@ -13,8 +13,8 @@
 All sums are linear in the image, in the weights or in the outputs. The convolution is therefore a
 bilinear form with three fixed matrices, y = Ty' [(Tx x) * (Tw w)], with 3 n^2 / 2 products for m^2
 outputs of an input and an output channel. Summed over input channels, each of these components is
-one matrix product. The gradients use the same matrices: gx = Tx' [(Ty g) * (Tw w)] and gw = Tw'
-[(Ty g) * (Tx x)].
+one matrix product. The gradients use the same matrices: gx = Tx' [(Ty g) * (Tw w)] and
+gw = Tw' [(Ty g) * (Tx x)].
 
 n is even, so that frequencies 0 and n / 2 are both real and the rows of frequencies form pairs. A
 matrix is then one transform of the rows of a tile, and one transform of the columns of each pair.
@@ -46,9 +46,10 @@ OUTPUTS = ((2.0, 2.0), (0.0, 2.0), (-2.0, 0.0))
 def find_direct_cost() -> float:
     """Return the cost of a multiplication in a direct convolution on this processor.
 
-    The unit is a multiplication in a product of large matrices. oneDNN convolves with AVX-512 where
-    a processor has it. MKL multiplies matrices with AVX2 on AMD processors nevertheless, which is
-    half as fast from Zen 5 on. Zen 5 is the first of them with AVX-VNNI.
+    The unit is a multiplication in a product of large matrices. Where a processor has AVX-512,
+    oneDNN convolves with it. MKL multiplies matrices with AVX2 on all AMD processors; from Zen 5 on
+    this is half as fast as AVX-512. Zen 5 is recognised by AVX-VNNI, which earlier AMD processors
+    lack.
     """
     capabilities = torch.cpu.get_capabilities()
     is_amd = "AMD" in str(capabilities.get("cpu_name"))

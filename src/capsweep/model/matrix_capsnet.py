@@ -51,12 +51,13 @@ class CapsuleLayer(NamedTuple):
 class MatrixPrimary(nn.Module):
     """Primary capsules: one 1x1 convolution for the poses and one for the activations.
 
+    An activation is the sigmoid of x - 1, where x is the output of the second convolution.
+
     Args:
         channels: Number of input channels.
         types: Number of capsule types, I.
         pose: Rows and columns of a pose matrix.
-        bias: Whether both convolutions have a bias. The authors' code has none; the activation is
-            then the sigmoid of x - 1.
+        bias: Whether both convolutions have a bias; in the authors' code they have none.
     """
 
     def __init__(self, channels: int, types: int, pose: tuple[int, int], bias: bool) -> None:
@@ -68,8 +69,8 @@ class MatrixPrimary(nn.Module):
     def forward(self, features_BCHW: Tensor) -> CapsuleLayer:
         """Compute the primary capsules of feature maps [B, C, H, W].
 
-        Positions are numbered row by row. The precision is that of the weights, even inside
-        autocast.
+        Positions are numbered row by row. The capsules have the precision of the weights, even
+        inside autocast.
         """
         dtype = self.pose.weight.dtype
         pose_BEN = self.pose(features_BCHW).to(dtype).flatten(2)
@@ -90,7 +91,7 @@ class MatrixCapsules(nn.Module):
         pose: Rows and columns of a pose matrix.
         routing: Factory of the routing.
         shared: Whether all children share the weight of a parent type.
-        offset_KD: Numbers added to the votes from each kernel offset. None: 0.
+        offset_KD: Numbers to add to the votes from each kernel offset, or None.
         of_classes: Whether the parents are the class capsules. The child positions then share their
             weights.
     """
@@ -126,9 +127,9 @@ class MatrixCapsules(nn.Module):
         return self.child_MK.numel() * self.child_types * self.weight_KIJSS.shape[2]
 
     def forward(self, children: CapsuleLayer, with_trace: bool = False) -> Routed:
-        """Compute the parents of a layer of children by routing.
+        """Route the votes of a layer of children, and return the parents.
 
-        The precision is that of the weights, even inside autocast.
+        All computations have the precision of the weights, even inside autocast.
 
         Args:
             children: Capsules of the layer below.
@@ -266,9 +267,9 @@ def squash_capsules(capsules: CapsuleLayer) -> CapsuleLayer:
 
 
 def _draw_weights(network: MatrixCapsNet, initial: Mapping[str, float]) -> None:
-    """Draw the weights of the network, in the order of the layers, as the authors' code does.
+    """Draw the weights of the network, layer by layer.
 
-    All draws are truncated normals with mean 0.
+    All draws are truncated normals with mean 0, as in the authors' code.
 
     Args:
         network: Network whose weights are set in place.

@@ -1,6 +1,6 @@
 """Triton kernels that squash sums of routing or channels of a convolution, with their gradients.
 
-A squash in operations of torch takes five launches forwards and ten backwards, of a few
+A squash in torch operations takes five launches forwards and ten backwards, of a few
 microseconds each, on numbers that the kernel before has just written. Primary capsules would be
 transposed, cast and squashed in eight launches, and as many backwards. Partial sums are added in an
 order that depends only on their number.
@@ -278,7 +278,7 @@ def power_of_two(size: int) -> int:
 
 
 class SquashedChannels(torch.autograd.Function):
-    """The squash of channels [B, C, H, W] to poses [B, I, P], as a function of torch.
+    """The squash of channels [B, C, H, W] to poses [B, I, P], as an autograd function.
 
     The channels may have any memory layout.
     """

@@ -1,4 +1,4 @@
-"""Convolution by the bilinear form of `large_kernels`, as a function of torch with its gradients.
+"""Convolution by the bilinear form of `large_kernels`, as an autograd function.
 
 Shape letters: as in `large_kernels`. `by_x` is the gradient of the loss with respect to x.
 """
@@ -48,7 +48,7 @@ class Operand:
     padding: tuple[int, int, int, int]
 
     def transform_rows(self, array_BHWC: Tensor, block: Block) -> Tensor:
-        """Transform the rows of the tiles of a block of channels.
+        """Transform the rows of all tiles, for one block of channels.
 
         Returns:
             Pairs of rows of frequencies [T, n / 2, 2 p, C].
@@ -68,7 +68,7 @@ class Operand:
         return array_BHWC.new_empty(tiles, pairs, 2 * self.size, shape[5:].numel())
 
     def add_transposed_rows(self, rows: Tensor, array_BHWC: Tensor, block: Block) -> None:
-        """Add the transposed transform of rows to the pixels of a block of channels, in place.
+        """Apply the transposed transform to rows, and add the result to one block of channels.
 
         Pixels in several tiles get the sum over these tiles. The rows are [T, n / 2, 2 p, C].
         """
@@ -142,8 +142,8 @@ class BilinearForm:
     def list_blocks(self, image_BHWC: Tensor, outputs: int) -> list[Block]:
         """List the blocks of channels, over all phases, that are multiplied at once.
 
-        A block has at most CHANNELS_AT_ONCE channels, and few enough that the rows and the
-        components of the weights have at most NUMBERS_AT_ONCE numbers.
+        A block has at most CHANNELS_AT_ONCE channels. It is also so small that the rows and the
+        components of the weights have at most NUMBERS_AT_ONCE elements.
 
         Args:
             image_BHWC: Images.
@@ -159,7 +159,8 @@ class BilinearForm:
     def list_parts(self, image_BHWC: Tensor, outputs: int) -> list[slice]:
         """List the parts of a batch that are computed at once.
 
-        A part has few enough images that its rows have at most NUMBERS_AT_ONCE numbers.
+        A part has so few images that its transformed rows, of images and of outputs, have at most
+        NUMBERS_AT_ONCE elements each.
 
         Args:
             image_BHWC: Images.
@@ -170,7 +171,7 @@ class BilinearForm:
         return _split_range(len(image_BHWC), NUMBERS_AT_ONCE // max(rows.numel(), y_rows))
 
     def count_factors(self, image_BHWC: Tensor, weight_OKKC: Tensor) -> int:
-        """Return how many numbers the factors of these images and weights have.
+        """Return the number of elements in all factors that these images and weights give.
 
         Each part of the batch has a copy of the factors of the weights.
         """
@@ -189,8 +190,8 @@ class BilinearForm:
     ) -> None:
         """Add the convolution to the outputs, in place.
 
-        It handles one block of channels and one pair of rows of frequencies at a time, so that all
-        components of the image and the weights never exist at once.
+        It handles one block of channels and one pair of rows of frequencies at a time, so that
+        memory never holds all components of the image or of the weights at once.
 
         Args:
             image_BHWC: Images.
@@ -227,8 +228,8 @@ class BilinearForm:
             image_BHWC: Images.
             weight_OKKC: Weights.
             gradient_BHWO: Gradient with respect to the outputs.
-            by_image: Gradient with respect to the image to add to. None: not needed.
-            by_weight: Gradient with respect to the weights to add to. None: not needed.
+            by_image: Tensor to add the gradient with respect to the image to. None: not needed.
+            by_weight: Tensor to add the gradient with respect to the weights to. None: not needed.
             factors: Factors from `add_outputs`, in the same order. None: they are computed again.
         """
         g_rows = self.outputs.transform_rows(gradient_BHWO, WHOLE)
@@ -299,7 +300,7 @@ def make_form(
 
 
 class TransformedConvolution(torch.autograd.Function):
-    """The bilinear form with a bias, as a function of torch, in float32 even inside autocast."""
+    """The bilinear form with a bias, as an autograd function, in float32 even inside autocast."""
 
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
@@ -311,15 +312,9 @@ class TransformedConvolution(torch.autograd.Function):
         form: BilinearForm,
         is_trained: bool,
     ) -> Tensor:
-        """Compute the outputs [B, O, H, W], in the layout channels last.
+        """Compute the outputs [B, O, H, W], in the memory layout "channels last".
 
-        Args:
-            ctx: Context of autograd.
-            image_BCHW: Images.
-            weight_OCKK: Weights.
-            bias_O: Bias.
-            form: Bilinear form of the convolution.
-            is_trained: Whether gradients will be computed, so that factors may be kept for them.
+        `is_trained` says whether gradients will be computed, so that factors may be kept for them.
         """
         image_BHWC, weight_OKKC = map(_put_channels_last, (image_BCHW, weight_OCKK))
         bias_BOHW = bias_O[:, None, None].expand(len(image_BHWC), -1, *form.places)
@@ -376,7 +371,7 @@ def convolve(
     before: tuple[int, int],
     places: tuple[int, int],
 ) -> Tensor:
-    """Convolve images by a transformed convolution.
+    """Convolve images by the bilinear form of a tiling.
 
     Args:
         image_BCHW: Images.
@@ -388,7 +383,8 @@ def convolve(
         places: Rows and columns of the outputs.
 
     Returns:
-        Feature maps [B, O, H, W] in the layout channels last; inside autocast in its type.
+        Feature maps [B, O, H, W] in the memory layout "channels last". Inside autocast they have
+        the type of autocast.
     """
     height, width = image_BCHW.shape[2:]
     form = make_form(tiling, (height, width), before, places, weight_OCKK.dtype)

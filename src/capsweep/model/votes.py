@@ -3,14 +3,14 @@
 A child capsule votes for the pose of each parent above it. Votes hold the child poses and the vote
 weights separately, so that a fast implementation need not form the votes.
 
-All kinds of votes are local: at each of M positions there are J types of parents, and below them L
-children, each of which votes for the J parents. One child may be below several positions, and its
-parents at all of them compete for it; `divide_children` computes its shares. If a field
-`given_BMLJ` is set, these couplings replace those that a variant computes.
+All classes of votes can form local votes: at each of M positions there are J types of parents, and
+below them L children, each of which votes for the J parents. One child may be below several
+positions, and its parents at all of them compete for it; `divide_children` computes its shares.
+Couplings in the field `given_BMLJ` replace those that a variant computes.
 
 Pose-matrix votes are computed as sums of products, number by number, with the children last in
 memory. For 4x4 matrices this is faster than matrix products. Their gradients are matrix products,
-because autograd would sum tensors of the size of the votes.
+because autograd would instead sum tensors of the size of the votes.
 
 Shape letters: B batch, I children (in the convolutional form: child types at each of N positions),
 J parents, P child pose, D parent pose; M parent positions, K kernel offsets, L = K I children below
@@ -26,8 +26,8 @@ from torch.autograd.function import once_differentiable
 
 from capsweep.model.routing import ReceptiveFields, coupling_softmax
 
-LARGEST_SUM = 4  # most products that are faster one by one than as a matrix product
-NUMBERS_AT_ONCE = (2**20, 2**27)  # numbers of votes for the cache of a CPU; memory of a GPU
+LARGEST_SUM = 4  # longest sum of products that is faster term by term than as a matrix product
+NUMBERS_AT_ONCE = (2**20, 2**27)  # most numbers of votes: CPU (cache), GPU (memory)
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,10 @@ class Votes:
 
         Args:
             logit_BMLJ: Routing logits.
-            norm: The set of parents that share a child; with one position all values mean the same.
-            none_of_the_above: Whether one more slot, whose logit is 0, takes a share that no parent
-                gets.
+            norm: The set of parents that share a child. It has no effect, as there is only one
+                position.
+            none_of_the_above: Whether a share of each child may go to no parent: one more slot,
+                whose logit is always 0, takes it.
         """
         return coupling_softmax(logit_BMLJ, None, norm, none_of_the_above)
 
@@ -124,8 +125,8 @@ class ConvolutionalVotes:
         activation_BNI: Activations of the children.
         weight_KIJSS: Vote weights. An axis K of length 1 means that all kernel offsets share them.
         child_MK: The child position at kernel offset k of parent position m.
-        offset_KD: Numbers added to the votes from each kernel offset (coordinate addition). None:
-            0.
+        offset_KD: Numbers to add to the votes from each kernel offset (coordinate addition), or
+            None.
         given_BMLJ: Couplings that replace those of the variant. None: the variant computes them.
     """
 
@@ -195,8 +196,8 @@ class ConvolutionalVotes:
         Args:
             logit_BMLJ: Routing logits.
             norm: The set of parents that share a child, as in `coupling_softmax`.
-            none_of_the_above: Whether one more slot, whose logit is 0, takes a share that no parent
-                gets.
+            none_of_the_above: Whether a share of each child may go to no parent: one more slot,
+                whose logit is always 0, takes it.
         """
         if len(self.child_MK) == 1:
             return coupling_softmax(logit_BMLJ, None, norm, none_of_the_above)

@@ -123,7 +123,7 @@ def _notes_on_differences(table: ResultTable) -> list[str]:
     if not differences or table.baseline is None:
         return []
     baseline = describe_row(table.rows[table.baseline].coordinates)
-    parts = [f"mean difference to the row {baseline} over the same seeds{table.measure.points}"]
+    parts = [f"mean difference to the row {baseline} over the same seeds{table.measure.diff_unit}"]
     # The number of rows with a p value, by column; Holm's method adjusts over these rows.
     tested = Counter(group.column for group in table.groups if group.p is not None)
     families = sorted({*tested.values()})

@@ -29,7 +29,8 @@ UNSAFE = re.compile(
 def escape_text(text: str, stream: Any = None) -> str:
     """Return the text with unsafe characters replaced by their escapes, as ascii() writes them.
 
-    Unsafe are characters that a terminal would obey, and those that the stream's encoding lacks.
+    Unsafe characters are those that a terminal would obey, and those that the stream's encoding
+    lacks.
     """
     escaped = UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
     encoding = getattr(stream, "encoding", None) or "utf-8"

@@ -1,15 +1,15 @@
 """Batches on the training device from a split in shards, read and shuffled in groups.
 
 The order of the examples is a function of (seed, pass) and has no other state. A pass shows each
-example of a split once. It permutes the blocks of BLOCK examples, cuts this sequence into groups of
+example of a split once. It permutes blocks of BLOCK examples, cuts this sequence into groups of
 BUFFER examples, and shuffles each group. So reads are sequential within a block, any position is
 reached without reading those before it, and memory for the order grows only with the number of
 blocks. The order depends neither on the number or layout of shards nor on which process reads them.
 
 How well this shuffles: the blocks of a group come from anywhere in the split. Examples of one block
 stay within one group (or two, where the block is cut), on average BUFFER / 3 positions apart. A
-block spans several chunks of a file, since each block may open another file, and a file is hashed
-before its first use.
+block spans several chunks of a file, since reading a block may mean opening another file, and
+hashing it before its first use.
 
 Shape letters: B batch, K requested examples of a group, L classes shown in one image, C H W image.
 """
@@ -34,7 +34,7 @@ from capsweep.data.batches import (
     to_unit,
 )
 from capsweep.errors import ConfigError, UserError
-from capsweep.shards.reader import StoredRanges, make_room, read_range
+from capsweep.shards.reader import StoredRanges, allocate_arrays, read_range
 
 AT_ONCE = 1000  # examples that are hashed together
 BLOCK = 2500  # examples that stay neighbours until their group is shuffled; five chunks of a file
@@ -47,14 +47,14 @@ class ExampleGroup(NamedTuple):
     """Examples that are read together and then shuffled."""
 
     stretches: tuple[tuple[int, int], ...]  # ranges (start, stop) of the split
-    place: tuple[int | str, ...]  # arguments of `generator_of` for the shuffle
+    purpose: tuple[int | str, ...]  # arguments of `generator_of` for the shuffle
 
     def __len__(self) -> int:
         return sum(stop - start for start, stop in self.stretches)
 
     def draw_permutation(self) -> Tensor:
         """Draw the permutation that shuffles the group, int64 [len(self)]."""
-        return torch.randperm(len(self), generator=generator_of(*self.place))
+        return torch.randperm(len(self), generator=generator_of(*self.purpose))
 
 
 class PassOrder:
@@ -73,7 +73,7 @@ class PassOrder:
         self.count, self.seed = count, seed
         self.block, self.buffer = block, buffer
 
-    def groups_from(self, position: int, examples: int) -> Iterator[tuple[ExampleGroup, slice]]:
+    def iterate_groups(self, position: int, examples: int) -> Iterator[tuple[ExampleGroup, slice]]:
         """Yield the groups that contain a range of the sequence.
 
         Args:
@@ -89,7 +89,7 @@ class PassOrder:
             group, skipped = divmod(inside, self.buffer)
             start, stop = inside - skipped, min(inside - skipped + self.buffer, self.count)
             stretches = tuple(self._list_stretches(number, start, stop))
-            # 0 stays in the place so that old orders reproduce.
+            # The constant 0 keeps the orders that earlier versions drew.
             members = ExampleGroup(stretches, (self.seed, "group", number, 0, group))
             taken = min(len(members) - skipped, end - position)
             yield members, slice(skipped, skipped + taken)
@@ -129,14 +129,14 @@ class GroupDataset(Dataset[Arrays | UserError]):
 
     def __init__(self, examples: StoredRanges) -> None:
         self.examples = examples
-        self._room: dict[str, np.ndarray] = {}  # reused: fresh memory costs a fifth of reading
+        self._arrays: dict[str, np.ndarray] = {}  # reused: fresh memory costs a fifth of reading
 
     def __getitem__(self, request: tuple[ExampleGroup, slice]) -> Arrays | UserError:
         group, wanted = request
         count, filled = len(group), 0
-        if not self._room or len(self._room["labels"]) < count:
-            self._room = make_room(self.examples.fields, count)
-        arrays = {name: array[:count] for name, array in self._room.items()}
+        if not self._arrays or len(self._arrays["labels"]) < count:
+            self._arrays = allocate_arrays(self.examples.fields, count)
+        arrays = {name: array[:count] for name, array in self._arrays.items()}
         try:
             for start, stop in group.stretches:
                 part = slice(filled, filled + stop - start)
@@ -146,8 +146,8 @@ class GroupDataset(Dataset[Arrays | UserError]):
                 filled = part.stop
         except UserError as error:
             return error
-        places_K = group.draw_permutation()[wanted]
-        return {n: torch.from_numpy(a).index_select(0, places_K) for n, a in arrays.items()}
+        index_K = group.draw_permutation()[wanted]
+        return {n: torch.from_numpy(a).index_select(0, index_K) for n, a in arrays.items()}
 
 
 class ShardLoader(BatchLoader):
@@ -193,7 +193,7 @@ class ShardLoader(BatchLoader):
 
     def __iter__(self) -> Iterator[Batch]:
         # Read here, since Lightning may set the epoch after it has created the iterator.
-        self._requests[:] = self.order.groups_from(self.sampler.epoch * self.count, self.count)
+        self._requests[:] = self.order.iterate_groups(self.sampler.epoch * self.count, self.count)
         pieces: list[Arrays] = []  # parts of the next batch
         missing = self.batch_size
         for fields in self._loader:

@@ -26,12 +26,12 @@ import numpy as np
 from torch import Tensor
 
 from capsweep.data.batches import Split
-from capsweep.data.images import Splits, trained_and_validated
+from capsweep.data.images import Splits, split_off_validation
 from capsweep.data.pairs import PairSource
 from capsweep.errors import ConfigError, DataError
 from capsweep.shards.manifest import (
     INDEX,
-    MOST,
+    MOST_COUNT,
     DataSetContent,
     Fields,
     Manifest,
@@ -48,9 +48,9 @@ DAMAGE_ERRORS = (
     *(MemoryError, OverflowError),  # for sizes that a header declares
 )
 BLOCK = 500  # examples in a chunk: about 0.6 MB of MultiMNIST
-AT_ONCE = 2 * BLOCK  # examples that are made together, still in the cache when they are stored
-USUAL = 100_000  # examples in a shard, if the number of shards is not given
-LARGEST = 2**29  # bytes of a shard, which is made in memory
+AT_ONCE = 2 * BLOCK  # examples that are made together, few enough for the cache
+DEFAULT_EXAMPLES = 100_000  # examples in a shard, if the number of shards is not given
+MOST_BYTES = 2**29  # bytes of a shard, which is made in memory
 
 # Makes examples start .. stop - 1 of a split, and returns an array for each field.
 Maker: TypeAlias = Callable[[int, int], Mapping[str, np.ndarray]]
@@ -64,7 +64,7 @@ class ShardJob(Protocol):
 
     @property
     def content(self) -> DataSetContent:
-        """The description of the examples, of which the fingerprint is the hash."""
+        """The description of the examples, whose hash is the fingerprint of the data set."""
         ...
 
     def list_fields(self) -> Fields:
@@ -83,13 +83,16 @@ class ShardJob(Protocol):
 def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...]:
     """Divide all splits of a data set into shards.
 
-    Within a split, shards differ by at most one example. Shards of other splits are at most as
-    large as those of the first.
+    Within a split, the sizes of shards differ by at most one example. Shards of other splits are
+    not larger than those of "train".
 
     Args:
         job: Makes the examples.
         shards: Number of shards of "train", or of the first split if there is no "train"; None
             puts at most 100,000 examples into each.
+
+    Returns:
+        The shards of all splits, in the order of the examples within a split.
 
     Raises:
         ConfigError: If `shards` is below 1 or above the number of examples, or if a shard would
@@ -98,10 +101,10 @@ def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...
     splits = job.content.splits
     first = "train" if "train" in splits else next(iter(splits))
     count = splits[first]
-    shards = -(-count // USUAL) if shards is None else shards
+    shards = -(-count // DEFAULT_EXAMPLES) if shards is None else shards
     if not 1 <= shards <= count:
         raise ConfigError(f"SHARDS={shards}: must be 1 to {count:,} (the {first} examples)")
-    room = LARGEST // count_bytes(job.list_fields())
+    room = MOST_BYTES // count_bytes(job.list_fields())
     if (usual := -(-count // shards)) > room:
         raise ConfigError(
             f"SHARDS={shards}: must be {-(-count // room)} or more, so that a shard fits in memory"
@@ -117,7 +120,7 @@ def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...
 
 
 def describe_shard(content: DataSetContent, split: str, first: int) -> dict[str, str | int]:
-    """Return the HDF5 attributes of a shard, from which its content is known.
+    """Return the HDF5 attributes that identify the content of a shard.
 
     Args:
         content: The data set.
@@ -147,6 +150,9 @@ def write_shard(folder: Path, job: ShardJob, part: ShardPart, make: Maker) -> Sh
         job: The data set.
         part: The range of examples and the name of the file.
         make: Makes the examples, as `job.build_maker` returns it.
+
+    Returns:
+        The entry of the shard for the manifest, with size and hash of the file.
 
     Raises:
         OSError: If the file cannot be written.
@@ -196,7 +202,7 @@ def find_disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Ite
     Args:
         file: The open shard.
         manifest: The manifest of its data set.
-        shard: The entry of the shard.
+        shard: Its entry for this shard.
 
     Yields:
         A line for each difference.
@@ -219,8 +225,8 @@ def find_disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Ite
 def _describe_data_set(file: h5py.File, name: str) -> str:
     """Describe dtype and shape of an HDF5 data set whose bytes are in this very file.
 
-    Links and external or virtual data sets are refused, as the hash of the file does not cover
-    them.
+    Links and external or virtual data sets are refused, since the hash of the file does not cover
+    their bytes.
     """
     is_link = not isinstance(file.get(name, getlink=True), h5py.HardLink)
     stored = None if is_link else file[name]
@@ -243,12 +249,12 @@ def make_pair_source(digits: Splits, split: Split, settings: Mapping[str, Any]) 
     names = ("validation", "seed", "margin", "shift")
     numbers: dict[str, Any] = {name: settings.get(name) for name in names}
     for name, value in numbers.items():
-        if type(value) is not int or not 0 <= value <= MOST:
+        if type(value) is not int or not 0 <= value <= MOST_COUNT:
             raise DataError(
                 f"{INDEX}: settings.{name} is {reprlib.repr(value)}, but must be a whole number "
                 "from 0 on; make the data set again"
             )
-    train, held_out = trained_and_validated(digits, numbers.pop("validation"))
+    train, held_out = split_off_validation(digits, numbers.pop("validation"))
     examples = {"train": train, "validation": held_out, "test": digits.test}[split]
     return PairSource(examples, split, **numbers)
 
@@ -259,6 +265,9 @@ def compose_pairs(source: PairSource, k_B: Tensor) -> dict[str, np.ndarray]:
     Args:
         source: The digits.
         k_B: Numbers of the pairs in their split, int64 [B].
+
+    Returns:
+        "images" [B, C, H, W], "labels" [B, L], "indices" [B, L] and "shifts" [B, L, 2].
     """
     drawn = source.draw_pairs(k_B)
     return {

@@ -34,7 +34,7 @@ from capsweep.storage.files import hash_file, read_plain_file, write_text
 
 FINISHED, INCOMPLETE, INTERRUPTED = 0, 1, 130  # exit statuses
 WANTED, LOCK = "wanted.json", "lock"  # files in STATE: the description of the data set; the lock
-AGAIN = "run the same command again"
+RERUN_HINT = "run the same command again"
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,10 @@ def check_folder(plan: MakingPlan) -> None:
             some = ", ".join(others[:3])
             raise DataError(f"STORAGE={folder}: holds other files ({some}); choose an empty folder")
         return
-    there = read_plain_file(wanted).decode(errors="replace").splitlines()
-    asked = plan.identity.splitlines()
-    if there != asked:
-        new = ", ".join(line.strip(" ,") for line in asked if line not in there)
+    stored_lines = read_plain_file(wanted).decode(errors="replace").splitlines()
+    wanted_lines = plan.identity.splitlines()
+    if stored_lines != wanted_lines:
+        new = ", ".join(line.strip(" ,") for line in wanted_lines if line not in stored_lines)
         raise DataError(
             f"STORAGE={folder}: it was begun for other data or other shards (new is {new}; see "
             f"{wanted}); choose another folder, or repeat the options of the first command"
@@ -236,6 +236,9 @@ def run_plan(
         run_tasks: Makes shards, in this process or on Ray.
         on_outcome: Called with the outcome of each part.
 
+    Returns:
+        The complete shards, the failures, and the exit status of the command.
+
     Raises:
         UserError: If the folder cannot be written, or if another process fills it.
     """
@@ -260,7 +263,7 @@ def run_plan(
         except OSError as error:
             cause = (
                 f"{plan.folder}: {error.strerror or error}; free space there, correct its "
-                f"permissions, or set STORAGE to another folder that all nodes share; then {AGAIN}"
+                f"permissions, or set STORAGE to a folder that all nodes share; then {RERUN_HINT}"
             )
             result.failures[cause] = [INDEX]
     return result

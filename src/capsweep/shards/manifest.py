@@ -22,15 +22,15 @@ from capsweep.storage.files import hash_bytes, read_plain_file, write_text
 FORMAT: Literal[1] = 1  # raise it when readers of today could not read a new manifest
 INDEX = "index.json"
 STATE = ".making"  # folder with the state of `make shards`
-AGAIN = "run the same `make shards` command again, or copy the file again"
-MOST = 2**63 - 1  # largest number of examples or bytes
+REPAIR_HINT = "run the same `make shards` command again, or copy the file again"
+MOST_COUNT = 2**63 - 1  # largest number of examples or bytes
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,79}$")]
 ShardName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,99}\.h5$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Dtype = Annotated[str, StringConstraints(pattern=r"^(u?int(8|16|32|64)|float(32|64))$")]
-Size = Annotated[int, Field(ge=0, le=MOST)]  # a number of bytes, or the number of an example
-Count = Annotated[int, Field(ge=1, le=MOST)]
+Size = Annotated[int, Field(ge=0, le=MOST_COUNT)]  # a number of bytes, or the number of an example
+Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
 Fields: TypeAlias = Mapping[Name, tuple[Dtype, tuple[Count, ...]]]  # dtype and shape of an example
 
 
@@ -97,8 +97,12 @@ class Manifest:
     fields: Annotated[Fields, Field(min_length=1)]
     shards: tuple[Shard, ...]  # all shards, in the order of the examples within a split
 
-    def shards_of(self, split: str) -> tuple[Shard, ...]:
-        """Return the shards of a split in the order of its examples, none for an unknown split."""
+    def list_shards(self, split: str) -> tuple[Shard, ...]:
+        """Return the shards of a split in the order of its examples.
+
+        Args:
+            split: Name of the split; an unknown one has no shards.
+        """
         return tuple(shard for shard in self.shards if shard.split == split)
 
 
@@ -106,7 +110,11 @@ STORED = TypeAdapter(Manifest)
 
 
 def count_bytes(fields: Fields) -> int:
-    """Compute the bytes of an example from its fields."""
+    """Compute how many bytes the arrays of an example have.
+
+    Args:
+        fields: dtype and shape of each array.
+    """
     return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in fields.values())
 
 
@@ -157,7 +165,7 @@ def read_manifest(folder: Path) -> Manifest:
         ) from error
     except (OSError, ValueError) as error:
         cause = f"unreadable, altered, or written by another program ({error})"
-        raise DataError(f"{path}: {cause}; {AGAIN}") from error
+        raise DataError(f"{path}: {cause}; {REPAIR_HINT}") from error
     return stored
 
 

@@ -13,19 +13,19 @@ from capsweep.config import package_files
 from capsweep.runtime import ray_start
 from capsweep.runtime.ray_start import exceptions, ray
 from capsweep.shards.layout import ShardJob
-from capsweep.shards.making import AGAIN, ShardOutcome, make_shard
+from capsweep.shards.making import RERUN_HINT, ShardOutcome, make_shard
 from capsweep.shards.manifest import ShardPart
 
 RETRIES = 2  # of a task, after its first attempt
-ENDING = 10.0  # seconds for running tasks (each takes less than 1 s) to end before Ray is stopped
+ENDING_SECONDS = 10.0  # for running tasks (each takes less than 1 s) to end before Ray is stopped
 
 
 def run_on_ray(
     job: ShardJob, folder: Path, parts: Sequence[ShardPart], address: str | None = None
 ) -> Generator[ShardOutcome]:
-    """Make shards on a Ray cluster, or on this machine in a Ray that is started for the run.
+    """Make shards on a Ray cluster, or with a Ray on this machine that is started for the run.
 
-    However the run ends, no task runs on: those that have begun get 10 s to end.
+    If the run is interrupted, tasks that have begun get 10 s to end, and no other task is started.
 
     Args:
         job: Makes the examples.
@@ -61,7 +61,7 @@ def run_on_ray(
             # Tasks are not cancelled: ray.cancel can kill this process if a task ends at the same
             # moment (ray#54738).
             if running:
-                ray.wait(list(running), num_returns=len(running), timeout=ENDING)
+                ray.wait(list(running), num_returns=len(running), timeout=ENDING_SECONDS)
 
 
 # Only an OSError is worth a retry: any other error of a job would come again.
@@ -80,5 +80,5 @@ def _read_outcome(result: Any, part: ShardPart) -> ShardOutcome:
     except exceptions.RayTaskError as error:
         raise error.cause from error
     except exceptions.RayError as error:
-        loss = f"the worker was lost ({type(error).__name__}: killed, out of memory, or its node)"
-        return ShardOutcome(part, cause=f"{loss}; {AGAIN}")
+        loss = f"the worker was lost ({type(error).__name__}: killed, out of memory, or node lost)"
+        return ShardOutcome(part, cause=f"{loss}; {RERUN_HINT}")

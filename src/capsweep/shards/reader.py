@@ -23,14 +23,14 @@ from capsweep.errors import DataError
 from capsweep.shards import manifest
 from capsweep.shards.layout import MULTIMNIST, make_pair_source
 from capsweep.shards.manifest import INDEX, DataSetContent, Fields, Manifest, Shard
-from capsweep.shards.verify import ShardVerifier, check_sizes, naming_damage
+from capsweep.shards.verify import ShardVerifier, check_sizes, report_damage
 from capsweep.storage import official_files
 from capsweep.storage.files import hash_bytes
 from capsweep.storage.stores import hide_query
 
 IMAGES = ("images", "labels")
 DIGITS = "digits"
-OPEN = 64  # files that a process keeps open; HDF5 needs about 1 MB of memory for each
+MOST_OPEN = 64  # files that a process keeps open; HDF5 needs about 1 MB of memory for each
 
 
 def declare_data_set(content: DataSetContent) -> list[str]:
@@ -57,8 +57,8 @@ class ShardReader:
             read.
         digits: Reads the data set of single digits from which the examples are composed.
         origin: The hash of the declared files of that data set; see `hash_declared`.
-        targets: Whether a decoder needs the digits of an image one by one. They are not in the
-            shards, and are then composed from `digits`.
+        targets: Whether a decoder needs an image of each digit alone. These images are not in the
+            shards; they are composed from `digits`.
     """
 
     fingerprint: str
@@ -126,21 +126,21 @@ class ShardReader:
 
     def _find_data_set(self, folder: str) -> tuple[Path, Manifest]:
         """Return the local folder and the manifest of the declared data set."""
-        found: list[str] = []
+        faults: list[str] = []
         for place in official_files.resolve_folders(folder, self.folders):
-            if not official_files.has_file(place, INDEX, self._is_declared):
-                found.append(f"{hide_query(place)}/{INDEX}: no such file")
+            if not official_files.fetch_file(place, INDEX, self._is_declared):
+                faults.append(f"{hide_query(place)}/{INDEX}: no such file")
                 continue
-            local = official_files.local_folder(place)
+            local = official_files.locate_folder(place)
             whole = manifest.read_manifest(local)
             if whole.content.fingerprint == self.fingerprint:
                 self._check_origin(local, whole.content)
                 return local, whole
             declared = " ".join(declare_data_set(whole.content))
-            found.append(f"{local / INDEX}: another data set, declared by {declared}")
+            faults.append(f"{local / INDEX}: another data set, declared by {declared}")
         raise DataError(
-            f"dataset.shards.fingerprint={self.fingerprint}: {'; '.join(found)}; make the data set "
-            "(make shards DATASET=multimnist), declare the one that is there, or set its folder: "
+            f"dataset.shards.fingerprint={self.fingerprint}: {'; '.join(faults)}; make the data "
+            "set (make shards DATASET=multimnist), declare one that is there, or set its folder: "
             "dataset.shards.folders=[FOLDER]"
         )
 
@@ -169,7 +169,7 @@ class StoredRanges:
         folder: Local folder of the shards.
         manifest: The data set.
         split: Name of the split.
-        source: Composes the digits of an image one by one, if a decoder needs them.
+        source: Composes images of each digit alone, if a decoder needs them.
 
     Raises:
         DataError: If the shards have no images or no labels.
@@ -181,12 +181,12 @@ class StoredRanges:
         self, folder: Path, manifest: Manifest, split: str, source: PairSource | None = None
     ) -> None:
         if absent := sorted(set(IMAGES) - set(manifest.fields)):
-            raise DataError(f"{folder}: its shards have no {', '.join(absent)}")
+            raise DataError(f"{folder}: its shards have no {', '.join(absent)}; make them again")
         self.fields = {name: manifest.fields[name] for name in IMAGES}
         if source is not None:
             self.fields[DIGITS] = "uint8", (2, *manifest.fields["images"][1])
         self.source, self.count = source, manifest.content.splits.get(split, 0)
-        self.shards = manifest.shards_of(split)
+        self.shards = manifest.list_shards(split)
         self.verifier = ShardVerifier(folder, manifest)
 
     @property
@@ -201,7 +201,11 @@ class StoredRanges:
         return self.count
 
     def to(self, device: torch.device) -> "StoredRanges":
-        """Return a copy of this split whose batches are on a device."""
+        """Return a copy of this split whose batches are on a device.
+
+        Args:
+            device: The training device.
+        """
         moved = copy(self)
         moved.device = device
         return moved
@@ -211,7 +215,7 @@ class StoredRanges:
 
         Args:
             start: Number of the first example.
-            arrays: An array [B, ...] for each field to read; see `make_room`.
+            arrays: An array [B, ...] for each field to read; see `allocate_arrays`.
 
         Raises:
             IndexError: If the range leaves the split.
@@ -233,16 +237,16 @@ class StoredRanges:
             start += read
 
     def _read_shard(self, shard: Shard, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        file, first = find_open(os.getpid(), self.verifier, shard), start - shard.first
-        with naming_damage(self.verifier.folder / shard.name):  # reads verify HDF5's checksums
+        file, first = open_shard_once(os.getpid(), self.verifier, shard), start - shard.first
+        with report_damage(self.verifier.folder / shard.name):  # reads verify HDF5's checksums
             for name, array in arrays.items():
                 stored = h5py.Dataset(h5py.h5d.open(file.id, name.encode()))
                 stored.read_direct(array, np.s_[first : first + len(array)])
 
 
-@lru_cache(maxsize=OPEN)
-def find_open(process: int, verifier: ShardVerifier, shard: Shard) -> h5py.File:
-    """Open a shard, or return it if this process has it open; the last OPEN ones stay open.
+@lru_cache(maxsize=MOST_OPEN)
+def open_shard_once(process: int, verifier: ShardVerifier, shard: Shard) -> h5py.File:
+    """Open a shard, or return it if this process has it open; the last MOST_OPEN ones stay open.
 
     Args:
         process: Id of this process, since a file that is open before a fork belongs to the parent.
@@ -255,8 +259,16 @@ def find_open(process: int, verifier: ShardVerifier, shard: Shard) -> h5py.File:
     return verifier.open_shard(shard)
 
 
-def make_room(fields: Fields, count: int) -> dict[str, np.ndarray]:
-    """Allocate an array [count, ...] for each field of some examples."""
+def allocate_arrays(fields: Fields, count: int) -> dict[str, np.ndarray]:
+    """Allocate arrays for some examples.
+
+    Args:
+        fields: dtype and shape of each field of an example.
+        count: Number of examples.
+
+    Returns:
+        An array [count, ...] for each field, with arbitrary values.
+    """
     return {name: np.empty((count, *shape), dtype) for name, (dtype, shape) in fields.items()}
 
 
@@ -275,6 +287,6 @@ def read_range(examples: StoredRanges, start: int, stop: int) -> dict[str, np.nd
         IndexError: If the range leaves the split.
         DataError: If a shard is missing or is not that of the manifest.
     """
-    arrays = make_room(examples.fields, stop - start)
+    arrays = allocate_arrays(examples.fields, stop - start)
     examples.read_into(start, arrays)
     return arrays

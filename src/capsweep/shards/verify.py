@@ -20,7 +20,7 @@ import h5py
 
 from capsweep.errors import DataError
 from capsweep.shards.layout import DAMAGE_ERRORS, find_disagreements, open_shard
-from capsweep.shards.manifest import AGAIN, INDEX, STATE, Manifest, Shard
+from capsweep.shards.manifest import INDEX, REPAIR_HINT, STATE, Manifest, Shard
 from capsweep.storage import official_files
 from capsweep.storage.checked import load_cached, save_cached
 from capsweep.storage.files import hash_file
@@ -30,7 +30,7 @@ TICK = 2 * 10**9  # coarsest resolution of file times in ns, that of FAT
 
 
 @contextmanager
-def naming_damage(path: Path) -> Iterator[None]:
+def report_damage(path: Path) -> Iterator[None]:
     """Turn an error of a block that reads a shard into a DataError with its path and the cure.
 
     Args:
@@ -43,7 +43,7 @@ def naming_damage(path: Path) -> Iterator[None]:
         yield
     except DAMAGE_ERRORS as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise DataError(f"{path}: {' '.join(reason.split())}; {AGAIN}") from error
+        raise DataError(f"{path}: {' '.join(reason.split())}; {REPAIR_HINT}") from error
 
 
 def check_size(folder: Path, shard: Shard) -> None:
@@ -56,7 +56,7 @@ def check_size(folder: Path, shard: Shard) -> None:
     Raises:
         DataError: If it is missing, not a regular file, or of another size.
     """
-    with naming_damage(folder / shard.name):
+    with report_damage(folder / shard.name):
         status = (folder / shard.name).lstat()  # a pipe would block if it were opened
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("a link, or not a regular file")
@@ -77,7 +77,7 @@ def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:
     """
     path = folder / shard.name
     check_size(folder, shard)
-    with naming_damage(path):
+    with report_damage(path):
         if (sha256 := hash_file(path)) != shard.sha256:
             raise ValueError(f"sha256 {sha256}, but {shard.sha256} in {INDEX}")
         with open_shard(path) as file:
@@ -135,9 +135,9 @@ class ShardVerifier:
             DataError: If it is missing or is not that of the manifest.
         """
         if self.origin is not None:
-            official_files.has_file(self.origin, shard.name, partial(self._is_whole, shard))
+            official_files.fetch_file(self.origin, shard.name, partial(self._is_whole, shard))
         self._check(shard)
-        with naming_damage(self.folder / shard.name):
+        with report_damage(self.folder / shard.name):
             return open_shard(self.folder / shard.name)
 
     def _check(self, shard: Shard) -> None:
@@ -194,7 +194,7 @@ def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
         if origin is None:
             check_size(folder, shard)
         elif (size := sizes.get(shard.name)) != shard.bytes:
-            official_files.forget_copy(folder / INDEX)  # it may describe earlier shards
+            official_files.remove_copy(folder / INDEX)  # it may describe earlier shards
             raise DataError(
                 f"{official_files.KEY}: {hide_query(origin)}/{shard.name}: {size or 'no'} bytes, "
                 f"but {shard.bytes:,} in {INDEX}; copy the whole folder there again, {INDEX} last"

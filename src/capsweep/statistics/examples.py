@@ -59,7 +59,7 @@ def wilson_interval(wrong: int, total: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """The numbers of examples that two networks got wrong, for the same examples.
+    """Counts of the examples that two networks got right or wrong.
 
     Attributes:
         first_only: Examples that only the first network got wrong.

@@ -16,25 +16,25 @@ class Measure:
 
     Attributes:
         factor: Factor applied to the number before it is printed.
-        form: Format specification of the printed number.
+        format_spec: Format specification of the printed number.
         unit: Unit printed after the number.
-        points: Unit of differences, as printed in headings.
+        diff_unit: Unit of differences, as printed in headings.
         higher_is_better: Whether larger numbers are better.
         low: Least possible number.
         high: Greatest possible number.
     """
 
     factor: float
-    form: str
+    format_spec: str
     unit: str
-    points: str
+    diff_unit: str
     higher_is_better: bool
     low: float = -math.inf
     high: float = math.inf
 
     def format_number(self, value: float, sign: str = "") -> str:
         """Format a number without its unit; `sign` "+" prints the sign of positive numbers too."""
-        return f"{self.factor * value:{sign}{self.form}}"
+        return f"{self.factor * value:{sign}{self.format_spec}}"
 
 
 @cache

@@ -3,8 +3,8 @@
 Looking again after each batch of seeds gives chance more than one opportunity. The level is
 therefore divided equally over all planned looks (Bonferroni), and within a look Holm's procedure
 covers the pairs of neighbouring rows. Over all looks and pairs of one column, the probability that
-any order is called decided by noise alone stays below the level, whenever the looking stops. A
-caller that ranks several columns divides the level over them.
+noise alone makes any order look decided stays below the level, whenever the looking stops. A caller
+that ranks several columns divides the level over them.
 
 Intervals are Student's t intervals. They need three seeds, because those of two seeds reach nine
 standard deviations to either side. They are clipped to the possible range of the metric: no error
@@ -85,19 +85,22 @@ def _t_interval(array: np.ndarray, low: float, high: float) -> tuple[float, floa
     return max(mean - half, low), min(mean + half, high)
 
 
-def list_common_places(series: Sequence[Mapping[int, float]]) -> list[int]:
+def list_common_steps(series: Sequence[Mapping[int, float]]) -> list[int]:
     """Return the epochs or steps that all series have, in increasing order.
 
-    A mean over the series that are left would jump where one of them ends.
+    A mean over the series then does not jump where one of them ends.
     """
     return sorted(set.intersection(*map(set, series))) if series else []
 
 
 def adjust_holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p values for multiple tests by Holm's procedure, in the given order.
+    """Adjust p values for multiple tests by Holm's procedure.
 
     The k-th smallest of m p values is multiplied by m - k + 1; then the results are made monotone.
     Source: Holm 1979.
+
+    Returns:
+        The adjusted p values, in the order of the given ones.
     """
     adjusted, running = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
@@ -207,7 +210,7 @@ def list_looks(first: int, last: int, step: int) -> tuple[int, ...]:
 def find_undecided_rows(
     rows: Mapping[Any, Mapping[int, float]], num_looks: int, level: float = LEVEL
 ) -> set[Any]:
-    """Find the rows whose order beside a neighbour is not decided at this look.
+    """Find the rows whose order relative to a neighbouring row is not decided at this look.
 
     Rows are ranked by their mean, and each row is tested against its neighbours. Rows whose
     differences do not vary stay undecided: equal rows, because no number of seeds can decide their

@@ -23,7 +23,8 @@ from capsweep.storage.files import hash_bytes, user_cache_folder, write_atomical
 if TYPE_CHECKING:
     import numpy as np
 
-MOST = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1033}  # largest factor of decompression
+# The largest factor by which the bytes of a member of a .zip file can grow, by its compression.
+MOST_EXPANSION = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1033}
 KEPT_SECONDS = 30 * 24 * 3600.0  # age at which values are removed from the cache
 MOST_LETTERS = 200  # characters of a key, and of a reason, in a message
 Value = TypeVar("Value")
@@ -50,10 +51,10 @@ def describe_fault(error: ValidationError) -> str:
     fault, *_ = error.errors(include_url=False)
     parts = (str(part) for part in fault["loc"] if part != "[key]")
     place = ".".join(part if part.isprintable() else reprlib.repr(part) for part in parts)
-    own = fault.get("ctx", {}).get("error")  # raised by one of our validators
-    is_plain = own is not None or fault["type"] == "json_invalid"
+    cause = fault.get("ctx", {}).get("error")  # raised by one of our validators
+    is_plain = cause is not None or fault["type"] == "json_invalid"
     value = "" if is_plain else f", got {reprlib.repr(fault['input'])}"
-    reason = f"{str(own or fault['msg'])[:MOST_LETTERS]}{value}"
+    reason = f"{str(cause or fault['msg'])[:MOST_LETTERS]}{value}"
     return f"{place[:MOST_LETTERS]}: {reason}" if place else reason
 
 
@@ -75,7 +76,7 @@ def open_npz(file: IO[bytes]) -> "np.lib.npyio.NpzFile":
     length = file.seek(0, os.SEEK_END)
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
-            most = MOST.get(member.compress_type, 0) * member.compress_size
+            most = MOST_EXPANSION.get(member.compress_type, 0) * member.compress_size
             if member.compress_size > length or member.file_size > most:
                 text = f"{member.filename}: {member.file_size:,} bytes in a file of {length:,}"
                 raise ValueError(f"{text}, or compressed in a way that numpy does not use")

@@ -53,7 +53,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def open_plain_file(path: Path) -> IO[bytes]:
-    """Open a regular file for reading, and refuse a folder, or a pipe, which could block for ever.
+    """Open a regular file for reading; refuse folders, and pipes, which could block for ever.
 
     Raises:
         IsADirectoryError: If the path is not a regular file.
@@ -90,7 +90,7 @@ def lock_file(path: Path) -> Iterator[None]:
     Args:
         path: The file that the block may write.
     """
-    import fcntl  # here, since Windows lacks it, and is refused later with a message
+    import fcntl  # here, since Windows, which is refused by a message, lacks it
 
     with ExitStack() as stack:
         with suppress(OSError):

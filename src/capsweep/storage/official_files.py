@@ -36,14 +36,14 @@ IsCurrent = Callable[[Path], bool]  # returns whether a copy that was fetched ea
 
 
 def resolve_folders(data: str, folders: Sequence[str]) -> list[str]:
-    """Return the full path or URL of each of some folders below the data folder.
+    """Return the full paths or URLs of folders below the data folder.
 
     Args:
         data: The data folder, a path or the URL of an object store.
         folders: Names below it. An absolute path or a URL is returned unchanged.
 
     Raises:
-        ConfigError: If a name leads out of an object store's folder.
+        ConfigError: If the data folder is a URL, and a name leads out of it.
     """
 
     def resolve(name: str) -> str:
@@ -55,7 +55,7 @@ def resolve_folders(data: str, folders: Sequence[str]) -> list[str]:
     return [resolve(name) for name in folders]
 
 
-def local_folder(place: str) -> Path:
+def locate_folder(place: str) -> Path:
     """Return the local folder of a path or URL: the path itself, or a folder of the user's cache.
 
     Raises:
@@ -87,7 +87,7 @@ def read_origin(folder: Path) -> str | None:
         return None
 
 
-def has_file(place: str, name: str, is_current: IsCurrent = lambda path: True) -> bool:
+def fetch_file(place: str, name: str, is_current: IsCurrent = lambda path: True) -> bool:
     """Return whether a folder has a file, and fetch the file if the folder is in an object store.
 
     The file is then complete in the local folder, but not verified.
@@ -104,7 +104,7 @@ def has_file(place: str, name: str, is_current: IsCurrent = lambda path: True) -
     if not is_url(place):
         return Path(place, name).is_file()
     check_inside(name, f"{KEY}={hide_query(place)}")
-    folder = local_folder(place)
+    folder = locate_folder(place)
     path = folder / name
     if path.is_file() and is_current(path):
         return True
@@ -117,7 +117,7 @@ def has_file(place: str, name: str, is_current: IsCurrent = lambda path: True) -
     except StoreError:
         raise
     except FileNotFoundError:
-        forget_copy(path)
+        remove_copy(path)
         return False
     except OSError as error:
         raise DataError(
@@ -128,7 +128,7 @@ def has_file(place: str, name: str, is_current: IsCurrent = lambda path: True) -
     return True
 
 
-def forget_copy(path: Path) -> bool:
+def remove_copy(path: Path) -> bool:
     """Remove a fetched file or folder from the cache; return False for any other path."""
     if read_origin(path.parent) is None and read_origin(path) is None:
         return False
@@ -163,7 +163,7 @@ def read_content(path: Path) -> bytes:
     Raises:
         DataError: If it cannot be read.
     """
-    with _name_unreadable(), open_plain_file(path) as file:
+    with _report_unreadable(), open_plain_file(path) as file:
         return file.read()
 
 
@@ -173,12 +173,12 @@ def open_content(path: Path) -> IO[bytes]:
     Raises:
         DataError: If it cannot be opened.
     """
-    with _name_unreadable():
+    with _report_unreadable():
         return open_plain_file(path)
 
 
 @contextmanager
-def _name_unreadable() -> Iterator[None]:
+def _report_unreadable() -> Iterator[None]:
     """Turn an OSError of a block into a DataError with the path that cannot be read."""
     try:
         yield
@@ -192,7 +192,7 @@ def _name_unreadable() -> Iterator[None]:
 
 
 @contextmanager
-def name_undecodable(path: Path) -> Iterator[None]:
+def report_undecodable(path: Path) -> Iterator[None]:
     """Turn any error of a block that decodes a verified file into a DataError with its path.
 
     A user can declare the hash of any file, and decoders raise various errors for a wrong one.
@@ -216,14 +216,14 @@ class Digest(NamedTuple):
     """The computed and the declared hash of a file."""
 
     path: Path  # the file
-    found: str  # its sha256
+    computed: str  # its sha256
     declared: str  # the sha256 that it should have, or UNKNOWN
     key: str  # configuration key that declares it
 
 
 @dataclass(frozen=True)
 class OfficialFiles:
-    """The places of the official files of one data set."""
+    """The official files of one data set: where to find them, and who publishes them."""
 
     folders: Sequence[str]  # folders below the data folder; the first that has a file is used
     publisher: str  # page or URL from which a user can download the files, for messages
@@ -242,15 +242,15 @@ class OfficialFiles:
             DataError: If the data folder does not exist or cannot be read.
             StoreError: If the object store does not answer.
         """
-        with _name_unreadable():
+        with _report_unreadable():
             if not is_url(data) and not Path(data).is_dir():
                 raise DataError(
                     f"{KEY}: {data} does not exist; set DATA_DIR to the folder with the files from "
                     f"{self.publisher}"
                 )
             for place, name in itertools.product(resolve_folders(data, self.folders), names):
-                if has_file(place, name):
-                    return local_folder(place) / name
+                if fetch_file(place, name):
+                    return locate_folder(place) / name
             return None
 
     def find_all(self, data: str, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:
@@ -270,10 +270,10 @@ class OfficialFiles:
         paths = {key: self.find(data, *allowed) for key, allowed in names.items()}
         absent = [allowed[0] for key, allowed in names.items() if paths[key] is None]
         if absent:
-            raise self.missing_error(data, ", ".join(absent))
+            raise self.build_missing_error(data, ", ".join(absent))
         return {key: path for key, path in paths.items() if path is not None}
 
-    def missing_error(self, data: str, needed: str) -> DataError:
+    def build_missing_error(self, data: str, needed: str) -> DataError:
         """Build the error for files that no folder has.
 
         Args:
@@ -294,19 +294,19 @@ class OfficialFiles:
             DataError: If a hash differs, or if one is unknown. In the latter case, the message
                 lists all files of unknown hash and how to declare them.
         """
-        for path, found, declared, _ in digests:
-            if declared not in (UNKNOWN, found):
+        for path, computed, declared, _ in digests:
+            if declared not in (UNKNOWN, computed):
                 cure = f"delete it and download it again from {self.publisher}"
-                if forget_copy(path):
+                if remove_copy(path):
                     cure = "it was a copy from the object store and is removed; the same command "
                     cure += "fetches it again"
                 raise DataError(
-                    f"{path}: truncated or altered (sha256 {found}, declared {declared}); {cure}"
+                    f"{path}: truncated or altered (sha256 {computed}, declared {declared}); {cure}"
                 )
         unknown = [digest for digest in digests if digest.declared == UNKNOWN]
         if unknown:
-            files = ", ".join(f"{digest.path} has sha256 {digest.found}" for digest in unknown)
-            settings = " ".join(f"{digest.key}={digest.found}" for digest in unknown)
+            files = ", ".join(f"{digest.path} has sha256 {digest.computed}" for digest in unknown)
+            settings = " ".join(f"{digest.key}={digest.computed}" for digest in unknown)
             raise DataError(
                 f"{files}; we do not know the publisher's hash, so nothing is read. If this is the "
                 f"file from {self.publisher}, set {settings}"

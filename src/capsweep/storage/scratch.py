@@ -15,7 +15,7 @@ from capsweep.storage.files import hash_bytes
 
 OWNED = re.compile(r".*-(?P<pid>[0-9]+)-(?P<machine>[0-9a-f]{8})(?P<start>[0-9a-f]{4})-[^-]*")
 # Scratch of another machine or of earlier code, whose process cannot be checked, counts as left
-# behind if nothing in it was written for a week. Processes of ours write more often.
+# behind if nothing in it was written for a week. Our processes write more often.
 UNTOUCHED_SECONDS = 7 * 24 * 3600.0
 
 
@@ -42,7 +42,7 @@ def read_start_time(pid: int) -> str | None:
     return None if fields[0] in "ZX" else fields[19]
 
 
-def own_prefix(prefix: str) -> str:
+def make_scratch_prefix(prefix: str) -> str:
     """Return the beginning of a scratch name that identifies this process.
 
     Args:
@@ -57,7 +57,7 @@ def _name_process(pid: int) -> str:
     return f"{pid}-{hash_bytes(machine.encode())[:8]}{hash_bytes(start.encode())[:4]}"
 
 
-def find_left(folder: Path, kinds: str) -> Iterator[Path]:
+def find_abandoned(folder: Path, kinds: str) -> Iterator[Path]:
     """Find scratch of this user's processes that have ended.
 
     Args:
@@ -69,11 +69,11 @@ def find_left(folder: Path, kinds: str) -> Iterator[Path]:
     """
     with suppress(OSError):
         for path in sorted(folder.iterdir()):
-            if re.match(kinds, path.name) and _is_left(path):
+            if re.match(kinds, path.name) and _is_abandoned(path):
                 yield path
 
 
-def _is_left(path: Path) -> bool:
+def _is_abandoned(path: Path) -> bool:
     status = path.lstat()
     if status.st_uid != os.getuid() or path.is_symlink():
         return False

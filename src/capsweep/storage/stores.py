@@ -68,7 +68,9 @@ def check_inside(name: str, where: str) -> str:
     path = PurePosixPath(name)
     is_odd = any(character in name for character in "\\?#%\0") or not name.isprintable()
     if is_odd or is_url(name) or path.is_absolute() or ".." in path.parts:
-        raise ConfigError(f"{where}: {name!r} leads out of its folder, or is no name; correct it")
+        raise ConfigError(
+            f"{where}: {name!r} leads out of its folder or is no valid name; correct it"
+        )
     return path.as_posix()
 
 
@@ -145,7 +147,7 @@ class Bucket:
             url += f"{'&' if '?' in url else '?'}allow_delayed_open=true"
         try:
             _check_url(self.root, key)
-            with self._name_errors():  # pyarrow asks S3 for the region of the bucket
+            with self._report_errors():  # pyarrow asks S3 for the region of the bucket
                 self.filesystem, self.folder = fs.FileSystem.from_uri(url)
         except UserError:
             raise
@@ -173,12 +175,12 @@ class Bucket:
             StoreError: If the store does not answer or the object ends early.
             OSError: If the file cannot be written.
         """
-        with self._name_errors(name, FileNotFoundError):
+        with self._report_errors(name, FileNotFoundError):
             source = self.filesystem.open_input_file(self._path_of(name))
         with source:
             size, total = source.size(), 0
             while total < size:
-                with self._name_errors(name):
+                with self._report_errors(name):
                     piece = source.read(PIECE)
                 if not piece:
                     ended = f"{name} ended after {total:,} of {size:,} bytes; try again"
@@ -200,7 +202,7 @@ class Bucket:
         path = self._path_of(name)
         # By default, pyarrow compresses objects whose names end in .gz.
         with (
-            self._name_errors(name),
+            self._report_errors(name),
             self.filesystem.open_output_stream(path, compression=None) as target,
         ):
             shutil.copyfileobj(source, target, PIECE)
@@ -224,7 +226,7 @@ class Bucket:
     def remove(self, name: str) -> None:
         """Remove an object or folder; an absent one is no error."""
         path = self._path_of(name)
-        with self._name_errors(name):
+        with self._report_errors(name):
             try:
                 info = self.filesystem.get_file_info(path)
                 if info.is_file:
@@ -241,11 +243,11 @@ class Bucket:
         from pyarrow.fs import FileSelector
 
         place = FileSelector(self._path_of(folder), recursive=is_deep, allow_not_found=True)
-        with self._name_errors():
+        with self._report_errors():
             return self.filesystem.get_file_info(place)
 
     @contextmanager
-    def _name_errors(self, name: str = "", *passes: type[OSError]) -> Iterator[None]:
+    def _report_errors(self, name: str = "", *passes: type[OSError]) -> Iterator[None]:
         """Turn an OSError of a block into a StoreError with the key, except those in `passes`."""
         try:
             yield

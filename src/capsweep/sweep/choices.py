@@ -197,8 +197,8 @@ def _read_typed(
     for override in typed:
         key, word = override.key, PINNED.get(override.key, BY_KEY.get(override.key))
         if keys.count(key) > 1:
-            also = f"{word.name} and {key} set the same key" if word else f"{key} is typed twice"
-            raise ConfigError(f"{also}; keep one; for an axis, give it a list such as {key}=A,B")
+            both = f"{word.name} and {key}" if word and word.name in words else key
+            raise ConfigError(f"{both}: set twice; keep one; an axis is a list such as {key}=A,B")
         if len(override.values) > 1 and is_logistics(key):
             raise ConfigError(f"{key} takes one value: no axis changes where or how cells run")
     return typed
@@ -255,10 +255,19 @@ def _set_routings(sweep: Sweep, routings: Override, with_own: bool) -> Sweep:
 
 
 def _read_routing(text: str) -> tuple[list[Override], list[Override]]:
-    """Split the value of ROUTING into an axis over routings and one over numbers of iterations."""
+    """Split the value of ROUTING into an axis over routings and one over numbers of iterations.
+
+    Raises:
+        ConfigError: A part is neither a number nor a routing, or is typed twice.
+    """
     words = [word.strip() for word in text.split(",")]
     numbers = [int(word) for word in words if re.fullmatch("[0-9]{1,18}", word)]
     names = [word for word in words if not re.fullmatch("[0-9]{1,18}", word)]
+    for name in {*names} - {*(known := grammar.list_options(ROUTING))}:
+        raise ConfigError(
+            f"ROUTING={text}: {name!r} is neither a number of iterations, such as 3, nor a "
+            f"routing; have {', '.join(known)}"
+        )
     routings = check_axis(f"ROUTING={text}", Override(ROUTING, tuple(names)))
     axis = check_axis(f"ROUTING={text}", Override(ITERATIONS, tuple(numbers)))
     return [routings], [axis] if numbers else []

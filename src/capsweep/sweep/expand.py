@@ -142,7 +142,8 @@ def _compose_arm(sweep: Sweep, arm: Arm) -> Iterator[Point]:
             for seed in sweep.seeds[1:]:
                 yield replace(first, seed=seed, cell=first.cell.with_seed(seed))
     except ConfigError as error:
-        raise ConfigError(f"{sweep.path.name}: arm {arm.name}: {error}") from error
+        typed = f" with {' '.join(sweep.words)}" if sweep.words else ""
+        raise ConfigError(f"{sweep.path.name}{typed}: arm {arm.name}: {error}") from error
 
 
 def _list_places(sweep: Sweep, arm: Arm) -> list[Place]:

@@ -96,8 +96,8 @@ def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:
         )
     if not re.fullmatch("[0-9]{1,4}", last) or not 3 <= first < int(last):
         raise UserError(
-            f"MORE_SEEDS={last}: must be a number above the sweep's number of seeds, {first}, "
-            "which must be at least 3 (SEEDS=3)"
+            f"MORE_SEEDS={last}: must be a number above the sweep's own number of seeds, which is "
+            f"{first} and must be 3 or more (SEEDS=3)"
         )
     return list_looks(first, int(last), STEP)
 

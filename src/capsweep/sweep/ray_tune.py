@@ -33,7 +33,7 @@ from capsweep.errors import NodeError
 from capsweep.ledger import causes
 from capsweep.runtime.ray_start import ray
 from capsweep.statistics import metric_format
-from capsweep.storage.scratch import own_prefix
+from capsweep.storage.scratch import make_scratch_prefix
 from capsweep.sweep import cluster_nodes
 from capsweep.sweep.cluster_nodes import ClusterNodes
 from capsweep.sweep.queue import JobQueue
@@ -88,7 +88,7 @@ def execute(
     imports = _choose_imports(queue, declared) if work is run_job else ()
     with (
         suppress(ray_start.RayLostError),
-        tempfile.TemporaryDirectory(dir=scratch, prefix=own_prefix("sweep")) as folder,
+        tempfile.TemporaryDirectory(dir=scratch, prefix=make_scratch_prefix("sweep")) as folder,
         _connected(config, declared, imports) as required,
     ):
         nodes = ClusterNodes(config["cluster"])

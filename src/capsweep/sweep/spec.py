@@ -193,7 +193,9 @@ def load(name: str) -> Sweep:
 
 
 def _read_sweep(path: Path, content: Any) -> Sweep:
-    kind = content.get("kind", "ablation") if isinstance(content, Mapping) else "ablation"
+    if not isinstance(content, Mapping):
+        raise ConfigError("no keys; a sweep file begins with `question:` (make new ARGS='sweep X')")
+    kind = content.get("kind", "ablation")
     if str(kind) not in KINDS:
         raise ConfigError(f"kind: {kind}: must be one of {', '.join(KINDS)}")
     file = _check_file(KINDS[str(kind)], content)

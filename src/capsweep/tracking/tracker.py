@@ -37,7 +37,7 @@ from capsweep.errors import UserError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger
 from capsweep.runtime import terminal
-from capsweep.storage.scratch import own_prefix
+from capsweep.storage.scratch import make_scratch_prefix
 from capsweep.tracking import content, mode
 
 RUN_HANDLER = "capsweep.tracking.wandb_run:handle_run"  # the function for a tracker's requests
@@ -64,7 +64,7 @@ class WandbProcess:
 
     def __init__(self, handler: str) -> None:
         # Not below the storage, because the path of a socket may have at most 107 characters.
-        folder = tempfile.mkdtemp(prefix=own_prefix("capsweep-wandb"))
+        folder = tempfile.mkdtemp(prefix=make_scratch_prefix("capsweep-wandb"))
         self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         package = str(package_files.PACKAGE.parent)
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -15,7 +15,7 @@ from capsweep.lab.evaluation.couplings import measure_layers
 from capsweep.lab.evaluation.routing import (
     ITERATIONS,
     average_couplings,
-    find_answers,
+    find_top_classes,
     freeze_couplings,
     measure_error,
     measure_frozen,
@@ -96,5 +96,5 @@ def test_the_iterations_of_training_change_nothing() -> None:
 
 def test_the_answer_to_an_image_of_two_classes_is_a_set() -> None:
     scores_MN = np.array([[0.9, 0.1, 0.8], [0.8, 0.1, 0.9], [0.1, 0.9, 0.8]])
-    assert find_answers(scores_MN, 2).tolist() == [[0, 2], [0, 2], [1, 2]]
+    assert find_top_classes(scores_MN, 2).tolist() == [[0, 2], [0, 2], [1, 2]]
     assert measure_error((np.full((2, 3), np.nan), np.array([0, 1]))) is None

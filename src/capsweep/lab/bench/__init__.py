@@ -34,11 +34,11 @@ class Measurement:
     """One measured number and its bar.
 
     Attributes:
-        what: what was measured.
-        value: the number; None if it could not be measured.
-        unit: unit of the number, such as `s` or `x` (times).
-        bar: the limit for the number; None if there is no limit.
-        at_least: whether the number must be at least `bar`; otherwise at most.
+        what: What was measured.
+        value: The number; None if it could not be measured.
+        unit: Unit of the number, such as `s` or `x` (times).
+        bar: The limit for the number; None if there is no limit.
+        at_least: Whether the number must be at least `bar`; otherwise at most.
     """
 
     what: str
@@ -62,7 +62,7 @@ class Measurement:
         return self.what, value, "" if self.bar is None else f"{side} {self.bar:,g}", self.verdict
 
     def as_line(self) -> str:
-        """Return this number and its bar as an item of a list; a missed bar is named."""
+        """Return this number and its bar as an item of a list; a missed bar is marked."""
         what, value, bar, verdict = self.as_row()
         return f"- {what}: {value} ({bar}{', MISSED' if verdict == 'MISSED' else ''})"
 
@@ -72,8 +72,8 @@ class BenchReport:
     """The results of one benchmark.
 
     Attributes:
-        numbers: lines of the table of bars.
-        rows: timings as {column: value}; neighbours with the same columns form one table.
+        numbers: Measured numbers, each a row of the table of bars.
+        rows: Timings as {column: value}; neighbours with the same columns form one table.
     """
 
     numbers: list[Measurement] = field(default_factory=list)
@@ -84,7 +84,7 @@ class BenchReport:
         """Record an exception of the block as a missed bar, so that other candidates can go on.
 
         Args:
-            candidate: name of the candidate, for the report.
+            candidate: Name of the candidate, for the report.
         """
         try:
             yield
@@ -108,13 +108,13 @@ class BenchReport:
     def judge_worst(
         self, column: str, unit: str, bar: float | None, at_least: bool = False
     ) -> None:
-        """Add the worst number of a column, with the names of its row. Do nothing without numbers.
+        """Add the worst number of a column, if it has any, with the names in its row.
 
         Args:
-            column: name of the column in the rows.
-            unit: unit of the number.
-            bar: the limit for the number; None if there is no limit.
-            at_least: whether the number must be at least `bar`, so that the smallest is the worst.
+            column: Name of the column in the rows.
+            unit: Unit of the number.
+            bar: The limit for the number; None if there is no limit.
+            at_least: Whether the number must be at least `bar`, so that the smallest is the worst.
         """
         having = [row for row in self.rows if row.get(column) is not None]
         for row in sorted(having, key=lambda row: row[column], reverse=not at_least)[:1]:
@@ -123,10 +123,10 @@ class BenchReport:
             self.numbers.append(Measurement(what, row[column], unit, bar, at_least))
 
     def format_page(self) -> list[str]:
-        """Return what a page shows of the report, as paragraphs of Markdown.
+        """Return the paragraphs in Markdown that a page shows of the report.
 
-        It has a list of the numbers with a bar, and each table that compares candidates of one
-        case. Columns of DETAILS, and those with the same value in all rows, are left out.
+        They are a list of the numbers with a bar, and a table for each case with several
+        candidates. Columns of DETAILS, and those with the same value in all rows, are left out.
         """
         rows: list[Row] = []
         for table in (list(neighbours) for _, neighbours in groupby(self.rows, key=list)):

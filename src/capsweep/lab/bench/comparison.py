@@ -38,11 +38,11 @@ class Candidate:
     """A computation to measure in its own process, to which this object is sent.
 
     Attributes:
-        prepare: function that is called in that process. It returns the callable that is timed. The
+        prepare: Function that is called in that process. It returns the callable that is timed. The
             callable's method `compute_results` must give the results of the reference.
-        expected: function that returns the results of the reference; it is called in this process.
-        tolerance: largest allowed error of the results.
-        keeps_memory: whether the process keeps freed memory, as the process of a cell on a CPU
+        expected: Function that returns the results of the reference; it is called in this process.
+        tolerance: Largest allowed error of the results.
+        keeps_memory: Whether the process keeps freed memory, as the process of a cell on a CPU
             does.
     """
 
@@ -66,12 +66,12 @@ def compare(
     `extra MB` is its growth in calls after the warm-up.
 
     Args:
-        report: report to which rows and faults are added.
-        case: name of the comparison, for the rows.
-        images: number of images in one call.
-        candidates: candidates by name.
-        budget: shortest duration of the timed rounds, in seconds.
-        threads: number of threads of each process.
+        report: Report to which rows and faults are added.
+        case: Name of the comparison, for the rows.
+        images: Number of images in one call.
+        candidates: Candidates by name.
+        budget: Shortest duration of the timed rounds, in seconds.
+        threads: Number of threads of each process.
     """
     errors: dict[str, float] = {}
     with ExitStack() as stack, devices.using_threads(bench.THREADS):
@@ -105,7 +105,7 @@ def check_parity(expected: Results, results: Results, tolerance: float) -> float
     """Return the largest error of the results.
 
     Raises:
-        ValueError: the error is above the tolerance.
+        ValueError: The error is above the tolerance.
     """
     name, error = find_largest_error(expected, results)
     if error > tolerance:
@@ -119,8 +119,8 @@ def find_largest_error(expected: Results, results: Results) -> tuple[str, float]
     The error is infinite if a value is not finite.
 
     Raises:
-        KeyError: a tensor is missing in the results.
-        ValueError: a tensor has another shape than expected.
+        KeyError: A tensor is missing in the results.
+        ValueError: A tensor has another shape than expected.
     """
     errors = {name: _find_error(tensor, results[name]) for name, tensor in expected.items()}
     largest = max(errors, key=lambda name: errors[name])
@@ -128,9 +128,14 @@ def find_largest_error(expected: Results, results: Results) -> tuple[str, float]
 
 
 def _find_error(expected: Any, actual: Any) -> float:
+    """Return the error of a tensor, as the module defines it.
+
+    Raises:
+        ValueError: It has another shape than expected.
+    """
     wanted, given = (torch.as_tensor(each).detach().double().cpu() for each in (expected, actual))
     if wanted.shape != given.shape:
-        raise ValueError(f"has the shape {list(given.shape)}, not {list(wanted.shape)}")
+        raise ValueError(f"its shape is {list(given.shape)}, not {list(wanted.shape)}")
     difference = (wanted - given).abs().nan_to_num(math.inf).max().item()
     return difference / (wanted.abs().max().item() or 1.0)
 
@@ -141,9 +146,9 @@ def time_in_turns(
     """Time candidates in turns: each round calls every candidate once.
 
     Args:
-        candidates: functions by name; each returns the seconds that it measured.
-        budget: shortest duration of all rounds, in seconds.
-        least: smallest number of rounds.
+        candidates: Functions by name; each returns the seconds that it measured.
+        budget: Shortest duration of all rounds, in seconds.
+        least: Smallest number of rounds.
 
     Returns:
         The seconds of each candidate, round by round. A first round is not counted.

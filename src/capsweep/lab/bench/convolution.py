@@ -47,8 +47,8 @@ class ConvolutionProblem:
 
     Args:
         method: `direct`, `transformed` or `auto`.
-        sizes: channels, kernel, stride, pixels along a side, and images.
-        dtype: data type of all tensors.
+        sizes: Channels, kernel, stride, pixels along a side, and images.
+        dtype: Data type of all tensors.
     """
 
     def __init__(self, method: str, sizes: Sizes, dtype: torch.dtype = torch.float32) -> None:
@@ -62,7 +62,7 @@ class ConvolutionProblem:
             torch.randn(images, channels, size, size)
             .to(dtype)
             .to(memory_format=torch.channels_last)
-            for size in (pixels, convolution.count_places(pixels))
+            for size in (pixels, convolution.count_positions(pixels))
         )
         self.inputs = features_BCHW.relu_().requires_grad_(), *self.convolution.parameters()
 
@@ -100,7 +100,7 @@ def measure_convolution(is_quick: bool = False) -> BenchReport:
     report.judge(BARS)
     direct, transformed = (report.find(CASE, way, "error") for way in (DIRECT, TRANSFORMED))
     if direct and transformed:
-        what = "the convolution's largest error, transformed, over direct's"
+        what = "largest error of the transformed convolution, relative to the direct one"
         report.numbers.append(Measurement(what, transformed / direct, "x", 1))
     devices.keep_freed_memory()
     with devices.using_threads(bench.THREADS):

@@ -28,7 +28,7 @@ from capsweep.shards.layout import write_shard
 from capsweep.shards.making import build_manifest
 from capsweep.shards.manifest import ShardPart
 from capsweep.shards.reader import StoredRanges
-from capsweep.storage.scratch import own_prefix
+from capsweep.storage.scratch import make_scratch_prefix
 from capsweep.training.devices import using_threads
 
 BATCHES = (128, 1000)
@@ -65,9 +65,9 @@ def compose_epoch(source: PairSource, examples: int, at_once: int) -> None:
     The random numbers of the epoch are drawn at once, as in training.
 
     Args:
-        source: source of the pairs.
-        examples: number of images in the epoch.
-        at_once: number of images that are composed together.
+        source: Source of the pairs.
+        examples: Number of images in the epoch.
+        at_once: Number of images that are composed together.
     """
     device = bench.get_device()
     numbers = source.draw_pairs(torch.arange(examples, device=device))
@@ -81,10 +81,10 @@ def measure_rates(
     """Time calls in turns, in this process with one thread.
 
     Args:
-        calls: name, function and bar of each.
-        examples: number of examples that one call handles.
-        budget: shortest duration of all rounds, in seconds.
-        least: smallest number of rounds.
+        calls: Name, function and bar of each.
+        examples: Number of examples that one call handles.
+        budget: Shortest duration of all rounds, in seconds.
+        least: Smallest number of rounds.
 
     Returns:
         A report of the examples per second of each call.
@@ -102,7 +102,7 @@ def measure_shards(is_quick: bool = False) -> BenchReport:
     job = prepare_job("multimnist", ["dataset.source=digits"], pairs)
     examples = job.content.splits["train"]
     part, make = ShardPart("train-00000.h5", "train", 0, examples), job.build_maker("train")
-    with tempfile.TemporaryDirectory(prefix=own_prefix("capsweep-bench")) as name:
+    with tempfile.TemporaryDirectory(prefix=make_scratch_prefix("capsweep-bench")) as name:
         folder, cache = Path(name), {"XDG_CACHE_HOME": f"{name}/cache"}  # a new cache
         write = partial(write_shard, folder, job, make=make)
         with patch.dict(os.environ, cache):

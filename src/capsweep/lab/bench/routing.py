@@ -98,10 +98,10 @@ class RoutingProblem:
     """Random votes, bias and output gradients, and a function that routes the votes.
 
     Args:
-        route: function that routes.
+        route: Function that routes.
         sizes: B, I, J, P, D and T.
         case: FORWARD, or BOTH for forward and backward.
-        dtype: data type of all tensors.
+        dtype: Data type of all tensors.
     """
 
     def __init__(
@@ -169,6 +169,6 @@ def measure_routing(is_quick: bool = False) -> BenchReport:
     report.judge(GPU_BARS if bench.is_gpu() else CORE_BARS)
     fast, textbook = (report.find(BOTH, name, "extra MB") for name in ("fast", "textbook"))
     if fast and textbook and not bench.is_gpu():
-        what = f"{BOTH}: extra memory of fast, of textbook's"
+        what = f"{BOTH}: extra memory of fast, relative to textbook"
         report.numbers.append(Measurement(what, fast / textbook, "x", MEMORY_BAR))
     return report

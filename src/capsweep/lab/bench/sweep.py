@@ -106,6 +106,6 @@ def _run_python(*words: str) -> None:
     """Run `python WORDS` and drop its standard output.
 
     Raises:
-        CalledProcessError: the command fails.
+        CalledProcessError: The command fails.
     """
     subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)

@@ -40,10 +40,10 @@ class Way:
     """A way to train a network.
 
     Attributes:
-        network: settings (KEY=VALUE) that decide what is computed.
-        words: settings that only decide how it is computed.
-        route: routing function of a baseline; None: our routing.
-        keeps_memory: whether the process keeps freed memory, as the process of a cell on a CPU
+        network: Settings (KEY=VALUE) that decide what is computed.
+        words: Settings that only decide how it is computed.
+        route: Routing function of a baseline; None: our routing.
+        keeps_memory: Whether the process keeps freed memory, as the process of a cell on a CPU
             does.
     """
 
@@ -69,10 +69,10 @@ class StepTraining:
     """A network that is trained in one way, by repeated steps on one batch.
 
     Args:
-        way: way to train it.
-        images: number of images in the batch.
-        dtype: data type of weights and images.
-        device: device to train on; None: the GPU if there is one, else the CPU.
+        way: Way to train it.
+        images: Number of images in the batch.
+        dtype: Data type of weights and images.
+        device: Device to train on; None: the GPU if there is one, else the CPU.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class StepTraining:
         """Train one step.
 
         Raises:
-            RuntimeError: the step should have been captured, and was not.
+            RuntimeError: The step should have been captured, and was not.
         """
         if self.way.route is not None:
             self.graphs.step(self.batch)
@@ -195,7 +195,7 @@ def compute_errors(way: Way, precision: str, images: int) -> tuple[float, float,
 
     Returns:
         The largest error of outputs, the largest error of gradients, and the parameter with the
-            latter.
+        latter.
     """
     exact = compute_expected(way.network, images, torch.float64, torch.device("cpu"))
     dtype = torch.float64 if precision == "float64" else torch.float32

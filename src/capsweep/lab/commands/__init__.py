@@ -18,9 +18,9 @@ def option(name: str, text: str, **settings: Any) -> Option:
     """Return an option of a command.
 
     Args:
-        name: name of the option, such as `--eps`.
-        text: help text of the option.
-        settings: further arguments of argparse's `add_argument`.
+        name: Name of the option, such as `--eps`.
+        text: Help text of the option.
+        settings: Further arguments of argparse's `add_argument`.
     """
     return name, {"help": text, **settings}
 
@@ -31,9 +31,9 @@ def make_list_type(
     """Return an argparse type for an option that is a list of distinct values, such as `0.1,0.2`.
 
     Args:
-        what: describes the allowed values, for the error message.
-        read: converts one word to a value, or raises ValueError.
-        is_right: whether a value is allowed.
+        what: Describes the allowed values, for the error message.
+        read: Converts one word to a value, or raises ValueError.
+        is_right: Whether a value is allowed.
     """
 
     def parse_list(text: str) -> list[Any]:

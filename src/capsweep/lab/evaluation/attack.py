@@ -3,10 +3,10 @@
     x_0 = x, for PGD x + uniform(-eps, eps)
     x_k = clip(x_{k-1} + step sign(d loss / d x_{k-1}))     into the ball, then into the bounds
 
-The loss is the cross-entropy of the logits. An untargeted attack raises the loss of the true class;
-a targeted one lowers the loss of another class, for each of the other classes in turn. Only the
-last x_k counts, and the attacker may also leave an image unchanged. Sources: Goodfellow et al. 2015
-(FGSM), Kurakin et al. 2017 (BIM), Madry et al. 2018 (PGD).
+The loss is the cross-entropy of the logits. An untargeted attack raises the loss of the true class.
+A targeted attack lowers the loss of a wanted class, which is each of the other classes in turn.
+Only the last x_k counts, and the attacker may also leave an image unchanged. Sources: Goodfellow et
+al. 2015 (FGSM), Kurakin et al. 2017 (BIM), Madry et al. 2018 (PGD).
 
 Shape letters: B batch, N classes, C H W image.
 """
@@ -42,15 +42,15 @@ Network = Callable[[Tensor], NetworkOutput]
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack method with its budget.
+    """An attack method with its budget.
 
     Attributes:
         method: `fgsm`, `bim` or `pgd`.
-        eps: largest change of an input value.
-        targeted: whether the attacker wants a certain wrong class rather than any.
-        steps: number of gradient steps; 1 for FGSM.
-        restarts: number of starts; 1 for FGSM and BIM.
-        seed: seed of the random starts.
+        eps: Largest change of an input value.
+        targeted: Whether the attacker wants a certain wrong class; otherwise any wrong class.
+        steps: Number of gradient steps; 1 for FGSM.
+        restarts: Number of starts; 1 for FGSM and BIM.
+        seed: Seed of the random starts.
     """
 
     method: str
@@ -71,12 +71,12 @@ class ThreatModel:
     """The rules of an attack: which images it changes, within which bounds, and what is a success.
 
     Attributes:
-        images_BCHW: the unchanged images.
-        classes_B: true classes, or the wanted classes of a targeted attack.
-        low: lower bound of changed values, which broadcasts to the images.
-        high: upper bound of changed values, which broadcasts to the images.
-        bounds: both bounds in words.
-        targeted: whether `classes_B` are wanted classes.
+        images_BCHW: The unchanged images.
+        classes_B: True classes, or the wanted classes of a targeted attack.
+        low: Lower bound of changed values, which broadcasts to the images.
+        high: Upper bound of changed values, which broadcasts to the images.
+        bounds: Both bounds in words.
+        targeted: Whether `classes_B` are wanted classes.
     """
 
     images_BCHW: Tensor
@@ -107,11 +107,11 @@ def make_threat_model(cell: TrainedCell, part: slice) -> ThreatModel:
     The attacker changes the input of the network, which may be standardised images.
 
     Args:
-        cell: the trained cell.
-        part: which test examples.
+        cell: The trained cell.
+        part: Slice of the test examples.
 
     Raises:
-        UserError: the images of the data set show several classes.
+        UserError: The images of the data set show several classes.
     """
     test, infinity = cell.test, float("inf")
     images_BCHW, labels_B = test.evaluation_batch(part)[:2]
@@ -134,9 +134,9 @@ class AttackCount(NamedTuple):
     """How often an attack succeeded. A try is an image, or a pair of an image and a wanted class.
 
     Attributes:
-        successes: number of successful tries.
-        tries: number of tries.
-        flat: number of tries whose loss has no gradient at all at the image, so that no step has a
+        successes: Number of successful tries.
+        tries: Number of tries.
+        flat: Number of tries whose loss has no gradient at all at the image, so that no step has a
             direction.
     """
 
@@ -194,11 +194,11 @@ def attack_cell(cell: TrainedCell, options: Namespace) -> Iterator[tuple[str, Co
 
     Yields:
         Name and content of a file for `evals/`, for each method. The content has the counts of its
-            attacks, and the accuracy that is left, or the success rate of targeted attacks.
+        attacks, and the accuracy under attack, or the success rate of targeted attacks.
 
     Raises:
-        UserError: the images show several classes, or the network does not reproduce the stored
-            predictions of the unchanged images; it names the cell.
+        UserError: The images show several classes, or the network does not reproduce the stored
+            predictions of the unchanged images; the error names the cell.
     """
     retest = cell.verify(options.examples)
     bounds = make_threat_model(cell, slice(0, 1)).bounds
@@ -228,7 +228,7 @@ def make_attack(method: str, eps: float, options: Namespace, seed: int) -> Attac
 
 
 def _measure_attack(cell: TrainedCell, attack: Attack, examples: int) -> dict[str, Any]:
-    """Attack a cell batch by batch; return the attack's budget, its counts, and its rate."""
+    """Attack a cell batch by batch; return the attack's budget, its counts and its rate."""
     counts = [
         count_successes(cell, make_threat_model(cell, part), attack, part.start)
         for part in split_range(examples, BATCH)
@@ -248,10 +248,10 @@ def count_successes(
     A targeted attack is tried with each of the other classes.
 
     Args:
-        network: maps images to scores.
-        model: threat model of the examples, with their true classes.
-        attack: method and budget.
-        first: index of the first example in the test set, which decides the random starts.
+        network: Function from images to scores.
+        model: Threat model of the examples, with their true classes.
+        attack: Attack method and budget.
+        first: Index of the first example in the test set; random starts depend on it.
     """
     scores_BN = _predict_scores(network, model.images_BCHW)
     starts = [draw_start(model, attack, first, restart) for restart in range(attack.restarts)]
@@ -279,8 +279,8 @@ def count_successes(
 def draw_start(model: ThreatModel, attack: Attack, first: int, restart: int) -> Tensor:
     """Return the images [B, C, H, W] from which an attack starts: random ones for PGD.
 
-    They depend on seed, restart and first example only, so that more restarts contain those of
-    fewer.
+    They depend only on seed, restart and first example. So an attack with more restarts has all
+    starts of an attack with fewer, and others.
     """
     if attack.method != "pgd":
         return model.images_BCHW
@@ -304,7 +304,8 @@ def perturb_images(
 def find_ascent(network: Network, model: ThreatModel, images_BCHW: Tensor) -> Tensor:
     """Return the direction [B, C, H, W] in which the attacker changes the images.
 
-    It is the gradient of the loss of the true classes, or minus that of the wanted classes.
+    It is the gradient of the loss of the true classes, or the negative gradient of the loss of the
+    wanted classes.
     """
     images_BCHW = images_BCHW.detach().requires_grad_()
     with torch.enable_grad():
@@ -318,8 +319,8 @@ def find_ascent(network: Network, model: ThreatModel, images_BCHW: Tensor) -> Te
 def find_logits(output: NetworkOutput) -> Tensor:
     """Return scores [B, N] that do not saturate.
 
-    They are the network's logits if it has any, the logits of the lengths of class capsules, or
-    else the scores themselves.
+    They are the network's own logits if it has any. For class capsules, they are the logits of the
+    lengths. Otherwise they are the scores.
     """
     if output.logits_BN is not None:
         return output.logits_BN.float()

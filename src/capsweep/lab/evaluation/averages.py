@@ -37,7 +37,7 @@ CROPS_NOTE = (
 
 
 def publish_ensemble(cells: SweepCells, parsed: Namespace) -> None:
-    """Publish a table of errors when the seeds of each row classify together, as an ensemble."""
+    """Publish a table of ensemble errors; the networks of all seeds of a row are an ensemble."""
     lines, published = [], []
     for group, names in cells.evaluate_points(lambda point: point.cell.signature):
         members = {name: load_predictions(cells.ledger, name) for name in names}
@@ -64,10 +64,10 @@ def find_ensemble_errors(members: Mapping[str, Predictions]) -> np.ndarray:
     length. No network is run.
 
     Args:
-        members: predictions of each cell, by signature.
+        members: Predictions of each cell, by signature.
 
     Raises:
-        UserError: two cells were tested on different examples or classes; it names them.
+        UserError: Two cells were tested on different examples or classes; the error names them.
     """
     (first, (first_MN, first_labels)), *others = members.items()
     for name, (scores_MN, labels) in others:
@@ -84,7 +84,7 @@ def measure_error(name: str, predictions: Predictions) -> float:
     """Return the test error of one member.
 
     Raises:
-        UserError: its stored scores are not valid predictions.
+        UserError: Its stored scores are not valid predictions.
     """
     try:
         return float(find_wrong(*predictions).mean())
@@ -93,7 +93,7 @@ def measure_error(name: str, predictions: Predictions) -> float:
 
 
 def publish_multicrop(cells: SweepCells, parsed: Namespace) -> None:
-    """Test every cell on 13 crops of each image, store the results, and publish a table.
+    """Test every cell on 13 crops of each image, and publish a table of the errors.
 
     Each cell gets a file in its `evals/`.
     """
@@ -114,8 +114,8 @@ def measure_crops(cell: TrainedCell) -> dict[str, Any]:
     """Return the errors of the central crop and of all crops together, as plain data for `evals/`.
 
     Raises:
-        UserError: the data set has no crops, or the network does not reproduce the stored
-            predictions of the central crop; it names the cell.
+        UserError: The data set has no crops, or the network does not reproduce the stored
+            predictions of the central crop; the error names the cell.
     """
     test = cell.test
     if not isinstance(test, CroppedImages):

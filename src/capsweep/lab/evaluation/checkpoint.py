@@ -37,10 +37,10 @@ class Retest(NamedTuple):
     """The result of testing a trained network again.
 
     Attributes:
-        examples: number of test examples, from the first.
-        wrong: number of those that the network classifies wrongly.
-        ties: number of those near ties (see `TrainedCell.count_ties`) that are right only now or
-            only in the stored predictions.
+        examples: Number of test examples; they are the first ones.
+        wrong: Number of examples that the network classifies wrongly.
+        ties: Number of near ties that are right only now or only in the stored predictions; see
+            `TrainedCell.count_ties`.
     """
 
     examples: int
@@ -53,12 +53,12 @@ class TrainedCell:
     """A finished cell with its trained network and its data.
 
     Attributes:
-        name: signature of the cell.
-        config: its science, with places and devices for this machine.
-        network: in evaluation mode, with frozen weights.
-        test: test examples, prepared as in training.
-        stored: predictions that the test of the cell stored.
-        train: training examples; None if nothing read them.
+        name: Signature of the cell.
+        config: Science of the cell, completed by the locations of its data on this machine.
+        network: Network with trained, frozen weights, in evaluation mode.
+        test: Test examples, prepared as in training.
+        stored: Predictions that the cell stored after its test.
+        train: Training examples; None if they were not read.
     """
 
     name: str
@@ -81,11 +81,11 @@ class TrainedCell:
 
     @cached_property
     def parts(self) -> EvaluationParts:
-        """The parts in which a batch is evaluated: images that fit into memory together."""
+        """The evaluation of batches in parts that fit into memory."""
         return EvaluationParts(self.config["batch_size"])
 
     def predict_batch(self, batch: Batch) -> Tensor:
-        """Return the scores [B, N] of a batch on the CPU, computed in parts that fit memory."""
+        """Compute the scores [B, N] of a batch, part by part, and return them on the CPU."""
         evaluated = self.parts.evaluate(batch, lambda part: self(part.images_BCHW).scores_BN.cpu())
         return torch.cat([scores_BN for _, scores_BN in evaluated])
 
@@ -102,11 +102,11 @@ class TrainedCell:
         """Test the network again, and check that it reproduces its stored predictions.
 
         Args:
-            examples: number of test examples, from the first; None: all that it was tested on.
+            examples: Number of test examples, the first ones; None: all that it was tested on.
 
         Raises:
-            UserError: an example that is no near tie is classified differently; it names the cell.
-                Near ties may differ, because devices round differently.
+            UserError: An example that is no near tie is classified differently; the error names the
+                cell. Near ties may differ, because devices round differently.
         """
         tested = len(self.stored[1])
         count = tested if examples is None else min(examples, tested)
@@ -115,17 +115,18 @@ class TrainedCell:
         return Retest(count, int(find_wrong(scores_MN, labels).sum()), ties)
 
     def count_ties(self, predictions: Predictions, index: Any) -> int:
-        """Count test examples that are right in one of two predictions only: the new or the stored.
+        """Count test examples that only one of the new and the stored predictions gets right.
 
-        All of them must be near ties. In a near tie, the stored scores of the last predicted class
-        and of the class behind it differ by at most TIE_GAP times the highest score.
+        All of them must be near ties: the stored scores of the last predicted class and of the next
+        one differ by at most TIE_GAP times the highest score.
 
         Args:
-            predictions: new scores and labels of some test examples.
-            index: which test examples these are, as a slice or a list of numbers.
+            predictions: New scores and labels of some test examples.
+            index: Slice or list of numbers, which says which test examples these are.
 
         Raises:
-            UserError: labels differ, or an example that is no near tie does; it names the cell.
+            UserError: The labels differ, or a counted example is no near tie; the error names the
+                cell.
         """
         (scores_MN, labels), (stored_MN, stored_labels) = predictions, self.stored
         stored_MN = stored_MN[index]
@@ -146,12 +147,12 @@ class TrainedCell:
 
 @dataclass
 class CellLoader:
-    """A loader of finished cells onto a device, which keeps the data set of the last cell.
+    """An object that loads finished cells onto a device. It keeps the data set of the last cell.
 
     Attributes:
-        ledger: ledger of the cells.
-        data: folder of the data sets.
-        device: device for networks and data.
+        ledger: Ledger of the cells.
+        data: Folder of the data sets.
+        device: Device for networks and data.
     """
 
     ledger: Ledger
@@ -163,14 +164,14 @@ class CellLoader:
         """Load the finished cell with the signature `name`.
 
         Args:
-            name: signature of the cell.
-            logistics: configuration that says where the files of the data set are; None: compose it
+            name: Signature of the cell.
+            logistics: Configuration that says where the files of the data set are; None: compose it
                 from the overrides that the cell was run with.
 
         Raises:
-            UserError: the cell is not finished, or its settings, weights or data do not fit today's
-                code or data; it names the cell and the cure.
-            DamageError: a file of the cell is missing.
+            UserError: The cell is not finished, or its settings, weights or data do not fit the
+                present code or data; the error names the cell and the cure.
+            DamageError: A file of the cell is missing.
         """
         if (result := self.ledger.read_result(name)) is None:
             raise UserError(f"{name}: it is not finished; run the cell first")
@@ -189,7 +190,7 @@ class CellLoader:
         return TrainedCell(name, config, network, splits["test"], stored, splits["train"])
 
     def _compose_again(self, name: str) -> Mapping[str, Any]:
-        """Compose the cell's configuration from its recorded overrides, to locate the data files.
+        """Compose a cell's configuration from its recorded overrides, to locate its data files.
 
         The ledger stores only the science, which does not contain the locations of files.
         """
@@ -204,6 +205,12 @@ class CellLoader:
             raise UserError(f"{name}: {why}; {cure}") from error
 
     def _load_network(self, name: str, config: Mapping[str, Any]) -> nn.Module:
+        """Build the network of a cell, and load its weights.
+
+        Raises:
+            DamageError: The cell has no weights.
+            UserError: The weights do not fit the network that the present code builds.
+        """
         if config["precision"] == "tf32" and not devices.has_tf32(self.device):
             line = f"{name}: trained with precision=tf32, evaluated in float32 on {self.device}"
             print(line, file=sys.stderr)
@@ -223,6 +230,7 @@ class CellLoader:
         return network.to(self.device).eval().requires_grad_(False)
 
     def _load_splits(self, config: Mapping[str, Any]) -> PreparedSplits:
+        """Return the data set of a configuration; read it unless the last cell had the same."""
         dataset = config["dataset"]
         key = json.dumps(dataset, sort_keys=True)
         if self._splits is None or self._splits[0] != key:
@@ -232,10 +240,10 @@ class CellLoader:
 
 
 def find_device(name: str) -> torch.device:
-    """Return the torch device with a name; `auto` is the GPU if there is one, else the CPU.
+    """Return the torch device of a name; `auto` is the GPU if there is one, else the CPU.
 
     Raises:
-        UserError: there is no such device; it names `--device`.
+        UserError: There is no such device; the error names `--device`.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -257,7 +265,7 @@ def split_range(count: int, size: int) -> Iterator[slice]:
 
 
 def _add_logistics(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the science with the logistics that belong into its sections."""
+    """Return the science, completed by the logistics that stand inside its sections."""
     config = copy.deepcopy(dict(science))
     for path in LOGISTICS_INSIDE:
         section, _, key = path.rpartition(".")

@@ -6,11 +6,11 @@
     dead          share of parents whose activation stays below DEAD
     trees         distinct parse trees / images; a tree is the largest coupling of every child
 
-A child's couplings are its shares among its choices. Its choices are its parents of all types at
-all positions above it, and none of them, if the routing has none-of-the-above. Some routings divide
-each child several times (`routing.norm`): among the types at each position, or among the positions
-for each type. Then a child has several distributions. A child with a single parent has no choice,
-and a child without parents has no shares.
+A child's couplings are its shares among its choices. Its choices are all its parents, of all types
+at all positions above it. With none-of-the-above it has one more choice, which is no parent. Some
+routings divide each child several times (`routing.norm`): among the types at each position, or
+among the positions for each type. Then a child has several distributions. A child with a single
+parent has no choice, and a child without parents has no shares.
 
 All measures are of the last iteration. Entropy and polarisation are means over images and over the
 distributions that have a choice. For these two and for trees, couplings that do not sum to 1 are
@@ -34,19 +34,19 @@ from capsweep.lab.evaluation.traces import RoutedCell
 from capsweep.model.matrix_capsnet import MatrixCapsules
 from capsweep.model.routing import CouplingRule, ReceptiveFields
 
-DEAD = 0.01  # activation
+DEAD = 0.01  # a parent is dead if its activation stays below this
 ROUNDING = 1e-6  # relative differences of couplings below this are rounding of float32
 
 
 @dataclass(frozen=True)
 class Children:
-    """The children of a routed layer, and how each divides itself among its parents.
+    """The children of a routed layer, and how they divide themselves among their parents.
 
     Attributes:
-        rule: what couplings are normalised over, and whether there is none-of-the-above.
-        fields: which children are below which parents; None if all parents are at one position.
+        rule: Set of parents that share a child, and whether there is none-of-the-above.
+        fields: Which children are below which parents; None if all parents are at one position.
         shape: M, L and J of the couplings.
-        has_sum: whether couplings sum to 1. If not, the measures divide them by their sum over the
+        has_sum: Whether couplings sum to 1. If not, the measures divide them by their sum over the
             types at each position.
     """
 
@@ -57,7 +57,7 @@ class Children:
 
     @cached_property
     def distributions(self) -> tuple[Tensor, int]:
-        """The distribution of each link [E], and the number of distributions; some have no link."""
+        """The index of each link's distribution [E], and the number of distributions."""
         positions, below, types = self.shape
         child_ML, count = torch.arange(positions * below).view(positions, below), positions * below
         if self.fields is None or self.rule.norm == "types":
@@ -91,12 +91,12 @@ class Children:
         """Compute entropy and polarisation of each distribution with a choice, for each image.
 
         Args:
-            coupling_BMLJ: couplings of one iteration.
+            coupling_BMLJ: Couplings of one iteration.
 
         Returns:
-            Entropies in nats, and how far the largest share is from an equal one: 0 for equal
-                shares, 1 if one choice has everything. Both have an entry for each image and
-                distribution.
+            Entropies in nats, and polarisations, for each image and distribution. A polarisation
+            says how far the largest share is from an equal one: 0 for equal shares, 1 if one choice
+            has everything.
         """
         coupling_BE = self._divide(coupling_BMLJ).double().flatten(1)
         total_BG = self._combine(coupling_BE, "sum")
@@ -135,7 +135,7 @@ def find_children(layer: Any, shape: Sequence[int]) -> Children:
     """Return the children of a routed layer.
 
     Args:
-        layer: a layer of a network.
+        layer: A layer of a network.
         shape: M, L and J of its couplings.
     """
     rule, fields = getattr(layer.routing, "coupling_rule", None), None
@@ -145,7 +145,7 @@ def find_children(layer: Any, shape: Sequence[int]) -> Children:
 
 
 class LinkSpread:
-    """Mean and variance of each link's coupling over images, in float64.
+    """Mean and variance of each link's coupling over images, computed in float64.
 
     Args:
         shape: M, L and J of the couplings.
@@ -157,7 +157,10 @@ class LinkSpread:
         self.squares_MLJ = torch.zeros(*shape, dtype=torch.float64)  # sums of squared deviations
 
     def add_images(self, coupling_BMLJ: Tensor) -> None:
-        """Add images, with the parallel form of Welford's sums, which avoids cancellation."""
+        """Add a batch of images.
+
+        The parallel form of Welford's sums avoids cancellation.
+        """
         coupling_BMLJ = coupling_BMLJ.cpu().double()
         mean_MLJ, images = coupling_BMLJ.mean(dim=0), len(coupling_BMLJ)
         total, moved_MLJ = self.count + images, mean_MLJ - self.mean_MLJ
@@ -179,7 +182,7 @@ class LayerMeasures:
     """The measures of one routed layer, to which images are added batch by batch.
 
     Args:
-        layer: a layer of a network that routes.
+        layer: A layer that routes.
         shape: M, L and J of its couplings.
     """
 
@@ -192,7 +195,7 @@ class LayerMeasures:
         self.sums, self.count = np.zeros(2), 0  # sums of relative entropies and of polarisations
 
     def add_images(self, coupling_BMLJ: Tensor, act_BJ: Tensor) -> None:
-        """Add images, with the activations of all M J parents."""
+        """Add a batch of images: their couplings, and the activations of all M J parents."""
         self.links.add_images(coupling_BMLJ)
         self.largest_J = torch.maximum(self.largest_J, act_BJ.amax(dim=0).cpu())
         bits = np.packbits(self.children.mark_largest(coupling_BMLJ).numpy(), axis=1)
@@ -214,7 +217,7 @@ class LayerMeasures:
 
 
 def divide_by_sum(coupling_BMLJ: Tensor) -> Tensor:
-    """Normalise couplings that have no sum among the parent types at each position.
+    """Divide couplings by their sum over the parent types at each position.
 
     Negative couplings count as 0. A child without positive couplings gets equal shares.
     """
@@ -228,7 +231,7 @@ def measure_layers(routed: RoutedCell) -> dict[str, LayerMeasures]:
     """Compute the measures of each routed layer over the first test images.
 
     Raises:
-        NotApplicableError: the routing keeps no traces or has no couplings.
+        NotApplicableError: The routing keeps no traces or has no couplings.
     """
     layers: dict[str, LayerMeasures] = {}
     with record_activations(routed.layers) as activations:
@@ -241,9 +244,9 @@ def measure_layers(routed: RoutedCell) -> dict[str, LayerMeasures]:
 
 @contextmanager
 def record_activations(layers: Mapping[str, Any]) -> Iterator[Mapping[str, Tensor]]:
-    """Yield a mapping that holds each layer's latest activations [B, M J] while the block runs.
+    """Record the latest activations [B, M J] of each layer, for the block.
 
-    Hooks on the routings fill it, because not all variants trace their activations.
+    Hooks on the routings do this, because not all variants trace their activations.
     """
     last: dict[str, Tensor] = {}
     with ExitStack() as hooks:

@@ -46,7 +46,7 @@ def publish_routing(cells: SweepCells, parsed: Namespace) -> None:
     The results of each cell are stored in its `evals/`.
 
     Raises:
-        NotApplicableError: no cell of the sweep routes.
+        NotApplicableError: No cell of the sweep routes.
     """
     reasons: dict[str, str] = {}
 
@@ -83,8 +83,8 @@ class FrozenRouting(nn.Module):
     """A routing with fixed couplings, which are the same for every image.
 
     Args:
-        routing: a variant that has `form_parents`.
-        coupling_MLJ: the couplings.
+        routing: Routing variant that has `form_parents`.
+        coupling_MLJ: Couplings to use.
     """
 
     def __init__(self, routing: nn.Module, coupling_MLJ: Tensor) -> None:
@@ -103,9 +103,9 @@ def measure_routing(cell: TrainedCell, examples: int) -> dict[str, Any]:
     """Return all measures of a cell on its first test images, as plain data for `evals/`.
 
     Raises:
-        NotApplicableError: the network does not route, or its routing keeps no traces or has no
+        NotApplicableError: The network does not route, or its routing keeps no traces or has no
             couplings.
-        UserError: the network does not reproduce the stored predictions; it names the cell.
+        UserError: The network does not reproduce the stored predictions; the error names the cell.
     """
     routed = find_routed(cell, examples, None)
     retest = cell.verify(routed.examples)
@@ -132,8 +132,8 @@ def measure_error(predictions: Predictions) -> float | None:
 def measure_frozen(routed: RoutedCell) -> float | None:
     """Return the test error with couplings frozen to their mean over training images.
 
-    The mean is over the first training images, as many as test images. It is None for a routing
-    without `form_parents`.
+    The mean is over the first training images, as many as there are test images. The result is None
+    for a routing without `form_parents`.
     """
     if not all(hasattr(layer.routing, "form_parents") for layer in routed.layers.values()):
         return None
@@ -169,9 +169,9 @@ def vary_iterations(routed: RoutedCell) -> list[dict[str, Any]] | None:
     """Route the test images with each number of iterations in ITERATIONS.
 
     Returns:
-        For each number, {`iterations`, `changed`, `error`}. `changed` is the share of images whose
-            predicted classes differ from those with the iterations of training. Both are None if a
-            score is not finite. The result is None for a routing without iterations.
+        A list of {`iterations`, `changed`, `error`}, or None for a routing without iterations.
+        `changed` is the share of images whose predicted classes are not those of the trained number
+        of iterations. It and `error` are None if a score is not finite.
     """
     trained = routed.cell.config["routing"].get("num_iters")
     if trained is None:
@@ -180,18 +180,18 @@ def vary_iterations(routed: RoutedCell) -> list[dict[str, Any]] | None:
     predictions = {number: _predict_with(routed, number) for number in (*ITERATIONS, int(trained))}
     scores_MN, labels = predictions[trained]
     shown = labels.reshape(len(labels), -1).shape[1]
-    answers = find_answers(scores_MN, shown)
+    answers = find_top_classes(scores_MN, shown)
     reroutings = []
     for number in ITERATIONS:
         error, changed = measure_error(predictions[number]), None
         if error is not None:
-            others = find_answers(predictions[number][0], shown)
+            others = find_top_classes(predictions[number][0], shown)
             changed = float((others != answers).any(axis=1).mean())
         reroutings.append({"iterations": number, "changed": changed, "error": error})
     return reroutings
 
 
-def find_answers(scores_MN: np.ndarray, classes: int) -> np.ndarray:
+def find_top_classes(scores_MN: np.ndarray, classes: int) -> np.ndarray:
     """Return the highest-scored classes of every image [M, classes], sorted by class."""
     return np.sort(predict_classes(scores_MN, classes), axis=1)
 

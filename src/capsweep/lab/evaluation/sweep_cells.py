@@ -39,9 +39,9 @@ class SweepCells:
     """The cells of a sweep that a command has chosen.
 
     Attributes:
-        table: table of the cells and their errors.
-        ledger: ledger of the cells.
-        places: folders of results and data.
+        table: Table of the cells and their errors.
+        ledger: Ledger of the cells.
+        places: Folders of results and data.
     """
 
     table: ResultTable
@@ -56,13 +56,13 @@ class SweepCells:
         """Evaluate each distinct finished cell once.
 
         Args:
-            evaluate: computes a value for a point of the grid.
+            evaluate: Computes a value for a point of the grid.
 
         Returns:
             Each group of cells with the values of its finished cells.
 
         Raises:
-            UserError: no cell is finished.
+            UserError: No cell is finished.
         """
         sweep, groups = self.table.sweep, self.table.groups
         cells = [cell for cell in self.table.cells if cell.is_finished]
@@ -76,14 +76,14 @@ class SweepCells:
     ) -> Evaluated[list[Content]]:
         """Evaluate the network of each distinct finished cell once, and store the results.
 
-        Each content that `evaluate` yields becomes a file in `evals/` of its cell. The device and
-        the hash of the code are added to it.
+        Each content that `evaluate` yields becomes a file in `evals/` of its cell, with the device
+        and the hash of the code.
 
         Args:
-            device: name of the device for the networks.
-            evaluate: yields names and contents of files for a loaded cell.
-            kept: name and record type of a file that replaces the evaluation of a cell without
-                weights, such as a cell of an imported archive.
+            device: Name of the device for the networks.
+            evaluate: Yields names and contents of files for a loaded cell.
+            kept: Name and record type of a file. If a cell has no weights, as in an imported
+                archive, this stored file is used instead of an evaluation.
 
         Returns:
             Each group of cells with the contents of its finished cells.
@@ -106,7 +106,7 @@ class SweepCells:
         return self.evaluate_points(evaluate_point)
 
     def _read_without_weights(self, name: str, file: str, kind: type[Record]) -> Content | None:
-        """Return a stored evaluation if the cell has no weights to evaluate again, else None."""
+        """Return a stored evaluation if the cell has no weights to evaluate it again, else None."""
         has_weights = transfer.WEIGHTS in self.ledger.list_files(name)
         stored = None if has_weights else self.ledger.read(name, f"{EVALUATIONS}/{file}")
         cure = "import the cell with its weights, and evaluate it again"
@@ -122,15 +122,15 @@ class SweepCells:
     ) -> None:
         """Print a table, and write it as NAME.md to the reports of the sweep.
 
-        The coordinates of each group stand before its texts. Notes say what was trained, by which
+        A row has the coordinates of its group, then its texts. Notes say what was trained, by which
         code and on which hardware, what failed, and what is stale.
 
         Args:
-            name: of the file.
-            title: of the page.
-            header: of the columns behind the coordinates.
-            lines: rows, each a group and its texts.
-            notes: paragraphs below the table.
+            name: Name of the file, without extension.
+            title: Title of the page.
+            header: Names of the columns behind the coordinates.
+            lines: Group and texts of each row.
+            notes: Paragraphs below the table.
         """
         sweep, points = self.table.sweep, self.table.points
         warnings = warn_of_cuts(points)
@@ -160,19 +160,19 @@ SEEDS_HEADER = ("seeds", "examples")
 
 
 def count_seeds(group: CellGroup) -> str:
-    """Return the numbers of finished and of all seeds of a group, as in `2/3`."""
+    """Return how many of a group's seeds are finished, in the form `2/3`."""
     return f"{len(group.finished)}/{len(group.cells)}"
 
 
 def describe_seeds(
     group: CellGroup, contents: Sequence[Content], columns: Iterable[Sequence[float]]
 ) -> list[str]:
-    """Return the texts of a row: those below SEEDS_HEADER, and mean and deviation of each column.
+    """Return the texts of a row: those below SEEDS_HEADER, then mean and deviation of each column.
 
     Args:
-        group: cells of the row.
-        contents: evaluations of its finished cells.
-        columns: for each column, a fraction for each finished cell.
+        group: Cells of the row.
+        contents: Evaluations of its finished cells.
+        columns: A list of fractions for each column, one for each finished cell.
     """
     examples = max((content["examples"] for content in contents), default=None)
     return [count_seeds(group), format_value(examples), *map(format_percent, columns)]

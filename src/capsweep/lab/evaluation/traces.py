@@ -29,10 +29,10 @@ class RoutedCell:
     """A cell whose routing is traced.
 
     Attributes:
-        cell: the trained cell.
-        layers: its layers that route, by name.
-        examples: number of test images, from the first.
-        iterations: number of routing iterations.
+        cell: The trained cell.
+        layers: Layers of its network that route, by name.
+        examples: Number of test images; they are the first ones.
+        iterations: Number of routing iterations.
     """
 
     cell: TrainedCell
@@ -50,13 +50,14 @@ class RoutedCell:
     def trace_layers(self, split: EvaluatedSplit | None = None) -> Iterator[tuple[str, Trace]]:
         """Yield each layer's name and trace, batch after batch.
 
-        The network keeps `iterations` afterwards.
+        The network is left with `iterations` routing iterations.
 
         Args:
-            split: its first images are traced, at most `examples`; None: the test images.
+            split: Its first examples are traced, at most `examples` of them; None: those of the
+                test.
 
         Raises:
-            NotApplicableError: the routing keeps no traces.
+            NotApplicableError: The routing keeps no traces.
         """
         for layer in self.layers.values():
             layer.routing.num_iters = self.iterations
@@ -76,10 +77,11 @@ class RoutedCell:
         """Yield each layer's name and its couplings [B, M, L, J] by iteration, batch after batch.
 
         Args:
-            split: its first images are traced, at most `examples`; None: the test images.
+            split: Its first examples are traced, at most `examples` of them; None: those of the
+                test.
 
         Raises:
-            NotApplicableError: the routing keeps no traces or has no couplings.
+            NotApplicableError: The routing keeps no traces or has no couplings.
         """
         for name, trace in self.trace_layers(split):
             if any("coupling" not in iteration for iteration in trace):
@@ -87,11 +89,11 @@ class RoutedCell:
             yield name, [iteration["coupling"] for iteration in trace]
 
     def predict_scores(self) -> Predictions:
-        """Return scores and labels of the test images, in batches of the size that is traced."""
+        """Return scores and labels of the test images, in batches as large as for traces."""
         return self.cell.predict_scores(self.examples, self.images_at_once)
 
     def describe_images(self) -> str:
-        """Return a text for captions: which images, and how many iterations."""
+        """Describe the traced images and the number of iterations, for a caption."""
         images = count_of(self.examples, "test image")
         routing = count_of(self.iterations, "routing iteration")
         trained = self.cell.config["routing"].get("num_iters", 1)
@@ -110,12 +112,12 @@ def find_routed(cell: TrainedCell, examples: int, iterations: int | None) -> Rou
     """Return a cell with its layers that route.
 
     Args:
-        cell: the trained cell.
-        examples: number of test images; at most all of them are used.
-        iterations: number of routing iterations; None: as in training.
+        cell: The trained cell.
+        examples: Number of test images; at most all of them are used.
+        iterations: Number of routing iterations; None: as in training.
 
     Raises:
-        NotApplicableError: the network does not route, or its routing has no iterations to set.
+        NotApplicableError: The network does not route, or its routing has no iterations to set.
     """
     modules = cell.network.named_modules()
     layers = {name: module for name, module in modules if hasattr(module, "votes_per_image")}

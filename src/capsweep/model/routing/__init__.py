@@ -26,18 +26,18 @@ CALL_ARGUMENTS = ("votes", "with_trace")  # arguments that are not attributes of
 class Routed(NamedTuple):
     """The result of routing the votes of one layer.
 
-    Where a layer has several parent positions M, the axis J of all fields counts M J parents,
-    position by position.
+    With M parent positions, the axis J of poses, activations and logits holds M J parents, position
+    by position.
 
     Attributes:
         pose_BJD: Poses of the parents.
         act_BJ: Activations of the parents, in 0..1.
-        coupling_BIJ: Coupling coefficients of the last iteration. None where the algorithm has
-            none, or where a child does not vote for every parent.
+        coupling_BIJ: Couplings of the last iteration. None where the algorithm has no couplings, or
+            where a child does not vote for every parent.
         trace: One dictionary per iteration, when a trace was requested. It holds at least
             "coupling" [B, M, L, J], the weights of the votes, and "pose" [B, M, J, D].
-        logit_BJ: Input of the sigmoid or softmax that gave `act_BJ`, for losses that must not read
-            a saturated activation. None where the activation is not such a function.
+        logit_BJ: Input of the sigmoid or softmax that computed `act_BJ`, for losses that must not
+            read a saturated activation. None for all other activations.
     """
 
     pose_BJD: Tensor
@@ -57,7 +57,7 @@ def make_routed(
     """Make the result of a routing from its traced iterations.
 
     Args:
-        trace: The iterations so far; the last one gives the poses and the couplings.
+        trace: All iterations; the last one gives the poses and the couplings.
         with_trace: Whether the result keeps the trace.
         act_BMJ: Activations of the parents. None: the length of each pose.
         logit_BMJ: Logits of the activations, if the variant has them.
@@ -88,7 +88,7 @@ def join_routed(parts: Sequence[Routed]) -> Routed:
 
 
 class LayerSizes(NamedTuple):
-    """The sizes of a layer of capsules that a routing needs to allocate its parameters.
+    """The sizes of a layer, from which a routing allocates its parameters.
 
     Attributes:
         children: Number of children below one parent position, L.
@@ -132,10 +132,10 @@ class CouplingRule(NamedTuple):
 class RoutingLayer(nn.Module):
     """The routing of one layer: its learned parameters and its implementations.
 
-    The subclass of a variant has one attribute for each argument that its implementations take
-    beside the votes. The signature of the `reference` implementation gives the names; a learned
-    argument is an `nn.Parameter`. Only `reference` can record a trace and accepts votes with given
-    couplings.
+    Each variant has a subclass, with one attribute for each argument that its implementations take
+    besides the votes. The signature of the implementation `reference` gives the names; an argument
+    that is learned is an `nn.Parameter`. Only `reference` can record a trace, and only it can use
+    couplings that are given with the votes.
 
     Args:
         impls: Implementations by name; `reference` must be one of them.
@@ -143,10 +143,11 @@ class RoutingLayer(nn.Module):
 
     Attributes:
         used: Names of the implementations that have routed so far.
-        coupling_rule: How a child divides itself. None where its couplings have no fixed sum.
-        has_activations: Whether the activations of the parents can differ.
+        coupling_rule: How a child divides itself among parents. None where its couplings have no
+            fixed sum.
+        has_activations: Whether the variant computes activations of the parents. If not, all are 1.
         reads_activations: Whether the variant reads the activations of the children.
-        votes_kind: The only class of votes that the variant can route. None: all.
+        votes_kind: The only class of votes that the variant can route. None: all classes.
 
     Raises:
         ValueError: If `impl` is neither `auto` nor a name in `impls`.
@@ -167,18 +168,18 @@ class RoutingLayer(nn.Module):
         self.argument_names = [name for name in names if name not in CALL_ARGUMENTS]
 
     def get_arguments(self) -> dict[str, Any]:
-        """Return the arguments of the implementations beside the votes, by name."""
+        """Return all arguments of the implementations except the votes, by name."""
         return {name: getattr(self, name) for name in self.argument_names}
 
     def choose_impl(self, votes: Any) -> str:
         """Return the name of the implementation that `auto` means for these votes.
 
-        The choice may depend on the device, which is known only when votes arrive.
+        The choice may depend on the device of the votes.
         """
         return "fast" if "fast" in self.impls else "reference"
 
     def route(self, votes: Any, **arguments: Any) -> Routed:
-        """Route the votes with the configured implementation and remember its name in `used`."""
+        """Route the votes with the configured implementation, and add its name to `used`."""
         name = self.choose_impl(votes) if self.impl == AUTO else self.impl
         self.used.add(name)
         return self.impls[name](votes, **arguments)
@@ -268,8 +269,8 @@ def softmax_over_parents(logit: Tensor, none_of_the_above: bool, dim: int) -> Te
 
     Args:
         logit: Routing logits, of any shape.
-        none_of_the_above: Whether one more slot, whose logit is always 0, takes a share that no
-            parent gets. The shares of a child then sum to less than 1.
+        none_of_the_above: Whether a share of each child may go to no parent: one more slot, whose
+            logit is always 0, takes it. The shares of a child then sum to less than 1.
         dim: Axis of the parents.
 
     Returns:
@@ -298,8 +299,8 @@ def coupling_softmax(
             softmax. "positions": the positions above the child; each type has its own softmax.
             Where there is only one position, "positions" means the types, as in the last layer of
             the authors' code of EM routing.
-        none_of_the_above: Whether one more slot, whose logit is always 0, takes a share that no
-            parent gets.
+        none_of_the_above: Whether a share of each child may go to no parent: one more slot, whose
+            logit is always 0, takes it.
 
     Returns:
         Shares [B, M, L, J].
@@ -325,8 +326,8 @@ def _combine_by_child(part_BMLE: Tensor, fields: ReceptiveFields, largest: bool 
     """Sum a quantity over all parent positions above each child, or take its maximum.
 
     Returns:
-        A tensor shaped as `part_BMLE`, which holds the result of a child at each place of this
-        child.
+        A tensor of the shape of `part_BMLE`. Each child has the same result at all positions above
+        it.
     """
     child_E = fields.child_MK.flatten()
     part_BEF = part_BMLE.reshape(len(part_BMLE), len(child_E), -1)

@@ -85,7 +85,7 @@ class RandomRouting(dynamic.DynamicRouting):
     def __init__(self, draw: str, bias: bool, impl: str, *, sizes: LayerSizes) -> None:
         super().__init__(1, bias, impl, sizes=sizes)
         self.draw = draw
-        self.register_buffer("draw_LJ", _draw_apart(sizes.children, sizes.parents))
+        self.register_buffer("draw_LJ", _draw_privately(sizes.children, sizes.parents))
         self.draw_LJ: Tensor
 
     @property
@@ -97,7 +97,7 @@ class RandomRouting(dynamic.DynamicRouting):
         return draw_LJ.log()
 
 
-def _draw_apart(*shape: int) -> Tensor:
+def _draw_privately(*shape: int) -> Tensor:
     """Draw U(0.8, 1.2) from a private generator, which takes its seed from torch's generator.
 
     The state of torch's generator is left unchanged.

@@ -70,7 +70,7 @@ def divide_max_min(logit: Tensor, dim: int) -> Tensor:
 
 
 def divide_sparsemax(logit: Tensor, dim: int) -> Tensor:
-    """Project logits along `dim` on the probability simplex, with the least Euclidean distance.
+    """Project logits along `dim` onto the probability simplex, in Euclidean distance.
 
     Source: Martins and Astudillo 2016.
 
@@ -110,8 +110,8 @@ Threshold = Callable[[Tensor, Tensor, Tensor], Tensor]  # (count, mean, mean squ
 def find_support(logit: Tensor, dim: int, threshold: Threshold) -> Tensor:
     """Find the logits along `dim` whose couplings are above 0.
 
-    These are the k largest logits, for the largest k for which the threshold computed from the k
-    largest logits is below the smallest of them.
+    They are the k largest logits. k is the largest number for which the k-th largest logit is above
+    the threshold that follows from the k largest logits.
 
     Args:
         logit: Logits of any shape.
@@ -159,23 +159,23 @@ def reference(
     normaliser: str = "softmax",
     with_trace: bool = False,
 ) -> Routed:
-    """Route votes by agreement, in plain operations on the formed votes (procedure 1).
+    """Route votes by agreement (procedure 1), with plain tensor operations.
 
     Args:
         votes: Votes of the children.
         num_iters: Number of iterations T, at least 1.
         bias_JD: Bias added to the sum of the votes in each iteration. None: no bias.
         prior_LJ: Routing logits before the first iteration. None: 0.
-        none_of_the_above: Whether the softmax has one more slot that no parent gets (section 7).
-        gradient: "full" or "last", the iterations through which gradients flow.
-        normaliser: Name of the function in `NORMALISERS` that makes couplings of logits.
+        none_of_the_above: Whether a share of each child may go to no parent (section 7).
+        gradient: "full": gradients flow through all iterations. "last": only through the last one.
+        normaliser: Name of the function in `NORMALISERS` that turns logits into couplings.
         with_trace: Whether to return a trace.
 
     Returns:
-        Poses of the M J parents and their lengths as activations; for layers of one position also
-        the couplings of the last iteration. The trace has, per iteration, "coupling" [B, M, L, J],
-        "pose" [B, M, J, D] and "agreement" [B, M, L, J], the products u_hat_ij . v_j. Each
-        iteration but the last adds its agreement to the logits.
+        Poses of the M J parents, with their lengths as activations. If there is only one position,
+        the result also has the couplings of the last iteration. The trace has, per iteration,
+        "coupling" [B, M, L, J], "pose" [B, M, J, D] and "agreement" [B, M, L, J], the products
+        u_hat_ij . v_j. Each iteration but the last adds its agreement to the logits.
     """
     formed, trace = form_votes(votes), list[dict[str, Tensor]]()
     first_JL = formed.zero_BMJL[:1, :1] if prior_LJ is None else prior_LJ.T
@@ -205,13 +205,14 @@ _route_formed = make_fast(reference)
 def fast(votes: LocalVotes, *arguments: Any, normaliser: str = "softmax", **options: Any) -> Routed:
     """Route votes as `reference` does, in less time and memory and without a trace.
 
-    Linear votes divided by a softmax are never formed (`dynamic_fast`); the couplings in the result
-    then carry no gradient. All other votes are formed for a few images at a time (`vote_products`).
+    With linear votes and a softmax, the votes are never formed (`dynamic_fast`), and the couplings
+    in the result carry no gradient. Otherwise the votes of a few images are formed at a time
+    (`vote_products`).
 
     Args:
         votes: Votes of the children.
         *arguments: Positional arguments of `reference`.
-        normaliser: Name of the function that makes couplings of logits.
+        normaliser: Name of the function in `NORMALISERS` that turns logits into couplings.
         **options: Keyword arguments of `reference`, except `with_trace`.
     """
     if isinstance(votes, Votes) and normaliser == "softmax":
@@ -257,10 +258,10 @@ class DynamicRouting(RoutingLayer):
         num_iters: Number of routing iterations.
         bias: Whether the parents have a bias.
         impl: Name of an implementation in `IMPLS`, or `auto`.
-        none_of_the_above: Whether the softmax has one more slot that no parent gets (section 7).
+        none_of_the_above: Whether a share of each child may go to no parent (section 7).
         learned_prior: Whether the routing logits before the first iteration are learned.
-        gradient: "full", or "last" for gradients through the last iteration only.
-        normaliser: Name of the function in `NORMALISERS` that makes couplings of logits.
+        gradient: "full": gradients flow through all iterations. "last": only through the last one.
+        normaliser: Name of the function in `NORMALISERS` that turns logits into couplings.
         sizes: Sizes of the layer.
 
     Raises:

@@ -31,11 +31,11 @@ from capsweep.model.capsules import squash, squash_gradient
 from capsweep.model.routing import Routed, softmax_over_parents
 from capsweep.model.votes import NUMBERS_AT_ONCE, Votes
 
-Term = tuple[Tensor, Tensor]  # (weight_ij, vector_j) of each image, whose product is a gradient
+Term = tuple[Tensor, Tensor]  # weight_ij, vector_j: their products sum to the gradient of votes
 
 
 class Iteration(NamedTuple):
-    """The numbers of one iteration that the backward pass needs.
+    """The tensors of one iteration that the backward pass needs.
 
     Attributes:
         pose_sum: V, the sum of the poses of all earlier iterations, [J, D, B]. None in the first.
@@ -82,7 +82,7 @@ class LinearVotes:
         Args:
             pose_sum: Sum V of the poses of all earlier iterations, [J, D, B].
             prior: Logits before the first iteration, [J, I, 1].
-            none_of_the_above: Whether the softmax has one more slot that no parent gets.
+            none_of_the_above: Whether a share of each child may go to no parent.
 
         Returns:
             Couplings [J, I, B] and sums [J, D, B].
@@ -121,8 +121,11 @@ class LinearVotes:
     def differentiate_inputs(self, terms: Sequence[Term]) -> tuple[Tensor, Tensor]:
         """Compute the gradients with respect to the poses [B, I, P] and the weights [I, J, D, P].
 
-        The gradient with respect to the votes is the sum of the terms. It is formed for a few
-        children at a time.
+        The gradient with respect to the votes is formed for a few children at a time.
+
+        Args:
+            terms: Pairs (weight_ij, vector_j). The gradient with respect to the votes is the sum of
+                their products.
         """
         weight_IEP = self.weight_IJDP.flatten(1, 2)
         by_weight_IEP, by_pose_IPB = torch.empty_like(weight_IEP), torch.empty_like(self.pose_IPB)
@@ -191,8 +194,8 @@ def route_linear(
         num_iters: Number of iterations T, at least 1.
         bias_JD: Bias added to the sum of the votes in each iteration. None: no bias.
         prior_LJ: Routing logits before the first iteration. None: 0.
-        none_of_the_above: Whether the softmax has one more slot that no parent gets.
-        gradient: "full" or "last", the iterations through which gradients flow.
+        none_of_the_above: Whether a share of each child may go to no parent.
+        gradient: "full": gradients flow through all iterations. "last": only through the last one.
     """
     pose_BIP, weight_IJDP = votes.pose_BIP, votes.weight_IJDP
     if prior_LJ is None:
@@ -217,7 +220,7 @@ def route_linear(
 def run_iterations(
     linear: LinearVotes, prior: Tensor, bias: Tensor, num_iters: int, none_of_the_above: bool
 ) -> list[Iteration]:
-    """Run all routing iterations and return their numbers.
+    """Run all routing iterations and return the tensors of each.
 
     Autograd can differentiate the first iteration only.
     """
@@ -232,7 +235,7 @@ def run_iterations(
 
 
 class _LinearRouting(torch.autograd.Function):
-    """Dynamic routing as a function of torch, with the poses of the parents and the last couplings.
+    """Dynamic routing as an autograd function: the poses of the parents and the last couplings.
 
     The poses are differentiable with respect to child poses, weights, prior and bias; the couplings
     are not differentiable.

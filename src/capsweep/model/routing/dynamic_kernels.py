@@ -8,8 +8,8 @@ H200. The weights are 6 MB and stay in that cache. The price is P multiplication
 which that GPU has enough compute.
 
 No kernel uses atomic additions. A program that sums over some of the children or images writes a
-partial sum, and the next kernel adds the partial sums. Products are computed in single numbers, not
-by tensor cores, so TF32 is never used. Sizes need not be powers of two: tiles are, and numbers
+partial sum, and the next kernel adds the partial sums. Products are computed number by number, not
+by tensor cores, so TF32 is never used. Sizes need not be powers of two: tile sizes are, and numbers
 outside the tensors count as 0.
 
 Importing this module imports triton.
@@ -94,14 +94,10 @@ def iterate_kernel(
 ):
     """Write the weighted sums of one iteration over some children, for TILE_B images.
 
-    The sums are sum_i coefficient_ij u_hat_ij. With a_ij = u_hat_ij . parent_j the coefficients
-    are:
-
-    - forwards the couplings softmax_j (prior + a); - backwards the gradient with respect to the
-    logits, c_ij (a_ij - sum_k c_ik a_ik), for the given
-      couplings c.
-
-    The coefficients are written too. The grid is (images, parts).
+    The sums are sum_i coefficient_ij u_hat_ij. The coefficients follow from the products a_ij =
+    u_hat_ij . parent_j and are written too. In the forward pass they are the couplings softmax_j
+    (prior + a). In the backward pass they are the gradient with respect to the logits, c_ij (a_ij -
+    sum_k c_ik a_ik), for the given couplings c. The grid is (images, parts).
     """
     image_B = tl.program_id(0).to(tl.int64) * TILE_B + tl.arange(0, TILE_B)
     parent_J, inside_JD, place_JD = locate_parents(J, D, TILE_J, TILE_D)

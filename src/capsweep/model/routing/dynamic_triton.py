@@ -36,13 +36,13 @@ from capsweep.model.votes import Votes
 cdiv: Any = triton.cdiv  # Any: its declared type includes constants of kernels
 # Measured on an H200 for the network of the paper, where a program is one warp. 16 images at once
 # do not fit into its registers and are faster nevertheless: weights are read a quarter as often.
-PROGRAMS = 1024  # programs to launch, about
-REGISTERS, COLUMN_REGISTERS = 255, 168  # limits: `iterate_kernel`, `differentiate_kernel`
-TILE_BYTES = 16384  # of a warp, for each of votes, parents and sums
-WEIGHT_BYTES = 8192  # of a warp of `differentiate_kernel`, for each of weights and gradient
-MOST_WEIGHT_BYTES = 32768  # of a program of `differentiate_kernel`
+PROGRAMS = 1024  # approximate number of programs to launch
+REGISTERS, COLUMN_REGISTERS = 255, 168  # per thread of iterate_, differentiate_kernel
+TILE_BYTES = 16384  # bytes per warp, for each of votes, parents and sums
+WEIGHT_BYTES = 8192  # bytes per warp of `differentiate_kernel`, for each of weights and gradient
+MOST_WEIGHT_BYTES = 32768  # most bytes per program of `differentiate_kernel`
 MOST_WARPS = 16
-LONGEST_UNROLLED = 16  # numbers of a child pose; a loop over them would change tile layouts
+LONGEST_UNROLLED = 16  # most pose numbers to unroll; a loop moves tiles between layouts
 SHORTEST_PART = 16  # fewest images of a partial sum
 
 
@@ -64,8 +64,8 @@ def route_by_kernels(
         num_iters: Number of iterations T, at least 1.
         bias_JD: Bias added to the sum of the votes in each iteration. None: no bias.
         prior_LJ: Routing logits before the first iteration. None: 0.
-        none_of_the_above: Whether the softmax has one more slot that no parent gets.
-        gradient: "full" or "last", the iterations through which gradients flow.
+        none_of_the_above: Whether a share of each child may go to no parent.
+        gradient: "full": gradients flow through all iterations. "last": only through the last one.
     """
     weight_IJDP = votes.weight_IJDP
     if prior_LJ is None:
@@ -77,7 +77,7 @@ def route_by_kernels(
 
 
 class _KernelRouting(torch.autograd.Function):
-    """Dynamic routing as a function of torch: the last poses, their lengths and the last couplings.
+    """Dynamic routing as an autograd function: last poses, their lengths and the last couplings.
 
     Poses and lengths are differentiable with respect to child poses, weights, prior and bias; the
     couplings are not differentiable.
@@ -222,7 +222,7 @@ class Kernels:
             coupling_BIJ: Couplings of the iteration; read only backwards.
             parent_BJD: Vectors whose products with the votes give the coefficients.
             coefficient_BIJ: Tensor for the coefficients.
-            WITH_NONE: Whether the softmax has one more slot that no parent gets.
+            WITH_NONE: Whether a share of each child may go to no parent.
             BACKWARD: Whether the coefficients are gradients with respect to the logits.
 
         Returns:

@@ -52,16 +52,17 @@ class EMProcedure:
     """The options of the EM procedure.
 
     Attributes:
-        inverse_temperature: The limit of lambda_t after infinitely many iterations, lambda.
-        rate: The base of the power in lambda_t, 0.95 above.
+        inverse_temperature: Lambda, the limit of lambda_t after infinitely many iterations.
+        rate: Base of the power in lambda_t = lambda (1 - rate^(t+1)); 0.95 in the authors' code.
         floor: Number added to every variance.
         norm: The set of parents that share a child, as in `coupling_softmax`.
         r0: The first assignment. "all": equal among all parents of a child. "types": equal among
             the types at each position.
-        mass_norm: The weight of the cost of a parent. "sum": the assigned data m_j. "ratio": m_j
-            divided by its value for active children with equal couplings.
-        activation: How a parent is activated. "cost": by the description length, as above.
-            "mixing": by its mixing proportion, its share of the active children below the position.
+        mass_norm: Weight of the cost of a parent. "sum": the assigned data m_j. "ratio": m_j
+            divided by the value that it has if all children are active and divide themselves
+            equally.
+        activation: How a parent is activated. "cost": by its description length. "mixing": by its
+            mixing proportion, which is its share of the active children below the position.
     """
 
     inverse_temperature: float = 0.01
@@ -84,7 +85,7 @@ def reference(
     procedure: EMProcedure = PAPER_PROCEDURE,
     with_trace: bool = False,
 ) -> Routed:
-    """Route votes by EM, in plain operations on the formed votes (procedure 1).
+    """Route votes by EM (procedure 1), with plain tensor operations.
 
     Args:
         votes: Votes of the children, with activations.
@@ -95,10 +96,11 @@ def reference(
         with_trace: Whether to return a trace.
 
     Returns:
-        Poses and activations of the M J parents; for layers of one position also the last
-        assignment. The trace has, per iteration, "coupling" [B, M, L, J], the assignment that the
-        M-step reads, "pose" [B, M, J, D], "activation" [B, M, J], "squared_distance" [B, M, L, J]
-        between votes and means, and "child_activation" [B, M, L].
+        Poses and activations of the M J parents, with the logits of the activations. If there is
+        only one position, the result also has the last assignment. The trace has, per iteration,
+        "coupling" [B, M, L, J], the assignment that the M-step reads, "pose" [B, M, J, D],
+        "activation" [B, M, J], "squared_distance" [B, M, L, J] between votes and means, and
+        "child_activation" [B, M, L].
 
     Raises:
         ValueError: If the votes have no activations.
@@ -169,14 +171,15 @@ IMPLS = {"reference": reference, "fast": fast}
 class EMRouting(RoutingLayer):
     """EM routing of one layer, with learned beta_u and beta_a [J] of each parent type.
 
-    beta_a is stored in units of `beta_a_unit`, so that a step of the optimiser changes it enough.
+    The parameter is beta_a divided by `beta_a_unit`, so that a step of the optimiser changes beta_a
+    by a useful amount.
 
     Args:
         num_iters: Number of routing iterations.
         impl: Name of an implementation in `IMPLS`, or `auto`.
         beta_u: Initial value of beta_u.
         beta_a: Initial value of beta_a.
-        beta_a_unit: Unit of the stored beta_a.
+        beta_a_unit: Unit of the learned parameter.
         classes: Values for the layer of class capsules, whose parents have many more children each:
             `temperature_scale` (a factor of lambda), `beta_u` and `beta_a`.
         sizes: Sizes of the layer.
@@ -209,5 +212,5 @@ class EMRouting(RoutingLayer):
         self.beta_a_unit, self.coupling_rule = beta_a_unit, CouplingRule(procedure.norm)
 
     def get_arguments(self) -> dict[str, Any]:
-        """Return the arguments of the implementations, with beta_a converted to its true scale."""
+        """Return the arguments of the implementations, with beta_a in its usual unit."""
         return {**super().get_arguments(), "beta_a_J": self.beta_a_unit * self.beta_a_J}

@@ -52,18 +52,18 @@ def reference(
     beta_ignore_LJ: Tensor,
     with_trace: bool = False,
 ) -> Routed:
-    """Route votes by Heinsen's algorithm, in plain operations on the formed votes.
+    """Route votes by Heinsen's algorithm, with plain tensor operations.
 
     Args:
         votes: Votes of the children, with activations.
         num_iters: Number of iterations T, at least 1.
         beta_use_LJ: Price of using a child.
         beta_ignore_LJ: Price of ignoring a child.
-        with_trace: Whether to return a trace.
+        with_trace: Whether to return a trace, which has "activation" [B, M, J] too.
 
     Returns:
-        Poses and activations of the M J parents, with the logits of the activations; for layers of
-        one position also the last assignment. The trace has "activation" [B, M, J] too.
+        Poses and activations of the M J parents, with the logits of the activations. If there is
+        only one position, the result also has the last assignment.
 
     Raises:
         ValueError: If the votes have no activations.

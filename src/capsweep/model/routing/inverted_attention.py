@@ -51,8 +51,8 @@ def reference(
         with_trace: Whether to return a trace.
 
     Returns:
-        Poses of the M J parents, whose activations are all 1; for layers of one position also the
-        couplings of the last iteration.
+        Poses of the M J parents, whose activations are all 1. If there is only one position, the
+        result also has the couplings of the last iteration.
     """
     formed, trace = FormedVotes(votes), list[dict[str, Tensor]]()
     logit_BMJL = formed.zero_BMJL

@@ -37,7 +37,7 @@ def reference(
     num_iters: int,
     with_trace: bool = False,
 ) -> Routed:
-    """Route votes by soft k-means, in plain operations on the formed votes.
+    """Route votes by soft k-means, with plain tensor operations.
 
     Args:
         votes: Votes of the children.
@@ -45,8 +45,8 @@ def reference(
         with_trace: Whether to return a trace.
 
     Returns:
-        Poses of the M J parents and their lengths as activations; for layers of one position also
-        the couplings of the last iteration.
+        Poses of the M J parents, with their lengths as activations. If there is only one position,
+        the result also has the couplings of the last iteration.
     """
     formed, trace = form_votes(votes), list[dict[str, Tensor]]()
     sum_BMJD = formed.sum_votes(ones_like(formed.zero_BMJL))

@@ -18,8 +18,8 @@ construction, like a parse tree. The authors' code takes the mean distance over 
 that the result of an image depends on the other images. Here the mean is over all votes of an
 image.
 
-Where a child is below several positions, J counts the parents at one of them. An iteration costs 2
-B M L J D multiplications; the reference needs twice the memory of the votes per iteration.
+Where a child is below several positions, J counts the parents at one of them. An iteration costs
+2 B M L J D multiplications; the reference needs twice the memory of the votes per iteration.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
 pose, T iterations.
@@ -92,7 +92,7 @@ def reference(
     clip: bool = True,
     with_trace: bool = False,
 ) -> Routed:
-    """Route votes by scaled distance agreement, in plain operations on the formed votes.
+    """Route votes by scaled distance agreement, with plain tensor operations.
 
     Args:
         votes: Votes of the children.
@@ -102,8 +102,8 @@ def reference(
         with_trace: Whether to return a trace.
 
     Returns:
-        Poses of the M J parents and their lengths as activations; for layers of one position also
-        the couplings of the last iteration.
+        Poses of the M J parents, with their lengths as activations. If there is only one position,
+        the result also has the couplings of the last iteration.
     """
     formed, trace = form_votes(votes, MeasuredVotes), list[dict[str, Tensor]]()
     if clip:

@@ -31,7 +31,7 @@ from capsweep.model.routing import LayerSizes, Routed, RoutingLayer, make_routed
 from capsweep.model.routing.vote_products import FormedVotes
 from capsweep.model.votes import LocalVotes
 
-NEAR = 1e-4  # length below which the series is used; its error is 4e-14
+NEAR = 1e-4  # length below which the series is used; the error is at most 4e-14
 
 
 def reference(
@@ -49,8 +49,8 @@ def reference(
         with_trace: Whether to return a trace of the single pass.
 
     Returns:
-        Poses of the M J parents and their lengths as activations; for layers of one position also
-        the couplings.
+        Poses of the M J parents, with their lengths as activations. If there is only one position,
+        the result also has the couplings.
     """
     formed = FormedVotes(votes)
     children, numbers = formed.votes_BMJLD.shape[3:]

@@ -42,11 +42,12 @@ def reference(
         votes: Votes of the children, with activations.
         gate_LJP: Weights of the gates, w.
         gate_bias_LJ: Biases of the gates, b.
-        with_trace: Whether to return a trace of the single pass.
+        with_trace: Whether to return a trace of the single pass, which has "activation" [B, M, J]
+            too.
 
     Returns:
-        Poses and activations of the M J parents, with the logits of the activations; for layers of
-        one position also the couplings. The trace has "activation" [B, M, J] too.
+        Poses and activations of the M J parents, with the logits of the activations. If there is
+        only one position, the result also has the couplings.
 
     Raises:
         ValueError: If the votes have no activations.

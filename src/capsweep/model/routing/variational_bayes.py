@@ -24,9 +24,10 @@ normalisation without parameters. BN removes every constant of a parent, so the 
 no effect, and it makes the result of an image depend on the other images of its batch. We depart
 from the paper in these points:
 
-- Each parent type has a learned scale and shift, at first 1 and 0, in place of BN. - H is divided
-by D: it is the entropy of one dimension. - Poses are not batch-normalised. - Where a child is below
-several positions, the first assignment is equal among all its parents; in
+- Each parent type has a learned scale and shift, at first 1 and 0, in place of BN.
+- H is divided by D: it is the entropy of one dimension.
+- Poses are not batch-normalised.
+- Where a child is below several positions, the first assignment is equal among all its parents; in
   the paper it is 1 / J at each position.
 
 An iteration costs 4 B M L J D multiplications; the reference keeps about two tensors of the size of
@@ -58,20 +59,20 @@ def reference(
     psi: float = 1.0,
     with_trace: bool = False,
 ) -> Routed:
-    """Route votes by variational Bayes, in plain operations on the formed votes.
+    """Route votes by variational Bayes, with plain tensor operations.
 
     Args:
         votes: Votes of the children, with activations.
         num_iters: Number of iterations T, at least 1.
         scale_J: Scale of the activation of each parent type.
         shift_J: Shift of the activation of each parent type.
-        kappa: Prior kappa0: it counts as that many votes of 0 for each parent.
+        kappa: Prior kappa0. It acts like so many additional votes of 0 for each parent.
         psi: Prior psi0, added to the sum of squares in each dimension.
         with_trace: Whether to return a trace.
 
     Returns:
-        Poses and activations of the M J parents, with the logits of the activations; for layers of
-        one position also the couplings of the last iteration.
+        Poses and activations of the M J parents, with the logits of the activations. If there is
+        only one position, the result also has the couplings of the last iteration.
 
     Raises:
         ValueError: If the votes have no activations.

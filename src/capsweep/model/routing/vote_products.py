@@ -15,11 +15,12 @@ Gaussians are computed from moments of the votes. Let U = V - c for any constant
     with precision p:     sum_d p_d (V_ld - mu_d)^2 = [-2 p d, p] Q_l + sum_d p_d d_d^2
 
 The variance and the distances are differences of larger numbers. c is the plain mean of the votes,
-so their error is a rounding error relative to the squared spread of all votes around the mean.
-Measured in single precision with 16 numbers, for a Gaussian of 40 votes that agree to 0.01 among
-160 that spread by 10: the error is at most 3e-6 of the variance (the floor of EM is 5e-4) and 0.11
-of a squared distance (7 %). In double precision the error does not matter. Rounding to TF32 is
-8,000 times as coarse, so it is switched off here, whatever is allowed elsewhere.
+so their error is a rounding error relative to the squared spread of all votes around the mean. It
+was measured in single precision with 16 numbers, for a Gaussian of 40 votes that agree to 0.01
+among 160 that spread by 10. The error of the variance is at most 3e-6 (the floor of EM is 5e-4),
+and that of a squared distance at most 0.11 (7 %). In double precision the error does not matter.
+Rounding to TF32 is 8,000 times as coarse, so it is switched off here, whatever is allowed
+elsewhere.
 
 Shape letters: B batch, M parent positions, J parent types, D parent pose, L children below a
 position; E = B M J parents; X = D numbers of U, or 2 D of Q. `by_x` is the gradient of the loss
@@ -41,7 +42,7 @@ from capsweep.model.votes import LocalVotes, split_images
 
 
 class FormedVotes:
-    """The formed votes of a layer and the operations of a reference, as they are defined.
+    """The formed votes of a layer, with the operations that references apply to them.
 
     Args:
         votes: Votes of the children.
@@ -57,11 +58,7 @@ class FormedVotes:
         self.zero_BMJL = _make_zeros(self.votes_BMJLD[..., 0])
 
     def local_activation(self) -> Tensor:
-        """Return the activations [B, M, L] of the children.
-
-        Raises:
-            ValueError: If the votes have no activations.
-        """
+        """Return the activations [B, M, L] of the children; raise ValueError if there are none."""
         return self.votes.local_activation()
 
     def sum_votes(self, share_BMJL: Tensor) -> Tensor:
@@ -84,11 +81,7 @@ class FormedVotes:
         return mean_BMJD, torch.matmul(share_BMJL[..., None, :], squared_BMJLD).squeeze(3) + floor
 
     def compute_distances(self, mean_BMJD: Tensor, variance_BMJD: Tensor) -> Tensor:
-        """Compute the squared distances between votes and means, divided by the variance.
-
-        Returns:
-            Distances [B, M, J, L], summed over the D numbers of a vote.
-        """
+        """Compute squared distances [B, M, J, L] of votes from means, divided by the variance."""
         squared_BMJLD = (self.votes_BMJLD - mean_BMJD[..., None, :]).square()
         return torch.matmul(squared_BMJLD, (1 / variance_BMJD)[..., None]).squeeze(-1)
 
@@ -103,8 +96,8 @@ class FormedVotes:
         Args:
             logit_BMJL: Routing logits.
             norm: The set of parents that share a child.
-            none_of_the_above: Whether one more slot, whose logit is 0, takes a share that no parent
-                gets.
+            none_of_the_above: Whether a share of each child may go to no parent: one more slot,
+                whose logit is always 0, takes it.
         """
         if logit_BMJL.shape[1] == 1 or norm == "types":
             return softmax_over_parents(logit_BMJL, none_of_the_above, dim=2)
@@ -125,17 +118,18 @@ class VoteProducts(FormedVotes):
     """The votes U of some images, and a record of the products that routing computed with them.
 
     Args:
-        votes_BMJDL: Votes with the children as the last axis.
+        votes_BMJDL: Votes U with the children as the last axis.
 
     Attributes:
-        constants: Other tensors that the routing reads of the votes; gradients flow through them.
+        constants: Other tensors that the routing reads, such as activations. They may need a
+            gradient.
     """
 
     constants: Sequence[Tensor] = ()
 
     @staticmethod
     def read_constants(votes: LocalVotes, votes_BMJDL: Tensor) -> list[Tensor]:
-        """Return the other tensors that the routing reads of these votes; here none."""
+        """Return the tensors that the routing reads besides the votes; here none."""
         return []
 
     def __init__(self, votes_BMJDL: Tensor) -> None:
@@ -199,7 +193,9 @@ class VoteProducts(FormedVotes):
 
 
 class VoteMoments(VoteProducts):
-    """The moments Q = [U, U^2] of the votes of some images, and a record of the products with them.
+    """The moments [U, U^2] of the votes of some images, and a record of the products with them.
+
+    U are the votes minus their plain mean over the children.
 
     Args:
         votes_BMJDL: Votes with the children as the last axis.
@@ -240,11 +236,7 @@ class VoteMoments(VoteProducts):
         return self.centre_BMJD + shift_BMJD, spread_BMJD.clamp(min=0) + floor
 
     def compute_distances(self, mean_BMJD: Tensor, variance_BMJD: Tensor) -> Tensor:
-        """Compute the squared distances between votes and means, divided by the variance.
-
-        Returns:
-            Distances [B, M, J, L], summed over the D numbers of a vote.
-        """
+        """Compute squared distances [B, M, J, L] of votes from means, divided by the variance."""
         shift_BMJD = mean_BMJD - self.centre_BMJD
         precision_BMJD = variance_BMJD.reciprocal()
         scaled_BMJD = precision_BMJD * shift_BMJD
@@ -252,7 +244,10 @@ class VoteMoments(VoteProducts):
         return product_BMJL + (scaled_BMJD * shift_BMJD).sum(dim=3, keepdim=True)
 
     def _sum_gradients(self, left_EXT: Tensor, right_ETL: Tensor) -> Tensor:
-        """Compute the gradient with respect to the votes, U' + 2 U (U^2)'."""
+        """Compute the gradient with respect to the votes, U' + 2 U (U^2)'.
+
+        Here X' is the gradient of the loss with respect to X.
+        """
         of_difference_EDT, of_square_EDT = left_EXT.chunk(2, dim=1)
         by_votes_EDL = torch.bmm(2 * of_square_EDT, right_ETL).mul_(self.difference_EDL)
         return by_votes_EDL.baddbmm_(of_difference_EDT, right_ETL)
@@ -274,7 +269,7 @@ def compute_log_fit(
 
 
 def form_votes(votes: Any, kind: type[FormedVotes] = FormedVotes) -> Any:
-    """Form the votes of a layer for a reference; return votes that are formed already unchanged.
+    """Form the votes of a layer, unless they are formed already.
 
     Args:
         votes: Votes of a layer, or the `FormedVotes` that a fast implementation passes.
@@ -330,7 +325,7 @@ Body = Callable[..., Sequence[Tensor]]
 def apply_to_votes(
     kind: type[VoteProducts], body: Body, votes_BMJDL: Tensor, *leaves: Tensor
 ) -> Sequence[Any]:
-    """Compute body(kind(votes), *leaves), with one backward pass for all products with the votes.
+    """Compute `body(kind(votes), *leaves)`, and differentiate all products with the votes at once.
 
     Args:
         kind: Class that records the products.
@@ -349,7 +344,7 @@ def apply_to_votes(
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
-    """Return a context without TF32, for products whose small differences matter."""
+    """Switch TF32 off inside a context, for products whose small differences matter."""
     was_allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
@@ -359,7 +354,7 @@ def _without_tf32() -> Iterator[None]:
 
 
 class _ProductsFunction(torch.autograd.Function):
-    """A function of torch whose body has a separate graph, in which the votes are constants."""
+    """An autograd function that runs its body in a separate graph, where votes are constants."""
 
     @staticmethod
     def forward(

@@ -1,3 +1,3 @@
-"""The commands `capsweep eval ...`, which compute more from finished cells than their errors."""
+"""The commands `capsweep eval ...`, which evaluate finished cells beyond their test errors."""
 
-TEXT = "compute more from finished cells than their errors"
+TEXT = "evaluate finished cells beyond their test errors"

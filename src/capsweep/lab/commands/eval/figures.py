@@ -39,9 +39,9 @@ class Figure(NamedTuple):
     """A kind of figure and its command.
 
     Attributes:
-        module: module of `evaluation.figures` that draws it.
-        text: help text of its command.
-        options: options of its command.
+        module: Module of `evaluation.figures` that draws it.
+        text: Help text of its command.
+        options: Options of its command.
     """
 
     module: str
@@ -83,8 +83,8 @@ def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Nam
     """Draw a figure of a finished cell into its `evals/`, and print its files and captions.
 
     Raises:
-        NotApplicableError: the cell cannot have this figure (it has no decoder, no routing, ...).
-        UserError: any other fault. Both errors name the cell.
+        NotApplicableError: The cell cannot have this figure (it has no decoder, no routing, ...).
+        UserError: Any other fault. Both errors name the cell.
     """
     module = import_module(f"capsweep.lab.evaluation.figures.{FIGURES[name].module}")
     draw = getattr(module, f"draw_{name.replace('-', '_')}")

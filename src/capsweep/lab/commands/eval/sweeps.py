@@ -32,7 +32,7 @@ COMMANDS: dict[str, Command] = {
     "attack": ("test networks on adversarial images", (*SWEEP, *ATTACK, DEVICE)),
     "ensemble": ("add the stored scores of each row's seeds", SWEEP),
     "multicrop": ("average the scores of 13 crops of each test image", (*SWEEP, DEVICE)),
-    "routing": ("measure couplings, and their effects", (*SWEEP, FIRST_IMAGES, DEVICE)),
+    "routing": ("measure couplings and their effect", (*SWEEP, FIRST_IMAGES, DEVICE)),
 }
 
 

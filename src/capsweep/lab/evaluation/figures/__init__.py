@@ -1,7 +1,8 @@
 """Figures of a finished cell: a picture with its numbers, and panels of curves with bands.
 
-`commands.eval.figures` lists the figures and the module of each. Shape letter: T routing
-iterations.
+The figures and their modules are listed in `commands.eval.figures`.
+
+Shape letter: T routing iterations.
 """
 
 import io
@@ -26,10 +27,10 @@ class Drawing:
     """A picture and its numbers, to be written as evals/STEM.png and evals/STEM.npz.
 
     Attributes:
-        stem: name of both files, without extension.
-        arrays: the numbers, by name; no Python objects.
-        picture: content of the PNG file.
-        caption: every choice that was made, and what the picture does not show.
+        stem: Name of both files, without extension.
+        arrays: The numbers, by name; no Python objects.
+        picture: Content of the PNG file.
+        caption: Every choice that was made, and what the picture does not show.
     """
 
     stem: str
@@ -49,12 +50,12 @@ class BandedCurve:
     """A curve with a band around it.
 
     Attributes:
-        label: name in the legend.
-        x: horizontal coordinates.
-        middle: values of the curve.
-        low: lower edge of the band.
-        high: upper edge of the band.
-        control: a constant to compare the curve with, drawn as a dotted line; None: no line.
+        label: Name in the legend.
+        x: Horizontal coordinates.
+        middle: Values of the curve.
+        low: Lower edge of the band.
+        high: Upper edge of the band.
+        control: A constant to compare the curve with, drawn as a dotted line; None: no line.
     """
 
     label: str
@@ -70,10 +71,10 @@ class Panel:
     """A panel of curves.
 
     Attributes:
-        quantity: label of the vertical axis.
-        curves: curves with bands. On a log scale, a band that reaches zero is cut off.
-        scale: scale of the vertical axis.
-        along: label of the horizontal axis.
+        quantity: Label of the vertical axis.
+        curves: Curves with bands. On a log scale, a band that reaches zero is cut off.
+        scale: Scale of the vertical axis.
+        along: Label of the horizontal axis.
     """
 
     quantity: str
@@ -83,11 +84,11 @@ class Panel:
 
 
 def summarise(name: str, values_XT: np.ndarray) -> dict[str, np.ndarray]:
-    """Summarise X numbers for each iteration.
+    """Summarise X numbers for each iteration by mean, standard deviation and quantiles.
 
     Args:
-        name: start of the names in the result.
-        values_XT: the numbers.
+        name: Start of the names in the result.
+        values_XT: Numbers to summarise.
 
     Returns:
         NAME.mean [T], NAME.std [T], and NAME.quantiles [5, T] at LEVELS.
@@ -105,10 +106,10 @@ def make_curve(
     """Make a curve of means by iteration, with a band from the lowest of LEVELS to the highest.
 
     Args:
-        name: under which `summarise` put the numbers into `arrays`.
-        arrays: summaries by name.
-        label: name of the curve in the legend.
-        control: a constant to compare the curve with.
+        name: Name under which `summarise` stored the numbers in `arrays`.
+        arrays: Summaries by name.
+        label: Name of the curve in the legend.
+        control: A constant to compare the curve with.
     """
     mean_T, quantiles = arrays[f"{name}.mean"], arrays[f"{name}.quantiles"]
     x = np.arange(1, len(mean_T) + 1)

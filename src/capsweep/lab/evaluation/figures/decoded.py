@@ -86,12 +86,12 @@ def _make_drawing(
     """Make a drawing with a row of inputs above and a row of decoded images below.
 
     Args:
-        names: name of the figure, and signature of the cell.
-        options: options of the command.
-        arrays: numbers of the drawing.
-        below_KHW3: decoded images.
-        above: text above each column.
-        caption: caption of the figure.
+        names: Name of the figure, and signature of the cell.
+        options: Options of the command.
+        arrays: Numbers of the drawing.
+        below_KHW3: Decoded images.
+        above: Text above each column.
+        caption: Caption of the figure.
     """
     figure, cell = names
     tiles = np.stack([charts.to_rgb(charts.scale_images(arrays["images"])), below_KHW3])
@@ -103,22 +103,24 @@ def _make_drawing(
 def draw_columns(
     cell: TrainedCell, options: Namespace, classes: int
 ) -> tuple[dict[str, np.ndarray], str]:
-    """Decode the first correct examples from their labels, and the first failures twice.
+    """Decode some test examples into columns of images.
 
-    A failure has two columns: decoded from its labels, then from the predicted classes.
+    The first correct examples have one column each, decoded from the capsules of their labels. The
+    first failures have two columns each: decoded from their labels, then from the predicted
+    classes.
 
     Args:
-        cell: the trained cell.
+        cell: The trained cell.
         options: `correct` and `failures`, the numbers of examples of each kind.
-        classes: number of classes that each image must show.
+        classes: Number of classes that each image must show.
 
     Returns:
-        Arrays and a text. The arrays are those of `run_network` for each column, with
-            `drawn_from`, the decoded classes [K, L], and `reconstructions` [K, L, C, H, W]. The
-            text says which examples these are.
+        Arrays by name, and a text that says which examples they show. The arrays are those of
+        `run_network`, `drawn_from`, which has the decoded classes [K, L], and `reconstructions`
+        [K, L, C, H, W].
 
     Raises:
-        NotApplicableError: the network has no decoder, images show another number of classes, or
+        NotApplicableError: The network has no decoder, images show another number of classes, or
             there are no such examples.
     """
     decoder, labels = find_decoder(cell), cell.stored[1]
@@ -148,7 +150,7 @@ def find_decoder(cell: TrainedCell) -> nn.Module:
     """Return the decoder of a cell's network.
 
     Raises:
-        NotApplicableError: it has none.
+        NotApplicableError: It has none.
     """
     decoder = getattr(cell.network, "decoder", None)
     if not isinstance(decoder, nn.Module):
@@ -162,21 +164,25 @@ def find_decoder(cell: TrainedCell) -> nn.Module:
 def run_network(cell: TrainedCell, places: Sequence[int]) -> tuple[dict[str, np.ndarray], Tensor]:
     """Run the network on some test examples.
 
+    The arrays of the result:
+
+        places        indices of the examples
+        images        inputs of the network [K, C, H, W]
+        labels        classes that are shown [K, L]
+        predictions   the L highest-scored classes [K, L], as in `match_predictions`
+        digits        single digits, if they overlap in the image [K, L, C, H, W]
+
     Args:
-        cell: the trained cell.
-        places: indices of the examples in the test set; an index may be repeated.
+        cell: The trained cell.
+        places: Indices of the examples in the test set; an index may be repeated.
 
     Returns:
-        Arrays by name, and the class poses [K, J, D]. `places` are the indices; `images` the
-            inputs; `labels` the classes shown [K, L]; `predictions` the L highest-scored classes,
-            where a correct one is in the column of its label, and the others follow by score. If
-            images are overlaid digits, `digits` [K, L, C, H, W] are the single digits, which the
-            decoder should draw.
+        Arrays by name, and the class poses [K, J, D].
 
     Raises:
-        NotApplicableError: the network has no class capsules.
-        UserError: an example that is no near tie is classified differently from the stored
-            prediction; it names the cell.
+        NotApplicableError: The network has no class capsules.
+        UserError: An example that is no near tie is classified differently from the stored
+            prediction; the error names the cell.
     """
     batches = [cell.test.evaluation_batch(slice(place, place + 1)) for place in places]
     images_KCHW = torch.cat([batch.images_BCHW for batch in batches])
@@ -203,7 +209,8 @@ def run_network(cell: TrainedCell, places: Sequence[int]) -> tuple[dict[str, np.
 def match_predictions(scores_KN: np.ndarray, labels_KL: np.ndarray) -> np.ndarray:
     """Return the L highest-scored classes of each example [K, L].
 
-    A class that is a label is in the column of that label; the others follow by score.
+    A predicted class that is a label stands in the column of that label. The others follow by
+    score.
     """
     rows = []
     highest_KL = predict_classes(scores_KN, labels_KL.shape[1])
@@ -217,9 +224,9 @@ def draw_from_class(decoder: nn.Module, pose_KJD: Tensor, class_K: np.ndarray) -
     """Decode each pose from the capsule of one class, with the others masked, as in training.
 
     Args:
-        decoder: decoder of the network.
-        pose_KJD: class poses.
-        class_K: class to decode from, for each pose.
+        decoder: Decoder of the network.
+        pose_KJD: Class poses.
+        class_K: Class to decode from, for each pose.
 
     Returns:
         Images [K, C, H, W] with values in 0..1.

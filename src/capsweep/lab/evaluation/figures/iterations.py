@@ -1,33 +1,34 @@
 """What routing does in each iteration: the entropy of couplings, and how much they change.
 
 `draw_couplings` shows how evenly children divide themselves. A child's couplings are its shares
-among its choices: its parents of all types at all positions above it, and none of them, if the
-routing has none-of-the-above. With p the shares divided by their sum,
+among its choices. Its choices are all its parents, of all types at all positions above it. With
+none-of-the-above it has one more choice, which is no parent. With p the shares divided by their
+sum,
 
     H = - sum p ln p        in nats; from 0 (all to one choice) to ln(number of choices)
 
 The control is ln(number of choices), the entropy of equal couplings before routing. Children at the
 border of a convolutional layer have fewer parents, and so a lower control; the ratio H / ln(number
-of choices) compares all children. A child with a single parent has no choice, and a child without
-parents has no shares; neither counts. If a routing divides a child several times (`routing.norm`:
-among the types at each position, or among the positions for each type), each of these distributions
-counts.
+of choices) is comparable between all children. A child with a single parent has no choice, and a
+child without parents has no shares; neither counts. Some routings divide a child several times
+(`routing.norm`): among the types at each position, or among the positions for each type. Then each
+of these distributions counts.
 
 `draw_routing_change` draws figure A.1 of "Dynamic Routing Between Capsules": the average change of
 the routing logits b_ij in each iteration. Procedure 1 adds the agreement u_hat_ij . v_j to b_ij in
 every iteration. So the change of iteration t is the mean of |u_hat_ij . v_j| over children and
-parents, with v of iteration t. The sum of the last iteration is not used, but the figure shows its
-change too.
+parents, with v of iteration t. Nothing uses the logits after the last iteration, but the figure
+shows its change too.
 
 The paper's curve falls, almost in a straight line on a log scale. With the definition above the
-curve rises: v turns towards the votes that agree and grows, and so does its agreement with them.
-Both converge to values above zero, so the logits grow for ever. What falls is the relative change:
-the change of iteration t divided by the mean absolute sum of what iterations 1 .. t have added. It
-is 1 at first, and 1 / t if all changes are equal. The paper does not say whether it divides, nor by
-what.
+curve rises: v turns towards the votes that agree, and becomes longer, so its agreement with them
+grows. Both converge to values above zero, so the logits grow for ever. What falls is the relative
+change: the change of iteration t divided by the mean absolute sum of what iterations 1 .. t have
+added. It is 1 at first, and 1 / t if all changes are equal. The paper does not say whether its
+curve is divided by anything.
 
-EM routing has no logits that add up. Each iteration computes its log-probabilities from scratch,
-and a part that is common to all parents of a child cancels out; with small variances this is the
+EM routing has no logits that add up. Each iteration computes its log-probabilities from scratch. A
+part of them is common to all parents of a child and cancels out; with small variances this is the
 largest part. So the figure shows the change of the assignments: the mean of |R_ij(t + 1) - R_ij(t)|
 for iteration t. The last iteration changes nothing.
 
@@ -97,10 +98,10 @@ def measure_entropies(routed: RoutedCell) -> dict[str, tuple[Children, np.ndarra
 
     Returns:
         For each routed layer its children, and the entropies in nats [B, G, T] of those
-            distributions that have a choice.
+        distributions that have a choice.
 
     Raises:
-        NotApplicableError: the routing has no couplings, or no child has a choice.
+        NotApplicableError: The routing has no couplings, or no child has a choice.
     """
     children: dict[str, Children] = {}
     parts: dict[str, list[np.ndarray]] = defaultdict(list)
@@ -132,8 +133,8 @@ def summarise_entropies(
 def draw_routing_change(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """Yield one figure of the change in each routing iteration, with a curve for each routed layer.
 
-    Panels show the change on a linear and on a log scale, and for logits its share of all change so
-    far on a log scale.
+    It shows the change on a linear and on a log scale. For logits it also shows, on a log scale,
+    the change relative to the sum of all changes so far.
     """
     routed = _load_routed(loader, name, options)
     quantity, changes = measure_changes(routed)
@@ -160,12 +161,12 @@ def measure_changes(routed: RoutedCell) -> tuple[str, dict[str, np.ndarray]]:
     """Compute how much each iteration changes, for all traced images.
 
     Returns:
-        What changes (logits or assignments), and the mean change [B, T] of each layer; [B, T - 1]
-            for assignments. For logits, LAYER.shares are the changes divided by the sum of all
-            changes so far.
+        What changes (logits or assignments), and the mean change of each layer: [B, T] for logits,
+        [B, T - 1] for assignments. For logits, LAYER.shares [B, T] are the changes divided by the
+        sum of all changes so far.
 
     Raises:
-        NotApplicableError: the routing changes neither logits nor assignments.
+        NotApplicableError: The routing changes neither logits nor assignments.
     """
     parts: dict[str, list[np.ndarray]] = defaultdict(list)
     quantity = LOGITS
@@ -181,14 +182,14 @@ def measure_trace(trace: Trace) -> tuple[str, Tensor]:
     """Compute how much each iteration of a trace changes.
 
     Args:
-        trace: for each iteration, the tensor `agreement` or `coupling` [B, M, L, J].
+        trace: For each iteration, the tensor `agreement` or `coupling` [B, M, L, J].
 
     Returns:
-        What changes (logits or assignments), and the mean change for each image and iteration: [B,
-            T], or [B, T - 1] for assignments.
+        What changes (logits or assignments), and the mean change of each image and iteration:
+        [B, T] for logits, [B, T - 1] for assignments.
 
     Raises:
-        NotApplicableError: the trace has neither, or assignments have a single iteration.
+        NotApplicableError: The trace has neither, or there is only one iteration of assignments.
     """
     if all("agreement" in iteration for iteration in trace):
         return LOGITS, _mean_sizes([iteration["agreement"] for iteration in trace])
@@ -206,7 +207,7 @@ def measure_trace(trace: Trace) -> tuple[str, Tensor]:
 def measure_shares(trace: Trace) -> Tensor:
     """Compute the relative change of logits [B, T]: what an iteration adds, over the sum so far.
 
-    It is 0 if nothing was added.
+    Both are mean absolute values over links. The ratio is 0 if nothing was added.
     """
     added = [iteration["agreement"] for iteration in trace]
     return _mean_sizes(added) / _mean_sizes(list(accumulate(added))).clamp_min(TINY)

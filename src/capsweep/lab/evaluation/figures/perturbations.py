@@ -31,9 +31,12 @@ def draw_perturbations(loader: CellLoader, name: str, options: Namespace) -> Ite
 
 
 def find_first(stored: Predictions) -> list[tuple[int, int]]:
-    """Return (class, index of an example) for each class that the test examples show.
+    """Choose a test example for each class that the test examples show.
 
-    It is the first correctly classified example with that class, else the first one.
+    It is the first correctly classified example that shows the class, else the first one.
+
+    Returns:
+        Pairs of a class and the index of its example.
     """
     labels_ML, wrong_M = stored[1].reshape(len(stored[1]), -1), find_wrong(*stored)
     pairs = []
@@ -46,18 +49,25 @@ def find_first(stored: Predictions) -> list[tuple[int, int]]:
 def tweak_poses(cell: TrainedCell, pairs: Sequence[tuple[int, int]]) -> Iterator[dict[str, Any]]:
     """Decode class poses with TWEAKS added to each dimension in turn.
 
+    The arrays of a page:
+
+        tweaks            TWEAKS
+        place             index of the test example
+        label             class whose pose is decoded
+        prediction        class that is predicted for this label; `label` itself if that is right
+        length            length of the unchanged capsule
+        image             input of the network [C, H, W]
+        reconstructions   decoded images [D, T, C, H, W] with values in 0..1
+
     Args:
-        cell: the trained cell.
-        pairs: class, and index of a test example that shows it.
+        cell: The trained cell.
+        pairs: Pairs of a class and the index of a test example that shows it.
 
     Yields:
-        For each pair, arrays by name: `tweaks`; `place`, the index of the example; `label`, the
-            class; `prediction`, the class that the network predicts for this label (the label
-            itself if it is right); `length` of the unchanged capsule; `image` [C, H, W];
-            `reconstructions` [D, T, C, H, W] with values in 0..1.
+        The arrays of a page, for each pair.
 
     Raises:
-        NotApplicableError: the network has no decoder.
+        NotApplicableError: The network has no decoder.
     """
     decoder = decoded.find_decoder(cell)
     arrays, pose_KJD = decoded.run_network(cell, [place for _, place in pairs])
@@ -75,7 +85,7 @@ def tweak_poses(cell: TrainedCell, pairs: Sequence[tuple[int, int]]) -> Iterator
 
 
 def draw_tweaked(decoder: nn.Module, pose_JD: Tensor, label: int) -> Tensor:
-    """Decode the pose of class `label` with TWEAKS added to each dimension [D, T, C, H, W]."""
+    """Decode the pose of class `label` with TWEAKS added to each dimension: [D, T, C, H, W]."""
     dimensions = pose_JD.shape[1]
     tweak_T = pose_JD.new_tensor(TWEAKS)
     each_DD = pose_JD.new_ones(dimensions).diag()

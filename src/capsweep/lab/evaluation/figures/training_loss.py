@@ -22,7 +22,7 @@ from capsweep.lab.evaluation.figures import BandedCurve, Drawing, Panel, draw_pa
 from capsweep.ledger.ledger import READERS, Ledger
 from capsweep.ledger.stored_files import read_if_sound
 from capsweep.runtime.terminal import count_of
-from capsweep.statistics.seeds import list_common_places
+from capsweep.statistics.seeds import list_common_steps
 
 LOSS = "train/loss"
 CAPTION = (
@@ -41,7 +41,7 @@ def draw_training_loss(loader: CellLoader, name: str, options: Namespace) -> Ite
     arrays: dict[str, np.ndarray] = {}
     lines = []
     for iterations, losses in read_loss(loader.ledger, name).items():
-        step = np.array(list_common_places(list(losses.values())))
+        step = np.array(list_common_steps(list(losses.values())))
         loss_SE = np.array([[loss[at] for at in step.tolist()] for loss in losses.values()])
         seeds, cells = map(np.array, zip(*losses, strict=True))
         curve = {"step": step, "loss": loss_SE, "seeds": seeds, "cells": cells}
@@ -59,12 +59,12 @@ def read_loss(ledger: Ledger, name: str) -> dict[int, dict[tuple[int, str], dict
     """Read the training losses of a finished cell and of its peers.
 
     Returns:
-        Losses by step, by (seed, signature), and by number of iterations in ascending order; 0 is
-            without routing.
+        Losses by number of iterations (ascending, 0 without routing), then by (seed, signature),
+        then by step.
 
     Raises:
-        UserError: the cell is not finished; it names the cell.
-        NotApplicableError: its metrics have no training loss.
+        UserError: The cell is not finished; the error names the cell.
+        NotApplicableError: Its metrics have no training loss.
     """
     if ledger.read_result(name) is None:
         raise UserError(f"{name}: it is not finished; run the cell first")
@@ -86,13 +86,13 @@ def find_peers(ledger: Ledger, name: str) -> dict[str, tuple[int, int]]:
 
     Returns:
         Iterations and seed of each cell by signature, sorted by iterations and seed. Iterations are
-            0 for a cell without routing.
+        0 for a cell without routing.
 
     Raises:
-        UserError: the cell has no config.yaml; it names the cell.
+        UserError: The cell has no config.yaml; the error names the cell.
     """
-    wanted = ledger.read_science(name)
-    if wanted is None:
+    base = ledger.read_science(name)
+    if base is None:
         raise UserError(f"{name}: its config.yaml is missing; run the cell again")
 
     cells = ledger.list_signatures()
@@ -102,14 +102,14 @@ def find_peers(ledger: Ledger, name: str) -> dict[str, tuple[int, int]]:
     peers = {
         cell: (get(science, "routing.num_iters") or 0, science["seed"])
         for cell, science in sciences.items()
-        if science and _sign_peer(science, wanted) == name
+        if science and _sign_peer(science, base) == name
     }
     return dict(sorted(peers.items(), key=lambda peer: peer[1]))
 
 
-def _sign_peer(science: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Return the signature of a cell's science with the seed and iterations of another."""
-    peer, iterations = {**science, "seed": wanted["seed"]}, get(wanted, "routing.num_iters")
+def _sign_peer(science: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+    """Return the signature that a cell would have with the seed and iterations of `base`."""
+    peer, iterations = {**science, "seed": base["seed"]}, get(base, "routing.num_iters")
     if iterations and get(science, "routing.num_iters"):
         peer["routing"] = {**science["routing"], "num_iters": iterations}
     return signature(peer)

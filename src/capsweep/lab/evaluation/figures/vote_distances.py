@@ -2,9 +2,9 @@
 
 This is figure 2 of "Matrix capsules with EM routing" (Hinton, Sabour, Frosst 2018). The panel of
 routing iteration t and class c is a histogram over the children i. It counts the squared distance
-(summed over coordinates) of vote V_ic from the mean mu_c after iteration t, weighted by the
-assignment R_ic that entered the iteration. The paper does not say whether distances are squared,
-nor whether the activations of children count; the caption says what is drawn here.
+(summed over coordinates) of vote V_ic from the mean mu_c after iteration t. The weight of a vote is
+the assignment R_ic from which the iteration computed mu_c. The paper does not say whether distances
+are squared, nor whether the activations of children count; the caption says what is drawn here.
 
 Shape letters: B images, M parent positions, L children, J classes, T routing iterations, X = M L
 votes.
@@ -27,7 +27,7 @@ NEEDED = ("coupling", "squared_distance", "activation")
 RANGE, BINS = 0.05, 12  # histogram of squared distances
 STEM = f"vote-distances-R-squared-{BINS}-{RANGE:g}"
 COLOURS = ("tab:blue", "tab:orange", "tab:green")  # by row, as in the paper
-HEIGHT = 20.0  # of the vertical axis, as in the paper
+HEIGHT = 20.0  # end of the vertical axes, as in the paper
 INCHES = 1.7  # side of a panel
 
 
@@ -49,16 +49,19 @@ def draw_vote_distances(loader: CellLoader, name: str, options: Namespace) -> It
 def count_distances(trace: Trace | None) -> dict[str, np.ndarray]:
     """Compute the histograms of the first image of a traced batch.
 
+    The arrays of the result:
+
+        weight       weight in each bin [T, J, BINS]
+        beyond       weight beyond the last bin [T, J]
+        edges        edges of the bins [BINS + 1]
+        activation   activations of the class capsules after each iteration [T, J]
+
     Args:
-        trace: for each iteration, the tensors `coupling` and `squared_distance` [B, M, L, J] and
+        trace: For each iteration, the tensors `coupling` and `squared_distance` [B, M, L, J] and
             `activation` [B, M, J].
 
-    Returns:
-        Arrays by name: `weight` in each bin [T, J, BINS], `beyond` the last bin [T, J], `edges` of
-            the bins, and `activation` of the class capsules after each iteration [T, J].
-
     Raises:
-        NotApplicableError: the routing has no distances of votes.
+        NotApplicableError: The routing has no distances of votes.
     """
     if not trace or any(name not in iteration for iteration in trace for name in NEEDED):
         raise NotApplicableError(
@@ -101,7 +104,7 @@ def _describe(arrays: Mapping[str, np.ndarray]) -> str:
     weight, beyond = arrays["weight"], arrays["beyond"].sum()
     return (
         "squared distance of votes (coordinates added) to the class capsule's mean after the "
-        f"iteration, weighted by the assignment R that entered it\n{BINS} bins on [0, {RANGE:g}], "
+        f"iteration, weighted by the assignment R used in it\n{BINS} bins on [0, {RANGE:g}], "
         f"{100 * beyond / (weight.sum() + beyond):.1f} % of the weight is beyond; height "
         f"0..{HEIGHT:g}, higher bars: {(weight > HEIGHT).sum()} of {weight.size}; a: the class "
         "capsule's activation"

@@ -109,10 +109,10 @@ class Ledger:
         """
         if entry.status != "done" or entry.result is None:
             return entry
-        asked, epochs = config["epochs"], entry.result.get("epochs", config["epochs"])
-        if epochs > asked or (epochs < asked and config.get("stop_accuracy") is None):
+        declared, epochs = config["epochs"], entry.result.get("epochs", config["epochs"])
+        if epochs > declared or (epochs < declared and config.get("stop_accuracy") is None):
             where = join(self.store.root, f"{folder_of(signature)}/{RESULT}")
-            why = f"epochs: {epochs} of a cell of {asked}"
+            why = f"it has {epochs} epochs, its cell {declared}"
             return Entry("failed", cause=str(stored_files.damage_error(where, why, REMOVE)))
         code = entry.result.get("code", {}).get("numerics")
         is_current = code == code_identity.hash_numerics(config)
@@ -242,7 +242,7 @@ class Ledger:
 
         Args:
             signature: The signature of the cell.
-            name: METRICS, with a row per epoch, or POINTS, with a row per point of steps.
+            name: METRICS, with a row per epoch, or POINTS, with a row per some steps.
 
         Raises:
             DamageError: If the file is damaged.
@@ -314,7 +314,7 @@ class Ledger:
 
 
 def fails_again(entry: Entry) -> bool:
-    """Return whether a failed cell would fail again: the cause is deterministic, the code equal."""
+    """Return whether a failed cell would fail again: with a deterministic cause and equal code."""
     if entry.status != "failed" or entry.cause is None or is_damaged(entry):
         return False
     is_deterministic = causes.classify_cause(entry.cause) in causes.DETERMINISTIC

@@ -179,7 +179,7 @@ def verify_export(file: Path) -> Results:
     for path, content in read_members(file):
         signature, _, name = path.partition("/")
         if MEMBER.fullmatch(path) is None:
-            raise DataError(f"{file}: {path[:80]!r} leads out of its folder, or is no name")
+            raise DataError(f"{file}: {path[:80]!r} leads out of its folder, or is not valid")
         cells.setdefault(signature, {})[name] = hash_bytes(content)
         where = f"{file}: {name} of cell {signature}"
         if name == RESULT:

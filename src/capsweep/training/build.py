@@ -128,12 +128,12 @@ def _check_home(key: str, target: str) -> None:
     is a function of the standard library.
     """
     try:
-        function = resolve_name(target)
+        item = resolve_name(target)
     except Exception as error:  # the import of an arbitrary module can raise anything
-        raise ConfigError(f"{key}: {target} cannot be found") from error
-    home = getattr(function, "__module__", None) or ""
-    if not callable(function) or not f"{home}.".startswith(code_identity.TARGETS):
-        raise ConfigError(f"{key}: {target!r} may not be called; it is {home or type(function)}'s")
+        raise ConfigError(f"{key}: {target} cannot be imported; correct it") from error
+    home = getattr(item, "__module__", None) or ""
+    if not callable(item) or not f"{home}.".startswith(code_identity.TARGETS):
+        raise ConfigError(f"{key}: {target!r} may not be called; it is from {home or type(item)}")
 
 
 def build_reader(config: Mapping[str, Any]) -> Reader:

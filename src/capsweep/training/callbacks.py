@@ -216,9 +216,9 @@ def check_resumable(
         line = f"{path} was removed, and the cell starts from its first epoch: {fault}"
         print(line, file=sys.stderr, flush=True)
         return {RESTART_KEY: line}, [], []
-    made = stored["provenance"]
-    today, last = ({name: run.get(name) for name in CIRCUMSTANCES} for run in (provenance, made))
-    earlier = [run for run in (*made.get("earlier", []), last) if run != today]
+    older = stored["provenance"]
+    today, last = ({name: run.get(name) for name in CIRCUMSTANCES} for run in (provenance, older))
+    earlier = [run for run in (*older.get("earlier", []), last) if run != today]
     return {"earlier": earlier}, stored["rows"], stored["points"]
 
 

@@ -228,7 +228,7 @@ def prepare_storage(node: Places, ledger: Ledger) -> None:
     places.prepare(node)
     stores.prove_writable(ledger.store)
     if is_url(node.shared):  # `places.prepare` has checked a folder
-        stores.prove_writable(more_seeds.open_memory(node))
+        stores.prove_writable(more_seeds.open_seed_store(node))
 
 
 def _make_jobs(

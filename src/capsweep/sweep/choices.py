@@ -123,7 +123,8 @@ def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
         having = {arm.name for arm in sweep.arms if axis.key in arm.keys}
         if not having:
             name = AXIS_WORDS[axis.key].name
-            raise ConfigError(f"{name}: no arm of {sweep.path.name} has the axis {axis.key}")
+            arms = f"no chosen arm of {sweep.path.name} has the axis {axis.key}"
+            raise ConfigError(f"{name}: {arms}; leave {name} out")
         sweep = _set_override(sweep, axis, having)
     for keys in _split(words.get("ZIP")):
         sweep = _couple_axes(sweep, keys)

@@ -269,7 +269,7 @@ def describe_end(
     if queue.failed:
         lines.append(f"{len(queue.failed)} of {count_of(total, noun)} failed; the table says why")
     if not lines:
-        return SweepEnd(FINISHED, (f"{'the' if total == 1 else 'all'} {every}",))
+        return SweepEnd(FINISHED, (every if total == 1 else f"all {every}",))
     return SweepEnd(FAILED if queue.failed or repeats else UNFINISHED, tuple(lines))
 
 

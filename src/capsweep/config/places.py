@@ -39,7 +39,7 @@ def make_absolute(places: Mapping[str, str]) -> dict[str, str]:
 
 
 def _move_below(place: str, storage: str, other: str) -> str:
-    """Move a place that is `storage`, or lies below it, to below `other`; others stay as they are.
+    """Replace `storage` at the start of a place by `other`; other places stay as they are.
 
     If `other` is a URL with a query, the query stays at the end.
     """
@@ -73,7 +73,7 @@ def resolve(places: Mapping[str, str]) -> Places:
     """Return the absolute places where a command is typed; no folder is made.
 
     Raises:
-        ConfigError: If places.storage can be no folder.
+        ConfigError: If places.storage is a path that cannot be a folder.
     """
     absolute_places = make_absolute(places)
     storage = absolute_places["storage"]

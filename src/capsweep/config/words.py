@@ -3,14 +3,14 @@
 A choice is a word: `NAME=value` with a name of this table, or `key=value` with any key of conf/. A
 list of values is an axis. The same words follow `make TARGET` and `capsweep COMMAND`, and stand in
 the command line of a cluster's job, in the name of a report's folder and in the tags of W&B. To add
-a word, add its row below. A word that has a `key` needs no other code. docs/words.md has the table
+a word, add its row below. A word that has a `key` needs no other code. docs/words.md has the list
 that this module prints.
 
 This module needs only Python itself, so that make can use it before there is an environment:
 
     python3 words.py help Makefile          prints the targets and the words
     python3 words.py check TARGET ...       reports words of MAKEFLAGS that no target takes
-    python3 words.py table                  prints the table of docs/words.md
+    python3 words.py list                   prints the list of docs/words.md
 """
 
 from __future__ import annotations
@@ -216,19 +216,8 @@ def describe_words(target: str = "") -> str:
         if not target and word.targets != shown:
             lines.append(f" {word.targets.replace(' ', ', ')}:")
             shown = word.targets
-        lines.append(f"  {word.name + '=' + word.example:<22} {word.meaning}")
-    return "\n".join(lines)
-
-
-def format_table() -> str:
-    """Write the Markdown table of docs/words.md; targets stand in the first row that has them."""
-    lines = ["| word | meaning, key | commands (empty: as above) |", "| --- | --- | --- |"]
-    before = ""
-    for word in (*WORDS, *OF_MAKE):
-        key = f", `{word.key}`" if word.key else ""
-        targets = "" if word.targets == before else word.targets
-        lines.append(f"| `{word.name}={word.example}` | {word.meaning}{key} | {targets} |")
-        before = word.targets
+        key = f" [{word.key}]" if word.key else ""
+        lines.append(f"  {word.name + '=' + word.example:<22} {word.meaning}{key}")
     return "\n".join(lines)
 
 
@@ -247,13 +236,13 @@ def describe_make(makefile: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Print help or the table, or check the words of make; return 2 if one is wrong, else 0."""
+    """Print help or the list, or check the words of make; return 2 if one is wrong, else 0."""
     command, *rest = arguments
     if command == "help":
         with open(rest[0], encoding="utf-8") as file:
             print(describe_make(file.read()))
-    elif command == "table":
-        print(format_table())
+    elif command == "list":
+        print(describe_words())
     else:
         try:
             check_makeflags(rest or ["help"], os.environ.get("MAKEFLAGS", ""))

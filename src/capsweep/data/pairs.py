@@ -189,6 +189,9 @@ class PairSource:
 
         Args:
             k_B: Numbers of the examples, int64 [B].
+
+        Returns:
+            The composed images, with their digits, labels and random choices.
         """
         return self.compose_drawn(self.draw_pairs(k_B))
 

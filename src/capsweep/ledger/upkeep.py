@@ -27,10 +27,10 @@ class Garbage:
     """A file or folder that can be removed.
 
     Attributes:
-        name: its path in the ledger, or its full path elsewhere.
-        why: why it is not needed.
-        size: its size in bytes.
-        remove: removes it.
+        name: Its path in the ledger, or its full path elsewhere.
+        why: Why it is not needed.
+        size: Its size in bytes.
+        remove: Removes it.
     """
 
     name: str
@@ -42,13 +42,13 @@ class Garbage:
 def find_garbage(ledger: Ledger, storage: Path | None = None) -> Iterator[Garbage]:
     """Yield all garbage of a ledger.
 
-    Nothing that a result, the cause of a failure, a resumed run or a living process needs is
-    garbage. A ledger in an object store has no garbage, because the checkpoint of a repeated cell
-    may be beside an earlier result.
+    Files that a result, a failure, a resumed run or a living process needs are not garbage. In an
+    object store nothing is garbage: there, the checkpoint of a repeated cell may be next to an
+    earlier result.
 
     Args:
-        ledger: the ledger.
-        storage: the folder around the ledger, whose scratch is searched too, with this machine's
+        ledger: The ledger.
+        storage: The folder around the ledger, whose scratch is searched too, with this machine's
             temporary folder; None: neither is searched.
     """
     if (root := ledger.disk) is not None:

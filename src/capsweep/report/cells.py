@@ -140,7 +140,8 @@ def list_differences(fields: Mapping[str, Sequence[TableCell]]) -> dict[str, str
         fields: The finished cells, by the name of their field in the table.
 
     Returns:
-        For each kind that differs, such as "torch differs", which cells have which value.
+        A text for each kind that differs, under a key such as "torch differs". It says which cells
+        have which value.
     """
     cells = {
         (name, cell.point.seed): describe_circumstances(cell.provenance, cell.result)
@@ -156,9 +157,10 @@ def list_differences(fields: Mapping[str, Sequence[TableCell]]) -> dict[str, str
 
 
 def _name_difference(kind: str, cells: Making) -> dict[str, str]:
-    """Describe which cells have which value of a kind; empty if all cells have the same value.
+    """Describe which cells have which value of `kind`, which is hardware, torch or code.
 
     An example: `{"torch differs": "2.12.0 in seed 0 of cnn; 2.13.0 in seed 1 of cnn, capsnet"}`.
+    The result is empty if all cells have the same value.
     """
     values = dict.fromkeys(made_by[kind] for made_by in cells.values())
     if len(values) < 2:
@@ -168,7 +170,7 @@ def _name_difference(kind: str, cells: Making) -> dict[str, str]:
 
 
 def _name_cells(kind: str, value: str, cells: Making) -> Iterator[str]:
-    """Yield the names of the fields with a value, with the seeds if only some of them have it."""
+    """Yield the names of the fields whose cells have a value; name seeds if only some have it."""
     seeds: dict[str, list[int]] = {}
     for (field, seed), made_by in cells.items():
         if made_by[kind] == value:

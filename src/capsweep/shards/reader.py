@@ -181,7 +181,7 @@ class StoredRanges:
         self, folder: Path, manifest: Manifest, split: str, source: PairSource | None = None
     ) -> None:
         if absent := sorted(set(IMAGES) - set(manifest.fields)):
-            raise DataError(f"{folder}: its shards have no {', '.join(absent)}")
+            raise DataError(f"{folder}: its shards have no {', '.join(absent)}; make them again")
         self.fields = {name: manifest.fields[name] for name in IMAGES}
         if source is not None:
             self.fields[DIGITS] = "uint8", (2, *manifest.fields["images"][1])
@@ -201,7 +201,11 @@ class StoredRanges:
         return self.count
 
     def to(self, device: torch.device) -> "StoredRanges":
-        """Return a copy of this split whose batches are on a device."""
+        """Return a copy of this split whose batches are on a device.
+
+        Args:
+            device: The training device.
+        """
         moved = copy(self)
         moved.device = device
         return moved
@@ -242,7 +246,9 @@ class StoredRanges:
 
 @lru_cache(maxsize=MOST_OPEN)
 def open_shard_once(process: int, verifier: ShardVerifier, shard: Shard) -> h5py.File:
-    """Open a shard, or return it if this process has it open; the last MOST_OPEN ones stay open.
+    """Open a shard, or return it if it is already open in this process.
+
+    The MOST_OPEN shards that were used last stay open.
 
     Args:
         process: Id of this process, since a file that is open before a fork belongs to the parent.
@@ -256,7 +262,15 @@ def open_shard_once(process: int, verifier: ShardVerifier, shard: Shard) -> h5py
 
 
 def allocate_arrays(fields: Fields, count: int) -> dict[str, np.ndarray]:
-    """Allocate an array [count, ...] for each field of some examples."""
+    """Allocate arrays for some examples.
+
+    Args:
+        fields: dtype and shape of each field of an example.
+        count: Number of examples.
+
+    Returns:
+        An array [count, ...] for each field, with arbitrary values.
+    """
     return {name: np.empty((count, *shape), dtype) for name, (dtype, shape) in fields.items()}
 
 

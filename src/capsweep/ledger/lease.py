@@ -198,7 +198,7 @@ def take_lease(ledger: Path, signature: str, dead_claim: str = "") -> Lease:
     Args:
         ledger: The ledger's folder.
         signature: The signature of the cell.
-        dead_claim: The last sign of a claim whose owner the caller found dead; "": none.
+        dead_claim: The last sign of a claim whose owner is known to be dead; "": none.
 
     Raises:
         ClaimedElsewhereError: If another process runs the cell.

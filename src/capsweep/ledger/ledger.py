@@ -80,7 +80,7 @@ class Ledger:
         return self._make_entry(signature, claimed)
 
     def read_entries(self, signatures: Iterable[str]) -> dict[str, Entry]:
-        """Return the states of many cells, as `read_entry` does, by their signatures."""
+        """Return the state of each of many cells, keyed by signature; see `read_entry`."""
         names = list(dict.fromkeys(signatures))
         if self.disk is not None:
             claims = self.read_claims()
@@ -91,7 +91,7 @@ class Ledger:
             return dict(zip(names, entries, strict=True))
 
     def read_cell_entries(self, cells: Iterable[Cell]) -> dict[str, Entry]:
-        """Return the states of cells by their signatures, after checking them with `judge`."""
+        """Return the state of each cell, keyed by signature, after a check by `judge`."""
         by_signature = {cell.signature: cell for cell in cells}
         entries = self.read_entries(by_signature).items()
         return {name: self.judge(name, entry, by_signature[name].config) for name, entry in entries}

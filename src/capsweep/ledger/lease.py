@@ -238,7 +238,7 @@ def hold_lease(ledger: Path | None, signature: str, dead_claim: str = "") -> Ite
         dead_claim: As in `take_lease`.
 
     Yields:
-        The lease; None if there are no claims.
+        The lease; None if `ledger` is None.
     """
     if ledger is None:
         yield None

@@ -181,7 +181,7 @@ class Ledger:
         return join(self.store.root, path)
 
     def _find_folder(self, signature: str, result: Mapping[str, Any] | None = None) -> str:
-        """Return the folder with the files of a cell; in an object store, that of its attempt."""
+        """Return the folder of a cell's files; in an object store, this is the folder of an attempt."""
         if self.disk is not None:
             return folder_of(signature)
         result = (self.read_result(signature) or {}) if result is None else result
@@ -314,7 +314,10 @@ class Ledger:
 
 
 def fails_again(entry: Entry) -> bool:
-    """Return whether a failed cell would fail again: with a deterministic cause and equal code."""
+    """Return whether a failed cell would fail again.
+
+    It would if the kind of its cause is deterministic, and the code is the same as when it failed.
+    """
     if entry.status != "failed" or entry.cause is None or is_damaged(entry):
         return False
     is_deterministic = causes.classify_cause(entry.cause) in causes.DETERMINISTIC

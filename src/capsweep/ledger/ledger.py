@@ -181,7 +181,7 @@ class Ledger:
         return join(self.store.root, path)
 
     def _find_folder(self, signature: str, result: Mapping[str, Any] | None = None) -> str:
-        """Return the folder of a cell's files; in an object store, this is the folder of an attempt."""
+        """Return the folder of a cell's files, which in an object store is an attempt's folder."""
         if self.disk is not None:
             return folder_of(signature)
         result = (self.read_result(signature) or {}) if result is None else result

@@ -127,7 +127,7 @@ def run_compare(parsed: argparse.Namespace) -> None:
 
 
 def run_failures(parsed: argparse.Namespace) -> None:
-    """Print the failed cells of a ledger, or the chosen ones of them, grouped by cause."""
+    """Print failed cells, all or those that settings choose, grouped by cause."""
     ledger = open_ledger(parsed)
     listed = listing.list_cells(ledger, ledger.list_signatures())
     cells = listing.select_cells(listed, map(_choose_sweep, parsed.filters))

@@ -121,10 +121,10 @@ class Splits:
 
     @property
     def digests(self) -> dict[str, str]:
-        """The sha256 of each split that is not empty, by its name, and the digests in `parts`."""
+        """The sha256 of each split that is not empty and of each of `parts`, by name."""
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
-        own = {name: each.digest for name, each in splits.items() if each is not None and len(each)}
-        return {**own, **self.parts}
+        full = {name: part for name, part in splits.items() if part is not None and len(part)}
+        return {**{name: part.digest for name, part in full.items()}, **self.parts}
 
 
 class Reader(Protocol):

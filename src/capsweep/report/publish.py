@@ -129,7 +129,7 @@ def keep_cells(table: ResultTable, ledger: Ledger, file: Path) -> None:
     made = file.with_name(f"new-{file.name}")
     made.unlink(missing_ok=True)
     ended = transfer.list_ended_cells({cell.signature: cell.entry for cell in table.cells})
-    transfer.export_cells(ledger, ended, made, transfer.is_result)
+    transfer.export_cells(ledger, ended, made, transfer.is_needed_by_tables)
     try:
         transfer.verify_export(made)
         for name, content in transfer.read_members(made):

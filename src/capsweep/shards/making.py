@@ -271,7 +271,7 @@ def run_plan(
 
 @contextmanager
 def _hold_folder(plan: MakingPlan) -> Iterator[None]:
-    """Create the folder and hold its lock in a block; a process that dies releases the lock."""
+    """Create the folder and hold its lock in a `with` block; a dead process holds no lock."""
     folder = plan.folder
     with ExitStack() as stack:
         try:

@@ -246,7 +246,9 @@ class StoredRanges:
 
 @lru_cache(maxsize=MOST_OPEN)
 def open_shard_once(process: int, verifier: ShardVerifier, shard: Shard) -> h5py.File:
-    """Open a shard, or return it if this process has it open; the last MOST_OPEN ones stay open.
+    """Open a shard, or return it if it is already open in this process.
+
+    The MOST_OPEN shards that were used last stay open.
 
     Args:
         process: Id of this process, since a file that is open before a fork belongs to the parent.

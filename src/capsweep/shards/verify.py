@@ -31,7 +31,7 @@ TICK = 2 * 10**9  # coarsest resolution of file times in ns, that of FAT
 
 @contextmanager
 def report_damage(path: Path) -> Iterator[None]:
-    """Turn an error of a block that reads a shard into a DataError with its path and the cure.
+    """Convert an error of a `with` block that reads a shard to a DataError with path and cure.
 
     Args:
         path: The shard, for the message.

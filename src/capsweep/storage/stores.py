@@ -248,7 +248,7 @@ class Bucket:
 
     @contextmanager
     def _report_errors(self, name: str = "", *passes: type[OSError]) -> Iterator[None]:
-        """Turn an OSError of a block into a StoreError with the key, except those in `passes`."""
+        """Convert an OSError of a `with` block to a StoreError, except the types in `passes`."""
         try:
             yield
         except passes:

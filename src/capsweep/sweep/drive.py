@@ -228,7 +228,7 @@ def prepare_storage(node: Places, ledger: Ledger) -> None:
     places.prepare(node)
     stores.prove_writable(ledger.store)
     if is_url(node.shared):  # `places.prepare` has checked a folder
-        stores.prove_writable(more_seeds.open_memory(node))
+        stores.prove_writable(more_seeds.open_seed_store(node))
 
 
 def _make_jobs(
@@ -269,7 +269,7 @@ def describe_end(
     if queue.failed:
         lines.append(f"{len(queue.failed)} of {count_of(total, noun)} failed; the table says why")
     if not lines:
-        return SweepEnd(FINISHED, (f"{'the' if total == 1 else 'all'} {every}",))
+        return SweepEnd(FINISHED, (every if total == 1 else f"all {every}",))
     return SweepEnd(FAILED if queue.failed or repeats else UNFINISHED, tuple(lines))
 
 

@@ -11,7 +11,7 @@ at most one epoch of each running cell, and by the test of a cell in its last ep
 unknown length starts. A cell that is longer than the whole limit starts too: it is stopped, and the
 next command continues it.
 
-Both limits hold for one command, with all steps of MORE_SEEDS. Each job of an array has its own
+Both limits hold for one command, the steps of MORE_SEEDS included. Each job of an array has its own
 limits.
 """
 

@@ -40,7 +40,7 @@ class Point:
     title: str  # the place without the seed, such as `capsnet · epochs=1`
     seed: int  # the seed of the cell
     cell: Cell  # the composed cell
-    waits: bool = False  # whether its stop_accuracy is unknown, as the baseline has not finished
+    waits: bool = False  # whether its stop_accuracy is unknown until the baseline finishes
 
     @property
     def name(self) -> str:
@@ -225,9 +225,9 @@ def is_waiting(arm: Arm) -> bool:
 
 
 def set_accuracies(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
-    """Return the points, with the baseline's accuracy in each point whose baseline is finished.
+    """Set the stop_accuracy of points whose cell of the baseline is finished; return all points.
 
-    Points that wait for an unfinished cell stay as they are.
+    Points that wait for an unfinished cell stay unchanged.
 
     Raises:
         ConfigError: The baseline has no cell of this column and seed, or measured no accuracy.
@@ -294,7 +294,7 @@ def _list_settings(sweep: Sweep, config: Mapping[str, Any]) -> list[tuple[str, A
 
 
 def with_rows(sweep: Sweep) -> Sweep:
-    """Return a search with a table that has a row for each place: its rows are the arm and axes."""
+    """Return a search whose table has a row for each place, named by its arm and its axes."""
     axes = dict.fromkeys(key for arm in sweep.arms for key in arm.keys)
     return replace(sweep, rows=("arm", *axes))
 

@@ -16,7 +16,7 @@ from capsweep.statistics import metric_format
 from capsweep.sweep.estimates import Estimates
 from capsweep.training.run import Outcome
 
-LOG_SECONDS = 60.0  # without a terminal: the longest time between two printed lines
+LOG_SECONDS = 60.0  # without a terminal: after so long without a line, the state is printed
 
 
 def weigh_cells(cells: Sequence[Cell], costs: Estimates) -> dict[str, float]:
@@ -34,8 +34,9 @@ def weigh_cells(cells: Sequence[Cell], costs: Estimates) -> dict[str, float]:
 class SweepProgress:
     """The progress of a sweep, printed while it runs.
 
-    A line is printed for each cell that ended. A terminal also shows the whole sweep and a bar for
-    each running cell. Without a terminal, a line about the whole sweep is printed every minute.
+    A line is printed for each cell that ended. A terminal also shows a bar for the whole sweep and
+    one for each running cell. Without a terminal, a line about the whole sweep is printed at most
+    once in LOG_SECONDS.
 
     Args:
         console: Where lines and bars are printed.
@@ -85,7 +86,7 @@ class SweepProgress:
         self._update()
 
     def on_epoch(self, signature: str, row: dict[str, Any]) -> None:
-        """Show that a cell finished the epoch of a row of its metrics."""
+        """Show that a cell finished the epoch whose metrics are in `row`."""
         done, epochs = row["epoch"] + 1, self._epochs[signature]
         of_one = self.lengths.get(signature, 1.0) / epochs
         self._work_done[signature] = done * of_one

@@ -150,7 +150,7 @@ def _describe_choice(sweep: Sweep, trials: Sequence[Trial]) -> str:
 
 
 def describe_search(sweep: Sweep, trials: Sequence[Trial]) -> str:
-    """Return a search in two lines: its question, and its trials, those before and those left."""
+    """Describe a search in two lines: its question, and how many trials ended and are left."""
     search = search_of(sweep)
     ended = Counter(trial.entry.status for trial in trials if trial.has_ended)
     states = ", ".join(f"{count} {status}" for status, count in ended.items())

@@ -46,7 +46,7 @@ def run_sweep(parsed: argparse.Namespace) -> int:
     if (parsed.executor == "array") != (parsed.shard is not None):
         raise UserError("EXECUTOR=array and SHARD=i/n belong together; type both or neither")
     if parsed.dry_run:
-        raise ConfigError("--dry-run is only for clusters of Slurm; `capsweep plan` prints cells")
+        raise ConfigError("--dry-run is only for Slurm clusters; `capsweep plan` prints the cells")
     if not parsed.here and (parsed.detach or cluster["submit"]):
         return _submit_job(parsed, sweep, config)
     if str(cluster["address"]).startswith("http"):
@@ -148,7 +148,7 @@ def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, A
     if not parsed.detach:
         return watch_job(jobs, job)
     place = f"SWEEP={job.id} RAY_ADDRESS={jobs.address}"
-    print(f"make attach {place}  prints its output; make status and make stop take the same words")
+    print(f"make attach {place}  (prints its output; make status and stop take the same words)")
     return 0
 
 

@@ -324,7 +324,7 @@ def check_search(sweep: Sweep) -> list[Point]:
         # Settings must not be chosen on test images, so examples held out of training are needed.
         if not get(point.cell.config, "dataset.validation"):
             raise ConfigError(
-                f"{where}: {sweep.metric} needs validation examples; set dataset.validation"
+                f"{where}: {sweep.metric} needs validation examples; type dataset.validation=1000"
             )
         validation.check_metric(where, sweep.metric, [point.cell.config])
     check_distinct_fields(with_rows(sweep), points)

@@ -156,5 +156,5 @@ def describe_search(sweep: Sweep, trials: Sequence[Trial]) -> str:
     states = ", ".join(f"{count} {status}" for status, count in ended.items())
     seen = f"{ended.total()} ended before{f' ({states})' if states else ''}"
     left, arms = count_left(sweep, trials), ", ".join(arm.name for arm in sweep.arms)
-    drawn = f"; {left} left to draw ({search.sampler}) from the arms {arms}" if left else ""
+    drawn = f"; {left} left to draw ({search.sampler}); arms: {arms}" if left else ""
     return f"{sweep.name}: {sweep.question}\n{count_of(search.trials, 'trial')}, {seen}{drawn}"

@@ -97,6 +97,7 @@ def _read_options(parsed: argparse.Namespace, sweep: Sweep) -> RunOptions:
 def _run_here(
     sweep: Sweep, points: list[Point], options: RunOptions, last_seeds: str | None
 ) -> int:
+    """Run a sweep or a search on this machine, print its table, and return the exit status."""
     console = terminal.make_console()
     if sweep.search is not None:
         from capsweep.sweep import search
@@ -117,6 +118,7 @@ def _run_here(
 def _submit_to_slurm(
     parsed: argparse.Namespace, config: Mapping[str, Any], options: RunOptions
 ) -> int:
+    """Write the script of a Slurm job and submit it, or print it (--dry-run)."""
     from capsweep.cluster import slurm
 
     cluster, is_array = config["cluster"], parsed.executor == "array"

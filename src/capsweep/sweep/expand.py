@@ -249,6 +249,7 @@ def check_rerun(sweep: Sweep, points: Sequence[Point]) -> None:
 
 
 def _set_accuracy(sweep: Sweep, point: Point, points: Sequence[Point], ledger: Ledger) -> Point:
+    """Set the stop_accuracy of a waiting point if its cell of the baseline is finished."""
     where = f"{sweep.path.name}: arms.{point.arm}.matched: {point.name}"
     field = {key: point.coordinate(key) for key in sweep.columns} | {"seed": point.seed}
     baselines = (p for p in points if p.arm == sweep.baseline and _is_at(p, field))

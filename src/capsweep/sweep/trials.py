@@ -102,6 +102,7 @@ def _find_place(
 
 
 def _may_draw(arm: Arm, key: str, value: Any) -> bool:
+    """Return whether a search can draw this value for a key of an arm."""
     for axis in arm.axes:
         if axis.key == key:
             return json.dumps(value) in map(json.dumps, axis.values)

@@ -131,7 +131,7 @@ def with_digests(result: Mapping[str, Any], digests: Mapping[str, str]) -> dict[
 
 
 def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -> dict[str, Any]:
-    """Parse and check the result.json of the cell with a signature.
+    """Parse the result.json of a cell, and check it against the cell's signature.
 
     Raises:
         DamageError: If the result was altered, belongs to another cell, or has an impossible value.
@@ -147,10 +147,10 @@ def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -
 def read_provenance(
     content: bytes, where: str, signature: str, cure: str = REMOVE
 ) -> dict[str, Any]:
-    """Parse and check the provenance.json of the cell with a signature.
+    """Parse the provenance.json of a cell, and check it against the cell's signature.
 
     Raises:
-        DamageError: If it is damaged, or belongs to another cell.
+        DamageError: If the file is damaged, or belongs to another cell.
     """
     provenance = parse_json(content, where, cure, Provenance)
     if (stated := provenance.get("signature", signature)) != signature:
@@ -161,10 +161,10 @@ def read_provenance(
 
 
 def read_science(content: bytes, where: str, signature: str, cure: str = REMOVE) -> dict[str, Any]:
-    """Parse and check the config.yaml of the cell with a signature.
+    """Parse the config.yaml of a cell, and check it against the cell's signature.
 
     Raises:
-        DamageError: If it is damaged, or belongs to another cell.
+        DamageError: If the file is damaged, or belongs to another cell.
     """
     try:
         science = bounded_yaml.load_settings(content)

@@ -77,6 +77,7 @@ def run_sync(parsed: argparse.Namespace) -> int:
 
 
 def _result_lines(server: str, result: SyncResult) -> Iterator[str]:
+    """Yield the lines that say which cells were uploaded and which were not."""
     if not (result.waiting or result.synced or result.live or result.faults):
         yield "no cell of this ledger was tracked with W&B"
         return

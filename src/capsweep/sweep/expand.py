@@ -249,6 +249,7 @@ def check_rerun(sweep: Sweep, points: Sequence[Point]) -> None:
 
 
 def _set_accuracy(sweep: Sweep, point: Point, points: Sequence[Point], ledger: Ledger) -> Point:
+    """Set the stop_accuracy of a waiting point if its cell of the baseline is finished."""
     where = f"{sweep.path.name}: arms.{point.arm}.matched: {point.name}"
     field = {key: point.coordinate(key) for key in sweep.columns} | {"seed": point.seed}
     baselines = (p for p in points if p.arm == sweep.baseline and _is_at(p, field))
@@ -324,7 +325,7 @@ def check_search(sweep: Sweep) -> list[Point]:
         # Settings must not be chosen on test images, so examples held out of training are needed.
         if not get(point.cell.config, "dataset.validation"):
             raise ConfigError(
-                f"{where}: {sweep.metric} needs validation examples; set dataset.validation"
+                f"{where}: {sweep.metric} needs validation examples; type dataset.validation=1000"
             )
         validation.check_metric(where, sweep.metric, [point.cell.config])
     check_distinct_fields(with_rows(sweep), points)

@@ -80,7 +80,7 @@ class Ledger:
         return self._make_entry(signature, claimed)
 
     def read_entries(self, signatures: Iterable[str]) -> dict[str, Entry]:
-        """Return the states of many cells, as `read_entry` does, by their signatures."""
+        """Return the state of each of many cells, keyed by signature; see `read_entry`."""
         names = list(dict.fromkeys(signatures))
         if self.disk is not None:
             claims = self.read_claims()
@@ -91,7 +91,7 @@ class Ledger:
             return dict(zip(names, entries, strict=True))
 
     def read_cell_entries(self, cells: Iterable[Cell]) -> dict[str, Entry]:
-        """Return the states of cells by their signatures, after checking them with `judge`."""
+        """Return the state of each cell, keyed by signature, after a check by `judge`."""
         by_signature = {cell.signature: cell for cell in cells}
         entries = self.read_entries(by_signature).items()
         return {name: self.judge(name, entry, by_signature[name].config) for name, entry in entries}
@@ -181,7 +181,7 @@ class Ledger:
         return join(self.store.root, path)
 
     def _find_folder(self, signature: str, result: Mapping[str, Any] | None = None) -> str:
-        """Return the folder with the files of a cell; in an object store, that of its attempt."""
+        """Return the folder of a cell's files, which in an object store is an attempt's folder."""
         if self.disk is not None:
             return folder_of(signature)
         result = (self.read_result(signature) or {}) if result is None else result
@@ -314,7 +314,10 @@ class Ledger:
 
 
 def fails_again(entry: Entry) -> bool:
-    """Return whether a failed cell would fail again: with a deterministic cause and equal code."""
+    """Return whether a failed cell would fail again.
+
+    It would if the kind of its cause is deterministic, and the code is the same as when it failed.
+    """
     if entry.status != "failed" or entry.cause is None or is_damaged(entry):
         return False
     is_deterministic = causes.classify_cause(entry.cause) in causes.DETERMINISTIC

@@ -182,8 +182,8 @@ def choose_interval(every_n_steps: int | str, batches: int, steps: int) -> int:
     """Return the number of steps between two points.
 
     Args:
-        every_n_steps: The number itself, or "auto". That is 50, or less if an epoch would have
-            fewer than ten points, or more if training would have more than a thousand.
+        every_n_steps: The number itself, or "auto", which means 50; less if an epoch would have
+            fewer than ten points, more if training would have more than a thousand.
         batches: The number of batches of an epoch.
         steps: The number of steps of the whole training.
     """

@@ -128,7 +128,7 @@ REFUSED: list[tuple[dict[str, str], list[str], str]] = [
     ({"ROUTING": "3,"}, [], "^ROUTING=3,: '' is neither a number"),
     ({"ROUTING": "3,3"}, [], r"^ROUTING=3,3: routing\.num_iters has the value 3 twice"),
     ({"ROUTING": "em", "ARMS": "cnn"}, [], r"^ROUTING=em: no arm of ablation\.yaml routes"),
-    ({"ROUTING": "3", "ARMS": "cnn"}, [], r"^ROUTING: no arm of .* has the axis routing\.num"),
+    ({"ROUTING": "3", "ARMS": "cnn"}, [], r"^ROUTING: no chosen arm of .* has the axis routing"),
     ({"ROUTING": "3"}, [f"{ITERATIONS}=2"], r"^ROUTING and routing\.num_iters: set twice"),
     ({"ROUTING": "3"}, ["routing=em"], "^ROUTING and routing: set twice; keep one"),
     ({"ROUTING": "uniform"}, [f"{ITERATIONS}=2"], r"num_iters: no routing of this arm has this"),

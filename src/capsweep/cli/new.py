@@ -76,8 +76,8 @@ def name_words(name: str) -> dict[str, str]:
 def list_routings(checkout: Path, sweep: str) -> list[str]:
     """Return the routings that a new sweep compares.
 
-    They are `uniform`, `dynamic`, and the routings `mine` and the one with the name of the sweep,
-    if `conf/routing` has them.
+    They are `uniform` and `dynamic`. A routing with the name of the sweep, and one called `mine`,
+    are added if `conf/routing` has them.
     """
     own = (name for name in (sweep, "mine") if (checkout / f"conf/routing/{name}.yaml").is_file())
     return list(dict.fromkeys(("uniform", "dynamic", *own)))

@@ -232,7 +232,7 @@ def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirecto
 
 
 def recover_cell(ledger: Ledger, signature: str) -> None:
-    """Complete the exchange of a repeated cell, if its process was killed during the exchange."""
+    """Move a repeated cell to its final place, if its process was killed before it did so."""
     if ledger.disk is not None:
         cell = RepeatedDirectory(ledger.disk, signature)
         if not cell.place.exists() and (cell.path / RESULT).exists():

@@ -198,7 +198,7 @@ def take_lease(ledger: Path, signature: str, dead_claim: str = "") -> Lease:
     Args:
         ledger: The ledger's folder.
         signature: The signature of the cell.
-        dead_claim: The last sign of a claim whose owner the caller found dead; "": none.
+        dead_claim: The last sign of a claim whose owner is known to be dead; "": none.
 
     Raises:
         ClaimedElsewhereError: If another process runs the cell.
@@ -238,7 +238,7 @@ def hold_lease(ledger: Path | None, signature: str, dead_claim: str = "") -> Ite
         dead_claim: As in `take_lease`.
 
     Yields:
-        The lease; None if there are no claims.
+        The lease; None if `ledger` is None.
     """
     if ledger is None:
         yield None

@@ -80,7 +80,7 @@ class Ledger:
         return self._make_entry(signature, claimed)
 
     def read_entries(self, signatures: Iterable[str]) -> dict[str, Entry]:
-        """Return the states of many cells, as `read_entry` does, by their signatures."""
+        """Return the state of each of many cells, keyed by signature; see `read_entry`."""
         names = list(dict.fromkeys(signatures))
         if self.disk is not None:
             claims = self.read_claims()
@@ -91,7 +91,7 @@ class Ledger:
             return dict(zip(names, entries, strict=True))
 
     def read_cell_entries(self, cells: Iterable[Cell]) -> dict[str, Entry]:
-        """Return the states of cells by their signatures, after checking them with `judge`."""
+        """Return the state of each cell, keyed by signature, after a check by `judge`."""
         by_signature = {cell.signature: cell for cell in cells}
         entries = self.read_entries(by_signature).items()
         return {name: self.judge(name, entry, by_signature[name].config) for name, entry in entries}
@@ -109,10 +109,10 @@ class Ledger:
         """
         if entry.status != "done" or entry.result is None:
             return entry
-        asked, epochs = config["epochs"], entry.result.get("epochs", config["epochs"])
-        if epochs > asked or (epochs < asked and config.get("stop_accuracy") is None):
+        declared, epochs = config["epochs"], entry.result.get("epochs", config["epochs"])
+        if epochs > declared or (epochs < declared and config.get("stop_accuracy") is None):
             where = join(self.store.root, f"{folder_of(signature)}/{RESULT}")
-            why = f"epochs: {epochs} of a cell of {asked}"
+            why = f"it has {epochs} epochs, its cell {declared}"
             return Entry("failed", cause=str(stored_files.damage_error(where, why, REMOVE)))
         code = entry.result.get("code", {}).get("numerics")
         is_current = code == code_identity.hash_numerics(config)
@@ -181,7 +181,7 @@ class Ledger:
         return join(self.store.root, path)
 
     def _find_folder(self, signature: str, result: Mapping[str, Any] | None = None) -> str:
-        """Return the folder with the files of a cell; in an object store, that of its attempt."""
+        """Return the folder of a cell's files, which in an object store is an attempt's folder."""
         if self.disk is not None:
             return folder_of(signature)
         result = (self.read_result(signature) or {}) if result is None else result
@@ -242,7 +242,7 @@ class Ledger:
 
         Args:
             signature: The signature of the cell.
-            name: METRICS, with a row per epoch, or POINTS, with a row per point of steps.
+            name: METRICS, with a row per epoch, or POINTS, with a row per some steps.
 
         Raises:
             DamageError: If the file is damaged.
@@ -314,7 +314,10 @@ class Ledger:
 
 
 def fails_again(entry: Entry) -> bool:
-    """Return whether a failed cell would fail again: the cause is deterministic, the code equal."""
+    """Return whether a failed cell would fail again.
+
+    It would if the kind of its cause is deterministic, and the code is the same as when it failed.
+    """
     if entry.status != "failed" or entry.cause is None or is_damaged(entry):
         return False
     is_deterministic = causes.classify_cause(entry.cause) in causes.DETERMINISTIC

@@ -146,9 +146,8 @@ class Provenance(Circumstances):
     started: Date = ABSENT  # when the cell started
     fingerprint: str | dict[str, JsonValue] | None = None  # identity of the data set
     tracking: Tracking = ABSENT  # the W&B run
-    earlier: list[Circumstances] = (
-        ABSENT  # circumstances of interrupted runs that differ from these
-    )
+    # Circumstances of interrupted runs, if they differ from those above.
+    earlier: list[Circumstances] = ABSENT
 
 
 class Row(Record):
@@ -251,7 +250,7 @@ class Manifest(Record):
 
 
 def find_fault(kind: type[Record], value: Any) -> str | None:
-    """Return why a value is not of a kind, with the name of the field; None if it is.
+    """Return which field of a value does not fit a model, and why, or None if all fields fit.
 
     Args:
         kind: The model.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic_core import from_json
 
 from capsweep.config import bounded_yaml
-from capsweep.config.cell import signature as signature_of
+from capsweep.config.cell import hash_science
 from capsweep.errors import ConfigError, DamageError
 from capsweep.ledger import records
 from capsweep.ledger.records import Point, Provenance, Record, Result, Row
@@ -131,7 +131,7 @@ def with_digests(result: Mapping[str, Any], digests: Mapping[str, str]) -> dict[
 
 
 def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -> dict[str, Any]:
-    """Parse and check the result.json of the cell with a signature.
+    """Parse the result.json of a cell, and check it against the cell's signature.
 
     Raises:
         DamageError: If the result was altered, belongs to another cell, or has an impossible value.
@@ -147,10 +147,10 @@ def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -
 def read_provenance(
     content: bytes, where: str, signature: str, cure: str = REMOVE
 ) -> dict[str, Any]:
-    """Parse and check the provenance.json of the cell with a signature.
+    """Parse the provenance.json of a cell, and check it against the cell's signature.
 
     Raises:
-        DamageError: If it is damaged, or belongs to another cell.
+        DamageError: If the file is damaged, or belongs to another cell.
     """
     provenance = parse_json(content, where, cure, Provenance)
     if (stated := provenance.get("signature", signature)) != signature:
@@ -161,10 +161,10 @@ def read_provenance(
 
 
 def read_science(content: bytes, where: str, signature: str, cure: str = REMOVE) -> dict[str, Any]:
-    """Parse and check the config.yaml of the cell with a signature.
+    """Parse the config.yaml of a cell, and check it against the cell's signature.
 
     Raises:
-        DamageError: If it is damaged, or belongs to another cell.
+        DamageError: If the file is damaged, or belongs to another cell.
     """
     try:
         science = bounded_yaml.load_settings(content)
@@ -176,7 +176,7 @@ def read_science(content: bytes, where: str, signature: str, cure: str = REMOVE)
 
 def _check_science(science: Mapping[str, Any], where: str, signature: str, cure: str) -> None:
     try:
-        actual = signature_of(science)
+        actual = hash_science(science)
     except ValueError as error:  # a number that is not finite
         raise damage_error(where, error, cure) from error
     if actual != signature:

@@ -72,7 +72,7 @@ def export_cells(
         ledger: The ledger.
         signatures: The cells, which have ended.
         file: The tar file; the suffix .xz makes a packed one.
-        choose: Returns whether the file of a cell with a name is exported.
+        choose: Decides by the name of a file whether the file is exported.
 
     Raises:
         UserError: If the file exists already, or if a packed archive would be too large to be read.
@@ -179,7 +179,7 @@ def verify_export(file: Path) -> Results:
     for path, content in read_members(file):
         signature, _, name = path.partition("/")
         if MEMBER.fullmatch(path) is None:
-            raise DataError(f"{file}: {path[:80]!r} leads out of its folder, or is no name")
+            raise DataError(f"{file}: {path[:80]!r} leads out of its folder, or is not valid")
         cells.setdefault(signature, {})[name] = hash_bytes(content)
         where = f"{file}: {name} of cell {signature}"
         if name == RESULT:
@@ -209,7 +209,7 @@ def _write_archive(file: Path, names: Sequence[str], read: Callable[[str], bytes
     Args:
         file: The tar file.
         names: The names of the files.
-        read: Returns the content of the file with a name.
+        read: Returns the content of a file, given its name.
 
     Raises:
         UserError: As `export_cells` does.

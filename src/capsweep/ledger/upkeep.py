@@ -61,14 +61,14 @@ def find_garbage(ledger: Ledger, storage: Path | None = None) -> Iterator[Garbag
         for claim in lease.read_claims(root).values():
             path = lease.claim_path(root, claim.signature, claim.generation)
             if claim.owner.is_dead or (_is_settled(path) and not claim.owner.is_alive):
-                for item in _measure(path, f"claim of {claim.owner}, which is gone", root):
+                for item in _measure(path, f"claim of {claim.owner}, which has ended", root):
                     yield replace(item, remove=partial(lease.remove_dead_claim, root, claim))
         for path in root.glob("superseded/*"):
             yield from _measure(path, "result that a later run replaced", root)
     if storage is not None:
         for path in _find_scratch(storage):
             kind = "traceback" if path.is_file() else "scratch folder"
-            yield from _measure(path, f"{kind} of a process that is gone")
+            yield from _measure(path, f"{kind} of a process that has ended")
 
 
 def _find_scratch(storage: Path) -> Iterator[Path]:

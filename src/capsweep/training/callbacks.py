@@ -182,8 +182,8 @@ def choose_interval(every_n_steps: int | str, batches: int, steps: int) -> int:
     """Return the number of steps between two points.
 
     Args:
-        every_n_steps: The number itself, or "auto". That is 50, or less if an epoch would have
-            fewer than ten points, or more if training would have more than a thousand.
+        every_n_steps: The number itself, or "auto", which means 50; less if an epoch would have
+            fewer than ten points, more if training would have more than a thousand.
         batches: The number of batches of an epoch.
         steps: The number of steps of the whole training.
     """
@@ -216,9 +216,9 @@ def check_resumable(
         line = f"{path} was removed, and the cell starts from its first epoch: {fault}"
         print(line, file=sys.stderr, flush=True)
         return {RESTART_KEY: line}, [], []
-    made = stored["provenance"]
-    today, last = ({name: run.get(name) for name in CIRCUMSTANCES} for run in (provenance, made))
-    earlier = [run for run in (*made.get("earlier", []), last) if run != today]
+    older = stored["provenance"]
+    today, last = ({name: run.get(name) for name in CIRCUMSTANCES} for run in (provenance, older))
+    earlier = [run for run in (*older.get("earlier", []), last) if run != today]
     return {"earlier": earlier}, stored["rows"], stored["points"]
 
 

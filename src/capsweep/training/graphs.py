@@ -173,7 +173,7 @@ class StepGraphs:
         step: The eager step.
         metrics: The training metrics.
         reason: Why training must be eager; None: steps are captured.
-        capture: Captures a step; None: as CUDA graph.
+        capture: Captures a step; None: steps are captured as CUDA graphs.
 
     Attributes:
         reason: Why training is eager; None: it is not.
@@ -310,7 +310,7 @@ def find_difference(
     loss: Tensor,
     before: Sequence[Tensor],
 ) -> str | None:
-    """Find a difference between a captured step and an eager one, beyond rounding.
+    """Find a difference between a captured step and an eager step that rounding cannot explain.
 
     Args:
         eager: The eager step of a copy, after it trained on a batch.

@@ -139,7 +139,7 @@ class CapsuleTask(LightningModule):
         """Do nothing, since `training_step` includes the backward pass."""
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Call Lightning's closure, which runs `training_step` with the step of the optimiser."""
+        """Call Lightning's closure, which runs `training_step`, without a second optimiser step."""
         closure = kwargs.get("optimizer_closure", args[-1])
         closure()
 
@@ -220,7 +220,7 @@ class CapsuleTask(LightningModule):
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
-    """Lightning's writer of checkpoints, made atomic."""
+    """A writer of Lightning's checkpoints that writes each file whole or not at all."""
 
     def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
         """Write a checkpoint to a path, whole or not at all."""

@@ -150,7 +150,7 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
 
 
 def _cache_key(config: Mapping[str, Any]) -> str:
-    """Return a key of all that decides the size, and whether the network can be built."""
+    """Return a cache key of all settings and code that decide a network's size or its errors."""
     libraries = ("torch", "torchvision", "pytorch-lightning")  # a `_target_` may be in these
     code = [code_identity.hash_package(), *map(importlib.metadata.version, libraries)]
     targets = sorted(str(target) for _, target in code_identity.find_targets(config))
@@ -231,9 +231,9 @@ def _time_training(task: "CapsuleTask", loader: "BatchLoader", steps: int) -> li
     seconds: list[float] = []
     batches = iter(cycle(islice(loader, steps)))
     while len(seconds) < WARM_UP + steps or sum(seconds[WARM_UP:]) < least:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         float(captured.train(next(batches), margin))  # waits for the device
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - started)
     return seconds[WARM_UP:]
 
 
@@ -247,9 +247,9 @@ def _time_evaluation(task: "CapsuleTask", loader: "BatchLoader") -> float:
     batch, seconds = next(iter(loader)), 0.0
     task.eval()
     for _ in range(2):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         with torch.no_grad():
             task.test_step(batch, 0)
         task.metrics["test"].compute("test")  # waits for the device
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
     return seconds / len(batch.labels)

@@ -26,8 +26,8 @@ class Losses(NamedTuple):
 
     Attributes:
         total: The loss that is minimised, a scalar.
-        reconstruction: The sum of squared pixel errors of an image, over its L digits, averaged
-            over the batch and not weighted; None: its weight is 0.
+        reconstruction: The squared pixel errors, summed over the pixels and the L digits of an
+            image, and averaged over the batch; it is not weighted. None: its weight is 0.
         scores_BN: The scores of the classes.
         drawn_BLCHW: The reconstructions of the decoder; None: the weight of their loss is 0.
     """
@@ -174,7 +174,7 @@ class TrainingStep:
         return replace(self, network=network, optimizer=optimizer)
 
     def take_over(self, other: "TrainingStep") -> None:
-        """Take the parameters, buffers and optimiser state of a copy of this step."""
+        """Copy the parameters, buffers and optimiser state from a copy of this step."""
         # A state_dict would lack the buffers that are not persistent.
         with torch.no_grad():
             for tensor, taken in zip(*map(_list_tensors, (self, other)), strict=True):
@@ -193,10 +193,10 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
 
 
 def list_numbers(step: TrainingStep) -> dict[str, float]:
-    """List the Python numbers among the attributes of a network's modules and of the loss.
+    """List the attributes of a network's modules and of the loss that are an int or a float.
 
     Returns:
-        The numbers by name, such as "network.capsules.calls".
+        Their values by name, such as "network.capsules.calls".
     """
     owners: dict[str, object] = {
         f"network.{name}".rstrip("."): module for name, module in step.network.named_modules()

@@ -74,4 +74,4 @@ lock: ## write requirements.lock with the newest versions that pyproject.toml al
 	@$(VENV).lock/bin/python -m pip freeze --all --exclude-editable --exclude pip | sed 's/+[a-z0-9.]*$$//' > $(LOCK)
 	@rm -rf $(VENV).lock
 clean: ## remove the environment and caches; results under outputs/ stay
-	@rm -rf $(VENV) site .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) build .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -20,8 +20,8 @@ class MultiMnist:
 
     Attributes:
         content: The description of the data set.
-        digits: Images [N, C, H, W] and labels [N] of the single digits, uint8, by "train" and
-            "test".
+        digits: Images [N, C, H, W] and labels [N] of the single digits, uint8, for "train"
+            and "test".
     """
 
     content: DataSetContent

@@ -149,6 +149,6 @@ def test_every_command_of_the_documentation_is_accepted() -> None:
         words.check_makeflags(targets, flags)
 
 
-def test_the_table_of_words_in_the_docs_is_that_of_the_code() -> None:
+def test_the_list_of_words_in_the_docs_is_that_of_the_code() -> None:
     page = (REPOSITORY / "docs" / "words.md").read_text()
-    assert words.format_table() in page, "python3 src/capsweep/config/words.py table prints it"
+    assert words.describe_words() in page, "python3 src/capsweep/config/words.py list prints it"

@@ -133,7 +133,7 @@ STANDARDISED = ((IMAGES - 127.0) / 50).astype(np.int8).astype(np.uint8)
         ({"train_images": IMAGES / 255}, r"are float64, not uint8; write intensities 0\.\.255"),
         (
             {"train_images": IMAGES.reshape(6, -1)},
-            r"train_images have the shape \(6, 70\); write by",
+            r"train_images have the shape \(6, 70\); save by",
         ),
         ({"train_images": IMAGES[:, :0]}, r"train_images is empty: its shape is \(6, 0, 5, 7\)"),
         ({"test_labels": LABELS[:1]}, r"test_labels are uint8 \(1,\) for 2 images; write one c"),
@@ -176,7 +176,7 @@ def test_a_member_that_is_no_array_is_refused(content: bytes, packed: int, tmp_p
     save(tmp_path)
     with zipfile.ZipFile(tmp_path / "own.npz", "a") as archive:
         archive.writestr("more.npy", content, packed)
-    assert_refused(tmp_path, "write by np.savez")
+    assert_refused(tmp_path, "save by np.savez")
 
 
 def test_a_file_that_is_cut_or_no_archive_is_refused(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_file_that_is_cut_or_no_archive_is_refused(tmp_path: Path) -> None:
     np.save(buffer, IMAGES)
     for content in (path.read_bytes()[:-30], path.read_bytes()[40:], b"", buffer.getvalue()):
         path.write_bytes(content)
-        assert_refused(tmp_path, "write by np.savez")
+        assert_refused(tmp_path, "save by np.savez")
 
 
 HUGE = 2**40
@@ -197,7 +197,7 @@ def test_an_array_that_declares_another_size_than_it_has_is_refused_before_it_is
 ) -> None:
     save(tmp_path)
     declare_shape(tmp_path / "own.npz", "test_labels", shape)
-    assert_refused(tmp_path, r"test_labels\.npy declares .* but has 2; write")
+    assert_refused(tmp_path, r"test_labels\.npy declares .* but has 2; save")
 
 
 @pytest.mark.parametrize("field", ["file_size", "compress_size"])

@@ -199,4 +199,4 @@ def test_a_folder_that_cannot_be_made_is_told_once_and_no_error(
     (home / place).write_text("not a folder")
     for _ in range(2):
         assert is_whole(decode_once("few", DECLARED, decode))
-    assert capsys.readouterr().err.count("no cache there") == 1
+    assert capsys.readouterr().err.count("images are not cached") == 1

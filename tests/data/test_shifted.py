@@ -76,7 +76,7 @@ def test_moved_validation_gives_every_image_a_place_of_its_own_that_never_change
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_a_canvas_smaller_than_the_images_is_refused(noise: Noise, split: str) -> None:
-    with pytest.raises(ConfigError, match=r"dataset\.batches\.canvas=5: images are larger, 6x5"):
+    with pytest.raises(ConfigError, match=r"dataset\.batches\.canvas=5 must be larger: .* 6x5"):
         ShiftedImages(noise(3), split, shift=1, canvas=5)
 
 

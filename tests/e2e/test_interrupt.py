@@ -135,7 +135,7 @@ def test_a_bounded_sweep_ends_at_an_epoch_and_the_same_command_goes_on(
             output = ended.stdout + ended.stderr
             assert ended.returncode == 3, output
         assert "ended early after an epoch; its checkpoint is kept" in output
-        assert "MAX_HOURS is reached: 0 of 2 cells are finished; the same command" in output
+        assert "MAX_HOURS is reached: 0 of 2 cells are finished; type the same command" in output
         assert "Traceback" not in output
         check_unfinished(tmp_path)
         assert count_checkpoints(tmp_path) == 1

@@ -49,7 +49,7 @@ def test_a_folder_that_ray_cannot_use(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / folder))
-    message = r"^Ray does not start \(.*; .*set RAY_TMPDIR to a short path"
+    message = r"^Ray does not start \(.*; .*set RAY_TMPDIR to a writable folder"
     with pytest.raises(ConfigError, match=message), ray_start.connected(None, cpus=1):
         pass
 

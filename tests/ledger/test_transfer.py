@@ -183,7 +183,7 @@ def test_what_is_exported_can_be_merged_elsewhere(
         assert there.read(SIGNATURE, name) == ledger.read(SIGNATURE, name)
     assert there.read_result(SIGNATURE) == ledger.read_result(SIGNATURE)
     assert transfer.import_cells(there, export) == (0, 1)
-    transfer.export_cells(ledger, [SIGNATURE], tmp_path / "small.tar", transfer.is_result)
+    transfer.export_cells(ledger, [SIGNATURE], tmp_path / "small.tar", transfer.is_needed_by_tables)
     assert transfer.import_cells(Ledger(tmp_path / "other"), tmp_path / "small.tar") == (1, 0)
     assert Ledger(tmp_path / "other").read(SIGNATURE, "weights.ckpt") is None
 

@@ -112,7 +112,7 @@ def test_a_claim_of_another_machine_goes_when_no_beat_came_for_long(tmp_path: Pa
     old = time.time() - lease.SETTLED_SECONDS - 60
     os.utime(path, (old, old))
     (item,) = upkeep.find_garbage(Ledger(tmp_path))
-    assert item.why == "claim of process 1 on far, which is gone"
+    assert item.why == "claim of process 1 on far, which has ended"
     path.write_text(path.read_text().replace('"beat": 3', '"beat": 4'))  # it is not gone
     item.remove()
     assert path.exists()

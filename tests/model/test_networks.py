@@ -142,7 +142,7 @@ def test_a_routing_of_matrices_alone_is_refused_in_a_network_of_vectors(
 ) -> None:
     monkeypatch.setattr(SDARouting, "votes_kind", ConvolutionalVotes)
     measure_layers(compose_line("model=matrix_capsnet_tiny routing=sda"))
-    with pytest.raises(ConfigError, match=r"^routing=sda is for matrix capsules alone; add model"):
+    with pytest.raises(ConfigError, match=r"^routing=sda is for matrix capsules only; add model"):
         measure_layers(compose_line("model=capsnet_tiny routing=sda"))
 
 

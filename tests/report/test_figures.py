@@ -96,8 +96,8 @@ def test_nothing_is_drawn_of_nothing_and_each_absence_has_its_reason(tmp_path: P
     reasons = [figure.caption for figure in absent]
     assert len(reasons) == 4
     assert reasons[0].endswith(": 0 rows are complete, and a figure has room for 40.")
-    assert "train/loss: no finished cell has it by epoch." in reasons
-    assert reasons[-1].endswith(": no row has it of all of its seeds.")
+    assert "train/loss: no finished cell recorded it by epoch." in reasons
+    assert reasons[-1].endswith(": no row has the times of all of its seeds.")
 
 
 def test_a_figure_is_made_where_its_numbers_are_and_has_the_same_bytes_each_time(

@@ -87,7 +87,7 @@ REFUSED = [
     ("[experiment=digits]", '["epochs=1,2"]', r"one run takes one value of epochs"),
     ("routing.num_iters: [1, 3]", "seed: [1, 3]", r"arms\.capsnet: seed cannot be an axis"),
     ("value: 0.5", "error: 0.5", r"published\.values: .*: `value` must be"),
-    (TEXT, "", r"Input should be a dictionary or an instance"),
+    (TEXT, "", r"no keys; a sweep file begins"),
     ("Does it help?", "!!python/name:os.system", r"a tag \(!\) or an alias"),
     ("value: 0.5", "value: 2.5", r"`value` must be a test/error from 0 to 1; 2\.5 %"),
     ("value: 0.5", "value: 1e999", r"inf}: `value` must be a test"),

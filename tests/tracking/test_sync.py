@@ -171,7 +171,7 @@ def test_what_need_not_be_sent_or_cannot_be_is_said_without_a_request(
     tracked_cells.write(storage, 2)
     tracked_cells.find_folder(storage, 1).rename(storage / "gone")
     assert sync(storage) == 2
-    assert "1 cell not uploaded, but http" in capsys.readouterr().err
+    assert "1 cell not uploaded: http" in capsys.readouterr().err
     with (storage / "wandb" / "sync.lock").open("a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         assert sync(storage) == 2

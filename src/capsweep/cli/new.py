@@ -67,8 +67,8 @@ def name_words(name: str) -> dict[str, str]:
     is_name = re.fullmatch(r"[a-z][a-z0-9_]*", name) and len(name) <= LONGEST
     if not is_name or name in RESERVED or keyword.iskeyword(name):
         raise UserError(
-            f"{name}: a name has up to {LONGEST} of a-z, 0-9 and _, begins with a letter, and is "
-            f"neither a keyword of Python nor one of {', '.join(RESERVED)}"
+            f"{name}: a name has up to {LONGEST} characters of a-z, 0-9 and _, begins with a "
+            f"letter, and is neither a keyword of Python nor one of {', '.join(RESERVED)}"
         )
     return {"mine": name, "Mine": "".join(part.capitalize() for part in name.split("_"))}
 
@@ -76,8 +76,8 @@ def name_words(name: str) -> dict[str, str]:
 def list_routings(checkout: Path, sweep: str) -> list[str]:
     """Return the routings that a new sweep compares.
 
-    They are `uniform`, `dynamic`, and the routings `mine` and the one with the name of the sweep,
-    if `conf/routing` has them.
+    They are `uniform` and `dynamic`. A routing with the name of the sweep, and one called `mine`,
+    are added if `conf/routing` has them.
     """
     own = (name for name in (sweep, "mine") if (checkout / f"conf/routing/{name}.yaml").is_file())
     return list(dict.fromkeys(("uniform", "dynamic", *own)))

@@ -99,7 +99,7 @@ def use_node_places(words: Sequence[str], config: Mapping[str, Any]) -> list[str
     """
     if not any(config["cluster"]["node"].values()):
         return None
-    node = places.on_node(config)
+    node = places.resolve_on_node(config)
     return [
         *_drop_words(words, PLACES),
         *_format_places(node.shared, node.data, node.ledger),
@@ -144,6 +144,11 @@ def submit_sweep(
 
 
 def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
+    """Submit a job with our package and the sweep file.
+
+    Raises:
+        ConfigError: The sweep file has the name of another file in sweeps/.
+    """
     with package_files.staged_packages_for(jobs.address) as package:
         assert package is not None
         staged = package / "sweeps" / sweep.name  # also for a file from another folder

@@ -109,9 +109,7 @@ def load_settings(text: str | bytes) -> dict[str, Any]:
     except (TypeError, ValueError):
         is_plain = False
     if not isinstance(settings, dict) or not is_plain:
-        raise ConfigError(
-            "this is no configuration: it must be a section of text, numbers or lists"
-        )
+        raise ConfigError("this is no configuration: it must be a section of JSON values")
     return settings
 
 

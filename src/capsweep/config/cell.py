@@ -140,7 +140,7 @@ class Cell:
 
     @cached_property
     def signature(self) -> str:
-        """A hash of the science, 16 hexadecimal digits; cells with equal science share it."""
+        """A hash of the science, 16 hexadecimal digits; it is equal for cells of equal science."""
         before, after = self._hashed_text
         return _hash_text(f"{before}{json.dumps(self.config['seed'])}{after}")
 
@@ -152,7 +152,7 @@ class Cell:
 
     @cached_property
     def shape(self) -> str:
-        """A hash, 8 hexadecimal digits, that cells of equal work per step and equal memory share.
+        """A hash, 8 hexadecimal digits; it is equal for cells of equal work per step and memory.
 
         It depends on sizes, routing iterations, batch, precision, implementation and threads. Of
         the loss it depends on the name, and on whether there is a reconstruction.
@@ -171,8 +171,8 @@ class Cell:
     def with_seed(self, seed: int) -> "Cell":
         """Return the same cell with another seed, in microseconds, without composing again.
 
-        No other setting depends on the seed (see `compose`), so the two cells share all other
-        settings. Nobody may change these in place.
+        No other setting depends on the seed (see `compose`), so the two cells share the objects of
+        all other settings, which must not be changed in place.
 
         Raises:
             ConfigError: If the seed is not a whole number from 0 to 2**63 - 1.
@@ -204,7 +204,7 @@ class Cell:
         return cls(config=plain["config"], overrides=tuple(plain["overrides"]))
 
 
-def signature(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
+def hash_science(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
     """Hash a canonical science configuration, which includes the fingerprint of the data."""
     return _hash_text(_write_hashed(science, version))
 

@@ -42,7 +42,7 @@ def check_targets(config: Mapping[str, Any]) -> None:
     for key, target in find_targets(config):
         if not (isinstance(target, str) and target.startswith(TARGETS)):
             allowed = ", ".join(TARGETS)
-            raise ConfigError(f"{key}: {target!r} may not be called; have {allowed}")
+            raise ConfigError(f"{key}: {target!r} may not be called; use a name below {allowed}")
 
 
 def find_targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -75,16 +75,20 @@ def _parse_file(content: bytes) -> tuple[str, list[str]]:
 
 
 def hash_numerics(config: Mapping[str, Any]) -> str:
-    """Hash the code that decides the numbers of a canonical configuration, 12 hex digits."""
+    """Compute a hash, 12 hexadecimal digits, of the code that decides the numbers of a cell.
+
+    Args:
+        config: The canonical configuration of the cell.
+    """
     targets = (str(target) for _, target in find_targets(config))
     modules = {_find_module(CURRENT_TARGETS.get(target, target)) for target in targets}
     modules |= {*ROOTS, "capsweep.model.convolution"}  # `training.build` uses it for each network
     if "batches" not in config["dataset"]:
         modules.add("capsweep.data.image_batches")
-    return _hash_of(_find_closure(frozenset(name for name in modules if name)))
+    return _hash_modules(_find_closure(frozenset(name for name in modules if name)))
 
 
-def check_same(config: Mapping[str, Any], code: str) -> None:
+def check_same_code(config: Mapping[str, Any], code: str) -> None:
     """Raise CodeChangedError if this process has other code for a cell than its driver.
 
     Args:
@@ -100,7 +104,7 @@ def check_same(config: Mapping[str, Any], code: str) -> None:
 
 @cache
 def hash_package() -> str:
-    """Hash all of capsweep's code including comments, 12 hex digits."""
+    """Compute a hash, 12 hexadecimal digits, of all of capsweep's code, comments included."""
     hashes = sorted((name, hash_bytes(content)) for name, content in _read_modules().items())
     return hash_bytes(repr(hashes).encode())[:12]
 
@@ -124,7 +128,10 @@ def _find_module(dotted: str) -> str | None:
 
 @cache
 def _find_closure(modules: frozenset[str]) -> frozenset[str]:
-    """Find all modules of NUMERICS that some modules import, directly or not, and these modules."""
+    """Return some modules and all modules of NUMERICS that they import, directly or indirectly.
+
+    Modules of CHOSEN count only if they are among the given modules.
+    """
     closure: set[str] = set()
     waiting = set(modules)
     while waiting:
@@ -145,7 +152,7 @@ def _list_imported_names(tree: ast.Module) -> Iterator[str]:
 
 
 @cache
-def _hash_of(modules: frozenset[str]) -> str:
+def _hash_modules(modules: frozenset[str]) -> str:
     texts = [f"{module} {_parse_modules()[module][0]}\n" for module in sorted(modules)]
     return hash_bytes("".join(texts).encode())[:12]
 

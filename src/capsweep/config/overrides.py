@@ -219,7 +219,7 @@ def _sorts_presets(folder: Path) -> bool:
 
 
 def is_group(key: str) -> bool:
-    """Return whether a key, with dots or slashes, is a group, whose value names a file."""
+    """Return whether a key, with dots or slashes, is a group, so that its value names a file."""
     return key.replace("/", ".") in list_groups()
 
 

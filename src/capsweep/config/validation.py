@@ -181,9 +181,7 @@ def fit_types(plain: dict[str, Any], typed: Sequence[str], schema: Mapping[str, 
     values = flatten(plain)
     for key in sorted(values, key=lambda key: key not in typed):
         if key not in schema:
-            raise ConfigError(
-                f"{key}: no such key; its section is a copy of another kind of section"
-            )
+            raise ConfigError(f"{key}: no such key; its section is copied from one of another kind")
         put(plain, key, _fit_type(key, values[key], schema[key]))
 
 

@@ -115,6 +115,9 @@ def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> NpzCo
         axes: Order of the axes of images with channels, "chw" or "hwc"; None infers it from their
             shape.
 
+    Returns:
+        The splits, with images [N, C, H, W].
+
     Raises:
         DataError: If an array is missing, or its type, shape or values cannot be images or labels.
     """
@@ -124,7 +127,7 @@ def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> NpzCo
         raise DataError(f"{path}: {error}") from error
     except Exception as error:  # zipfile and numpy can raise any error for a damaged file
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{path}: {reason}; write by np.savez {LAYOUT}") from error
+        raise DataError(f"{path}: {reason}; save by np.savez: {LAYOUT}") from error
 
 
 def _decode_archive(file: IO[bytes], axes: str | None) -> NpzContent:
@@ -225,5 +228,5 @@ def _count_classes(splits: Decoded) -> int:
         raise DataError("every label is 0; a data set needs two or more classes")
     unseen = np.setdiff1d(np.arange(classes), splits["train"].labels_N.numpy())
     if len(unseen):
-        raise DataError(f"no training example has class {unseen[0]}; number classes from 0 on")
+        raise DataError(f"no training example has class {unseen[0]}; use 0, 1, 2, ... as labels")
     return classes

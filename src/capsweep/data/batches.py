@@ -163,7 +163,11 @@ class EpochSampler:
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the epoch; Lightning calls this when an epoch starts or is resumed."""
+        """Set the number of the epoch; Lightning calls this when an epoch starts or is resumed.
+
+        Args:
+            epoch: Number of the epoch, from 0 on.
+        """
         self.epoch = epoch
 
 
@@ -304,7 +308,9 @@ def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) ->
     count, channels, height, width = images_NCHW.shape
     rows, columns = (height, width) if canvas is None else (canvas, canvas)
     if height > rows or width > columns:
-        raise ConfigError(f"dataset.batches.canvas={canvas}: images are larger, {height}x{width}")
+        raise ConfigError(
+            f"dataset.batches.canvas={canvas} must be larger: images are {height}x{width}"
+        )
     above, left = (rows - height) // 2, (columns - width) // 2
     # The zeros right of a row serve as the zeros left of the next row, and likewise between images.
     # If the margin is as wide as the shift, as in MultiMNIST, a window is contiguous in memory.
@@ -365,5 +371,12 @@ def copy_windows(windows: Tensor, address_B: Tensor) -> Tensor:
 
 
 def to_unit(images: Tensor) -> Tensor:
-    """Convert uint8 intensities 0..255 to float32 0..1."""
+    """Scale intensities to 0..1.
+
+    Args:
+        images: uint8 intensities 0..255, of any shape.
+
+    Returns:
+        float32 intensities in 0..1, of the same shape.
+    """
     return images.to(torch.float32).div_(255)

@@ -181,6 +181,9 @@ class CroppedImages(DeviceSplit):
         Args:
             part: Positions in the split.
 
+        Yields:
+            A batch for each of the 13 crops.
+
         Raises:
             ConfigError: If the middle crop has fewer than 3 pixels around it on some side.
         """
@@ -206,7 +209,14 @@ class CroppedImages(DeviceSplit):
         return flip_N, brightness_N, contrast_N
 
     def scale_pixels(self, images_BCHW: Tensor) -> Tensor:
-        """Scale intensities 0..255 to the values that a network sees, as `standardise` says."""
+        """Scale intensities to the values that a network sees.
+
+        Args:
+            images_BCHW: float32 intensities 0..255, [B, C, H, W].
+
+        Returns:
+            Standardised images if `standardise` is set, else intensities in 0..1.
+        """
         return standardise_images(images_BCHW) if self.standardise else images_BCHW / 255
 
 

@@ -54,12 +54,23 @@ class LabelledImages:
         return LabelledImages(self.images_NCHW[index_N], self.labels_N[index_N])
 
     def to(self, device: torch.device) -> "LabelledImages":
-        """Return the examples on a device."""
+        """Move the examples to a device.
+
+        Args:
+            device: Where images and labels are to be.
+
+        Returns:
+            The examples on the device.
+        """
         return LabelledImages(self.images_NCHW.to(device), self.labels_N.to(device))
 
 
 def join_examples(parts: Sequence[LabelledImages]) -> LabelledImages:
-    """Concatenate examples, part after part."""
+    """Join several sets of examples to one, in their order.
+
+    Args:
+        parts: Sets of examples with images of equal shape.
+    """
     images_NCHW = torch.cat([part.images_NCHW for part in parts])
     return LabelledImages(images_NCHW, torch.cat([part.labels_N for part in parts]))
 
@@ -74,6 +85,9 @@ def label_images(images_NCHW: np.ndarray, labels_N: np.ndarray, classes: int) ->
         images_NCHW: Images [N, C, H, W].
         labels_N: Classes [N], of any number type.
         classes: How many classes there are.
+
+    Returns:
+        The examples, with contiguous images and int64 labels.
 
     Raises:
         ValueError: If the images are not uint8, if the arrays are empty or differ in length, or if
@@ -107,10 +121,10 @@ class Splits:
 
     @property
     def digests(self) -> dict[str, str]:
-        """The sha256 of each split that is not empty, by its name, and the digests in `parts`."""
+        """The sha256 of each split that is not empty and of each of `parts`, by name."""
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
-        own = {name: each.digest for name, each in splits.items() if each is not None and len(each)}
-        return {**own, **self.parts}
+        full = {name: part for name, part in splits.items() if part is not None and len(part)}
+        return {**{name: part.digest for name, part in full.items()}, **self.parts}
 
 
 class Reader(Protocol):
@@ -136,6 +150,9 @@ class Reader(Protocol):
         Args:
             folder: The data folder, a path or the URL of an object store.
 
+        Returns:
+            The splits, as the publisher of the data set defines them.
+
         Raises:
             DataError: If a file is missing or is not the declared one.
         """
@@ -144,7 +161,7 @@ class Reader(Protocol):
 class TestReader(Protocol):
     """A source of test images that replace the test images of a data set.
 
-    They are read from files of their own, or computed from the test images of the data set.
+    They are read from other files, or computed from the test images of the data set.
     """
 
     def read(self, folder: str, test: LabelledImages) -> LabelledImages:
@@ -285,6 +302,9 @@ def prepare_splits(
         declared: The numbers of examples of "train", "test" and, if the reader returns it,
             "validation" that the data set must have; None allows any.
         image_shape: C, H and W that the images of batches must have; None allows any.
+
+    Returns:
+        The objects that make the batches of "train", "validation" and "test".
 
     Raises:
         DataError: If a file is missing or is not the declared one, or if the numbers of examples

@@ -67,7 +67,7 @@ def decode_once(
                 _save_decoded(path, identity, images)
             except OSError as error:
                 reason = error.strerror or error
-                text = f"{path.parent}: no cache there ({reason}); each run decodes the images"
+                text = f"{path.parent}: images are not cached ({reason}); each run decodes them"
                 terminal.print_once(text)
         return images
 

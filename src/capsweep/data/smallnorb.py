@@ -126,8 +126,8 @@ class NovelViewpoints(Reader):
         familiar: Sequence[int],
     ) -> None:
         self.files = SmallNorbReader(sha256, folders, sha256_plain)
-        own = [{n: group[n] for n in IMAGES if n in group} for group in (sha256, sha256_plain)]
-        self.images = SmallNorbReader(own[0], folders, own[1])  # one cache for all viewpoints
+        hashes = [{n: group[n] for n in IMAGES if n in group} for group in (sha256, sha256_plain)]
+        self.images = SmallNorbReader(hashes[0], folders, hashes[1])  # one cache for all viewpoints
         self.column, self.familiar = INFO.index(viewpoint), list(familiar)
 
     def read(self, folder: str) -> Splits:

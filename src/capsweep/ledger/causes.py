@@ -1,8 +1,8 @@
 """Causes of failures: their texts and kinds; also the differences between two configurations.
 
 A cause is one line that begins with the name of an exception's type, which decides the kind of the
-failure. The exception is the one that was raised, or one that it was raised from. A failure is not
-retried only if the same code certainly fails again.
+failure. The exception is the one that was raised, or one that it was raised from. A failed cell is
+retried unless the same code would certainly fail again.
 """
 
 import builtins
@@ -58,9 +58,9 @@ def describe_cause(error: BaseException) -> str:
     """Describe the cause of a failure in one line.
 
     Returns:
-        Type and message of the exception that decides the kind. It is the first of the chain that
-        is not an error of code or unknown, else the raised exception. If it is not the raised
-        exception, the raised one follows in brackets.
+        Type and message of one exception: the first in the chain whose kind is neither CODE nor
+        UNKNOWN, or if there is none, the raised exception. If the two differ, the raised exception
+        follows in brackets.
     """
     lines = [_describe_error(link) for link in _walk_chain(error)]
     external = (
@@ -94,9 +94,10 @@ def describe_lost_worker(why: str) -> str:
 
 
 def is_lost_worker(cause: str) -> bool:
-    """Return whether the worker of the cell ended, perhaps through no fault of the cell.
+    """Return whether a cell failed because its worker process ended.
 
-    If a node has no memory left, Ray ends its newest worker, even if another one took the memory.
+    The cell may not be at fault: if a node has no memory left, Ray ends the node's newest worker,
+    even if another worker took the memory.
     """
     return classify_cause(cause) == CauseKind.LOST or cause == NODE_MEMORY
 
@@ -136,8 +137,8 @@ def value_of(leaves: Mapping[str, Any], key: str) -> Any:
     """Return the value of a leaf key.
 
     Args:
-        leaves: the leaves of a configuration, by dotted key.
-        key: a dotted key.
+        leaves: The leaves of a configuration, by dotted key.
+        key: A dotted key.
 
     Returns:
         The value; if the key is absent and its group is not, its neutral value; else None.

@@ -30,7 +30,9 @@ RESUME = "resume.ckpt"
 
 
 class CellDirectory:
-    """The folder of a cell, whose files are written atomically.
+    """The folder of a cell, with methods that write its files.
+
+    Files are written atomically; only the files of rows grow line by line.
 
     On a disk the folder is the cell's final place in the ledger, so that the checkpoint of a killed
     run stays there.
@@ -45,7 +47,7 @@ class CellDirectory:
         return self.path / RESUME
 
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
-        """Write config.yaml and provenance.json, and remove how an earlier run ended."""
+        """Write config.yaml and provenance.json, and remove an earlier result or failure."""
         self.path.mkdir(parents=True, exist_ok=True)
         for stale in (RESULT, FAILURE, STOPPED):
             remove_path(self.path / stale)
@@ -76,8 +78,8 @@ class CellDirectory:
         """Write a file of the cell, such as predictions.npz, atomically.
 
         Args:
-            name: the path of the file below the folder.
-            write: writes the content to an open file.
+            name: The path of the file below the folder.
+            write: Writes the content to an open file.
         """
         write_atomically(self.path / name, write)
 
@@ -112,12 +114,12 @@ class CellDirectory:
 class RepeatedDirectory(CellDirectory):
     """The folder of a finished cell that runs again.
 
-    The folder is beside the earlier one, which remains valid until the new cell is finished. Then
-    the earlier one is moved below `superseded/`.
+    The folder is next to the earlier folder, which remains valid until the new cell is finished.
+    Then the earlier folder is moved below `superseded/`.
 
     Attributes:
-        place: the cell's place in the ledger.
-        kept: the folder that will hold the earlier cell.
+        place: The cell's place in the ledger.
+        kept: The folder that will hold the earlier cell.
     """
 
     def __init__(self, ledger: Path, signature: str) -> None:
@@ -144,14 +146,14 @@ class StagedDirectory(CellDirectory):
     that is written first is valid.
 
     Args:
-        ledger: the ledger.
-        signature: the signature of the cell.
-        scratch: the folder for scratch on this node.
-        replaces: whether the new result replaces an earlier one.
+        ledger: The ledger.
+        signature: The signature of the cell.
+        scratch: The folder for scratch on this node.
+        replaces: Whether the new result replaces an earlier one.
 
     Attributes:
-        folder: the cell's folder in the store.
-        attempt: the name of this run's folder in it.
+        folder: The cell's folder in the store.
+        attempt: The name of this run's folder in it.
     """
 
     def __init__(self, ledger: Ledger, signature: str, scratch: Path, replaces: bool) -> None:
@@ -172,7 +174,7 @@ class StagedDirectory(CellDirectory):
         self._show_files("config.yaml", "provenance.json")
 
     def _show_files(self, *names: str) -> None:
-        """Copy files of the unfinished cell to the store, unless it replaces an earlier result."""
+        """Copy files of an unfinished cell to the store, unless the cell has an earlier result."""
         for name in names:
             if not self.replaces and (self.path / name).exists():
                 self.store.copy_from(f"{self.folder}/{name}", self.path / name)
@@ -217,9 +219,9 @@ def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirecto
     """Return the folder for a run of a cell; an earlier result stays valid until the run finishes.
 
     Args:
-        ledger: the ledger.
-        signature: the signature of the cell.
-        scratch: the folder for scratch on this node, used if the ledger is an object store.
+        ledger: The ledger.
+        signature: The signature of the cell.
+        scratch: The folder for scratch on this node, used if the ledger is an object store.
     """
     replaces = ledger.read_result(signature) is not None
     if ledger.disk is None:
@@ -230,7 +232,7 @@ def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirecto
 
 
 def recover_cell(ledger: Ledger, signature: str) -> None:
-    """Move a repeated cell to its place, if its process was killed after it finished the cell."""
+    """Move a repeated cell to its final place, if its process was killed before it did so."""
     if ledger.disk is not None:
         cell = RepeatedDirectory(ledger.disk, signature)
         if not cell.place.exists() and (cell.path / RESULT).exists():

@@ -69,7 +69,7 @@ class Claim(Record):
     signature: str  # of the cell
     generation: Count  # 1 for the first owner, one more for each process that took over
     owner: Owner  # the process that runs the cell
-    beat: Count  # grows while the owner lives; the owner is dead if it does not for LEASE_SECONDS
+    beat: Count  # a counter; it grows while the owner lives, at least once in LEASE_SECONDS
 
     @property
     def last_sign(self) -> str:
@@ -136,7 +136,7 @@ def claim_path(ledger: Path, signature: str, generation: int) -> Path:
 
 
 def remove_claims(ledger: Path, signature: str) -> None:
-    """Remove every claim on a cell, for a user who knows that its owner has ended."""
+    """Remove every claim on a cell; the caller must know that the owner has ended."""
     for generation in _list_generations(ledger).get(signature, ()):
         remove_path(claim_path(ledger, signature, generation))
 
@@ -151,7 +151,7 @@ class Lease:
     """A claim of this process, which a thread keeps alive until it is released.
 
     Attributes:
-        is_lost: whether another process has taken the cell over.
+        is_lost: Whether another process has taken the cell over.
     """
 
     def __init__(self, ledger: Path, signature: str, generation: int) -> None:
@@ -196,12 +196,12 @@ def take_lease(ledger: Path, signature: str, dead_claim: str = "") -> Lease:
     """Claim a cell for this process.
 
     Args:
-        ledger: the ledger's folder.
-        signature: the signature of the cell.
-        dead_claim: the last sign of a claim whose owner the caller found dead; "": none.
+        ledger: The ledger's folder.
+        signature: The signature of the cell.
+        dead_claim: The last sign of a claim whose owner is known to be dead; "": none.
 
     Raises:
-        ClaimedElsewhereError: if another process runs the cell.
+        ClaimedElsewhereError: If another process runs the cell.
     """
     newest = read_claim(ledger, signature)
     if newest is not None and newest.last_sign != dead_claim and not newest.owner.is_dead:
@@ -230,15 +230,15 @@ def _create_claim_file(path: Path) -> bool:
 
 @contextmanager
 def hold_lease(ledger: Path | None, signature: str, dead_claim: str = "") -> Iterator[Lease | None]:
-    """Claim a cell for the time of a block.
+    """Claim a cell for this process while the block runs.
 
     Args:
-        ledger: the ledger's folder; None: the ledger is an object store, which has no claims.
-        signature: the signature of the cell.
-        dead_claim: as in `take_lease`.
+        ledger: The ledger's folder; None: the ledger is an object store, which has no claims.
+        signature: The signature of the cell.
+        dead_claim: As in `take_lease`.
 
     Yields:
-        The lease; None without a folder.
+        The lease; None if `ledger` is None.
     """
     if ledger is None:
         yield None
@@ -251,7 +251,7 @@ def hold_lease(ledger: Path | None, signature: str, dead_claim: str = "") -> Ite
 
 
 class LeaseMonitor:
-    """A monitor that finds claims without beats, by this process's own clock."""
+    """A monitor that finds claims of dead owners by the clock of this process alone."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock

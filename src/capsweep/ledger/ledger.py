@@ -63,7 +63,7 @@ class Ledger:
     Cells are addressed by their signature.
 
     Args:
-        root: the path of the folder, or the URL of the object store.
+        root: The path of the folder, or the URL of the object store.
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -80,7 +80,7 @@ class Ledger:
         return self._make_entry(signature, claimed)
 
     def read_entries(self, signatures: Iterable[str]) -> dict[str, Entry]:
-        """Read the states of many cells, by signature, as `read_entry` does."""
+        """Return the state of each of many cells, keyed by signature; see `read_entry`."""
         names = list(dict.fromkeys(signatures))
         if self.disk is not None:
             claims = self.read_claims()
@@ -91,28 +91,28 @@ class Ledger:
             return dict(zip(names, entries, strict=True))
 
     def read_cell_entries(self, cells: Iterable[Cell]) -> dict[str, Entry]:
-        """Read the states of cells, by signature, and judge their results as `judge` does."""
+        """Return the state of each cell, keyed by signature, after a check by `judge`."""
         by_signature = {cell.signature: cell for cell in cells}
         entries = self.read_entries(by_signature).items()
         return {name: self.judge(name, entry, by_signature[name].config) for name, entry in entries}
 
     def judge(self, signature: str, entry: Entry, config: Mapping[str, Any]) -> Entry:
-        """Return the state of a cell, with its result judged by the cell's configuration.
+        """Return the state of a cell after checking its result against its configuration.
 
         A result whose number of epochs does not fit the configuration counts as failed. A result of
         other code than today's, or of unrecorded code, is stale.
 
         Args:
-            signature: the signature of the cell.
-            entry: its state, as `read_entry` returned it.
-            config: its configuration.
+            signature: The signature of the cell.
+            entry: Its state, as `read_entry` returned it.
+            config: Its configuration.
         """
         if entry.status != "done" or entry.result is None:
             return entry
-        asked, epochs = config["epochs"], entry.result.get("epochs", config["epochs"])
-        if epochs > asked or (epochs < asked and config.get("stop_accuracy") is None):
+        declared, epochs = config["epochs"], entry.result.get("epochs", config["epochs"])
+        if epochs > declared or (epochs < declared and config.get("stop_accuracy") is None):
             where = join(self.store.root, f"{folder_of(signature)}/{RESULT}")
-            why = f"epochs: {epochs} of a cell of {asked}"
+            why = f"it has {epochs} epochs, its cell {declared}"
             return Entry("failed", cause=str(stored_files.damage_error(where, why, REMOVE)))
         code = entry.result.get("code", {}).get("numerics")
         is_current = code == code_identity.hash_numerics(config)
@@ -126,7 +126,7 @@ class Ledger:
         """List the signatures of the cells that have a folder, sorted.
 
         Args:
-            prefix: the first letters of the signatures.
+            prefix: The first letters of the signatures.
         """
         start, names = prefix[:2], self.store.list_names("")
         starts = [name for name in names if len(name) == 2 and name.startswith(start)]
@@ -140,15 +140,15 @@ class Ledger:
     def read(
         self, signature: str, name: str, result: Mapping[str, Any] | None = None
     ) -> bytes | None:
-        """Read a file of a cell; None if it is absent.
+        """Return the content of a file of a cell, or None if the file is absent.
 
         Args:
-            signature: the signature of the cell.
-            name: the path of the file in the cell's folder.
-            result: the result of the cell, if the caller has it; None: it is read.
+            signature: The signature of the cell.
+            name: The path of the file in the cell's folder.
+            result: The result of the cell, if the caller has it; None: it is read.
 
         Raises:
-            DamageError: if the file was changed after the cell finished.
+            DamageError: If the file was changed after the cell finished.
         """
         return self._read_located(signature, name, result)[0]
 
@@ -171,7 +171,7 @@ class Ledger:
         """Write the file `evals/NAME` of a finished cell, and return its path or URL.
 
         Raises:
-            UserError: if the cell is not finished.
+            UserError: If the cell is not finished.
         """
         result = self.read_result(signature)
         if result is None:
@@ -181,24 +181,24 @@ class Ledger:
         return join(self.store.root, path)
 
     def _find_folder(self, signature: str, result: Mapping[str, Any] | None = None) -> str:
-        """Return the folder with the files of a cell; in an object store, that of its attempt."""
+        """Return the folder of a cell's files, which in an object store is an attempt's folder."""
         if self.disk is not None:
             return folder_of(signature)
         result = (self.read_result(signature) or {}) if result is None else result
         return "/".join(filter(None, (folder_of(signature), result.get("attempt"))))
 
     def read_result(self, signature: str) -> dict[str, Any] | None:
-        """Read the result of a finished cell; None if there is none, or if it is damaged."""
+        """Return the result of a finished cell, or None if there is none or it is damaged."""
         try:
             return self.read_result_or_raise(signature)
         except DamageError:
             return None
 
     def read_result_or_raise(self, signature: str) -> dict[str, Any] | None:
-        """Read the result of a finished cell; None if there is none.
+        """Return the result of a finished cell, or None if there is none.
 
         Raises:
-            DamageError: if the result is damaged.
+            DamageError: If the result is damaged.
         """
         name = f"{folder_of(signature)}/{RESULT}"
         content, where = self.store.read(name), join(self.store.root, name)
@@ -207,14 +207,14 @@ class Ledger:
     def read_science(
         self, signature: str, result: Mapping[str, Any] | None = None
     ) -> dict[str, Any] | None:
-        """Read the science configuration of a cell; None if it is absent.
+        """Return the science configuration of a cell, or None if it is absent.
 
         Args:
-            signature: the signature of the cell.
-            result: as in `read`.
+            signature: The signature of the cell.
+            result: As in `read`.
 
         Raises:
-            DamageError: if the file is damaged, or has the configuration of another cell.
+            DamageError: If the file is damaged, or has the configuration of another cell.
         """
         content, where = self._read_located(signature, CONFIG, result)
         return None if content is None else stored_files.read_science(content, where, signature)
@@ -222,14 +222,14 @@ class Ledger:
     def read_provenance(
         self, signature: str, result: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Read the provenance of a cell; it is empty if the file is absent.
+        """Return the provenance of a cell, or an empty one if the file is absent.
 
         Args:
-            signature: the signature of the cell.
-            result: as in `read`.
+            signature: The signature of the cell.
+            result: As in `read`.
 
         Raises:
-            DamageError: if the file is damaged, or belongs to another cell.
+            DamageError: If the file is damaged, or belongs to another cell.
         """
         content, where = self._read_located(signature, "provenance.json", result)
         return {} if content is None else stored_files.read_provenance(content, where, signature)
@@ -241,11 +241,11 @@ class Ledger:
         which a killed process leaves, is left out.
 
         Args:
-            signature: the signature of the cell.
-            name: METRICS, with a row per epoch, or POINTS, with a row per point of steps.
+            signature: The signature of the cell.
+            name: METRICS, with a row per epoch, or POINTS, with a row per some steps.
 
         Raises:
-            DamageError: if the file is damaged.
+            DamageError: If the file is damaged.
         """
         key = "step" if name == POINTS else "epoch"
         content, where = self._read_located(signature, name, None)
@@ -265,8 +265,8 @@ class Ledger:
         """Return the path or URL of the folder with the files of a cell.
 
         Args:
-            signature: the signature of the cell.
-            result: as in `read`.
+            signature: The signature of the cell.
+            result: As in `read`.
         """
         return join(self.store.root, self._find_folder(signature, result))
 
@@ -282,9 +282,9 @@ class Ledger:
         """Build the state of a cell from its files.
 
         Args:
-            signature: the signature of the cell.
-            claimed: the newest claim on the cell; None: there is none.
-            listed: the paths of all files of the ledger, which saves requests; None: not known.
+            signature: The signature of the cell.
+            claimed: The newest claim on the cell; None: there is none.
+            listed: The paths of all files of the ledger, which saves requests; None: not known.
         """
         folder = folder_of(signature)
 
@@ -308,13 +308,16 @@ class Ledger:
         return Entry("missing")
 
     def _read_package(self, signature: str) -> str | None:
-        """Read the hash of the code that ran a failed cell; None if it is unknown."""
+        """Return the hash of the code that ran a failed cell, or None if it is unknown."""
         with suppress(DamageError):
             return self.read_provenance(signature).get("code", {}).get("package")
 
 
 def fails_again(entry: Entry) -> bool:
-    """Return whether a failed cell would fail again: the cause is deterministic, the code equal."""
+    """Return whether a failed cell would fail again.
+
+    It would if the kind of its cause is deterministic, and the code is the same as when it failed.
+    """
     if entry.status != "failed" or entry.cause is None or is_damaged(entry):
         return False
     is_deterministic = causes.classify_cause(entry.cause) in causes.DETERMINISTIC
@@ -333,7 +336,7 @@ def load_predictions(ledger: Ledger, signature: str) -> Predictions:
         Scores [M, N] and labels, [M] or [M, L].
 
     Raises:
-        DamageError: if predictions.npz is absent or damaged.
+        DamageError: If predictions.npz is absent or damaged.
     """
     content = ledger.read(signature, PREDICTIONS)
     if content is None:

@@ -26,12 +26,12 @@ class ListedCell:
     """A cell as a user knows it: its settings, its sweep and its date.
 
     Attributes:
-        signature: the signature of the cell.
-        entry: its state.
-        leaves: the values of its science by dotted key, with the source of its data set, the sweep
+        signature: The signature of the cell.
+        entry: Its state.
+        leaves: The values of its science by dotted key, with the source of its data set, the sweep
             that trained it (`train`: it was run alone) and the arm; empty: not recorded.
-        place: its place in the grid of that sweep, without the seed; None: not recorded.
-        date: when it finished, or if it did not, when it started; None: not recorded.
+        place: Its place in the grid of that sweep, without the seed; None: not recorded.
+        date: When it finished, or if it did not, when it started; None: not recorded.
     """
 
     signature: str
@@ -76,7 +76,7 @@ class ListedCell:
 
 
 def list_cells(ledger: Ledger, signatures: Iterable[str]) -> list[ListedCell]:
-    """Read the listed form of cells; a damaged provenance is reported on stderr and left out."""
+    """Read what a listing shows of cells; report a damaged provenance on stderr."""
     entries = ledger.read_entries(signatures)
     with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(lambda item: _read_cell(ledger, *item), entries.items()))
@@ -101,21 +101,19 @@ def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
     )
 
 
-def describe_circumstances(
-    provenance: Mapping[str, Any], result: Mapping[str, Any]
-) -> dict[str, str]:
+def describe_circumstances(origin: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, str]:
     """Describe what trained a finished cell: the hardware, the version of torch and the code.
 
     The data is left out, since its fingerprint is part of the cell's signature.
 
     Args:
-        provenance: the provenance of the cell.
-        result: the result of the cell.
+        origin: The provenance of the cell.
+        result: The result of the cell.
     """
     values = {
-        "hardware": read_hardware(provenance),
-        "torch": provenance.get("versions", {}).get("torch"),
-        "code": {**provenance.get("code", {}), **result.get("code", {})}.get("numerics"),
+        "hardware": read_hardware(origin),
+        "torch": origin.get("versions", {}).get("torch"),
+        "code": {**origin.get("code", {}), **result.get("code", {})}.get("numerics"),
     }
     return {kind: UNRECORDED if v is None else str(v) for kind, v in values.items()}
 
@@ -143,11 +141,12 @@ def select_cells(cells: Sequence[ListedCell], texts: Iterable[str]) -> list[List
     """Select the cells that agree with all overrides.
 
     Args:
-        cells: the cells.
-        texts: overrides such as "seed=1,2"; a cell agrees if it has one of the values.
+        cells: The cells.
+        texts: Overrides such as "seed=1,2"; a cell agrees if it has one of the values.
 
     Raises:
-        ConfigError: if no cell has a key, or none of its values. The message lists some that exist.
+        ConfigError: If no cell has the key of an override, or one of its values. The message lists
+            some keys or values that exist.
     """
     from capsweep.config import overrides  # this imports Hydra
 
@@ -176,7 +175,7 @@ def group_failures(cells: Iterable[ListedCell]) -> list[list[ListedCell]]:
 
 
 def read_failure(ledger: Ledger, signature: str) -> str:
-    """Read error.txt of a failed cell; a damaged file is reported on stderr and left out."""
+    """Read error.txt of a failed cell, or report a damaged file on stderr and return ""."""
     content = stored_files.read_if_sound(partial(ledger.read, signature, FAILURE)) or b""
     return content.decode(errors="replace").strip()
 
@@ -190,7 +189,7 @@ def find_signature(ledger: Ledger, prefix: str) -> str:
     """Return the only signature in the ledger that begins with `prefix`.
 
     Raises:
-        UserError: if no signature, or more than one, begins with it.
+        UserError: If no signature, or more than one, begins with it.
     """
     names = ledger.list_signatures(prefix) if prefix else []
     if len(names) == 1:

@@ -85,54 +85,54 @@ class Duration(Record):
 class Result(Record):
     """The content of result.json, which a finished cell has."""
 
-    metrics: Metrics  # of the last epoch and of the test
+    metrics: Metrics  # metrics of the last epoch and of the test
     signature: str = ABSENT  # of the cell
-    epochs: AtLeastOne = ABSENT  # that were trained
-    steps: AtLeastOne = ABSENT  # optimiser steps
-    parameters: AtLeastOne = ABSENT  # of the network
-    seconds: Duration = ABSENT
+    epochs: AtLeastOne = ABSENT  # number of epochs that were trained
+    steps: AtLeastOne = ABSENT  # number of optimiser steps
+    parameters: AtLeastOne = ABSENT  # number of parameters of the network
+    seconds: Duration = ABSENT  # how long the cell took
     shape: str = ABSENT  # hash of the settings that decide the cost of a cell
     hardware: str = ABSENT  # name of the GPU or processor
-    images_per_second: Positive = ABSENT  # in training
-    peak_memory_bytes: Memory = ABSENT
-    test_sha256: Digest | None = None  # of the test examples
-    data: Digests = ABSENT  # of each split
-    code: Code = ABSENT
-    gpu_hours: NonNegative = ABSENT  # total hours, times the share of a GPU
+    images_per_second: Positive = ABSENT  # speed of training
+    peak_memory_bytes: Memory = ABSENT  # peak memory of the process and of its GPU
+    test_sha256: Digest | None = None  # digest of the test examples
+    data: Digests = ABSENT  # digest of each split of the data
+    code: Code = ABSENT  # hashes of the code that trained the cell
+    gpu_hours: NonNegative = ABSENT  # total hours, multiplied by the share of a GPU
     first_activations: dict[str, dict[str, float]] = ABSENT  # layer -> quantile -> activation
-    finished: Date = ABSENT
-    attempt: str = ABSENT  # folder of the files, in an object store
-    sha256: Digests = ABSENT  # of each file of the cell, and of this result
+    finished: Date = ABSENT  # when the cell finished
+    attempt: str = ABSENT  # in an object store: name of the folder with the files
+    sha256: Digests = ABSENT  # digest of each file of the cell, and of this result
 
 
 class Hardware(Record):
     """The hardware of the machine that trained a cell."""
 
-    processor: str | None = None  # its name
-    gpus: list[str] = ABSENT  # their names
+    processor: str | None = None  # name of the processor
+    gpus: list[str] = ABSENT  # names of the GPUs
     capability: str | None = None  # vector instructions that torch uses, such as AVX512
 
 
 class Tracking(Record):
     """The place and the labels of a cell's W&B run."""
 
-    project: str | None = None
-    entity: str | None = None  # user or team
+    project: str | None = None  # W&B project
+    entity: str | None = None  # W&B user or team
     mode: Literal["online", "offline", "none"] = "none"  # none: the cell has no run
-    group: str | None = None  # the sweep
-    job_type: str | None = None  # the arm
-    name: str = ABSENT  # the place in the grid and the seed
-    notes: str | None = None
-    tags: list[str] = ABSENT
+    group: str | None = None  # name of the sweep
+    job_type: str | None = None  # name of the arm
+    name: str = ABSENT  # name of the run: place in the grid and seed
+    notes: str | None = None  # notes of the run
+    tags: list[str] = ABSENT  # tags of the run
     columns: dict[str, JsonValue] = ABSENT  # further settings of the run that are not science
 
 
 class Circumstances(Record):
     """The code, versions and hardware that trained some epochs of a cell."""
 
-    code: Code = ABSENT
-    versions: dict[str, str | None] = ABSENT  # of Python and of packages, by name
-    hardware: Hardware = ABSENT
+    code: Code = ABSENT  # the code
+    versions: dict[str, str | None] = ABSENT  # versions of Python and of packages, by name
+    hardware: Hardware = ABSENT  # the machine
     implementations: dict[str, JsonValue] | None = None  # choices that change only the rounding
 
 
@@ -142,21 +142,22 @@ class Provenance(Circumstances):
     signature: str = ABSENT  # of the cell
     science: dict[str, Any] = ABSENT  # configuration; reading checks it against the signature
     command: str | None = None  # the command that trains the cell
-    overrides: list[str] = ABSENT  # of that command
-    started: Date = ABSENT
-    fingerprint: str | dict[str, JsonValue] | None = None  # of the data set
-    tracking: Tracking = ABSENT
-    earlier: list[Circumstances] = ABSENT  # of interrupted runs, if different from these
+    overrides: list[str] = ABSENT  # overrides of that command
+    started: Date = ABSENT  # when the cell started
+    fingerprint: str | dict[str, JsonValue] | None = None  # identity of the data set
+    tracking: Tracking = ABSENT  # the W&B run
+    # Circumstances of interrupted runs, if they differ from those above.
+    earlier: list[Circumstances] = ABSENT
 
 
 class Row(Record):
     """A line of metrics.jsonl, which describes an epoch. Keys with a `/` are metrics."""
 
-    epoch: Count  # from 0
-    step: Count = ABSENT  # optimiser steps so far
+    epoch: Count  # number of the epoch, from 0
+    step: Count = ABSENT  # number of optimiser steps so far
     lr: NonNegative = ABSENT  # learning rate
-    margin: NonNegative = ABSENT  # of a loss whose margin grows
-    seconds: NonNegative = ABSENT  # that the epoch took
+    margin: NonNegative = ABSENT  # margin of the loss, if it grows in training
+    seconds: NonNegative = ABSENT  # how long the epoch took
 
     @model_validator(mode="after")
     def _check_metrics(self) -> "Row":
@@ -168,9 +169,9 @@ class Row(Record):
 class Point(Row):
     """A line of steps.jsonl, which describes some steps of an epoch."""
 
-    # Epochs so far, with the fraction of the current one.
+    # Number of epochs so far, with the fraction of the current epoch.
     epoch: NonNegative  # pyright: ignore[reportIncompatibleVariableOverride]
-    step: Count = Field()  # optimiser steps so far
+    step: Count = Field()  # number of optimiser steps so far
 
 
 class Mark(Record):
@@ -185,13 +186,13 @@ class Measurement(Record):
 
     shape: str  # hash of the settings that decide the cost of a cell
     hardware: str  # name of the GPU or processor
-    seconds_per_step: Positive  # of training
-    evaluation_seconds_per_image: NonNegative  # of testing
-    startup_seconds: NonNegative  # before the first step
-    peak_memory_bytes: Memory  # of a GPU, all that the process takes, its context included
-    utilisation: Fraction | None  # of the GPU; None: unknown
-    device_memory_bytes: Count | None  # of the whole GPU; None: no GPU
-    steps: AtLeastOne  # that were timed
+    seconds_per_step: Positive  # time of a training step
+    evaluation_seconds_per_image: NonNegative  # time of testing an image
+    startup_seconds: NonNegative  # time before the first step
+    peak_memory_bytes: Memory  # for a GPU, all that the process takes, CUDA's context included
+    utilisation: Fraction | None  # utilisation of the GPU; None: unknown
+    device_memory_bytes: Count | None  # memory of the whole GPU; None: no GPU
+    steps: AtLeastOne  # number of timed steps
 
     @property
     def name(self) -> str:
@@ -204,14 +205,15 @@ class AddedSeeds(Record):
     """The state of a sweep that adds seeds until its question is decided."""
 
     looks: list[AtLeastOne]  # numbers of seeds at which the sweep is tested
-    seeds: dict[str, list[Count]]  # added seeds, by place of the grid
+    seeds: dict[str, list[Count]]  # the added seeds of each place in the grid
 
 
 class IterationResult(Record):
     """The predictions of a network with another number of routing iterations than in training."""
 
-    iterations: Count  # of routing
-    changed: Fraction  # of images whose predicted classes differ from those in training
+    iterations: Count  # number of routing iterations
+    # Fraction of images whose predicted classes differ from those with the iterations of training.
+    changed: Fraction
     error: Fraction  # test error
 
 
@@ -221,9 +223,9 @@ class LayerMeasures(Record):
     None: the measure does not apply to the layer.
     """
 
-    entropy: float | None  # of a child's couplings; 1: equal among all choices
-    polarisation: float | None  # 0: equal couplings; 1: one choice has all of a child
-    variety: float | None  # variance of couplings between images, of their whole variance
+    entropy: float | None  # entropy of a child's couplings; 1: equal couplings to all choices
+    polarisation: float | None  # 0: equal couplings; 1: each child is coupled to one choice only
+    variety: float | None  # variance of couplings between images, relative to the total variance
     dead: float | None  # fraction of parents that are inactive in all images
     trees: float | None  # distinct parse trees per image
 
@@ -231,28 +233,28 @@ class LayerMeasures(Record):
 class Couplings(Record):
     """The content of evals/routing.json, which says how the layers of a cell route."""
 
-    examples: AtLeastOne  # test images that were measured
-    layers: dict[str, LayerMeasures]  # by name of the layer
-    ties: Count  # near ties whose prediction differs from the stored one
-    without_sum: list[str]  # layers whose couplings do not sum to 1
-    error: Fraction  # of these images
-    frozen_error: Fraction | None  # error with mean couplings; None: not possible with the routing
-    iterations: list[IterationResult] | None  # None: the routing does not iterate
+    examples: AtLeastOne  # number of test images that were measured
+    layers: dict[str, LayerMeasures]  # measures by the name of the layer
+    ties: Count  # number of near ties whose prediction differs from the stored one
+    without_sum: list[str]  # names of layers whose couplings do not sum to 1
+    error: Fraction  # error on these images
+    frozen_error: Fraction | None  # error with mean couplings; None: impossible with this routing
+    iterations: list[IterationResult] | None  # None: the routing has no iterations
 
 
 class Manifest(Record):
     """The content of manifest.json, the first file of an export."""
 
     format: Literal[1]  # version of the format
-    sha256: Digests  # of each file, by name
+    sha256: Digests  # digest of each file, by name
 
 
 def find_fault(kind: type[Record], value: Any) -> str | None:
-    """Return why a value is not of a kind, with the name of the field; None if it is.
+    """Return which field of a value does not fit a model, and why, or None if all fields fit.
 
     Args:
-        kind: the model.
-        value: the value, as read from JSON.
+        kind: The model.
+        value: The value, as read from JSON.
     """
     try:
         kind.model_validate(value)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic_core import from_json
 
 from capsweep.config import bounded_yaml
-from capsweep.config.cell import signature as signature_of
+from capsweep.config.cell import hash_science
 from capsweep.errors import ConfigError, DamageError
 from capsweep.ledger import records
 from capsweep.ledger.records import Point, Provenance, Record, Result, Row
@@ -41,9 +41,9 @@ def damage_error(where: str, why: object, cure: str) -> DamageError:
     """Return the error for a damaged file.
 
     Args:
-        where: the path or URL of the file.
-        why: how it is damaged.
-        cure: what the user can do, or what the program does.
+        where: The path or URL of the file.
+        why: How it is damaged.
+        cure: What the user can do, or what the program does.
     """
     return DamageError(f"{where} is damaged ({' '.join(str(why).split())}); {cure}")
 
@@ -68,13 +68,13 @@ def parse_json(
     """Parse the JSON object of a file; unknown keys are kept.
 
     Args:
-        content: the content of the file.
-        where: the path or URL of the file, for the message.
-        cure: the cure, for the message.
-        kind: the model that the object must fit.
+        content: The content of the file.
+        where: The path or URL of the file, for the message.
+        cure: The cure, for the message.
+        kind: The model that the object must fit.
 
     Raises:
-        DamageError: if the content is no JSON, or does not fit the model. The message names the
+        DamageError: If the content is no JSON, or does not fit the model. The message names the
             field.
     """
     try:
@@ -90,7 +90,7 @@ def read_arrays(content: bytes, where: str, cure: str) -> "dict[str, np.ndarray]
     """Read the arrays of an .npz file; pickled objects are refused.
 
     Raises:
-        DamageError: if the file cannot be read.
+        DamageError: If the file cannot be read.
     """
     try:
         with open_npz(BytesIO(content)) as stored:
@@ -103,7 +103,7 @@ def read_predictions(content: bytes, where: str) -> "tuple[np.ndarray, np.ndarra
     """Read the scores [M, N] and the labels, [M] or [M, L], of a predictions.npz.
 
     Raises:
-        DamageError: if an array is absent or has another type or number of dimensions.
+        DamageError: If an array is absent or has another type or number of dimensions.
     """
     arrays = read_arrays(content, where, REMOVE)
     for name, kinds, dimensions in (("scores", "f", (2,)), ("labels", "iu", (1, 2))):
@@ -131,10 +131,10 @@ def with_digests(result: Mapping[str, Any], digests: Mapping[str, str]) -> dict[
 
 
 def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -> dict[str, Any]:
-    """Parse and check the result.json of the cell with a signature.
+    """Parse the result.json of a cell, and check it against the cell's signature.
 
     Raises:
-        DamageError: if the result was altered, belongs to another cell, or has an impossible value.
+        DamageError: If the result was altered, belongs to another cell, or has an impossible value.
     """
     result = parse_json(content, where, cure, Result)
     if (stated := result.get("signature", signature)) != signature:
@@ -147,10 +147,10 @@ def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -
 def read_provenance(
     content: bytes, where: str, signature: str, cure: str = REMOVE
 ) -> dict[str, Any]:
-    """Parse and check the provenance.json of the cell with a signature.
+    """Parse the provenance.json of a cell, and check it against the cell's signature.
 
     Raises:
-        DamageError: if it is damaged, or belongs to another cell.
+        DamageError: If the file is damaged, or belongs to another cell.
     """
     provenance = parse_json(content, where, cure, Provenance)
     if (stated := provenance.get("signature", signature)) != signature:
@@ -161,10 +161,10 @@ def read_provenance(
 
 
 def read_science(content: bytes, where: str, signature: str, cure: str = REMOVE) -> dict[str, Any]:
-    """Parse and check the config.yaml of the cell with a signature.
+    """Parse the config.yaml of a cell, and check it against the cell's signature.
 
     Raises:
-        DamageError: if it is damaged, or belongs to another cell.
+        DamageError: If the file is damaged, or belongs to another cell.
     """
     try:
         science = bounded_yaml.load_settings(content)
@@ -176,7 +176,7 @@ def read_science(content: bytes, where: str, signature: str, cure: str = REMOVE)
 
 def _check_science(science: Mapping[str, Any], where: str, signature: str, cure: str) -> None:
     try:
-        actual = signature_of(science)
+        actual = hash_science(science)
     except ValueError as error:  # a number that is not finite
         raise damage_error(where, error, cure) from error
     if actual != signature:
@@ -193,7 +193,7 @@ def read_rows(
     An incomplete last line is left out, since a killed process leaves one.
 
     Raises:
-        DamageError: if another line is damaged.
+        DamageError: If another line is damaged.
     """
     lines = content.split(b"\n")
     if not lines[-1].endswith(b"}"):
@@ -208,11 +208,11 @@ def check_content(name: str, content: bytes, where: str, signature: str, cure: s
     """Raise DamageError if a JSON or YAML file of a cell is damaged.
 
     Args:
-        name: the name of the file in the cell's folder.
-        content: its content.
-        where: its path or URL, for the message.
-        signature: the signature of the cell.
-        cure: the cure, for the message.
+        name: The name of the file in the cell's folder.
+        content: Its content.
+        where: Its path or URL, for the message.
+        signature: The signature of the cell.
+        cure: The cure, for the message.
     """
     if name == CONFIG:
         read_science(content, where, signature, cure)

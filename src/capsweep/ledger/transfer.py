@@ -30,7 +30,7 @@ FORMAT = 1
 EXPORT_AGAIN = "export it again"
 COPY_AGAIN = "copy the file again"
 PACKED = ".xz"
-LARGEST = 2**26  # bytes to which a packed archive may unpack; lzma itself has no bound
+LARGEST = 2**26  # bytes to which a packed archive may unpack, since lzma has no such limit
 
 WEIGHTS = "weights.ckpt"
 FAILED = {CONFIG, FAILURE, "provenance.json"}  # the files of a failed cell that are exported
@@ -55,8 +55,8 @@ def list_ended_cells(entries: Mapping[str, Entry]) -> list[str]:
     ]
 
 
-def is_result(name: str) -> bool:
-    """Return whether tables need a file of a cell; these files are small."""
+def is_needed_by_tables(name: str) -> bool:
+    """Return whether tables need the file of a cell with this name; such files are small."""
     return name in RESULTS or (name.startswith(f"{EVALUATIONS}/") and name.endswith(".json"))
 
 
@@ -69,14 +69,14 @@ def export_cells(
     """Write cells to a tar file with a manifest of hashes, and return its number of bytes.
 
     Args:
-        ledger: the ledger.
-        signatures: the cells, which have ended.
-        file: the tar file; the suffix .xz makes a packed one.
-        choose: returns whether the file of a cell with a name is exported.
+        ledger: The ledger.
+        signatures: The cells, which have ended.
+        file: The tar file; the suffix .xz makes a packed one.
+        choose: Decides by the name of a file whether the file is exported.
 
     Raises:
-        UserError: if the file exists already, or if a packed archive would be too large to be read.
-        DataError: if a file of a cell is damaged.
+        UserError: If the file exists already, or if a packed archive would be too large to be read.
+        DataError: If a file of a cell is damaged.
     """
     names = [
         f"{signature}/{name}"
@@ -122,9 +122,9 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
         The number of new cells, and the number of cells that the ledger had already.
 
     Raises:
-        DataError: if a hash is wrong, a file is absent, or a configuration does not have the
+        DataError: If a hash is wrong, a file is absent, or a configuration does not have the
             signature of its folder. The message names the file.
-        UserError: if a process runs one of the cells here.
+        UserError: If a process runs one of the cells here.
     """
     results = verify_export(file)
     entries = ledger.read_entries(results)
@@ -136,8 +136,7 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
     }
     for signature in ends:
         if (entry := entries[signature]).status == "running":
-            cure = "import when it has ended"
-            raise UserError(f"cell {signature} is being run by {entry.owner}; {cure}")
+            raise UserError(f"cell {signature} is being run by {entry.owner}; import it later")
     for signature, name in ends.items():
         if name == RESULT:
             _remove_unfinished(ledger, signature)
@@ -173,14 +172,14 @@ def verify_export(file: Path) -> Results:
     """Verify all files of an export, and return the result of each cell.
 
     Raises:
-        DataError: as `import_cells` does.
+        DataError: As `import_cells` does.
     """
     cells: dict[str, dict[str, str]] = {}
     results: Results = {}
     for path, content in read_members(file):
         signature, _, name = path.partition("/")
         if MEMBER.fullmatch(path) is None:
-            raise DataError(f"{file}: {path[:80]!r} leads out of its folder, or is no name")
+            raise DataError(f"{file}: {path[:80]!r} leads out of its folder, or is not valid")
         cells.setdefault(signature, {})[name] = hash_bytes(content)
         where = f"{file}: {name} of cell {signature}"
         if name == RESULT:
@@ -208,12 +207,12 @@ def _write_archive(file: Path, names: Sequence[str], read: Callable[[str], bytes
     Each file is read twice, so that only one is in memory at a time.
 
     Args:
-        file: the tar file.
-        names: the names of the files.
-        read: returns the content of the file with a name.
+        file: The tar file.
+        names: The names of the files.
+        read: Returns the content of a file, given its name.
 
     Raises:
-        UserError: as `export_cells` does.
+        UserError: As `export_cells` does.
     """
     if os.path.lexists(file):
         raise UserError(f"{file} exists already; remove it, or name another file")
@@ -247,7 +246,7 @@ def read_members(file: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the content of each file of an export, checked against the manifest.
 
     Raises:
-        DataError: if a hash is wrong, or at the end, if a file of the manifest is absent. The
+        DataError: If a hash is wrong, or at the end, if a file of the manifest is absent. The
             message names the file.
     """
     members = _read_tar(file)
@@ -276,7 +275,7 @@ def _read_tar(file: Path) -> Iterator[tuple[str, bytes]]:
     none.
 
     Raises:
-        DataError: if the tar file is damaged, or contains more than regular files.
+        DataError: If the tar file is damaged, or contains more than regular files.
     """
     if not file.is_file():  # opening a pipe would wait for its writer
         raise DataError(f"{file}: no such file, or no regular one; name one that export wrote")
@@ -305,8 +304,8 @@ def _unpack(file: Path) -> IO[bytes]:
     """Unpack a packed archive into memory.
 
     Raises:
-        DataError: if it unpacks to more than LARGEST bytes.
-        EOFError: if it is incomplete.
+        DataError: If it unpacks to more than LARGEST bytes.
+        EOFError: If it is incomplete.
     """
     unpacking = lzma.LZMADecompressor(memlimit=LARGEST)
     content = unpacking.decompress(file.read_bytes(), LARGEST + 1)

@@ -27,10 +27,10 @@ class Garbage:
     """A file or folder that can be removed.
 
     Attributes:
-        name: its path in the ledger, or its full path elsewhere.
-        why: why it is not needed.
-        size: its size in bytes.
-        remove: removes it.
+        name: Its path in the ledger, or its full path elsewhere.
+        why: Why it is not needed.
+        size: Its size in bytes.
+        remove: Removes it.
     """
 
     name: str
@@ -42,13 +42,13 @@ class Garbage:
 def find_garbage(ledger: Ledger, storage: Path | None = None) -> Iterator[Garbage]:
     """Yield all garbage of a ledger.
 
-    Nothing that a result, the cause of a failure, a resumed run or a living process needs is
-    garbage. A ledger in an object store has no garbage, because the checkpoint of a repeated cell
-    may be beside an earlier result.
+    Files that a result, a failure, a resumed run or a living process needs are not garbage. In an
+    object store nothing is garbage: there, the checkpoint of a repeated cell may be next to an
+    earlier result.
 
     Args:
-        ledger: the ledger.
-        storage: the folder around the ledger, whose scratch is searched too, with this machine's
+        ledger: The ledger.
+        storage: The folder around the ledger, whose scratch is searched too, with this machine's
             temporary folder; None: neither is searched.
     """
     if (root := ledger.disk) is not None:
@@ -61,14 +61,14 @@ def find_garbage(ledger: Ledger, storage: Path | None = None) -> Iterator[Garbag
         for claim in lease.read_claims(root).values():
             path = lease.claim_path(root, claim.signature, claim.generation)
             if claim.owner.is_dead or (_is_settled(path) and not claim.owner.is_alive):
-                for item in _measure(path, f"claim of {claim.owner}, which is gone", root):
+                for item in _measure(path, f"claim of {claim.owner}, which has ended", root):
                     yield replace(item, remove=partial(lease.remove_dead_claim, root, claim))
         for path in root.glob("superseded/*"):
             yield from _measure(path, "result that a later run replaced", root)
     if storage is not None:
         for path in _find_scratch(storage):
             kind = "traceback" if path.is_file() else "scratch folder"
-            yield from _measure(path, f"{kind} of a process that is gone")
+            yield from _measure(path, f"{kind} of a process that has ended")
 
 
 def _find_scratch(storage: Path) -> Iterator[Path]:

@@ -228,10 +228,8 @@ class BilinearForm:
             image_BHWC: Images.
             weight_OKKC: Weights.
             gradient_BHWO: Gradient with respect to the outputs.
-            by_image: Tensor to which the gradient with respect to the image is added. None: not
-                needed.
-            by_weight: Tensor to which the gradient with respect to the weights is added. None: not
-                needed.
+            by_image: Tensor to add the gradient with respect to the image to. None: not needed.
+            by_weight: Tensor to add the gradient with respect to the weights to. None: not needed.
             factors: Factors from `add_outputs`, in the same order. None: they are computed again.
         """
         g_rows = self.outputs.transform_rows(gradient_BHWO, WHOLE)
@@ -316,13 +314,7 @@ class TransformedConvolution(torch.autograd.Function):
     ) -> Tensor:
         """Compute the outputs [B, O, H, W], in the memory layout "channels last".
 
-        Args:
-            ctx: Context of autograd.
-            image_BCHW: Images.
-            weight_OCKK: Weights.
-            bias_O: Bias.
-            form: Bilinear form of the convolution.
-            is_trained: Whether gradients will be computed, so that factors may be kept for them.
+        `is_trained` says whether gradients will be computed, so that factors may be kept for them.
         """
         image_BHWC, weight_OKKC = map(_put_channels_last, (image_BCHW, weight_OCKK))
         bias_BOHW = bias_O[:, None, None].expand(len(image_BHWC), -1, *form.places)

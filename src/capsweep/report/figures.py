@@ -47,7 +47,7 @@ def make_figures(table: ResultTable) -> Iterator[ReportFigure]:
 
 
 def make_table_figure(table: ResultTable) -> ReportFigure:
-    """Draw a table: a panel for each column, with the rows of which every seed has finished."""
+    """Draw a table: a panel for each column, with the rows whose seeds have all finished."""
     stem, complete = "table", [(g, g.full_summary) for g in table.groups if g.full_summary]
     names = {group.row: group.name for group, _ in complete}
     caption = f"{table.sweep.metric}: mean over seeds and its 95 % interval"
@@ -71,7 +71,7 @@ def make_table_figure(table: ResultTable) -> ReportFigure:
 
 
 def _choose_rows(table: ResultTable) -> list[CellGroup]:
-    """Choose the rows to draw: all, or the baseline and the best if there are too many.
+    """Choose the rows to draw: all, or the baseline and the best rows if there are too many.
 
     Returns:
         The fields of these rows in the order of the table; `row` counts the drawn rows only.
@@ -92,7 +92,7 @@ def describe_rows(table: ResultTable) -> str:
     if len(table.rows) > MOST_ROWS:
         best = "the best" if table.baseline is None else "the baseline and the best"
         text += f" Drawn are {MOST_ROWS} of the {len(table.rows)} rows: {best} by "
-        text += f"{table.sweep.metric}; make report with ARMS=... or pinned axes chooses others."
+        text += f"{table.sweep.metric}; make report with ARMS=... or single values draws others."
     return text
 
 
@@ -104,7 +104,7 @@ def choose_split(name: str, fields: Sequence[CellGroup]) -> str:
 
 
 def read_rows(cell: TableCell, key: str, factor: float = 1) -> Series:
-    """Read one metric of a cell by epoch, counted from 0 and multiplied by a factor."""
+    """Read a metric of a cell by epoch, from epoch 0 on, and multiply it by a factor."""
     values = {row["epoch"]: row.get(key) for row in cell.rows}
     return {epoch: factor * v for epoch, v in values.items() if isinstance(v, (int, float))}
 
@@ -140,11 +140,11 @@ def _make_curve_figures(fields: Sequence[CellGroup], where: str) -> Iterator[Rep
             seeds = [s for cell in field.finished.values() if (s := read_rows(cell, key, factor))]
             curves += average_seeds(field.name, field.row, seeds)
         if not curves:
-            yield ReportFigure(f"{key}{unit}{where}: no finished cell has it by epoch.", stem)
+            yield ReportFigure(f"{key}{unit}{where}: no finished cell recorded it by epoch.", stem)
             continue
         yield ReportFigure(
-            f"{key}{unit} by epoch{where}: mean over the seeds that have it, in the epochs that "
-            "all of them have; band from the lowest seed to the highest.",
+            f"{key}{unit} by epoch{where}: mean over seeds, in the epochs that all of them have; "
+            "the band reaches from the lowest seed to the highest.",
             stem,
             [curve.name for curve in curves],
             charts.draw_once(charts.draw_curves, f"{key}{unit}", curves),
@@ -191,7 +191,7 @@ def _make_cost_figure(metric: str, fields: Sequence[CellGroup], where: str) -> R
     )
     marks = collect_marks(fields, read_minutes)
     if not marks:
-        return ReportFigure(f"{caption}: no row has it of all of its seeds.", stem)
+        return ReportFigure(f"{caption}: no row has the times of all of its seeds.", stem)
     caption += ": mean over seeds, bars of one standard deviation."
     if incomplete := len(fields) - len(marks):
         caption += f" Rows that lack seeds or their cost are left out: {incomplete}."

@@ -49,7 +49,7 @@ VERDICT = "Not written yet. All that is outside the two markers is written by ha
 
 
 def section_markers(name: str) -> tuple[str, str]:
-    """Return the lines between which a command writes: comments, which a page does not show."""
+    """Return the first and the last line of a section: comments, which a page does not show."""
     return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
 
@@ -129,7 +129,7 @@ def keep_cells(table: ResultTable, ledger: Ledger, file: Path) -> None:
     made = file.with_name(f"new-{file.name}")
     made.unlink(missing_ok=True)
     ended = transfer.list_ended_cells({cell.signature: cell.entry for cell in table.cells})
-    transfer.export_cells(ledger, ended, made, transfer.is_result)
+    transfer.export_cells(ledger, ended, made, transfer.is_needed_by_tables)
     try:
         transfer.verify_export(made)
         for name, content in transfer.read_members(made):
@@ -240,7 +240,7 @@ COLUMNS: Mapping[str, Callable[[Content, str], float | None]] = {
 def collect_measures(contents: Sequence[Content]) -> dict[str, dict[str, list[float]]]:
     """Collect the measures of routing of several cells, by layer and by a name of COLUMNS.
 
-    Cells without a value are left out of that list.
+    Each list has one number for each cell; cells without that number are left out.
     """
     return {
         layer: {
@@ -254,7 +254,7 @@ def collect_measures(contents: Sequence[Content]) -> dict[str, dict[str, list[fl
 def format_percent(values: Sequence[float]) -> str:
     """Write mean and deviation of the fractions of some seeds, as `87.31 ± 1.20 %`.
 
-    Without a value the text is the sign for a missing number.
+    If there are no values, the text is `–`.
     """
     if not values:
         return MISSING
@@ -296,7 +296,7 @@ def list_costs(table: ResultTable, ledger: Ledger) -> list[str]:
 def _group_cells(
     table: ResultTable, shown: Sequence[int]
 ) -> dict[tuple[Any, ...], list[TableCell]]:
-    """Group the cells that have the metric by the coordinates at the indices in `shown`."""
+    """Group the cells that have the metric by their coordinates at the indices `shown`."""
     cells: dict[tuple[Any, ...], list[TableCell]] = {}
     for group in table.groups:
         if group.by_seed:
@@ -327,7 +327,10 @@ def _read_contents(cells: Sequence[TableCell], ledger: Ledger) -> list[Content]:
 
 
 def _list_measures(contents: Sequence[Content]) -> Iterator[list[str]]:
-    """Yield the end of a table row for each routed layer; one without values if there is none."""
+    """Yield the last fields of a table row for each routed layer.
+
+    If no cell was measured, this is one row of signs for missing numbers.
+    """
     by_layer = collect_measures(contents) or {MISSING: {}}
     for layer, values in by_layer.items():
         measures = (format_percent(values.get(column, ())) for column in COLUMNS)

@@ -66,7 +66,7 @@ class CellGroup:
 
     @property
     def unmeasured(self) -> bool:
-        """Whether it has finished cells, but none with the metric."""
+        """Whether the field has finished cells, but none of them has the metric."""
         return bool(self.finished) and not self.by_seed
 
     @property

@@ -69,9 +69,9 @@ def describe_trained(sweep: Sweep, points: Sequence[Point]) -> str:
 
 
 def _describe_fact(key: str, points: Sequence[Point]) -> str:
-    """Write one fact of the cells of a field, such as `20` for epochs or `0 to 4` for seeds.
+    """Write the value of one key of FACTS for the cells of a field, which differ only in the seed.
 
-    The cells differ only in the seed.
+    Examples are `20` for the epochs and `0 to 4` for the seeds.
     """
     if key == "seed":
         return describe_seeds(point.seed for point in points)

@@ -153,6 +153,7 @@ class _RayWatch:
             raise RayLostError
 
     def _watch_processes(self) -> None:
+        """Wait until Ray dies or the block ends; if Ray dies, interrupt the main thread."""
         while not self._find_loss():
             if self._is_leaving.wait(LOOK_SECONDS):
                 return
@@ -192,12 +193,18 @@ def _list_descendants() -> list[Any]:
 
 
 def _adopt_orphans(is_on: bool) -> None:
+    """Make this process adopt orphaned descendants (Linux), or end that."""
     ctypes.CDLL(None).prctl(36, int(is_on), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 def _start_or_join(
     address: str | None, cpus: int | None, gpus: int | None, package: Path | None
 ) -> Any:
+    """Start Ray or join a cluster, and return what `ray.init` returns.
+
+    Raises:
+        ConfigError: Ray does not start, or no cluster can be joined at `address`.
+    """
     runtime_env = None  # a driver that runs as a job already has its package, and so its workers
     if package is not None and "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:
         runtime_env = {"py_modules": [str(package), str(package.with_name("data_prep"))]}

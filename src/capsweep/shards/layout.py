@@ -91,6 +91,9 @@ def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...
         shards: Number of shards of "train", or of the first split if there is no "train"; None
             puts at most 100,000 examples into each.
 
+    Returns:
+        The shards of all splits, in the order of the examples within a split.
+
     Raises:
         ConfigError: If `shards` is below 1 or above the number of examples, or if a shard would
             exceed 512 MiB.
@@ -147,6 +150,9 @@ def write_shard(folder: Path, job: ShardJob, part: ShardPart, make: Maker) -> Sh
         job: The data set.
         part: The range of examples and the name of the file.
         make: Makes the examples, as `job.build_maker` returns it.
+
+    Returns:
+        The entry of the shard for the manifest, with size and hash of the file.
 
     Raises:
         OSError: If the file cannot be written.
@@ -259,6 +265,9 @@ def compose_pairs(source: PairSource, k_B: Tensor) -> dict[str, np.ndarray]:
     Args:
         source: The digits.
         k_B: Numbers of the pairs in their split, int64 [B].
+
+    Returns:
+        "images" [B, C, H, W], "labels" [B, L], "indices" [B, L] and "shifts" [B, L, 2].
     """
     drawn = source.draw_pairs(k_B)
     return {

@@ -236,6 +236,9 @@ def run_plan(
         run_tasks: Makes shards, in this process or on Ray.
         on_outcome: Called with the outcome of each part.
 
+    Returns:
+        The complete shards, the failures, and the exit status of the command.
+
     Raises:
         UserError: If the folder cannot be written, or if another process fills it.
     """
@@ -268,7 +271,7 @@ def run_plan(
 
 @contextmanager
 def _hold_folder(plan: MakingPlan) -> Iterator[None]:
-    """Create the folder and hold its lock in a block; a process that dies releases the lock."""
+    """Create the folder and hold its lock in a `with` block; a dead process holds no lock."""
     folder = plan.folder
     with ExitStack() as stack:
         try:

@@ -98,7 +98,11 @@ class Manifest:
     shards: tuple[Shard, ...]  # all shards, in the order of the examples within a split
 
     def list_shards(self, split: str) -> tuple[Shard, ...]:
-        """Return the shards of a split in the order of its examples, none for an unknown split."""
+        """Return the shards of a split in the order of its examples.
+
+        Args:
+            split: Name of the split; an unknown one has no shards.
+        """
         return tuple(shard for shard in self.shards if shard.split == split)
 
 
@@ -106,7 +110,11 @@ STORED = TypeAdapter(Manifest)
 
 
 def count_bytes(fields: Fields) -> int:
-    """Compute the bytes of an example from its fields."""
+    """Compute how many bytes the arrays of an example have.
+
+    Args:
+        fields: dtype and shape of each array.
+    """
     return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in fields.values())
 
 

@@ -80,5 +80,5 @@ def _read_outcome(result: Any, part: ShardPart) -> ShardOutcome:
     except exceptions.RayTaskError as error:
         raise error.cause from error
     except exceptions.RayError as error:
-        loss = f"the worker was lost ({type(error).__name__}: killed, out of memory, or its node)"
+        loss = f"the worker was lost ({type(error).__name__}: killed, out of memory, or node lost)"
         return ShardOutcome(part, cause=f"{loss}; {RERUN_HINT}")

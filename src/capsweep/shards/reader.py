@@ -57,7 +57,7 @@ class ShardReader:
             read.
         digits: Reads the data set of single digits from which the examples are composed.
         origin: The hash of the declared files of that data set; see `hash_declared`.
-        targets: Whether a decoder needs an image of each digit alone. These images are not in the
+        targets: Whether a decoder needs a separate image of each digit. These images are not in the
             shards; they are composed from `digits`.
     """
 
@@ -145,7 +145,7 @@ class ShardReader:
         )
 
     def _is_declared(self, path: Path) -> bool:
-        """Return whether a manifest that was fetched earlier is that of the declared data set."""
+        """Return whether a manifest that was fetched earlier describes the declared data set."""
         try:
             return manifest.read_manifest(path.parent).content.fingerprint == self.fingerprint
         except DataError:
@@ -169,7 +169,7 @@ class StoredRanges:
         folder: Local folder of the shards.
         manifest: The data set.
         split: Name of the split.
-        source: Composes images of each digit alone, if a decoder needs them.
+        source: Composes separate images of the digits, if a decoder needs them.
 
     Raises:
         DataError: If the shards have no images or no labels.
@@ -181,7 +181,7 @@ class StoredRanges:
         self, folder: Path, manifest: Manifest, split: str, source: PairSource | None = None
     ) -> None:
         if absent := sorted(set(IMAGES) - set(manifest.fields)):
-            raise DataError(f"{folder}: its shards have no {', '.join(absent)}")
+            raise DataError(f"{folder}: its shards have no {', '.join(absent)}; make them again")
         self.fields = {name: manifest.fields[name] for name in IMAGES}
         if source is not None:
             self.fields[DIGITS] = "uint8", (2, *manifest.fields["images"][1])
@@ -201,7 +201,11 @@ class StoredRanges:
         return self.count
 
     def to(self, device: torch.device) -> "StoredRanges":
-        """Return a copy of this split whose batches are on a device."""
+        """Return a copy of this split whose batches are on a device.
+
+        Args:
+            device: The training device.
+        """
         moved = copy(self)
         moved.device = device
         return moved
@@ -215,7 +219,7 @@ class StoredRanges:
 
         Raises:
             IndexError: If the range leaves the split.
-            DataError: If a shard is missing or is not that of the manifest.
+            DataError: If a shard is missing or does not match the manifest.
         """
         count = max(map(len, arrays.values()), default=0)
         if start < 0 or start + count > len(self):
@@ -242,7 +246,9 @@ class StoredRanges:
 
 @lru_cache(maxsize=MOST_OPEN)
 def open_shard_once(process: int, verifier: ShardVerifier, shard: Shard) -> h5py.File:
-    """Open a shard, or return it if this process has it open; the last MOST_OPEN ones stay open.
+    """Open a shard, or return it if it is already open in this process.
+
+    The MOST_OPEN shards that were used last stay open.
 
     Args:
         process: Id of this process, since a file that is open before a fork belongs to the parent.
@@ -250,13 +256,21 @@ def open_shard_once(process: int, verifier: ShardVerifier, shard: Shard) -> h5py
         shard: The shard.
 
     Raises:
-        DataError: If the shard is missing or is not that of the manifest.
+        DataError: If the shard is missing or does not match the manifest.
     """
     return verifier.open_shard(shard)
 
 
 def allocate_arrays(fields: Fields, count: int) -> dict[str, np.ndarray]:
-    """Allocate an array [count, ...] for each field of some examples."""
+    """Allocate arrays for some examples.
+
+    Args:
+        fields: dtype and shape of each field of an example.
+        count: Number of examples.
+
+    Returns:
+        An array [count, ...] for each field, with arbitrary values.
+    """
     return {name: np.empty((count, *shape), dtype) for name, (dtype, shape) in fields.items()}
 
 
@@ -273,7 +287,7 @@ def read_range(examples: StoredRanges, start: int, stop: int) -> dict[str, np.nd
 
     Raises:
         IndexError: If the range leaves the split.
-        DataError: If a shard is missing or is not that of the manifest.
+        DataError: If a shard is missing or does not match the manifest.
     """
     arrays = allocate_arrays(examples.fields, stop - start)
     examples.read_into(start, arrays)

@@ -29,10 +29,10 @@ def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
     classes = labels[:, None] if labels.ndim == 1 else labels
     is_matching = scores_MN.ndim == classes.ndim == 2 and len(scores_MN) == len(classes) > 0
     if not is_matching or not np.isfinite(scores_MN).all():
-        raise ValueError("scores are not one row of finite numbers for each label")
+        raise ValueError("scores must be one row of finite numbers for each label")
     expected = np.sort(classes, axis=1)
     if (expected[:, 1:] == expected[:, :-1]).any():
-        raise ValueError("labels name one class twice in an image, which scores cannot show")
+        raise ValueError("labels must not name one class twice for an image")
     highest = predict_classes(scores_MN, classes.shape[1])
     if highest.shape != expected.shape:
         raise ValueError(f"{scores_MN.shape[1]} scores cannot name {classes.shape[1]} classes")

@@ -203,7 +203,7 @@ def list_looks(first: int, last: int, step: int) -> tuple[int, ...]:
             rates in steps of one example do, would look decided.
     """
     if not 3 <= first <= last or step < 1:
-        raise ValueError(f"cannot look at {first} to {last} seeds, from 3, in steps of {step}")
+        raise ValueError(f"cannot look at {first} to {last} seeds in steps of {step}; start at 3")
     return (*range(first, last, step), last)
 
 

@@ -82,7 +82,7 @@ def remove_path(path: Path) -> None:
 
 @contextmanager
 def lock_file(path: Path) -> Iterator[None]:
-    """Hold a lock in a block, so that one process at a time writes a file.
+    """Hold a lock in a `with` block, so that only one process at a time writes a file.
 
     Temporary files of killed processes are removed first. A process that dies releases the lock. If
     the folder cannot be written, or its file system has no locks, the block runs without a lock.
@@ -97,8 +97,8 @@ def lock_file(path: Path) -> Iterator[None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context(path.with_name(f".{path.name}.lock").open("wb"))
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-                left.unlink(missing_ok=True)
+            for temporary in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+                temporary.unlink(missing_ok=True)
         yield
 
 

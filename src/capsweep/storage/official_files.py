@@ -179,7 +179,7 @@ def open_content(path: Path) -> IO[bytes]:
 
 @contextmanager
 def _report_unreadable() -> Iterator[None]:
-    """Turn an OSError of a block into a DataError with the path that cannot be read."""
+    """Convert an OSError of a `with` block to a DataError with the path that cannot be read."""
     try:
         yield
     except StoreError:
@@ -193,9 +193,10 @@ def _report_unreadable() -> Iterator[None]:
 
 @contextmanager
 def report_undecodable(path: Path) -> Iterator[None]:
-    """Turn any error of a block that decodes a verified file into a DataError with its path.
+    """Convert any error of a `with` block that decodes a file to a DataError with its path.
 
-    A user can declare the hash of any file, and decoders raise various errors for a wrong one.
+    The file was verified, but a user can declare the hash of any file, and decoders raise various
+    errors for a wrong one.
 
     Args:
         path: The file.

@@ -68,7 +68,9 @@ def check_inside(name: str, where: str) -> str:
     path = PurePosixPath(name)
     is_odd = any(character in name for character in "\\?#%\0") or not name.isprintable()
     if is_odd or is_url(name) or path.is_absolute() or ".." in path.parts:
-        raise ConfigError(f"{where}: {name!r} leads out of its folder, or is no name; correct it")
+        raise ConfigError(
+            f"{where}: {name!r} leads out of its folder or is no valid name; correct it"
+        )
     return path.as_posix()
 
 
@@ -246,7 +248,7 @@ class Bucket:
 
     @contextmanager
     def _report_errors(self, name: str = "", *passes: type[OSError]) -> Iterator[None]:
-        """Turn an OSError of a block into a StoreError with the key, except those in `passes`."""
+        """Convert an OSError of a `with` block to a StoreError, except the types in `passes`."""
         try:
             yield
         except passes:

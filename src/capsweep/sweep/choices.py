@@ -22,7 +22,8 @@ from capsweep.sweep import spec
 from capsweep.sweep.spec import ROUTING, Arm, Published, Sweep, check_axis, check_seeds
 
 ITERATIONS, RECONSTRUCTION = "routing.num_iters", "loss.reconstruction.weight"
-PINNED = {
+# The word that sets the axis of a key; it is needed in messages.
+AXIS_WORDS = {
     **dict.fromkeys((ROUTING, ITERATIONS), BY_NAME["ROUTING"]),
     RECONSTRUCTION: BY_NAME["RECON"],
 }
@@ -99,16 +100,18 @@ def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
     Raises:
         ConfigError: A word does not fit this sweep; the message names the word.
     """
-    names, pinned = _read_routing(words["ROUTING"]) if "ROUTING" in words else ([], [])
-    has_numbers, is_search = bool(pinned), sweep.search is not None
+    names, word_axes = _read_routing(words["ROUTING"]) if "ROUTING" in words else ([], [])
+    has_numbers, is_search = bool(word_axes), sweep.search is not None
     if "RECON" in words:
-        pinned.append(_read_reconstruction(words["RECON"]))
-    typed = _read_typed(words, overrides, [*pinned, *names])
+        word_axes.append(_read_reconstruction(words["RECON"]))
+    typed = _read_typed(words, overrides, [*word_axes, *names])
     routings = [axis for axis in (*names, *typed) if axis.key == ROUTING and axis.values]
-    if is_search and (any(name.values for name in names) or any(n in words for n in GRID_ONLY)):
+    refused = [name for name in GRID_ONLY if name in words]
+    refused += ["ROUTING"] * any(axis.values for axis in names)
+    if is_search and refused:
         raise ConfigError(
-            f"{sweep.path.name} is a search, which has no grid: leave out "
-            f"{', '.join(GRID_ONLY)}; a routing variant is chosen with routing=NAME"
+            f"{', '.join(refused)}: {sweep.path.name} is a search, which has no grid; leave this "
+            "out (routing=NAME chooses a routing)"
         )
     file = sweep
     if (text := words.get("ARMS")) is not None:
@@ -117,12 +120,13 @@ def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
         sweep = replace(sweep, seeds=_read_seeds(text))
     sweep = _set_keys(sweep, [key for key in typed if is_search or key not in routings])
     for axis in () if is_search else routings:
-        sweep = _set_routings(sweep, axis, with_own=has_numbers)
-    for axis in pinned:
+        sweep = _set_routings(sweep, axis, keep_present=has_numbers)
+    for axis in word_axes:
         having = {arm.name for arm in sweep.arms if axis.key in arm.keys}
         if not having:
-            name = PINNED[axis.key].name
-            raise ConfigError(f"{name}: no arm of {sweep.path.name} has the axis {axis.key}")
+            name = AXIS_WORDS[axis.key].name
+            arms = f"no chosen arm of {sweep.path.name} has the axis {axis.key}"
+            raise ConfigError(f"{name}: {arms}; leave {name} out")
         sweep = _set_override(sweep, axis, having)
     for keys in _split(words.get("ZIP")):
         sweep = _couple_axes(sweep, keys)
@@ -165,7 +169,7 @@ def _describe_words(
             values = [re.sub(r"^'([0-9.]+)'$", r"\1", value) for value in values]
             name = BY_KEY[override.key].name if override.key in BY_KEY else override.key
             if name == ROUTING and sweep.search is None:
-                name = PINNED[ROUTING].name
+                name = AXIS_WORDS[ROUTING].name
             texts[name] = ",".join(values)
     return tuple(sorted(f"{name}={text}" for name, text in texts.items()))
 
@@ -177,28 +181,28 @@ def is_logistics(key: str) -> bool:
 
 
 def _read_typed(
-    words: Mapping[str, str], overrides: Sequence[str], pinned: Sequence[Override]
+    words: Mapping[str, str], overrides: Sequence[str], word_axes: Sequence[Override]
 ) -> list[Override]:
     """Read the keys that words and overrides set.
 
     Args:
         words: The values of short names.
         overrides: `key=value` in Hydra's grammar.
-        pinned: Axes that ROUTING and RECON set; their keys must not be typed again.
+        word_axes: The axes that ROUTING and RECON set; their keys must not be typed again.
 
     Raises:
-        ConfigError: A key is set twice, or takes no list; the message names the word.
+        ConfigError: A key is set twice, or cannot be an axis; the message names it.
     """
     texts = [grammar.expand_word(n, value) for n, value in words.items() if BY_NAME[n].key]
     typed = [check_axis(text, grammar.parse(text)) for text in (*texts, *overrides)]
-    keys = [override.key for override in (*typed, *pinned)]
+    keys = [override.key for override in (*typed, *word_axes)]
     if "seed" in keys:
         raise ConfigError("seed: type SEEDS instead, with a count (SEEDS=3) or a list (SEEDS=0,7)")
     for override in typed:
-        key, word = override.key, PINNED.get(override.key, BY_KEY.get(override.key))
+        key, word = override.key, AXIS_WORDS.get(override.key, BY_KEY.get(override.key))
         if keys.count(key) > 1:
-            also = f"{word.name} and {key} set the same key" if word else f"{key} is typed twice"
-            raise ConfigError(f"{also}; keep one; for an axis, give it a list such as {key}=A,B")
+            both = f"{word.name} and {key}" if word and word.name in words else key
+            raise ConfigError(f"{both}: set twice; keep one; an axis is a list such as {key}=A,B")
         if len(override.values) > 1 and is_logistics(key):
             raise ConfigError(f"{key} takes one value: no axis changes where or how cells run")
     return typed
@@ -212,19 +216,19 @@ def _set_keys(sweep: Sweep, typed: Sequence[Override]) -> Sweep:
     """
     every = {arm.name for arm in sweep.arms}
     parts = [override for override in typed if override.key.partition(".")[0] in ROUTED_GROUPS]
-    routed = {arm.name for arm in sweep.arms if parts and _read_own_routing(arm) is not None}
+    routed = {arm.name for arm in sweep.arms if parts and _find_routing(arm) is not None}
     for override in typed:
         sweep = _set_override(sweep, override, routed or every if override in parts else every)
     return sweep
 
 
-def _read_own_routing(arm: Arm) -> str | None:
+def _find_routing(arm: Arm) -> str | None:
     """Return the routing at the first place of an arm, or None if its network does not route."""
     files = compose.compose_files((*arm.fixed, *arm.first_place)).written
     return files[ROUTING]["name"] if files["model"].get("routes") else None
 
 
-def _set_routings(sweep: Sweep, routings: Override, with_own: bool) -> Sweep:
+def _set_routings(sweep: Sweep, routings: Override, keep_present: bool) -> Sweep:
     """Add an axis over routings to each arm that routes.
 
     Keys of the routing that an arm fixed become axes too, because only some routings have them.
@@ -232,16 +236,16 @@ def _set_routings(sweep: Sweep, routings: Override, with_own: bool) -> Sweep:
     Args:
         sweep: The sweep to change.
         routings: The typed routings.
-        with_own: Whether the routings that an arm has already stay on the axis.
+        keep_present: Whether the routings that an arm has already stay on the axis.
 
     Raises:
         ConfigError: No arm routes.
     """
     arms, added = [], routings
     for arm in sweep.arms:
-        if (own := _read_own_routing(arm)) is not None:
+        if (present := _find_routing(arm)) is not None:
             axes = {axis.key: axis.values for axis in arm.axes}
-            first = axes.get(ROUTING, (own,)) if with_own else ()
+            first = axes.get(ROUTING, (present,)) if keep_present else ()
             added = Override(ROUTING, tuple(dict.fromkeys((*first, *routings.values))))
             fixed = tuple(old for old in arm.fixed if old.key.partition(".")[0] != ROUTING)
             moved = [old for old in arm.fixed if old.key.startswith(f"{ROUTING}.")]
@@ -255,10 +259,19 @@ def _set_routings(sweep: Sweep, routings: Override, with_own: bool) -> Sweep:
 
 
 def _read_routing(text: str) -> tuple[list[Override], list[Override]]:
-    """Split the value of ROUTING into an axis over routings and one over numbers of iterations."""
+    """Split the value of ROUTING into an axis over routings and one over numbers of iterations.
+
+    Raises:
+        ConfigError: A part is neither a number nor a routing, or is typed twice.
+    """
     words = [word.strip() for word in text.split(",")]
     numbers = [int(word) for word in words if re.fullmatch("[0-9]{1,18}", word)]
     names = [word for word in words if not re.fullmatch("[0-9]{1,18}", word)]
+    for name in sorted({*names} - {*(known := grammar.list_options(ROUTING))}):
+        raise ConfigError(
+            f"ROUTING={text}: {name!r} is neither a number of iterations, such as 3, nor a "
+            f"routing; have {', '.join(known)}"
+        )
     routings = check_axis(f"ROUTING={text}", Override(ROUTING, tuple(names)))
     axis = check_axis(f"ROUTING={text}", Override(ITERATIONS, tuple(numbers)))
     return [routings], [axis] if numbers else []
@@ -330,7 +343,8 @@ def _add_coordinate(sweep: Sweep, axis: Override) -> Sweep:
     """Return the sweep with a new axis as a coordinate of its table.
 
     The axis becomes a column if its group is a column (`dataset.source`). Otherwise it becomes a
-    row key: routings directly after the arm, all others last.
+    row key: routings directly after the arm, all others last. An axis with one value, an axis that
+    the table has already, and an axis of a search change nothing.
     """
     is_new = len(axis.values) > 1 and axis.key not in (*sweep.rows, *sweep.columns)
     if not is_new or sweep.search is not None:

@@ -54,7 +54,7 @@ class ClusterNodes:
             raise ConfigError(f"{self.name}: no node can run these cells: {causes}")
 
     def find_growth(self) -> Capacity | None:
-        """Return the capacity if the cluster has become larger than ever, else None.
+        """Return the new capacity if the cluster is larger than at any time before, else None.
 
         The nodes are read at most once in LOOK_SECONDS.
         """
@@ -109,7 +109,7 @@ def check_node(required: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """Check that this node has the driver's versions, and can read and write the driver's ledger.
 
     Args:
-        required: What `node_requirements` gave on the driver.
+        required: The requirements that `node_requirements` gave in the driver's process.
         config: The configuration of a cell; only `places` and `cluster` are read.
 
     Raises:
@@ -122,7 +122,7 @@ def check_node(required: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         text = ", ".join(f"{name} {versions.get(name)}, not {expected[name]}" for name in wrong)
         raise NodeError(f"{node} has {text}; install the driver's versions on this node")
     try:
-        ledger = places.on_node(config).ledger
+        ledger = places.resolve_on_node(config).ledger
         store, until = open_store(ledger), time.monotonic() + MARKER_SECONDS
         while store.read(required["marker"]) is None:
             if time.monotonic() > until:
@@ -139,9 +139,10 @@ def check_node(required: Mapping[str, Any], config: Mapping[str, Any]) -> None:
 
 
 def read_versions() -> dict[str, str]:
-    """Return the versions of the packages, and a hash of capsweep's code, that decide results here.
+    """Return the versions of the packages that decide results, and a hash of capsweep's code.
 
-    The part of a version after a `+` names the device of a build, and is left out.
+    The part of a version after a `+`, such as `+cpu`, names the device of the build. It is left
+    out, because builds for different devices have the same code.
     """
     versions = {name: (find_version(name) or "absent").partition("+")[0] for name in PACKAGES}
     return {CODE: code_identity.hash_package(), **versions}

@@ -200,8 +200,9 @@ def add_seeds(
     added = more_seeds.load(node, sweep)
     if added.looks not in ((), planned):
         raise UserError(
-            f"MORE_SEEDS={last}: an earlier command tested this sweep at {added.looks} seeds; "
-            f"type {added.looks[-1]}, or remove sweeps/{sweep.name}.seeds.json in {node.shared}"
+            f"MORE_SEEDS={last}: an earlier command tested this sweep at {added.looks} seeds; type "
+            f"SEEDS={added.looks[0]} MORE_SEEDS={added.looks[-1]}, or remove the file "
+            f"sweeps/{sweep.name}.seeds.json in {node.shared}"
         )
     added = replace(added, looks=planned)
     end = run(sweep, added.add_points(points), options, console)
@@ -228,7 +229,7 @@ def prepare_storage(node: Places, ledger: Ledger) -> None:
     places.prepare(node)
     stores.prove_writable(ledger.store)
     if is_url(node.shared):  # `places.prepare` has checked a folder
-        stores.prove_writable(more_seeds.open_memory(node))
+        stores.prove_writable(more_seeds.open_seed_store(node))
 
 
 def _make_jobs(
@@ -269,7 +270,7 @@ def describe_end(
     if queue.failed:
         lines.append(f"{len(queue.failed)} of {count_of(total, noun)} failed; the table says why")
     if not lines:
-        return SweepEnd(FINISHED, (f"{'the' if total == 1 else 'all'} {every}",))
+        return SweepEnd(FINISHED, (every if total == 1 else f"all {every}",))
     return SweepEnd(FAILED if queue.failed or repeats else UNFINISHED, tuple(lines))
 
 

@@ -11,7 +11,7 @@ at most one epoch of each running cell, and by the test of a cell in its last ep
 unknown length starts. A cell that is longer than the whole limit starts too: it is stopped, and the
 next command continues it.
 
-Both limits hold for one command, with all steps of MORE_SEEDS. Each job of an array has its own
+Both limits hold for one command, the steps of MORE_SEEDS included. Each job of an array has its own
 limits.
 """
 
@@ -86,6 +86,7 @@ class Estimates:
         return self._estimates[key]
 
     def _estimate(self, cell: Cell) -> float | None:
+        """Compute an estimate: the median of results of the same shape, or else its calibration."""
         if known := self._paces.get(cell.shape):
             paces = known.get(self._hardware) or [pace for some in known.values() for pace in some]
             per_step, rest = map(median, zip(*paces, strict=True))
@@ -129,6 +130,7 @@ def read_estimates(ledger: Ledger, cells: Sequence[tuple[Cell, Entry]]) -> Estim
 
 
 def _add_measurements(estimates: Estimates, ledger: Ledger) -> None:
+    """Add the calibrations of a ledger to estimates; a damaged one is printed and left out."""
     store, cure = ledger.store, "remove it; plan --calibrate writes it again"
     for path in (f"measurements/{name}" for name in store.list_names("measurements")):
         try:

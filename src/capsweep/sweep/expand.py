@@ -16,7 +16,7 @@ from typing import Any
 
 from capsweep.config import compose, places, validation
 from capsweep.config import overrides as grammar
-from capsweep.config.cell import Cell, get, remove_key, signature
+from capsweep.config.cell import Cell, get, hash_science, remove_key
 from capsweep.config.overrides import Override, render
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
@@ -40,7 +40,7 @@ class Point:
     title: str  # the place without the seed, such as `capsnet · epochs=1`
     seed: int  # the seed of the cell
     cell: Cell  # the composed cell
-    waits: bool = False  # whether its stop_accuracy is unknown, as the baseline has not finished
+    waits: bool = False  # whether its stop_accuracy is unknown until the baseline finishes
 
     @property
     def name(self) -> str:
@@ -125,7 +125,7 @@ def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
         field = tuple(map(point.coordinate, (*sweep.rows, *sweep.columns)))
         science = remove_key(remove_key(point.cell.science, "seed"), ACCURACY)
         known = cells.setdefault(field, science)
-        if known != science and signature(known) != signature(science):
+        if known != science and hash_science(known) != hash_science(science):
             raise ConfigError(
                 f"{sweep.path.name}: table: {point.title} and another setting share one field of "
                 "the table; add the key in which they differ to table.rows or table.columns"
@@ -142,7 +142,8 @@ def _compose_arm(sweep: Sweep, arm: Arm) -> Iterator[Point]:
             for seed in sweep.seeds[1:]:
                 yield replace(first, seed=seed, cell=first.cell.with_seed(seed))
     except ConfigError as error:
-        raise ConfigError(f"{sweep.path.name}: arm {arm.name}: {error}") from error
+        typed = f" with {' '.join(sweep.words)}" if sweep.words else ""
+        raise ConfigError(f"{sweep.path.name}{typed}: arm {arm.name}: {error}") from error
 
 
 def _list_places(sweep: Sweep, arm: Arm) -> list[Place]:
@@ -224,9 +225,9 @@ def is_waiting(arm: Arm) -> bool:
 
 
 def set_accuracies(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
-    """Return the points, with the baseline's accuracy in each point whose baseline is finished.
+    """Set the stop_accuracy of points whose cell of the baseline is finished; return all points.
 
-    Points that wait for an unfinished cell stay as they are.
+    Points that wait for an unfinished cell stay unchanged.
 
     Raises:
         ConfigError: The baseline has no cell of this column and seed, or measured no accuracy.
@@ -248,6 +249,7 @@ def check_rerun(sweep: Sweep, points: Sequence[Point]) -> None:
 
 
 def _set_accuracy(sweep: Sweep, point: Point, points: Sequence[Point], ledger: Ledger) -> Point:
+    """Set the stop_accuracy of a waiting point if its cell of the baseline is finished."""
     where = f"{sweep.path.name}: arms.{point.arm}.matched: {point.name}"
     field = {key: point.coordinate(key) for key in sweep.columns} | {"seed": point.seed}
     baselines = (p for p in points if p.arm == sweep.baseline and _is_at(p, field))
@@ -293,7 +295,7 @@ def _list_settings(sweep: Sweep, config: Mapping[str, Any]) -> list[tuple[str, A
 
 
 def with_rows(sweep: Sweep) -> Sweep:
-    """Return a search with a table that has a row for each place: its rows are the arm and axes."""
+    """Return a search whose table has a row for each place, named by its arm and its axes."""
     axes = dict.fromkeys(key for arm in sweep.arms for key in arm.keys)
     return replace(sweep, rows=("arm", *axes))
 
@@ -323,7 +325,7 @@ def check_search(sweep: Sweep) -> list[Point]:
         # Settings must not be chosen on test images, so examples held out of training are needed.
         if not get(point.cell.config, "dataset.validation"):
             raise ConfigError(
-                f"{where}: {sweep.metric} needs validation examples; set dataset.validation"
+                f"{where}: {sweep.metric} needs validation examples; type dataset.validation=1000"
             )
         validation.check_metric(where, sweep.metric, [point.cell.config])
     check_distinct_fields(with_rows(sweep), points)

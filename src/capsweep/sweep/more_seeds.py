@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capsweep.config.cell import signature
+from capsweep.config.cell import hash_science
 from capsweep.config.places import Places
 from capsweep.errors import UserError
 from capsweep.ledger import records, stored_files
@@ -51,11 +51,11 @@ class Added:
 
 
 def hash_place(point: Point) -> str:
-    """Hash the science of a point without its seed, so that all seeds of a place are equal."""
-    return signature({**point.cell.science, "seed": None})
+    """Hash the science of a point without its seed; all seeds of a place have the same hash."""
+    return hash_science({**point.cell.science, "seed": None})
 
 
-def open_memory(node: Places) -> Store:
+def open_seed_store(node: Places) -> Store:
     """Open the store below `places.storage` that holds the added seeds of all sweeps.
 
     Raises:
@@ -70,7 +70,7 @@ def load(node: Places, sweep: Sweep) -> Added:
     Raises:
         UserError: The file is damaged.
     """
-    store, name = open_memory(node), f"sweeps/{sweep.name}.seeds.json"
+    store, name = open_seed_store(node), f"sweeps/{sweep.name}.seeds.json"
     content, where = store.read(name), join(store.root, name)
     if content is None:
         return Added((), {})
@@ -96,8 +96,8 @@ def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:
         )
     if not re.fullmatch("[0-9]{1,4}", last) or not 3 <= first < int(last):
         raise UserError(
-            f"MORE_SEEDS={last}: must be a number above the sweep's number of seeds, {first}, "
-            "which must be at least 3 (SEEDS=3)"
+            f"MORE_SEEDS={last}: must be a number above the sweep's own number of seeds, which is "
+            f"{first} and must be 3 or more (SEEDS=3)"
         )
     return list_looks(first, int(last), STEP)
 
@@ -105,7 +105,7 @@ def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:
 def plan_seeds(
     sweep: Sweep, points: Sequence[Point], ledger: Ledger, added: Added, look: int
 ) -> Added | None:
-    """Return the added seeds after each undecided row gets `look` seeds; None if none is undecided.
+    """Give each undecided row `look` seeds, and return all added seeds; None if all is decided.
 
     Args:
         sweep: The sweep.
@@ -130,7 +130,7 @@ def plan_seeds(
 def save(node: Places, sweep: Sweep, added: Added) -> None:
     """Store the seeds that were added to a sweep."""
     text = json.dumps({"looks": added.looks, "seeds": added.seeds}, indent=2)
-    open_memory(node).write(f"sweeps/{sweep.name}.seeds.json", f"{text}\n".encode())
+    open_seed_store(node).write(f"sweeps/{sweep.name}.seeds.json", f"{text}\n".encode())
 
 
 def find_undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks: int) -> set[str]:

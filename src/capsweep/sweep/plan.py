@@ -76,7 +76,7 @@ class Plan:
         return list(itertools.islice(itertools.cycle(self.cells), self.trials))
 
     def estimate_due(self, costs: Estimates) -> tuple[list[float], int]:
-        """Return the estimated seconds of due cells, and how many due cells have no estimate."""
+        """Return the estimates of due cells in seconds, and how many due cells have none."""
         seconds = [costs.seconds(planned.cell) for planned in self.due]
         known = [each for each in seconds if each is not None]
         return known, len(seconds) - len(known)

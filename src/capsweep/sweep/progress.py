@@ -16,7 +16,7 @@ from capsweep.statistics import metric_format
 from capsweep.sweep.estimates import Estimates
 from capsweep.training.run import Outcome
 
-LOG_SECONDS = 60.0  # without a terminal: the longest time between two printed lines
+LOG_SECONDS = 60.0  # without a terminal: a line at least this often, in seconds
 
 
 def weigh_cells(cells: Sequence[Cell], costs: Estimates) -> dict[str, float]:
@@ -34,8 +34,9 @@ def weigh_cells(cells: Sequence[Cell], costs: Estimates) -> dict[str, float]:
 class SweepProgress:
     """The progress of a sweep, printed while it runs.
 
-    A line is printed for each cell that ended. A terminal also shows the whole sweep and a bar for
-    each running cell. Without a terminal, a line about the whole sweep is printed every minute.
+    A line is printed for each cell that ended. A terminal also shows a bar for the whole sweep and
+    one for each running cell. Without a terminal, a line about the whole sweep is printed at most
+    once in LOG_SECONDS.
 
     Args:
         console: Where lines and bars are printed.
@@ -85,7 +86,7 @@ class SweepProgress:
         self._update()
 
     def on_epoch(self, signature: str, row: dict[str, Any]) -> None:
-        """Show that a cell finished the epoch of a row of its metrics."""
+        """Show that a cell finished the epoch whose metrics are in `row`."""
         done, epochs = row["epoch"] + 1, self._epochs[signature]
         of_one = self.lengths.get(signature, 1.0) / epochs
         self._work_done[signature] = done * of_one
@@ -126,6 +127,7 @@ class SweepProgress:
         return f"{counts} of {self.total}, {self._describe_time_left()}"
 
     def _describe_time_left(self) -> str:
+        """Estimate the time left from the work that this command has done so far."""
         if not self._new_work:
             return "time left: unknown"
         left = self._work - sum(self._work_done.values())
@@ -134,6 +136,7 @@ class SweepProgress:
         return f"about {seconds:.0f} s left" if seconds < 120 else minutes
 
     def _describe_outcome(self, outcome: Outcome) -> str:
+        """Return how a cell ended: its metric, the cause of its failure, or why it left."""
         if outcome.result is None:
             failure = outcome.elsewhere or outcome.paused or f"FAILED: {outcome.cause}"
             return "ended early" if outcome.stopped else failure

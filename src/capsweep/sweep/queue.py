@@ -163,7 +163,7 @@ class JobQueue:
             self.progress.on_start(job.cell.signature, job.cell.config["epochs"])
 
     def on_epoch(self, job: Job, row: dict[str, Any]) -> None:
-        """Record that a job finished the epoch of a row of its metrics."""
+        """Record that a job finished the epoch whose metrics are in `row`."""
         self._attempts[_key(job)].add_epoch(row["epoch"])
         self.progress.on_epoch(job.cell.signature, row)
 
@@ -186,6 +186,7 @@ class JobQueue:
             self._settle(job.cell.signature, outcome)
 
     def _settle(self, signature: str, outcome: Outcome) -> None:
+        """Count a cell as ended, and write the cause to the ledger if it failed."""
         if outcome.cause is not None:
             self.failed[signature] = outcome.cause
             try:
@@ -198,9 +199,9 @@ class JobQueue:
         self.progress.on_end(signature, outcome)
 
     def _restart(self, job: Job, cause: str) -> bool:
-        """Put a failed job back if it may go better, and return whether it was handled here.
+        """Put a failed job back if a retry may succeed, and return whether it was dealt with.
 
-        A job that has lost too many workers is settled here as failed, and counts as handled.
+        A job that has lost too many workers is settled as failed here, and counts as dealt with.
         """
         signature = job.cell.signature
         if causes.classify_cause(cause) == CauseKind.OUT_OF_MEMORY:
@@ -222,6 +223,7 @@ class JobQueue:
         return True
 
     def _end_measuring(self, job: Job, outcome: Outcome) -> None:
+        """Set the share of a shape after its measurement ended, or let another cell measure."""
         cause = outcome.cause
         is_lost = cause is not None and causes.is_lost_worker(cause)
         if cause is None and not outcome.paused:

@@ -154,7 +154,7 @@ def _choose_imports(queue: JobQueue, declared: Capacity | None) -> tuple[str, ..
 def _connected(
     config: Mapping[str, Any], declared: Capacity | None, imports: Sequence[str]
 ) -> Iterator[dict[str, Any] | None]:
-    """Start or join a Ray, and give the requirements on its nodes; None for this machine alone."""
+    """Start or join a Ray, and give the requirements on its nodes, which are None for a new Ray."""
     if (address := config["cluster"]["address"]) is None:
         size = (None, None) if declared is None else (int(declared.cpu), int(declared.gpu))
         with ray_start.connected(None, *size, imports=imports):
@@ -251,7 +251,7 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
         self.queue.on_start(self.jobs[trial.trial_id])
 
     def on_trial_result(self, *_: Any, trial: Any = None, **info: Any) -> None:
-        """Pass an epoch, or the outcome, that a worker reported to the queue."""
+        """Pass to the queue the epoch or the outcome that a worker reported."""
         result, job = info.get("result", {}), trial and self.jobs.get(trial.trial_id)
         if job is not None and "row" in result:
             self.queue.on_epoch(job, result["row"])

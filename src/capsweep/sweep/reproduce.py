@@ -99,7 +99,7 @@ def _compose_today(
 
 
 def run_apart(overrides: Sequence[str], storage: str, ledger: str, settings: Sequence[str]) -> None:
-    """Run a cell of another ledger again, and store it in a ledger of its own.
+    """Run a recorded cell again, and store it in a separate ledger.
 
     Args:
         overrides: The recorded overrides of the cell.

@@ -71,7 +71,7 @@ def format_run_name(
         place: Its coordinates as overrides.
         weights: The reconstruction weights of all cells that it is compared with. If they have
             several values besides 0, the name contains the weight.
-        signature: Its signature, with which a name ends that would be too long.
+        signature: The signature of the cell. A name that is too long is cut and ends with it.
     """
     axes = [text for text in place if text.partition("=")[0] not in (ITERATIONS, WEIGHT)]
     iterations = get(config, ITERATIONS)
@@ -117,7 +117,7 @@ class RunContent:
 
     @property
     def digest(self) -> str:
-        """A hash that two contents share if and only if W&B would show the same."""
+        """A hash that is equal for two contents if and only if W&B would show the same."""
         plain = {key: value for key, value in asdict(self).items() if key != "mode"}
         return hash_bytes(json.dumps(plain, sort_keys=True).encode())
 
@@ -178,8 +178,8 @@ def make_run_arguments(
 ) -> dict[str, Any]:
     """Return the arguments with which W&B opens the run of a cell.
 
-    Its configuration has the science, the command that repeats the cell, and the commit that
-    trained it.
+    The configuration of the run has the science, the command that repeats the cell, and the commit
+    that trained it.
     """
     tracking = UNTRACKED | provenance.get("tracking", {})
     keys = ("project", "entity", "group", "job_type", "name", "notes", "tags")

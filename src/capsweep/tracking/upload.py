@@ -106,7 +106,7 @@ class Sync:
         self._stop: str | None = None
 
     def run(self, result: SyncResult, report: Report) -> None:
-        """Upload the waiting cells, and move them to `uploaded` or `faults` of the result.
+        """Upload the waiting cells, and add each to `uploaded` or `faults` of the result.
 
         Args:
             result: The cells by `find_unsynced`; it is changed.
@@ -124,7 +124,7 @@ class Sync:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if (fault := self._check_server()) is not None:
                     count = count_of(len(signatures), "cell")
-                    raise UserError(f"W&B: {count} not uploaded, but {fault}")
+                    raise UserError(f"W&B: {count} not uploaded: {fault}")
                 faults = pool.map(self._upload_cell, signatures)
                 for signature, fault in zip(signatures, faults, strict=True):
                     if fault is None:
@@ -152,12 +152,12 @@ class Sync:
         """Check login and server, and return why no cell can be uploaded, and a cure; else None."""
         fault = self._ask_child("check", CHECK_SECONDS)
         cure = "run `wandb login --relogin` if the login is at fault, else try again later"
-        return None if fault is None else f"{self.server} refuses or is silent ({fault}); {cure}"
+        return None if fault is None else f"{self.server} cannot be used ({fault}); {cure}"
 
     def _ask_child(self, do: str, seconds: float, **values: Any) -> str | None:
         """Send a request to an idle process, or a new one, and return why it failed; else None.
 
-        After a failure, also by the time limit, the process is killed.
+        If the request fails or takes too long, the process is killed.
         """
         if self._idle:
             child = self._idle.pop()
@@ -245,7 +245,7 @@ def send_workspace(view: SweepView, entity: str | None, project: str, url: str |
     try:
         return child.ask("save", SEND_SECONDS, view=asdict(view), **place)["url"]
     except (TrackingError, OSError) as error:
-        cure = "with capsweep[wandb] installed, run it again later"
+        cure = "install capsweep[wandb] if it is missing, or try again later"
         raise UserError(f"W&B: the workspace is not saved: {error}; {cure}") from error
     finally:
         child.kill()

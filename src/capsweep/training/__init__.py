@@ -34,9 +34,9 @@ class StopFlag:
             _set_handler(before)
 
     def install_handler(self) -> None:
-        """Replace the handler of SIGTERM, Lightning's too, unless the flag is set already.
+        """Replace the handler of SIGTERM, which may be Lightning's, unless the flag is set.
 
-        Does nothing in a thread that is not the main thread, since Python forbids it there.
+        In other threads than the main thread, this does nothing, since Python forbids it there.
         """
         if not self.is_set:
             _set_handler(self._on_sigterm)
@@ -60,9 +60,9 @@ class RunHooks:
     """Hooks by which the caller of a run follows its epochs and ends the run early.
 
     Attributes:
-        on_epoch: receives the row of each epoch. If it returns True, the run keeps a checkpoint and
+        on_epoch: Receives the row of each epoch. If it returns True, the run keeps a checkpoint and
             ends after that epoch.
-        stop_flag: if this flag is set, the run ends in the same way; None: SIGTERM is not handled.
+        stop_flag: If this flag is set, the run ends in the same way; None: SIGTERM is not handled.
     """
 
     on_epoch: Callable[[Row], object] = _ignore

@@ -33,12 +33,12 @@ FUSED_KEY = "trainer.fused_optimizer"
 def _instantiate(section: Mapping[str, Any], **extra: Any) -> Any:
     """Instantiate a section without its `name`, which is only for tables.
 
-    Each call checks that the section has no interpolations, which Hydra would resolve, and names
-    only allowed targets: a worker gets the section with a job, and an evaluation from a ledger.
+    The section may come from a job or a ledger, so each call checks it: it may have only allowed
+    targets, and no interpolations, which Hydra would resolve.
 
     Args:
-        section: a section of a configuration, with `_target_`.
-        extra: further arguments of the target.
+        section: A section of a configuration, with `_target_`.
+        extra: Further arguments of the target.
     """
     validation.check_resolved("a stored configuration", section)
     called = with_current_targets({**_without_name(section), **extra})
@@ -50,7 +50,7 @@ def make_task(cell: Cell) -> "CapsuleTask":
     """Build the task of a cell: its network, with weights drawn from the seed, loss and optimiser.
 
     Raises:
-        ConfigError: if this node has no device for the cell.
+        ConfigError: If this node has no device for the cell.
     """
     # Imported here: Lightning takes two seconds to import, and a plan only builds networks.
     from capsweep.training.module import CapsuleTask
@@ -66,11 +66,11 @@ def make_task(cell: Cell) -> "CapsuleTask":
 def is_channels_last(config: Mapping[str, Any], device: str) -> bool:
     """Return whether the convolutions of a cell use the channels-last memory format.
 
-    On a GPU, exact float32 takes three quarters of the time with channels first.
+    On a GPU, exact float32 uses channels first, since a step then takes three quarters of the time.
 
     Args:
-        config: the configuration of the cell.
-        device: the type of the device, such as "cuda".
+        config: The configuration of the cell.
+        device: The type of the device, such as "cuda".
     """
     return device != "cuda" or config["precision"] != "32"
 
@@ -82,12 +82,12 @@ def build_network(config: Mapping[str, Any], device: str = "cpu") -> nn.Module:
     "auto".
 
     Args:
-        config: a canonical configuration.
-        device: the type of the device that will run the network; it decides the memory format of
+        config: A canonical configuration.
+        device: The type of the device that will run the network; it decides the memory format of
             the convolutions.
 
     Raises:
-        ConfigError: if sizes do not fit together, or a target has the wrong type. The message names
+        ConfigError: If sizes do not fit together, or a target has the wrong type. The message names
             the key.
     """
     routing = config["routing"]
@@ -122,18 +122,18 @@ def check_targets(config: Mapping[str, Any]) -> None:
 
 
 def _check_home(key: str, target: str) -> None:
-    """Raise ConfigError if a target is no callable of a package with an allowed prefix.
+    """Raise ConfigError unless a target is callable and defined below an allowed prefix.
 
-    The path capsweep.data.cifar10.tarfile.open, for example, has an allowed prefix, but names a
-    function of the standard library.
+    The target capsweep.data.cifar10.tarfile.open, for example, begins with an allowed prefix, but
+    is a function of the standard library.
     """
     try:
-        function = resolve_name(target)
+        item = resolve_name(target)
     except Exception as error:  # the import of an arbitrary module can raise anything
-        raise ConfigError(f"{key}: {target} cannot be found") from error
-    home = getattr(function, "__module__", None) or ""
-    if not callable(function) or not f"{home}.".startswith(code_identity.TARGETS):
-        raise ConfigError(f"{key}: {target!r} may not be called; it is {home or type(function)}'s")
+        raise ConfigError(f"{key}: {target} cannot be imported; correct it") from error
+    home = getattr(item, "__module__", None) or ""
+    if not callable(item) or not f"{home}.".startswith(code_identity.TARGETS):
+        raise ConfigError(f"{key}: {target!r} may not be called; it is from {home or type(item)}")
 
 
 def build_reader(config: Mapping[str, Any]) -> Reader:
@@ -176,9 +176,9 @@ def load_splits(config: Mapping[str, Any], folder: str, device: torch.device) ->
     """Prepare the splits `train`, `validation` and `test` of a data set on a device.
 
     Args:
-        config: the configuration of a cell.
-        folder: the folder of this node's data files (`places.data`).
-        device: the device that trains the cell.
+        config: The configuration of a cell.
+        folder: The folder of this node's data files (`places.data`).
+        device: The device that trains the cell.
     """
     dataset = config["dataset"]
     return prepare_splits(
@@ -203,7 +203,7 @@ def build_optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.op
     """Return a function that makes the optimiser of a network.
 
     Raises:
-        ConfigError: if `trainer.fused_optimizer` is set and the class has no fused form.
+        ConfigError: If `trainer.fused_optimizer` is set and the class has no fused form.
     """
     make: partial[torch.optim.Optimizer] = _instantiate(config["optim"]["optimizer"])
     options = {"fused": True} if config["trainer"]["fused_optimizer"] else {}
@@ -220,10 +220,10 @@ def build_optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.op
 
 
 def _lay_out_states(optimizer: torch.optim.Optimizer) -> None:
-    """Give loaded moments the memory format of their parameters.
+    """Give the loaded state of an optimiser the memory format of its parameters.
 
-    They may come from a machine whose convolutions use another format. Fused kernels need the same
-    format, and do not check it.
+    The state may come from a machine whose convolutions use another format. Fused kernels need the
+    same format, and do not check it.
     """
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
@@ -236,10 +236,10 @@ def group_parameters(network: nn.Module, decayed: str) -> list[dict[str, Any]]:
     """Group the parameters of a network by their weight decay, for an optimiser.
 
     Args:
-        network: the network.
-        decayed: "all", or "weights": no decay for biases and for parameters of one dimension, such
-            as those that a routing has once for each parent. The authors of "Matrix capsules with
-            EM routing" do the same.
+        network: The network.
+        decayed: "all": weight decay acts on every parameter. "weights": it does not act on biases
+            and on parameters of one dimension, such as those that a routing has once for each
+            parent; the authors of "Matrix capsules with EM routing" do the same.
     """
     if decayed == "all":
         return [{"params": list(network.parameters())}]

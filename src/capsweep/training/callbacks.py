@@ -28,7 +28,7 @@ from capsweep.runtime.terminal import count_of
 from capsweep.training import Row, RunHooks
 from capsweep.training.module import CapsuleTask
 
-ROUNDING = 1e-9  # error of `1 - error` in float64; far less than the share of one example
+ROUNDING = 1e-9  # tolerance for rounding in `1 - error`; one example changes an error by far more
 RESTART_KEY = "begun_anew"  # in provenance and result: why a cell started from its first epoch
 CIRCUMSTANCES = ("code", "versions", "hardware", "implementations")
 AUTO_STEPS, POINTS_OF_EPOCH, MOST_POINTS = 50, 10, 1000
@@ -36,7 +36,7 @@ RecordRow = Callable[[str, Row], None]  # called with the name of the row's file
 
 
 class EpochRecorder(Checkpoint):
-    """A callback that records a row per epoch and points inside it, and writes resume.ckpt.
+    """A callback that writes metrics.jsonl, steps.jsonl and resume.ckpt during training.
 
     A checkpoint is written at the end of an epoch, at most every `trainer.checkpoint_interval`
     seconds. It contains the rows and the provenance of the runs that trained them, so a resumed run
@@ -52,20 +52,20 @@ class EpochRecorder(Checkpoint):
     EM routing" does the same, and says so in a footnote.
 
     Args:
-        task: the task that is trained.
-        directory: the folder of the cell.
-        hooks: the hooks of the run's caller.
-        record_row: writes a row to metrics.jsonl or steps.jsonl.
-        digests: sha256 of the data by split; loading a checkpoint that was trained on other data
+        task: The task that is trained.
+        directory: The folder of the cell.
+        hooks: The hooks of the run's caller.
+        record_row: Writes a row to metrics.jsonl or steps.jsonl.
+        digests: Sha256 of the data by split; loading a checkpoint that was trained on other data
             raises DataError.
 
     Attributes:
-        accuracy: the validation accuracy that ends training; None: training runs to its last epoch.
-        rows: one row per epoch, those of earlier runs included.
-        points: the rows of steps.jsonl, those of earlier runs included.
-        earlier_seconds: how long the epochs of earlier runs took.
-        started: when the current epoch began, on the monotonic clock.
-        kept: when the last checkpoint was written, on the monotonic clock.
+        accuracy: The validation accuracy that ends training; None: training runs to its last epoch.
+        rows: One row per epoch, those of earlier runs included.
+        points: The rows of steps.jsonl, those of earlier runs included.
+        earlier_seconds: How long the epochs of earlier runs took.
+        started: When the current epoch began, on the monotonic clock.
+        kept: When the last checkpoint was written, on the monotonic clock.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class EpochRecorder(Checkpoint):
         """Restore the rows and points of a checkpoint.
 
         Raises:
-            DataError: if the data changed since.
+            DataError: If the data changed after the checkpoint was written.
         """
         if state_dict["digests"] != self.digests:
             raise DataError(
@@ -114,9 +114,9 @@ class EpochRecorder(Checkpoint):
         self.on_test_start(trainer, pl_module)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Install our handler of SIGTERM."""
-        # Lightning has just installed its own, which would end the cell inside an epoch or inside
-        # its test, when the last checkpoint may be old.
+        """Install our SIGTERM handler again, since Lightning has just replaced it."""
+        # Lightning's handler would end the cell inside an epoch or inside its test, when the last
+        # checkpoint may be old.
         if self.hooks.stop_flag is not None:
             self.hooks.stop_flag.install_handler()
 
@@ -148,7 +148,7 @@ class EpochRecorder(Checkpoint):
         """Record the row of the epoch, write a checkpoint when it is due, and end the run early.
 
         Raises:
-            LeftEarlyError: if a hook or SIGTERM ends the run before its last epoch.
+            LeftEarlyError: If a hook or SIGTERM ends the run before its last epoch.
         """
         step = trainer.global_step
         margin = self.task.objective.margin_at(step, self.task.steps)
@@ -182,10 +182,10 @@ def choose_interval(every_n_steps: int | str, batches: int, steps: int) -> int:
     """Return the number of steps between two points.
 
     Args:
-        every_n_steps: that number, or "auto": 50; fewer if an epoch would have less than ten
-            points; more if the whole training would have more than a thousand.
-        batches: the number of batches of an epoch.
-        steps: the number of steps of the whole training.
+        every_n_steps: The number itself, or "auto", which means 50; less if an epoch would have
+            fewer than ten points, more if training would have more than a thousand.
+        batches: The number of batches of an epoch.
+        steps: The number of steps of the whole training.
     """
     if isinstance(every_n_steps, int):
         return every_n_steps
@@ -195,11 +195,11 @@ def choose_interval(every_n_steps: int | str, batches: int, steps: int) -> int:
 def check_resumable(
     directory: CellDirectory, provenance: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Row], list[Row]]:
-    """Read the checkpoint of a cell, and remove a checkpoint that this run cannot continue.
+    """Read the checkpoint of an interrupted run, or remove it if this run cannot use it.
 
     Args:
-        directory: the folder of the cell.
-        provenance: the provenance of this run.
+        directory: The folder of the cell.
+        provenance: The provenance of this run.
 
     Returns:
         Three values: keys for the provenance, the rows of the checkpoint's epochs, and its points.
@@ -216,9 +216,9 @@ def check_resumable(
         line = f"{path} was removed, and the cell starts from its first epoch: {fault}"
         print(line, file=sys.stderr, flush=True)
         return {RESTART_KEY: line}, [], []
-    made = stored["provenance"]
-    today, last = ({name: run.get(name) for name in CIRCUMSTANCES} for run in (provenance, made))
-    earlier = [run for run in (*made.get("earlier", []), last) if run != today]
+    older = stored["provenance"]
+    today, last = ({name: run.get(name) for name in CIRCUMSTANCES} for run in (provenance, older))
+    earlier = [run for run in (*older.get("earlier", []), last) if run != today]
     return {"earlier": earlier}, stored["rows"], stored["points"]
 
 
@@ -226,8 +226,8 @@ def _read_recorder(path: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Read the state of the recorder from a checkpoint.
 
     Raises:
-        DataError: if this run cannot continue from the checkpoint.
-        OSError: if the file cannot be read now.
+        DataError: If this run cannot continue from the checkpoint.
+        OSError: If the file cannot be read now.
     """
     content = path.read_bytes()
     try:
@@ -268,7 +268,7 @@ def check_reached(accuracy: float | None, rows: Sequence[Mapping[str, Any]]) -> 
 
     Args:
         accuracy: `stop_accuracy` of the cell; None: nothing is checked.
-        rows: the rows of all epochs.
+        rows: The rows of all epochs.
     """
     if accuracy is not None and not is_reached(accuracy, rows[-1]):
         best = max(map(find_accuracy, rows))

@@ -37,7 +37,7 @@ def prepare_device(config: Mapping[str, Any]) -> None:
     """Set the rounding of float32 products in this process as `precision` of a cell requires.
 
     Raises:
-        ConfigError: if the device cannot compute with TF32 and `precision` is "tf32", or if the
+        ConfigError: If the device cannot compute with TF32 and `precision` is "tf32", or if the
             cell needs a GPU and this process sees none.
     """
     is_rounded = config["precision"] == "tf32"
@@ -56,7 +56,7 @@ def prepare_device(config: Mapping[str, Any]) -> None:
 
 
 def allow_tf32(is_allowed: bool) -> None:
-    """Allow or forbid that this process rounds products of float32 to TF32 on a GPU.
+    """Set whether this process may round products of float32 to TF32 on a GPU.
 
     By default torch allows it for convolutions and forbids it for matrix products. A process trains
     many cells, so each cell sets both.

@@ -48,18 +48,18 @@ def train_and_test(
     """Train and test a cell, from its resume.ckpt if there is one, and write its files.
 
     Args:
-        job: the job of the cell.
-        here: the folders on this node.
-        directory: the folder of the cell.
-        hooks: the hooks of the run's caller.
-        record_row: writes a row to metrics.jsonl or steps.jsonl.
+        job: The job of the cell.
+        here: The folders on this node.
+        directory: The folder of the cell.
+        hooks: The hooks of the run's caller.
+        record_row: Writes a row to metrics.jsonl or steps.jsonl.
 
     Returns:
         The result, without the code, date and tracking that `run` adds.
 
     Raises:
-        LeftEarlyError: if a hook or SIGTERM ended the run early.
-        AccuracyNotReachedError: if `stop_accuracy` was not reached.
+        LeftEarlyError: If a hook or SIGTERM ended the run early.
+        AccuracyNotReachedError: If `stop_accuracy` was not reached.
     """
     cell, started = job.cell, time.monotonic()
     device = devices.choose_device(cell.config)
@@ -136,8 +136,8 @@ class FirstActivations(Callback):
     training step, and the checkpoint contains what it recorded.
 
     Attributes:
-        quantiles: layer -> quantile -> activation, for layers of capsules.
-        hooks: the forward hooks during the first step.
+        quantiles: Layer -> quantile -> activation, for layers of capsules.
+        hooks: The forward hooks during the first step.
     """
 
     def __init__(self) -> None:
@@ -177,8 +177,8 @@ def find_activations(module: nn.Module, output: Any) -> Tensor | None:
     """Return the activations of the capsules that a layer returned.
 
     Args:
-        module: the module.
-        output: what the module returned.
+        module: The module.
+        output: What the module returned.
 
     Returns:
         The activations; None for layers without capsules, and for a routing module, because it
@@ -211,10 +211,10 @@ def write_worst_examples(
     picture, in which the intensities of each image are scaled to 0..1.
 
     Args:
-        directory: the folder of the cell.
-        scores_MN: the scores of the test examples, [M, N].
-        labels: their labels, [M] or [M, L].
-        test: the test split, which gives the images.
+        directory: The folder of the cell.
+        scores_MN: The scores of the test examples, [M, N].
+        labels: Their labels, [M] or [M, L].
+        test: The test split, which gives the images.
     """
     wrong, margins = examples.find_worst(scores_MN, labels, len(labels))
     if not len(wrong):

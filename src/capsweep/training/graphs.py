@@ -38,15 +38,15 @@ class CapturedStep:
     """A captured training step, which is replayed for batches of one shape.
 
     Args:
-        step: the eager step that is captured.
-        metrics: the training metrics, to which each replay adds.
-        batch: the first batch; it is captured, but not trained on.
-        margin: the margin of the loss; None: the margin does not grow.
-        capture: captures a function, and returns a function that replays its work.
+        step: The eager step that is captured.
+        metrics: The training metrics, to which each replay adds.
+        batch: The first batch; it is captured, but not trained on.
+        margin: The margin of the loss; None: the margin does not grow.
+        capture: Captures the GPU work of a function, and returns a function that replays the work.
 
     Attributes:
-        gradients: the clipped gradients of the parameters after a replay.
-        checked: how many replays were compared with an eager step.
+        gradients: The clipped gradients of the parameters after a replay.
+        checked: How many replays were compared with an eager step.
     """
 
     def __init__(
@@ -131,10 +131,13 @@ def _rates_on_device(step: TrainingStep, rates: Sequence[Tensor]) -> Iterator[No
 
 
 class GraphCapture:
-    """Captures CUDA graphs, which share the memory of their intermediate results.
+    """A function that captures CUDA graphs, which share memory for their intermediate results.
 
-    A step that draws random numbers on the processor raises RuntimeError, since each replay would
-    repeat the same numbers.
+    To capture a step that draws random numbers on the processor raises RuntimeError, since each
+    replay would repeat the same numbers.
+
+    Args:
+        device: The GPU.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -153,7 +156,9 @@ class GraphCapture:
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 run()
         except BaseException:
-            generator.graphsafe_set_state(before)  # else it stays in its state of a capture
+            generator.graphsafe_set_state(
+                before
+            )  # else the generator stays in the state of a capture
             raise
         if not torch.equal(drawn, torch.get_rng_state()):
             torch.set_rng_state(drawn)
@@ -165,16 +170,16 @@ class StepGraphs:
     """Training by captured steps, with one graph for each shape of batch.
 
     Args:
-        step: the eager step.
-        metrics: the training metrics.
-        reason: why training must be eager; None: steps are captured.
-        capture: captures a step; None: as CUDA graph.
+        step: The eager step.
+        metrics: The training metrics.
+        reason: Why training must be eager; None: steps are captured.
+        capture: Captures a step; None: steps are captured as CUDA graphs.
 
     Attributes:
-        reason: why training is eager; None: it is not.
-        shapes: the shapes of batches that were trained eagerly once, before their capture.
-        captured_sizes: the numbers of images of the batches that were captured.
-        captured: the captured step of each shape.
+        reason: Why training is eager; None: it is not.
+        shapes: The shapes of batches that were trained eagerly once, before their capture.
+        captured_sizes: The numbers of images of the batches that were captured.
+        captured: The captured step of each shape.
     """
 
     def __init__(
@@ -305,14 +310,14 @@ def find_difference(
     loss: Tensor,
     before: Sequence[Tensor],
 ) -> str | None:
-    """Find a difference between a captured step and an eager one, beyond rounding.
+    """Find a difference between a captured step and an eager step that rounding cannot explain.
 
     Args:
-        eager: the eager step of a copy, after its step.
-        eager_loss: its loss.
-        captured: the captured step, after its replay.
-        loss: its loss.
-        before: the parameters before the step.
+        eager: The eager step of a copy, after it trained on a batch.
+        eager_loss: The loss of that step.
+        captured: The captured step, after it trained on the same batch.
+        loss: The loss of the captured step.
+        before: The parameters before both steps.
 
     Returns:
         The first difference, in words; None: there is none, or no loss is finite.
@@ -355,9 +360,9 @@ def _describe_shape(batch: Batch, margin: float | None) -> Shape:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or of the error that it followed.
+    """Return the first line of the message of an error, or of the error that came before it.
 
-    When a capture fails, its end raises a second error; the first one says why.
+    When a capture fails, torch raises a second error at its end. The first error says why.
     """
     cause = error.__context__ or error
     return (str(cause).splitlines() or [type(cause).__name__])[0]

@@ -46,24 +46,24 @@ class CapsuleTask(LightningModule):
     needs no random state.
 
     Args:
-        network: the network.
-        objective: computes the loss of a batch.
-        optimizer: makes the optimiser of a network.
-        config: the configuration of the cell.
+        network: The network.
+        objective: Computes the loss of a batch.
+        optimizer: Makes the optimiser of a network.
+        config: The configuration of the cell.
 
     Attributes:
-        network: the network.
-        objective: computes the loss of a batch.
-        make_optimizer: makes the optimiser of a network.
-        config: the configuration of the cell.
+        network: The network.
+        objective: Computes the loss of a batch.
+        make_optimizer: Makes the optimiser of a network.
+        config: The configuration of the cell.
         graphs: `trainer.graphs`, "auto" or "off".
-        parts: evaluates batches in parts that fit into the memory of a training batch.
-        captured: trains by captured steps, or eagerly and says why; None before training.
-        metrics: the metrics of "train", "val" and "test", which stay on the device.
-        losses: the losses of the steps since the last point, on the device.
-        steps: the number of steps of the whole training; 0 before training.
-        epoch_metrics: the metrics that were measured last, by name.
-        test_outputs: scores and labels of each test batch.
+        parts: Evaluates batches in parts that fit into the memory of a training batch.
+        captured: Trains by captured steps, or eagerly and says why; None before training.
+        metrics: The metrics of "train", "val" and "test", which stay on the device.
+        losses: The losses of the steps since the last point, on the device.
+        steps: The number of steps of the whole training; 0 before training.
+        epoch_metrics: The metrics that were measured last, by name.
+        test_outputs: Scores and labels of each test batch.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class CapsuleTask(LightningModule):
         """Do nothing, since `training_step` includes the backward pass."""
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Call Lightning's closure, which runs `training_step` with the step of the optimiser."""
+        """Call Lightning's closure, which runs `training_step`, without a second optimiser step."""
         closure = kwargs.get("optimizer_closure", args[-1])
         closure()
 
@@ -153,10 +153,10 @@ class CapsuleTask(LightningModule):
         """Return the mean loss of the steps since the last call, and wait for the device.
 
         Args:
-            step: the number of optimiser steps so far.
+            step: The number of optimiser steps so far.
 
         Raises:
-            NonFiniteLossError: if a loss is not finite. The message names the first such step.
+            NonFiniteLossError: If a loss is not finite. The message names the first such step.
         """
         losses = torch.stack(self.losses).tolist()
         self.losses.clear()
@@ -198,7 +198,7 @@ class CapsuleTask(LightningModule):
         """Move the metrics of a split into `epoch_metrics`.
 
         Raises:
-            NonFiniteLossError: if a metric is not finite.
+            NonFiniteLossError: If a metric is not finite.
         """
         measured = self.metrics[split].compute(split)
         for name, value in measured.items():
@@ -220,7 +220,7 @@ class CapsuleTask(LightningModule):
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
-    """Lightning's writer of checkpoints, made atomic."""
+    """A writer of Lightning's checkpoints that writes each file whole or not at all."""
 
     def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
         """Write a checkpoint to a path, whole or not at all."""
@@ -232,17 +232,17 @@ def decay_continuously(
 ) -> float:
     """Compute the factor on the learning rate at an optimiser step.
 
-    The factor is rate ** (step / steps), and at least floor / lr. In the first `warmup` steps this
-    is multiplied by a ramp that rises linearly to 1. The authors' code uses the same decay,
-    `tf.train.exponential_decay` without staircase.
+    The factor is rate ** (step / steps), and at least floor / lr. In the first `warmup` steps it is
+    also multiplied by a ramp that rises linearly to 1. The code of the authors of "Dynamic Routing
+    Between Capsules" uses the same decay, `tf.train.exponential_decay` without staircase.
 
     Args:
-        step: the number of the step, from 0.
-        lr: the learning rate that is multiplied.
-        rate: the factor after `steps` steps.
-        steps: the number of steps in which the learning rate falls by `rate`.
-        floor: the smallest learning rate.
-        warmup: the number of steps of the ramp.
+        step: The number of the step, from 0.
+        lr: The learning rate that is multiplied.
+        rate: The factor after `steps` steps.
+        steps: The number of steps after which the learning rate is multiplied by `rate`.
+        floor: The smallest learning rate.
+        warmup: The number of steps of the ramp.
     """
     risen = min(1.0, (step + 1) / warmup) if warmup else 1.0
     return risen * max(rate ** (step / steps), floor / lr)
@@ -251,13 +251,13 @@ def decay_continuously(
 def fit_and_test(
     task: CapsuleTask, splits: PreparedSplits, callbacks: list[Callback], resume: Path | None
 ) -> None:
-    """Train a task and test it.
+    """Train a task, from its checkpoint if there is one, and test it.
 
     Args:
-        task: the task.
-        splits: the splits of its data set, on the device.
+        task: The task.
+        splits: The splits of its data set, on the device.
         callbacks: Lightning callbacks.
-        resume: the checkpoint that training continues from; None: it starts from epoch 0.
+        resume: The checkpoint that training continues from; None: it starts from epoch 0.
     """
     config = task.config
     limit = config["limit_batches"] or 1.0

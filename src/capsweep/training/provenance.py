@@ -29,8 +29,8 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
     """Return the provenance of a cell that is about to run in this process.
 
     Args:
-        cell: the cell.
-        labels: the labels of its W&B run.
+        cell: The cell.
+        labels: The labels of its W&B run.
     """
     from capsweep.training import build, devices  # these import torch
 

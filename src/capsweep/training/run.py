@@ -33,14 +33,14 @@ class Job:
     """A cell that a worker is to run, with its labels, resources and limits.
 
     Attributes:
-        cell: the cell.
-        labels: the labels of its W&B run.
-        cpu: the number of processor cores that the scheduler reserves.
-        gpu: the GPUs that the scheduler reserves: a share of one, or whole ones.
-        dead_claim: the last sign of a claim on the cell whose process is known to be dead.
-        is_calibration: whether to train only a few steps and store only what the cell costs.
-        result_extras: further keys of the result.
-        code: the hash of the driver's code that decides the cell's numbers; None: the job runs in
+        cell: The cell.
+        labels: The labels of its W&B run.
+        cpu: The number of processor cores that the scheduler reserves.
+        gpu: The GPUs that the scheduler reserves: a share of one, or whole ones.
+        dead_claim: The last sign of a claim on the cell whose process is known to be dead.
+        is_calibration: Whether to train only a few steps and store only what the cell costs.
+        result_extras: Further keys of the result.
+        code: The hash of the driver's code that decides the cell's numbers; None: the job runs in
             the driver itself.
         leave_at: Unix time in seconds; the cell ends at the first end of an epoch after it.
     """
@@ -72,12 +72,12 @@ class Outcome:
     """The way in which a job ended.
 
     Attributes:
-        result: the result of a finished cell, or the measurement of a calibration.
-        cause: the cause of a failure, in one line.
-        elsewhere: a message that names the other process that runs the cell.
-        stopped: whether a search ended the cell early.
-        paused: why the job ended without a failure; it continues later from its checkpoint.
-        ends_sweep: whether no other job may start, for the reason in `paused`.
+        result: The result of a finished cell, or the measurement of a calibration.
+        cause: The cause of a failure, in one line.
+        elsewhere: A message that names the other process that runs the cell.
+        stopped: Whether a search ended the cell early.
+        paused: Why the job ended without a failure; it continues later from its checkpoint.
+        ends_sweep: Whether no other job may start, for the reason in `paused`.
     """
 
     result: dict[str, Any] | None = None
@@ -115,28 +115,28 @@ def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
     raised.
 
     Args:
-        job: the job.
-        hooks: the hooks of the caller; None: no hooks.
+        job: The job.
+        hooks: The hooks of the caller; None: no hooks.
 
     Returns:
         The result of the cell; for a calibration, the measurement.
 
     Raises:
-        ConfigError: if a `_target_` may not be called. It is checked first, because the cell may
+        ConfigError: If a `_target_` may not be called. It is checked first, because the cell may
             come from an untrusted source.
-        CodeChangedError: if the code differs from that of the driver.
-        ClaimedElsewhereError: if another process runs the cell.
-        ClaimLostError: if another process took the cell over.
-        LeftEarlyError: if a hook or SIGTERM ended the run early.
+        CodeChangedError: If the code differs from that of the driver.
+        ClaimedElsewhereError: If another process runs the cell.
+        ClaimLostError: If another process took the cell over.
+        LeftEarlyError: If a hook or SIGTERM ended the run early.
     """
     from capsweep.training import build  # this imports torch
 
     cell, config = job.cell, job.cell.config
     build.check_targets(config)
     if job.code is not None:
-        code_identity.check_same(config, job.code)
+        code_identity.check_same_code(config, job.code)
     is_driver = config["cluster"]["address"] is None
-    here = places.resolve(config["places"]) if is_driver else places.on_node(config)
+    here = places.resolve(config["places"]) if is_driver else places.resolve_on_node(config)
     ledger = Ledger(here.ledger)
     if job.is_calibration:
         measured = calibrate(cell, here)

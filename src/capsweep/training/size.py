@@ -47,11 +47,11 @@ class Layer:
     """The size of one module of a network, without the modules inside it.
 
     Attributes:
-        name: the path of the module in the network.
-        output_shape: the shape of its first output for one image; None: the module was not called.
-        parameters: the number of parameters.
-        flops: floating-point operations for one image, counted as in `Size`.
-        votes: the number of votes for one image, pairs of a child and a parent; routing iterations
+        name: The path of the module in the network.
+        output_shape: The shape of its first output for one image; None: the module was not called.
+        parameters: The number of parameters.
+        flops: Floating-point operations for one image, counted as in `Size`.
+        votes: The number of votes for one image, pairs of a child and a parent; routing iterations
             do not multiply it.
     """
 
@@ -68,7 +68,7 @@ def measure_size(config: Mapping[str, Any]) -> Size:
     The size is cached on disk. A later call with the same configuration does not import torch.
 
     Raises:
-        ConfigError: as `measure_layers` does.
+        ConfigError: As `measure_layers` does.
     """
 
     def measure() -> dict[str, int]:
@@ -85,7 +85,7 @@ def measure_layers(config: Mapping[str, Any]) -> list[Layer]:
     computed: one image passes through the network on the meta device.
 
     Raises:
-        ConfigError: if a target may not be called, sizes do not fit together, or the optimiser has
+        ConfigError: If a target may not be called, sizes do not fit together, or the optimiser has
             no fused form. The message names the key.
     """
     network, flops, shapes = _profile_forward(config)
@@ -123,7 +123,7 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         network = build.build_network(config)
         for layer in find_layers(network):
-            layer.impl = "reference"  # all implementations count as the reference
+            layer.impl = "reference"  # the FLOPs of every implementation are those of its reference
         names = {module: name for name, module in network.named_modules()}
 
         def enter_module(module: Any, *_: Any) -> None:
@@ -150,7 +150,7 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
 
 
 def _cache_key(config: Mapping[str, Any]) -> str:
-    """Return a text of all that decides the size, and whether the network can be built."""
+    """Return a cache key of all settings and code that decide a network's size or its errors."""
     libraries = ("torch", "torchvision", "pytorch-lightning")  # a `_target_` may be in these
     code = [code_identity.hash_package(), *map(importlib.metadata.version, libraries)]
     targets = sorted(str(target) for _, target in code_identity.find_targets(config))
@@ -168,9 +168,9 @@ def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
     memory is freed.
 
     Args:
-        cell: the cell.
-        places: the folders on this node.
-        steps: the number of timed steps.
+        cell: The cell.
+        places: The folders on this node.
+        steps: The number of timed steps.
     """
     from capsweep.runtime.lightning import isolate_rng
     from capsweep.training.devices import using_threads
@@ -231,9 +231,9 @@ def _time_training(task: "CapsuleTask", loader: "BatchLoader", steps: int) -> li
     seconds: list[float] = []
     batches = iter(cycle(islice(loader, steps)))
     while len(seconds) < WARM_UP + steps or sum(seconds[WARM_UP:]) < least:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         float(captured.train(next(batches), margin))  # waits for the device
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - started)
     return seconds[WARM_UP:]
 
 
@@ -247,9 +247,9 @@ def _time_evaluation(task: "CapsuleTask", loader: "BatchLoader") -> float:
     batch, seconds = next(iter(loader)), 0.0
     task.eval()
     for _ in range(2):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         with torch.no_grad():
             task.test_step(batch, 0)
         task.metrics["test"].compute("test")  # waits for the device
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
     return seconds / len(batch.labels)

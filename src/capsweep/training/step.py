@@ -25,11 +25,11 @@ class Losses(NamedTuple):
     """The losses of one batch, with its scores and reconstructions.
 
     Attributes:
-        total: the loss that is minimised, a scalar.
-        reconstruction: the sum of squared pixel errors of an image, over its L digits, averaged
-            over the batch and not weighted; None: its weight is 0.
-        scores_BN: the scores of the classes.
-        drawn_BLCHW: the reconstructions of the decoder; None: the weight of their loss is 0.
+        total: The loss that is minimised, a scalar.
+        reconstruction: The squared pixel errors, summed over the pixels and the L digits of an
+            image, and averaged over the batch; it is not weighted. None: its weight is 0.
+        scores_BN: The scores of the classes.
+        drawn_BLCHW: The reconstructions of the decoder; None: the weight of their loss is 0.
     """
 
     total: Tensor
@@ -47,9 +47,9 @@ class Objective:
     the decoder draws each of them from its capsule alone (section 6.2), and the errors are added.
 
     Attributes:
-        classification: computes the classification loss from scores and one-hot targets.
-        reconstruction_weight: the weight of the reconstruction loss; 0: no reconstruction.
-        on_logits: whether the classification loss takes logits instead of scores, if the network
+        classification: Computes the classification loss from scores and one-hot targets.
+        reconstruction_weight: The weight of the reconstruction loss; 0: no reconstruction.
+        on_logits: Whether the classification loss takes logits instead of scores, if the network
             returns logits.
     """
 
@@ -61,8 +61,8 @@ class Objective:
         """Return the margin of the loss at a step, or None if the margin does not grow.
 
         Args:
-            step: the number of the step, from 0.
-            steps: the number of steps of the whole training.
+            step: The number of the step, from 0.
+            steps: The number of steps of the whole training.
         """
         margin_at: Any = getattr(self.classification, "margin_at", None)
         return None if margin_at is None else margin_at(step, steps)
@@ -73,13 +73,13 @@ class Objective:
         """Compute the losses of a network on a batch.
 
         Args:
-            network: the network.
-            batch: the batch.
-            margin: the value of `margin_at`, as number or scalar tensor; None: the margin at the
+            network: The network.
+            batch: The batch.
+            margin: The value of `margin_at`, as number or scalar tensor; None: the margin at the
                 end of training.
 
         Raises:
-            DataError: if images show several classes, and the batch has no picture of each class
+            DataError: If images show several classes, and the batch has no picture of each class
                 for the reconstruction loss.
         """
         output = network(batch.images_BCHW)
@@ -124,11 +124,11 @@ class TrainingStep:
     """An eager training step of a network, with its objective and its optimiser.
 
     Attributes:
-        network: the network, which is trained in place.
-        objective: computes the loss of a batch.
-        optimizer: the optimiser of the network's parameters.
-        make_optimizer: makes an optimiser of the same kind for a copy of the network.
-        clip_norm: the largest norm of the gradient, to which longer ones are scaled; None: no
+        network: The network, which is trained in place.
+        objective: Computes the loss of a batch.
+        optimizer: The optimiser of the network's parameters.
+        make_optimizer: Makes an optimiser of the same kind for a copy of the network.
+        clip_norm: The largest norm of the gradient, to which longer ones are scaled; None: no
             clipping.
         precision: `precision` of the configuration.
     """
@@ -174,7 +174,7 @@ class TrainingStep:
         return replace(self, network=network, optimizer=optimizer)
 
     def take_over(self, other: "TrainingStep") -> None:
-        """Take the parameters, buffers and optimiser state of a copy of this step."""
+        """Copy the parameters, buffers and optimiser state from a copy of this step."""
         # A state_dict would lack the buffers that are not persistent.
         with torch.no_grad():
             for tensor, taken in zip(*map(_list_tensors, (self, other)), strict=True):
@@ -193,10 +193,10 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
 
 
 def list_numbers(step: TrainingStep) -> dict[str, float]:
-    """List the Python numbers among the attributes of a network's modules and of the loss.
+    """List the attributes of a network's modules and of the loss that are an int or a float.
 
     Returns:
-        The numbers by name, such as "network.capsules.calls".
+        Their values by name, such as "network.capsules.calls".
     """
     owners: dict[str, object] = {
         f"network.{name}".rstrip("."): module for name, module in step.network.named_modules()
@@ -215,20 +215,21 @@ class SplitMetrics:
 
     The metrics are:
 
-    - loss: the total loss;
-    - error: the fraction of images that are not right. An image is right if its L most active
-      classes are exactly the classes it shows ("Dynamic Routing Between Capsules", section 6.2);
-    - reconstruction: see `Losses`;
-    - at_least_one, for images of several classes: the fraction of images with at least one of their
-      classes among the L most active;
-    - segmentation, for images of several classes and a decoder: see `measure_overlap`.
+    - loss: the total loss.
+    - error: the fraction of images that are classified wrongly. An image is right if its L most
+      active classes are exactly the classes it shows, as in section 6.2 of "Dynamic Routing Between
+      Capsules".
+    - reconstruction: see `Losses`.
+    - at_least_one, only for images of several classes: the fraction of images with at least one of
+      their classes among the L most active.
+    - segmentation, only for images of several classes and with a decoder: see `measure_overlap`.
 
     The sums stay on the device in float64 until `compute`, so that a step does not wait for it.
 
     Attributes:
-        sums: the sum of each metric.
-        images: the number of images that were added.
-        digits: the number of classes in each image.
+        sums: The sum of each metric.
+        images: The number of images that were added.
+        digits: The number of classes in each image.
     """
 
     def __init__(self) -> None:
@@ -298,8 +299,8 @@ def measure_overlap(drawn_BLCHW: Tensor, digit_BLCHW: Tensor) -> Tensor:
     no reconstruction; the caller counts it as 0.
 
     Args:
-        drawn_BLCHW: the reconstructions.
-        digit_BLCHW: the true digits.
+        drawn_BLCHW: The reconstructions.
+        digit_BLCHW: The true digits.
     """
     drawn, true = drawn_BLCHW >= SMALLEST_INTENSITY, digit_BLCHW > 0
     both_BL = (drawn & true).flatten(2).sum(dim=2)

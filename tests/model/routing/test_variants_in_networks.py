@@ -102,7 +102,7 @@ def test_a_linear_head_reads_a_logit_off_each_pose_by_the_weights_of_all() -> No
     assert torch.equal(find_logits(output), output.scores_BN)  # what attacks climb
 
 
-KERNELS = "routing=uniform routing.impl=triton is for vector capsules alone; add model=capsnet"
+KERNELS = "routing=uniform routing.impl=triton is for vector capsules only; add model=capsnet"
 LENGTHS = "routing=inverted_attention needs model.head=linear; add model.head=linear loss=cross_ent"
 
 

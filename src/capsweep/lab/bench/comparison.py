@@ -128,6 +128,11 @@ def find_largest_error(expected: Results, results: Results) -> tuple[str, float]
 
 
 def _find_error(expected: Any, actual: Any) -> float:
+    """Return the error of a tensor, as the module defines it.
+
+    Raises:
+        ValueError: It has another shape than expected.
+    """
     wanted, given = (torch.as_tensor(each).detach().double().cpu() for each in (expected, actual))
     if wanted.shape != given.shape:
         raise ValueError(f"its shape is {list(given.shape)}, not {list(wanted.shape)}")

@@ -205,6 +205,12 @@ class CellLoader:
             raise UserError(f"{name}: {why}; {cure}") from error
 
     def _load_network(self, name: str, config: Mapping[str, Any]) -> nn.Module:
+        """Build the network of a cell, and load its weights.
+
+        Raises:
+            DamageError: The cell has no weights.
+            UserError: The weights do not fit the network that the present code builds.
+        """
         if config["precision"] == "tf32" and not devices.has_tf32(self.device):
             line = f"{name}: trained with precision=tf32, evaluated in float32 on {self.device}"
             print(line, file=sys.stderr)
@@ -224,6 +230,7 @@ class CellLoader:
         return network.to(self.device).eval().requires_grad_(False)
 
     def _load_splits(self, config: Mapping[str, Any]) -> PreparedSplits:
+        """Return the data set of a configuration; read it unless the last cell had the same."""
         dataset = config["dataset"]
         key = json.dumps(dataset, sort_keys=True)
         if self._splits is None or self._splits[0] != key:

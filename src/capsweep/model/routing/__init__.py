@@ -223,7 +223,7 @@ def make_routing(routing: RoutingFactory, sizes: LayerSizes, votes_kind: Any) ->
         name, cure = f"routing={name_variant(layer)}", f"add model={required.MODEL}"
         if (impl := getattr(layer, "impl", AUTO)) != AUTO:
             name, cure = f"{name} routing.impl={impl}", f"{cure} or set routing.impl=auto"
-        raise ValueError(f"{name} is for {required.CAPSULES} alone; {cure}")
+        raise ValueError(f"{name} is for {required.CAPSULES} only; {cure}")
     return layer
 
 

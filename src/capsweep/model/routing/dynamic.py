@@ -35,8 +35,8 @@ Gradients flow through all iterations, and the bias is added in each, as in the 
 `gradient: last`, gradients flow only through the last weighted sum and the learned prior; the
 earlier iterations then only choose the couplings.
 
-Forming the votes costs B I J P D multiplications, and each iteration 2 B I J D. The memory is that
-of the votes, B I J D numbers.
+Forming the votes costs B I J P D multiplications, and each iteration 2 B I J D. The memory is the
+size of the votes, B I J D numbers.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations; M parent
 positions, L children below one, J parent types there.

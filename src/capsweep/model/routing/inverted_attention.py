@@ -17,7 +17,7 @@ Where a child is below several positions, it divides itself at each position sep
 routed one after the other, which the paper calls sequential routing. The authors' primary capsules
 are normalised too; ours are squashed.
 
-An iteration costs 2 B M L J D multiplications; memory is that of the votes.
+An iteration costs 2 B M L J D multiplications; the memory is the size of the votes.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
 pose, T iterations.

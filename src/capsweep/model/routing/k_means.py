@@ -17,7 +17,8 @@ Both steps of an iteration minimise the same function, so no iteration raises it
 Unlike in dynamic routing, the first iteration already has unequal couplings: they follow from the
 sum of all votes.
 
-An iteration costs 2 B M L J D multiplications; memory is that of the votes. Nothing is learned.
+An iteration costs 2 B M L J D multiplications; the memory is the size of the votes. Nothing
+is learned.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
 pose, T iterations.

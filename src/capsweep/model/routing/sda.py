@@ -54,8 +54,8 @@ class MeasuredProducts(VoteProducts):
     """The fast counterpart of `MeasuredVotes`, which clips after the products.
 
     A squared distance is |u|^2 - 2 u . v + |v|^2. Its error is a rounding error relative to the
-    longer of vote and parent. Measured in single precision with 16 numbers, for votes that agree to
-    0.01 of their length: gradients are exact to 3e-4, those of the reference to 1e-5.
+    longer of vote and parent. It was measured in single precision with 16 numbers, for votes that
+    agree to 0.01 of their length: gradients are exact to 3e-4 (with the reference, to 1e-5).
     """
 
     clip_BMJL: Tensor | float = 1.0

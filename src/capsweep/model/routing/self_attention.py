@@ -16,7 +16,8 @@ The option `scale` sets the factor of the logits. "pose" is 1 / sqrt(D), as in t
 which is made for 16 children: the logits grow with the number of children. "children" is 1 / (L
 sqrt(D)), which replaces the sum of the votes by their mean.
 
-The cost is 2 B M L J D multiplications; memory is that of the votes. beta has L J parameters.
+The cost is 2 B M L J D multiplications; the memory is the size of the votes. beta has L J
+parameters.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
 pose.

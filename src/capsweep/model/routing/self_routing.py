@@ -13,8 +13,8 @@ logarithms are logits for cross-entropy.
 Where a child is below several positions, it divides itself at each position separately. Where no
 child is active, all parents are equally active and their poses are 0.
 
-Gates cost B M L J P multiplications, the sum B M L J D; memory is that of the votes. Gates have L J
-(P + 1) parameters.
+Gates cost B M L J P multiplications, the sum B M L J D; the memory is the size of the votes. Gates
+have L J (P + 1) parameters.
 
 Shape letters: B batch, M parent positions, L children below one, J parent types there, P child
 pose, D parent pose.

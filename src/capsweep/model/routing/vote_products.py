@@ -58,11 +58,7 @@ class FormedVotes:
         self.zero_BMJL = _make_zeros(self.votes_BMJLD[..., 0])
 
     def local_activation(self) -> Tensor:
-        """Return the activations [B, M, L] of the children.
-
-        Raises:
-            ValueError: If the votes have no activations.
-        """
+        """Return the activations [B, M, L] of the children; raise ValueError if there are none."""
         return self.votes.local_activation()
 
     def sum_votes(self, share_BMJL: Tensor) -> Tensor:
@@ -85,11 +81,7 @@ class FormedVotes:
         return mean_BMJD, torch.matmul(share_BMJL[..., None, :], squared_BMJLD).squeeze(3) + floor
 
     def compute_distances(self, mean_BMJD: Tensor, variance_BMJD: Tensor) -> Tensor:
-        """Compute the squared distances between votes and means, divided by the variance.
-
-        Returns:
-            Distances [B, M, J, L], summed over the D numbers of a vote.
-        """
+        """Compute squared distances [B, M, J, L] of votes from means, divided by the variance."""
         squared_BMJLD = (self.votes_BMJLD - mean_BMJD[..., None, :]).square()
         return torch.matmul(squared_BMJLD, (1 / variance_BMJD)[..., None]).squeeze(-1)
 
@@ -129,8 +121,8 @@ class VoteProducts(FormedVotes):
         votes_BMJDL: Votes U with the children as the last axis.
 
     Attributes:
-        constants: Tensors that the routing reads besides the votes, such as activations, and that
-            may need a gradient.
+        constants: Other tensors that the routing reads, such as activations. They may need a
+            gradient.
     """
 
     constants: Sequence[Tensor] = ()
@@ -244,11 +236,7 @@ class VoteMoments(VoteProducts):
         return self.centre_BMJD + shift_BMJD, spread_BMJD.clamp(min=0) + floor
 
     def compute_distances(self, mean_BMJD: Tensor, variance_BMJD: Tensor) -> Tensor:
-        """Compute the squared distances between votes and means, divided by the variance.
-
-        Returns:
-            Distances [B, M, J, L], summed over the D numbers of a vote.
-        """
+        """Compute squared distances [B, M, J, L] of votes from means, divided by the variance."""
         shift_BMJD = mean_BMJD - self.centre_BMJD
         precision_BMJD = variance_BMJD.reciprocal()
         scaled_BMJD = precision_BMJD * shift_BMJD

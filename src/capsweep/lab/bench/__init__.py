@@ -57,7 +57,8 @@ class Measurement:
 
     def as_row(self) -> tuple[str, ...]:
         """Return the fields of this number in the table of bars."""
-        value = grid.MISSING if self.value is None else f"{_format(self.value)} {self.unit}"
+        unit = self.unit if self.unit == "x" else f" {self.unit}"
+        value = grid.MISSING if self.value is None else f"{_format(self.value)}{unit}"
         side = "≥" if self.at_least else "≤"
         return self.what, value, "" if self.bar is None else f"{side}{self.bar:,g}", self.verdict
 

@@ -71,7 +71,7 @@ def run_make(parsed: argparse.Namespace) -> int:
     if is_url(folder) or not folder:
         cure = "make it in a folder, and copy the finished folder to the object store"
         raise UserError(f"STORAGE={folder}: must be a folder on a disk; {cure}")
-    plan = making.make_plan(job, Path(places.absolute(folder)), shards)
+    plan = making.make_plan(job, Path(places.resolve_path(folder)), shards)
     print(*_describe_plan(plan), sep="\n", flush=True)
     if parsed.dry_run:
         return 0
@@ -94,6 +94,7 @@ def _read_count(parsed: argparse.Namespace, name: str) -> int | None:
 
 
 def _choose_runner(parsed: argparse.Namespace) -> TaskRunner:
+    """Return the function that makes shards, as EXECUTOR and RAY_ADDRESS choose it."""
     if parsed.executor == "local" and parsed.ray_address is None:
         return making.run_locally
     if parsed.executor != "ray":
@@ -128,6 +129,7 @@ def _describe_plan(plan: MakingPlan) -> Iterator[str]:
 
 
 def _describe_result(plan: MakingPlan, result: MakingResult, data: str) -> Iterator[str]:
+    """Yield the lines that say what was made, what failed, and what to type next."""
     whole, total = len(result.shards), len(plan.parts)
     yield f"{count_of(result.made, 'shard')} made, {whole - result.made:,} kept, of {total:,}"
     for cause, names in result.failures.items():

@@ -235,6 +235,7 @@ def _add_group(commands: Any, name: str, text: str) -> Any:
 
 
 def _add_command(commands: Any, handler: str, name: str, command: Command, group: str = "") -> None:
+    """Add a command, its options, and the words that its help lists."""
     text, options = command
     listed = words.describe_words(words.find_target([*group.split(), name]))
     parser = commands.add_parser(
@@ -278,6 +279,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_reported(arguments: list[str]) -> int:
+    """Run a command, print its error in one line, and return the exit status."""
     try:
         return _run_command(arguments)
     except (UserError, words.WordError) as error:
@@ -327,6 +329,7 @@ def _keep_traceback(error: Exception) -> str:
 
 
 def _run_command(arguments: list[str]) -> int:
+    """Run a command and return its exit status; `train` is passed to Hydra."""
     if sys.platform != "linux":  # without /proc, the owner of every claim would look dead
         raise UserError(f"capsweep runs on Linux only, this is {sys.platform}; use WSL or Docker")
     _clean_variables()

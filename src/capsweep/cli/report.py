@@ -96,6 +96,7 @@ def write_and_print(report: SweepReport, console: Console, as_json: bool = False
 
 
 def _write_files(report: SweepReport, folder: Path) -> None:
+    """Write a table as Markdown, LaTeX and CSV, and its page."""
     built, formatted = report.table, report.formatted
     short = formatted_table.format_table(built, cause=formatted_table.shorten_cause)
     write_text(folder / "table.md", render.render_markdown(built, formatted))
@@ -105,6 +106,7 @@ def _write_files(report: SweepReport, folder: Path) -> None:
 
 
 def _print_report(report: SweepReport, console: Console) -> None:
+    """Print the question, the warnings, the table and its notes."""
     sweep = report.table.sweep
     for text in (sweep.question, *report.formatted.warnings):
         terminal.print_paragraph(console, text)

@@ -46,7 +46,7 @@ def run_sweep(parsed: argparse.Namespace) -> int:
     if (parsed.executor == "array") != (parsed.shard is not None):
         raise UserError("EXECUTOR=array and SHARD=i/n belong together; type both or neither")
     if parsed.dry_run:
-        raise ConfigError("--dry-run is only for clusters of Slurm; `capsweep plan` prints cells")
+        raise ConfigError("--dry-run is only for Slurm clusters; `capsweep plan` prints the cells")
     if not parsed.here and (parsed.detach or cluster["submit"]):
         return _submit_job(parsed, sweep, config)
     if str(cluster["address"]).startswith("http"):
@@ -97,6 +97,7 @@ def _read_options(parsed: argparse.Namespace, sweep: Sweep) -> RunOptions:
 def _run_here(
     sweep: Sweep, points: list[Point], options: RunOptions, last_seeds: str | None
 ) -> int:
+    """Run a sweep or a search on this machine, print its table, and return the exit status."""
     console = terminal.make_console()
     if sweep.search is not None:
         from capsweep.sweep import search
@@ -117,6 +118,7 @@ def _run_here(
 def _submit_to_slurm(
     parsed: argparse.Namespace, config: Mapping[str, Any], options: RunOptions
 ) -> int:
+    """Write the script of a Slurm job and submit it, or print it (--dry-run)."""
     from capsweep.cluster import slurm
 
     cluster, is_array = config["cluster"], parsed.executor == "array"
@@ -148,7 +150,7 @@ def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, A
     if not parsed.detach:
         return watch_job(jobs, job)
     place = f"SWEEP={job.id} RAY_ADDRESS={jobs.address}"
-    print(f"make attach {place}  prints its output; make status and make stop take the same words")
+    print(f"make attach {place}  (prints its output; make status and stop take the same words)")
     return 0
 
 

@@ -79,6 +79,7 @@ def _check_arguments(arguments: Sequence[str], options: set[str]) -> None:
 
 
 def _run_cell(cell: Cell) -> int:
+    """Train a cell, print its epochs and results, and return the exit status."""
     from capsweep.ledger import listing
     from capsweep.ledger.ledger import Ledger, folder_of
     from capsweep.sweep.drive import prepare_storage

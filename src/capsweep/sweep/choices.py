@@ -106,10 +106,12 @@ def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
         word_axes.append(_read_reconstruction(words["RECON"]))
     typed = _read_typed(words, overrides, [*word_axes, *names])
     routings = [axis for axis in (*names, *typed) if axis.key == ROUTING and axis.values]
-    if is_search and (any(name.values for name in names) or any(n in words for n in GRID_ONLY)):
+    refused = [name for name in GRID_ONLY if name in words]
+    refused += ["ROUTING"] * any(axis.values for axis in names)
+    if is_search and refused:
         raise ConfigError(
-            f"{sweep.path.name} is a search, which has no grid: leave out "
-            f"{', '.join(GRID_ONLY)}; a routing variant is chosen with routing=NAME"
+            f"{', '.join(refused)}: {sweep.path.name} is a search, which has no grid; leave this "
+            "out (routing=NAME chooses a routing)"
         )
     file = sweep
     if (text := words.get("ARMS")) is not None:

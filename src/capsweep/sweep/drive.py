@@ -200,8 +200,9 @@ def add_seeds(
     added = more_seeds.load(node, sweep)
     if added.looks not in ((), planned):
         raise UserError(
-            f"MORE_SEEDS={last}: an earlier command tested this sweep at {added.looks} seeds; "
-            f"type {added.looks[-1]}, or remove sweeps/{sweep.name}.seeds.json in {node.shared}"
+            f"MORE_SEEDS={last}: an earlier command tested this sweep at {added.looks} seeds; type "
+            f"SEEDS={added.looks[0]} MORE_SEEDS={added.looks[-1]}, or remove the file "
+            f"sweeps/{sweep.name}.seeds.json in {node.shared}"
         )
     added = replace(added, looks=planned)
     end = run(sweep, added.add_points(points), options, console)

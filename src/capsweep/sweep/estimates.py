@@ -86,6 +86,7 @@ class Estimates:
         return self._estimates[key]
 
     def _estimate(self, cell: Cell) -> float | None:
+        """Compute an estimate: the median of results of the same shape, or else its calibration."""
         if known := self._paces.get(cell.shape):
             paces = known.get(self._hardware) or [pace for some in known.values() for pace in some]
             per_step, rest = map(median, zip(*paces, strict=True))
@@ -129,6 +130,7 @@ def read_estimates(ledger: Ledger, cells: Sequence[tuple[Cell, Entry]]) -> Estim
 
 
 def _add_measurements(estimates: Estimates, ledger: Ledger) -> None:
+    """Add the calibrations of a ledger to estimates; a damaged one is printed and left out."""
     store, cure = ledger.store, "remove it; plan --calibrate writes it again"
     for path in (f"measurements/{name}" for name in store.list_names("measurements")):
         try:

@@ -16,7 +16,7 @@ from typing import Any
 
 from capsweep.config import compose, places, validation
 from capsweep.config import overrides as grammar
-from capsweep.config.cell import Cell, get, remove_key, signature
+from capsweep.config.cell import Cell, get, hash_science, remove_key
 from capsweep.config.overrides import Override, render
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
@@ -125,7 +125,7 @@ def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
         field = tuple(map(point.coordinate, (*sweep.rows, *sweep.columns)))
         science = remove_key(remove_key(point.cell.science, "seed"), ACCURACY)
         known = cells.setdefault(field, science)
-        if known != science and signature(known) != signature(science):
+        if known != science and hash_science(known) != hash_science(science):
             raise ConfigError(
                 f"{sweep.path.name}: table: {point.title} and another setting share one field of "
                 "the table; add the key in which they differ to table.rows or table.columns"
@@ -249,6 +249,7 @@ def check_rerun(sweep: Sweep, points: Sequence[Point]) -> None:
 
 
 def _set_accuracy(sweep: Sweep, point: Point, points: Sequence[Point], ledger: Ledger) -> Point:
+    """Set the stop_accuracy of a waiting point if its cell of the baseline is finished."""
     where = f"{sweep.path.name}: arms.{point.arm}.matched: {point.name}"
     field = {key: point.coordinate(key) for key in sweep.columns} | {"seed": point.seed}
     baselines = (p for p in points if p.arm == sweep.baseline and _is_at(p, field))
@@ -324,7 +325,7 @@ def check_search(sweep: Sweep) -> list[Point]:
         # Settings must not be chosen on test images, so examples held out of training are needed.
         if not get(point.cell.config, "dataset.validation"):
             raise ConfigError(
-                f"{where}: {sweep.metric} needs validation examples; set dataset.validation"
+                f"{where}: {sweep.metric} needs validation examples; type dataset.validation=1000"
             )
         validation.check_metric(where, sweep.metric, [point.cell.config])
     check_distinct_fields(with_rows(sweep), points)

@@ -16,7 +16,7 @@ from capsweep.statistics import metric_format
 from capsweep.sweep.estimates import Estimates
 from capsweep.training.run import Outcome
 
-LOG_SECONDS = 60.0  # without a terminal: after so long without a line, the state is printed
+LOG_SECONDS = 60.0  # without a terminal: a line at least this often, in seconds
 
 
 def weigh_cells(cells: Sequence[Cell], costs: Estimates) -> dict[str, float]:
@@ -127,6 +127,7 @@ class SweepProgress:
         return f"{counts} of {self.total}, {self._describe_time_left()}"
 
     def _describe_time_left(self) -> str:
+        """Estimate the time left from the work that this command has done so far."""
         if not self._new_work:
             return "time left: unknown"
         left = self._work - sum(self._work_done.values())
@@ -135,6 +136,7 @@ class SweepProgress:
         return f"about {seconds:.0f} s left" if seconds < 120 else minutes
 
     def _describe_outcome(self, outcome: Outcome) -> str:
+        """Return how a cell ended: its metric, the cause of its failure, or why it left."""
         if outcome.result is None:
             failure = outcome.elsewhere or outcome.paused or f"FAILED: {outcome.cause}"
             return "ended early" if outcome.stopped else failure

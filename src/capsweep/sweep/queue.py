@@ -186,6 +186,7 @@ class JobQueue:
             self._settle(job.cell.signature, outcome)
 
     def _settle(self, signature: str, outcome: Outcome) -> None:
+        """Count a cell as ended, and write the cause to the ledger if it failed."""
         if outcome.cause is not None:
             self.failed[signature] = outcome.cause
             try:
@@ -222,6 +223,7 @@ class JobQueue:
         return True
 
     def _end_measuring(self, job: Job, outcome: Outcome) -> None:
+        """Set the share of a shape after its measurement ended, or let another cell measure."""
         cause = outcome.cause
         is_lost = cause is not None and causes.is_lost_worker(cause)
         if cause is None and not outcome.paused:

@@ -147,6 +147,7 @@ class TrialQueue(JobQueue):
         return job
 
     def _draw_trial(self) -> None:
+        """Draw a setting, and queue its trial unless the ledger knows how it ended."""
         trial = self.study.ask(self._distributions)
         point = self._make_point(trial.params)
         signature = point.cell.signature
@@ -161,6 +162,7 @@ class TrialQueue(JobQueue):
             self._pending.append(self._make_job(point))
 
     def _settle(self, signature: str, outcome: Outcome) -> None:
+        """Report the end of a trial to Optuna; an early end is also written to the ledger."""
         value, state = None, TrialState.FAIL
         if outcome.result is not None:
             value, state = outcome.result["metrics"][self.search.metric], TrialState.COMPLETE
@@ -254,6 +256,7 @@ def describe_end(queue: TrialQueue) -> SweepEnd:
 
 
 def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor:
+    """Return the executor of a search, with ASHA if the sweep file asks for it."""
     search = search_of(sweep)
     if options.limits.budget is not None or options.part is not None:
         raise ConfigError(

@@ -55,7 +55,7 @@ class Search:
     sampler: Literal["optuna", "random"] = "optuna"  # optuna: the TPE sampler
     scheduler: Literal["asha", "none"] = "asha"  # asha: stops trials that are behind others
     reduction_factor: Annotated[int, Field(strict=True, ge=2)] = (
-        3  # asha continues about one in so many trials
+        3  # asha continues about one trial out of this many
     )
 
 
@@ -193,6 +193,7 @@ def load(name: str) -> Sweep:
 
 
 def _read_sweep(path: Path, content: Any) -> Sweep:
+    """Return the sweep that the content of a file describes."""
     if not isinstance(content, Mapping):
         raise ConfigError("no keys; a sweep file begins with `question:` (make new ARGS='sweep X')")
     kind = content.get("kind", "ablation")
@@ -240,6 +241,9 @@ def _check_file(kind: Any, content: Any) -> Any:
             known = [each.name for each in fields(section)]
             hint = suggest_name(str(fault["loc"][-1]), known) or f"have {', '.join(known)}"
             raise ConfigError(f"{key}: no such key; {hint}") from error
+        if fault["type"] == "string_pattern_mismatch" and key == "search.metric":
+            why = "since a search must not use test examples"
+            raise ConfigError(f"{key}: must begin with val/, {why}") from error
         raise ConfigError(describe_fault(error)) from error
 
 
@@ -289,6 +293,7 @@ def _read_arm(name: str, section: ArmSection, base: Sequence[Override], is_searc
 
 
 def _read_axis(where: str, key: str, values: Any, is_search: bool) -> Override | Interval:
+    """Return the axis of a key: a list of values or, in a search, an interval."""
     if not isinstance(values, str):
         if not isinstance(values, list) or not values:
             raise ConfigError(f"{where}.{key} must be a list of values")

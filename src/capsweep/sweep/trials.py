@@ -102,6 +102,7 @@ def _find_place(
 
 
 def _may_draw(arm: Arm, key: str, value: Any) -> bool:
+    """Return whether a search can draw this value for a key of an arm."""
     for axis in arm.axes:
         if axis.key == key:
             return json.dumps(value) in map(json.dumps, axis.values)
@@ -156,5 +157,5 @@ def describe_search(sweep: Sweep, trials: Sequence[Trial]) -> str:
     states = ", ".join(f"{count} {status}" for status, count in ended.items())
     seen = f"{ended.total()} ended before{f' ({states})' if states else ''}"
     left, arms = count_left(sweep, trials), ", ".join(arm.name for arm in sweep.arms)
-    drawn = f"; {left} left to draw ({search.sampler}) from the arms {arms}" if left else ""
+    drawn = f"; {left} left to draw ({search.sampler}); arms: {arms}" if left else ""
     return f"{sweep.name}: {sweep.question}\n{count_of(search.trials, 'trial')}, {seen}{drawn}"

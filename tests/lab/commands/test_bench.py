@@ -43,7 +43,7 @@ def test_numbers_are_printed_beside_their_bars_with_what_they_were_measured_by(
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["bench", "sweep"]) == 0
     printed = capsys.readouterr().out
-    for text in ("at most 30", "inf x", "1,234", ", code ", "cores, load ", ", torch 2."):
+    for text in ("≤30", "inf x", "1,234", ", code ", "cores, load ", ", torch 2."):
         assert text in printed
 
 
@@ -55,7 +55,7 @@ def test_the_section_of_a_page_is_renewed_and_that_of_a_gpu_is_another(
     main(words)
     text = page.read_bytes().decode()
     assert "old" not in text
-    assert "\n- plan: 2 s (at most 30)\n" in text
+    assert "\n- plan: 2 s (≤30)\n" in text
     assert "| candidate | ms |\n| --- | --- |\n| a/b | 1,234 |" in text
     assert "fast" not in text  # it has no bar
     assert "network" not in text  # its table compares no candidates of one case

@@ -64,7 +64,7 @@ SEVERAL = {
     "CELLS": "sweep plan report eval dashboard train ledger doctor",
     "JOBS": "sweep plan attach status stop",
 }
-DEFAULTS = {"EXECUTOR": "ray"}  # where a word is not typed
+DEFAULTS = {"EXECUTOR": "ray"}  # values of words that are not typed
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
     if settings is not None and settings.mode == "disabled":
         return "none", "W&B: off (wandb disabled); metrics are in the ledger"
     if logger["mode"] == "offline" or (settings and settings.mode in ("offline", "dryrun")):
-        reason = "as asked"
+        reason = "as configured"
     elif url is None or not has_login(url):
         if logger["mode"] == "online":
             cure = "run `wandb login`, or set mode=auto"

@@ -259,11 +259,7 @@ def _set_routings(sweep: Sweep, routings: Override, keep_present: bool) -> Sweep
 
 
 def _read_routing(text: str) -> tuple[list[Override], list[Override]]:
-    """Split the value of ROUTING into an axis over routings and one over numbers of iterations.
-
-    Raises:
-        ConfigError: A part is neither a number nor a routing, or is typed twice.
-    """
+    """Split the value of ROUTING into an axis over routings and one over numbers of iterations."""
     words = [word.strip() for word in text.split(",")]
     numbers = [int(word) for word in words if re.fullmatch("[0-9]{1,18}", word)]
     names = [word for word in words if not re.fullmatch("[0-9]{1,18}", word)]
@@ -303,10 +299,7 @@ def _check_arms(sweep: Sweep, where: str, names: set[str]) -> None:
 
 
 def _set_baseline(sweep: Sweep, name: str) -> Sweep:
-    """Return the sweep with another baseline: the arm that others are compared with.
-
-    The baseline of the file stays in the table.
-    """
+    """Return the sweep with another baseline; the baseline of the file stays in the table."""
     _check_arms(sweep, f"BASELINE={name}", {name})
     if any(arm.matched for arm in sweep.arms) and name != sweep.baseline:
         raise ConfigError(

@@ -74,7 +74,7 @@ def test_an_object_store_holds_ledger_data_and_memory_and_a_folder_the_rest(
 
 def on_node(*overrides: str) -> Places:
     """The places of a cell on a node."""
-    return places.on_node(compose.cell(overrides).config)
+    return places.resolve_on_node(compose.cell(overrides).config)
 
 
 def test_a_node_sees_the_same_storage_elsewhere(

@@ -90,9 +90,9 @@ def test_a_key_at_its_neutral_value_is_not_hashed(path: str, neutral: Any) -> No
     having = [science for science in sciences() if stands(science, path)]
     assert neutral in [cells.get(science, path) for science in having]
     for science in having:
-        at_neutral = cells.signature(changed(science, path, neutral))
-        assert cells.signature(cells.remove_key(science, path)) == at_neutral
-        assert cells.signature(changed(science, path, [neutral])) != at_neutral
+        at_neutral = cells.hash_science(changed(science, path, neutral))
+        assert cells.hash_science(cells.remove_key(science, path)) == at_neutral
+        assert cells.hash_science(changed(science, path, [neutral])) != at_neutral
 
 
 def test_what_a_network_does_not_have_decides_nothing() -> None:
@@ -121,7 +121,7 @@ def test_the_cell_of_another_seed_is_the_one_that_is_composed(line: str, seed: i
         assert derived.to_json() == composed.to_json()
         assert list(derived.science.items()) == list(composed.science.items())
         assert (derived.signature, derived.shape) == (composed.signature, composed.shape)
-        assert derived.signature == cells.signature(derived.science)
+        assert derived.signature == cells.hash_science(derived.science)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 1.0, True])

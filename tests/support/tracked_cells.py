@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from capsweep.config.cell import signature
+from capsweep.config.cell import hash_science
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import folder_of
 from capsweep.storage.files import write_json, write_text
@@ -17,7 +17,7 @@ PROJECT = "capsules"
 
 def signature_of(number: int) -> str:
     """That of the configuration that `write` writes."""
-    return signature({"seed": number, "routing": {"num_iters": 3}})
+    return hash_science({"seed": number, "routing": {"num_iters": 3}})
 
 
 def find_folder(storage: Path, number: int) -> Path:

@@ -17,7 +17,7 @@ import yaml
 from trained_cells import find_folder, read_outputs, read_rows, train
 
 from capsweep.config import compose
-from capsweep.config.cell import Cell, signature
+from capsweep.config.cell import Cell, hash_science
 from capsweep.data.batches import Batch, EvaluationParts, TrainLoader
 from capsweep.errors import NonFiniteLossError
 from capsweep.ledger import causes
@@ -41,7 +41,7 @@ def test_the_cell_directory_holds_what_the_design_promises(
     more = ("provenance.json", "result.json", "steps.jsonl", "weights.ckpt")
     assert {file.name for file in path.iterdir()} == {*names, *more}
     written = yaml.safe_load((path / "config.yaml").read_text())
-    assert signature(written) == cell.signature == path.name
+    assert hash_science(written) == cell.signature == path.name
     first, last = read_rows(cell)
     assert [(row["epoch"], row["step"]) for row in (first, last)] == [(0, 2), (1, 4)]
     known = {key: value for key, value in last.items() if key.startswith(("train/", "val/"))}

@@ -71,7 +71,7 @@ def run_make(parsed: argparse.Namespace) -> int:
     if is_url(folder) or not folder:
         cure = "make it in a folder, and copy the finished folder to the object store"
         raise UserError(f"STORAGE={folder}: must be a folder on a disk; {cure}")
-    plan = making.make_plan(job, Path(places.absolute(folder)), shards)
+    plan = making.make_plan(job, Path(places.resolve_path(folder)), shards)
     print(*_describe_plan(plan), sep="\n", flush=True)
     if parsed.dry_run:
         return 0

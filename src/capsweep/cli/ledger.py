@@ -29,7 +29,7 @@ def find_storage(parsed: argparse.Namespace) -> str:
 
 def open_ledger(parsed: argparse.Namespace) -> Ledger:
     """Open the ledger that LEDGER names, or else the one of the storage (`find_storage`)."""
-    return Ledger(places.ledger_of(find_storage(parsed), parsed.ledger))
+    return Ledger(places.locate_ledger(find_storage(parsed), parsed.ledger))
 
 
 def _select_cells(ledger: Ledger, prefixes: list[str]) -> list[str]:
@@ -211,7 +211,7 @@ def run_release(parsed: argparse.Namespace) -> None:
 def run_gc(parsed: argparse.Namespace) -> None:
     """Remove files that nothing needs, or only list them (--dry-run)."""
     ledger = open_ledger(parsed)
-    items = list(upkeep.find_garbage(ledger, places.folder_of(find_storage(parsed))))
+    items = list(upkeep.find_garbage(ledger, places.locate_folder(find_storage(parsed))))
     for item in items:
         print(f"{item.name}: {item.why} ({item.size:,} bytes)")
         if not parsed.dry_run:
@@ -270,7 +270,7 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
             f"it, or `capsweep ledger show {signature}` to see how it ended"
         )
     name = f"{signature}-{secrets.token_hex(3)}"
-    apart = join(places.absolute(storage), f"reproduced/{name}")
+    apart = join(places.resolve_path(storage), f"reproduced/{name}")
     reproduce.run_apart(cell.overrides, storage, apart, settings)
     print(f"# repeated in {apart}")
     is_equal, lines = reproduce.compare_results(ledger, Ledger(apart), signature)

@@ -57,7 +57,7 @@ def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
 
 def run_sync(parsed: argparse.Namespace) -> int:
     """Upload the cells that W&B does not have, and return 1 if one could not be uploaded."""
-    storage, ledger = places.folder_of(find_storage(parsed)), open_ledger(parsed)
+    storage, ledger = places.locate_folder(find_storage(parsed)), open_ledger(parsed)
     server, console = mode.read_server_url(), terminal.make_console(stderr=parsed.json)
     cells = [find_signature(ledger, prefix) for prefix in parsed.signature]
     result = upload.find_unsynced(ledger, storage, server, cells or ledger.list_signatures())

@@ -99,7 +99,7 @@ def use_node_places(words: Sequence[str], config: Mapping[str, Any]) -> list[str
     """
     if not any(config["cluster"]["node"].values()):
         return None
-    node = places.on_node(config)
+    node = places.resolve_on_node(config)
     return [
         *_drop_words(words, PLACES),
         *_format_places(node.shared, node.data, node.ledger),

@@ -55,8 +55,8 @@ def render_script(
         "job": job,
         "log": str(folder / f"{job}-{'%A_%a' if is_array else '%j'}.log"),
         "folder": os.getcwd(),
-        "setup": None if setup is None else places.absolute(setup),
-        "token": places.absolute(cluster["token"]),
+        "setup": None if setup is None else places.resolve_path(setup),
+        "token": places.resolve_path(cluster["token"]),
         "programs": str(Path(sys.executable).parent),
         "command": [sys.executable, "-m", "capsweep", *words],
         "parts": cluster["array"]["parts"] if is_array else 0,
@@ -130,7 +130,7 @@ def ensure_token(place: str) -> None:
     Raises:
         ConfigError: The file is empty or cannot be written; the error names cluster.token.
     """
-    path = Path(places.absolute(place))
+    path = Path(places.resolve_path(place))
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -204,7 +204,7 @@ class Cell:
         return cls(config=plain["config"], overrides=tuple(plain["overrides"]))
 
 
-def signature(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
+def hash_science(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
     """Hash a canonical science configuration, which includes the fingerprint of the data."""
     return _hash_text(_write_hashed(science, version))
 

@@ -85,10 +85,10 @@ def hash_numerics(config: Mapping[str, Any]) -> str:
     modules |= {*ROOTS, "capsweep.model.convolution"}  # `training.build` uses it for each network
     if "batches" not in config["dataset"]:
         modules.add("capsweep.data.image_batches")
-    return _hash_of(_find_closure(frozenset(name for name in modules if name)))
+    return _hash_modules(_find_closure(frozenset(name for name in modules if name)))
 
 
-def check_same(config: Mapping[str, Any], code: str) -> None:
+def check_same_code(config: Mapping[str, Any], code: str) -> None:
     """Raise CodeChangedError if this process has other code for a cell than its driver.
 
     Args:
@@ -152,7 +152,7 @@ def _list_imported_names(tree: ast.Module) -> Iterator[str]:
 
 
 @cache
-def _hash_of(modules: frozenset[str]) -> str:
+def _hash_modules(modules: frozenset[str]) -> str:
     texts = [f"{module} {_parse_modules()[module][0]}\n" for module in sorted(modules)]
     return hash_bytes("".join(texts).encode())[:12]
 

@@ -101,7 +101,7 @@ def parse_axis(text: str) -> Override | Interval:
         return _read_parsed(_make_parser().parse_override(text), text[:MOST_LETTERS])
     except ConfigError:
         raise
-    except Exception as error:  # of Hydra, antlr, decimal or int, or a recursion too deep
+    except Exception as error:  # from Hydra, antlr, decimal, int, or deep recursion
         what = "is not an override like key=value (text may need quotes: a='x y')"
         reason = (str(error).splitlines() or [""])[0][:MOST_LETTERS] or type(error).__name__
         raise ConfigError(f"{text[:MOST_LETTERS]!r} {what}: {reason}") from error

@@ -24,7 +24,7 @@ class Places:
     shared: str  # folder or URL of places.storage, for files that other machines need too
 
 
-def absolute(place: str) -> str:
+def resolve_path(place: str) -> str:
     """Make a path independent of the current folder; a URL stays as it is."""
     return place if is_url(place) else os.path.abspath(os.path.expanduser(place))
 
@@ -35,7 +35,7 @@ def make_absolute(places: Mapping[str, str]) -> dict[str, str]:
     Places below `places.storage` stay below it.
     """
     storage = places["storage"]
-    return {name: absolute(_move_below(p, storage, storage)) for name, p in places.items()}
+    return {name: resolve_path(_move_below(p, storage, storage)) for name, p in places.items()}
 
 
 def _move_below(place: str, storage: str, other: str) -> str:
@@ -49,7 +49,7 @@ def _move_below(place: str, storage: str, other: str) -> str:
     return place if below == place else join(other, below)
 
 
-def ledger_of(storage: str, ledger: str | None) -> str:
+def locate_ledger(storage: str, ledger: str | None) -> str:
     """Return the absolute place of a ledger from the options of a command.
 
     Args:
@@ -61,12 +61,12 @@ def ledger_of(storage: str, ledger: str | None) -> str:
     """
     place = ledger or join(storage, "ledger")
     check_resolved("LEDGER", place)
-    return absolute(place)
+    return resolve_path(place)
 
 
-def folder_of(storage: str) -> Path:
+def locate_folder(storage: str) -> Path:
     """Return the local folder for files of a command; `outputs` if the storage is a URL."""
-    return Path(absolute(OUTPUTS if is_url(storage) else storage))
+    return Path(resolve_path(OUTPUTS if is_url(storage) else storage))
 
 
 def resolve(places: Mapping[str, str]) -> Places:
@@ -75,13 +75,13 @@ def resolve(places: Mapping[str, str]) -> Places:
     Raises:
         ConfigError: If places.storage is a path that cannot be a folder.
     """
-    absolute_places = make_absolute(places)
-    storage = absolute_places["storage"]
+    resolved = make_absolute(places)
+    storage = resolved["storage"]
     check_folder(storage, "places.storage")
-    return Places(folder_of(storage), absolute_places["data"], absolute_places["ledger"], storage)
+    return Places(locate_folder(storage), resolved["data"], resolved["ledger"], storage)
 
 
-def on_node(config: Mapping[str, Any]) -> Places:
+def resolve_on_node(config: Mapping[str, Any]) -> Places:
     """Return the absolute places on the node of a cluster that runs a cell.
 
     `cluster.node.storage` is the path at which the node sees `places.storage`, and places below

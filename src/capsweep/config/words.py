@@ -25,29 +25,29 @@ from dataclasses import dataclass
 # Each row is a word: NAME=example | the targets of make, and commands of capsweep, that take it |
 # the key of conf/ that it sets, if any | its meaning. SEVERAL lists the targets behind SWEEPS etc.
 TABLE = """
-SWEEP=ablation | SWEEPS attach status stop | | the sweep: a file of sweeps/, or a path
-ROUTING=3,uniform | SWEEPS | | numbers of iterations or names of routings, in the arms that route
+SWEEP=ablation | SWEEPS attach status stop | | a file of sweeps/ (default: ablation) or a path
+ROUTING=3,uniform | SWEEPS | | iterations (numbers) and routings (names), for networks that route
 RECON=on,off | SWEEPS | | reconstruction on or off, or its weights
 SEEDS=3 | SWEEPS | | the number of seeds, or a list of them: 0,1,7
-ARMS=capsnet | SWEEPS | | keep only these arms and the baseline
-BASELINE=capsnet | SWEEPS | | the arm that differences are taken to
-ZIP=a,b | SWEEPS | | axes that change together; several groups: a,b;c,d
-EXCLUDE=a=1 b=2 | SWEEPS | | leave out cells with all of these values; several: a=1;b=2
+ARMS=capsnet | SWEEPS | | only these arms and the baseline
+BASELINE=capsnet | SWEEPS | | the arm with whose first row all others are compared
+ZIP=epochs,batch_size | SWEEPS | | axes that change together; several groups: 'a,b;c,d'
+EXCLUDE='a=1 b=2' | SWEEPS | | leave out cells with all these values; several: 'a=1;b=2'
 METRIC=test/loss | SWEEPS | | the metric of the table
-MODEL=capsnet | RUNS | model | the network of the arms that route
+MODEL=capsnet | RUNS | model | the network, for arms that route
 DATASET=mnist | RUNS shards | dataset | a file of conf/dataset; for shards a file of data_prep
 EPOCHS=5 | RUNS | epochs | epochs of each cell
 BATCH=64 | RUNS | batch_size | batch size of each cell
-RERUN=stale | RUNS | rerun | train cells of older code again, or with RERUN=always all cells
+RERUN=stale | RUNS | rerun | repeat cells of other code; RERUN=always: repeat all cells
 DATA_DIR=path | CELLS shards data | places.data | the folder of data sets (default: STORAGE/data)
 STORAGE=path | CELLS shards wandb-sync | places.storage | the folder of results (default: outputs)
 LEDGER=path | CELLS wandb-sync | places.ledger | also s3://bucket/x (default: STORAGE/ledger)
 EXECUTOR=local | sweep shards | | ray (default), local (in this process) or array (with SHARD)
 SHARD=2/8 | sweep | | with EXECUTOR=array: run the second of eight parts of the cells
-BUDGET=9m | sweep | | start only cells that will end within this time: 90s, 9m, 2h
-MAX_HOURS=8 | sweep | | then stop cells at the end of an epoch; the same command continues
+BUDGET=9m | sweep | | start only cells that should end within this time: 90s, 9m, 2h
+MAX_HOURS=8 | sweep | | after these hours, stop cells at an epoch's end; type it again to continue
 RETRY=failed | sweep | | also run cells that failed before with the same code
-MORE_SEEDS=9 | sweep | | add seeds, at most so many, while the order of two rows is undecided
+MORE_SEEDS=9 | sweep | | add seeds, up to this number per row, while neighbouring rows are undecided
 CLUSTER=slurm | JOBS | | a file of conf/cluster: local (default), address, slurm
 RAY_ADDRESS=head:6379 | JOBS shards | | a running Ray; for jobs also http://head:8265
 PAIRS=1000 | shards | | examples made from each digit of training and test
@@ -64,7 +64,7 @@ SEVERAL = {
     "CELLS": "sweep plan report eval dashboard train ledger doctor",
     "JOBS": "sweep plan attach status stop",
 }
-DEFAULTS = {"EXECUTOR": "ray"}  # where a word is not typed
+DEFAULTS = {"EXECUTOR": "ray"}  # values of words that are not typed
 
 
 @dataclass(frozen=True)

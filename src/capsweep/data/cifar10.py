@@ -35,11 +35,11 @@ APPROXIMATE = "its source (this copy is not published; for the official one: dat
 class Cifar10Reader(OfficialReader):
     """A reader of `cifar-10-binary.tar.gz`, or of its six `.bin` files, plain or as `.bin.xz`.
 
-    The hash of an `.xz` file is that of its decompressed bytes.
+    An `.xz` file is decompressed before it is hashed.
 
     Args:
-        sha256: The sha256 of the official archive, by its name without ending; or, of a copy that
-            is not official, those of its six files.
+        sha256: The sha256 of the official archive; or, for a copy that is not official, of its six
+            files. Keys are names without ending.
         folders: Folders below the data folder in which to look for the files.
         sha256_plain: The sha256 of the six files in the official archive.
     """

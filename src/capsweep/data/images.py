@@ -161,7 +161,7 @@ class Reader(Protocol):
 class TestReader(Protocol):
     """A source of test images that replace the test images of a data set.
 
-    They are read from files of their own, or computed from the test images of the data set.
+    They are read from other files, or computed from the test images of the data set.
     """
 
     def read(self, folder: str, test: LabelledImages) -> LabelledImages:

@@ -1,6 +1,6 @@
 """MultiMNIST: images of two digits of different classes, composed on the training device.
 
-The data set is that of "Dynamic Routing Between Capsules" (Sabour, Frosst, Hinton 2017), section
+The data set is defined in "Dynamic Routing Between Capsules" (Sabour, Frosst, Hinton 2017), section
 6.1. Example k of a split is a pure function of (seed, split, k). So any example can be composed
 again on any machine, and none has to be stored.
 
@@ -36,7 +36,7 @@ USED_DRAWS = 5  # numbers that an example uses: its second digit, then row and c
 
 
 def draw_words(key: int, counter: Tensor) -> Tensor:
-    """Compute 64-bit words of a random sequence, each from its position alone (SplitMix64).
+    """Compute 64-bit words of a random sequence, each only from its position (SplitMix64).
 
     Args:
         key: Number of the sequence.
@@ -107,7 +107,7 @@ class Pairs(NamedTuple):
 
     Attributes:
         images_BCHW: The composed images, uint8 [B, C, H, W].
-        digits_BLCHW: Each digit alone at its position in the image, uint8 [B, L, C, H, W].
+        digits_BLCHW: A separate image of each digit at its position, uint8 [B, L, C, H, W].
         labels_BL: The classes of the two digits, int64 [B, L].
         sources_BL: The numbers of the two digits in their split, int64 [B, L].
         shifts_BL2: By how many pixels each digit is moved down and right, int64 [B, L, 2].
@@ -216,7 +216,7 @@ class PairSource:
         )
 
     def compose_drawn(self, drawn: PairDraws) -> Pairs:
-        """Compose the images of pairs, and each of their digits alone.
+        """Compose the images of pairs, and separate images of their digits.
 
         Args:
             drawn: The random choices, as `draw_pairs` returns them.
@@ -305,7 +305,7 @@ class ComposedPairs(DeviceSplit):
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """Draw the pairs of an epoch; see `DeviceSplit.prepare_epoch`.
 
-        Which pairs an epoch has depends on its number alone. The seed of the cell only decides
+        Which pairs an epoch has depends only on its number. The seed of the cell only decides
         their order.
         """
         first = (epoch % self.pairs) * len(self)

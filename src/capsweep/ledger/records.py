@@ -209,7 +209,7 @@ class AddedSeeds(Record):
 
 
 class IterationResult(Record):
-    """The predictions of a network with another number of routing iterations than in training."""
+    """The test of a network with another number of routing iterations than in training."""
 
     iterations: Count  # number of routing iterations
     # Fraction of images whose predicted classes differ from those with the iterations of training.

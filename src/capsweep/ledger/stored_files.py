@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic_core import from_json
 
 from capsweep.config import bounded_yaml
-from capsweep.config.cell import signature as signature_of
+from capsweep.config.cell import hash_science
 from capsweep.errors import ConfigError, DamageError
 from capsweep.ledger import records
 from capsweep.ledger.records import Point, Provenance, Record, Result, Row
@@ -176,7 +176,7 @@ def read_science(content: bytes, where: str, signature: str, cure: str = REMOVE)
 
 def _check_science(science: Mapping[str, Any], where: str, signature: str, cure: str) -> None:
     try:
-        actual = signature_of(science)
+        actual = hash_science(science)
     except ValueError as error:  # a number that is not finite
         raise damage_error(where, error, cure) from error
     if actual != signature:

@@ -20,8 +20,8 @@ from capsweep.ledger.stored_files import DATA
 from capsweep.runtime.terminal import describe_seeds
 from capsweep.sweep.expand import Point
 
-NAMED = 3  # cells that an error message names for each digest
-READ_BY = ("reader", "test", "shards")  # sections of a data set that decide what is read
+MOST_NAMED = 3  # cells that an error message names for each digest
+DATA_SECTIONS = ("reader", "test", "shards")  # sections of a data set that decide what is read
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def compare_data(cells: Sequence[TableCell]) -> dict[str, str]:
     used: dict[tuple[str, str], dict[str, list[TableCell]]] = {}
     for cell in cells:
         dataset = cell.point.cell.science["dataset"]
-        declared = json.dumps([dataset.get(key) for key in READ_BY], sort_keys=True)
+        declared = json.dumps([dataset.get(key) for key in DATA_SECTIONS], sort_keys=True)
         for split, digest in cell.result.get(DATA, {}).items():
             used.setdefault((declared, split), {}).setdefault(digest, []).append(cell)
     for (_, split), by_digest in used.items():
@@ -114,8 +114,8 @@ def compare_data(cells: Sequence[TableCell]) -> dict[str, str]:
 def _refuse_mixture(split: str, by_digest: Mapping[str, Sequence[TableCell]]) -> UserError:
     """Return the error for cells that read different data; it names some cells of each digest."""
     texts = [
-        f"{digest} ({', '.join(cell.signature for cell in cells[:NAMED])}"
-        f"{', ...' * (len(cells) > NAMED)})"
+        f"{digest} ({', '.join(cell.signature for cell in cells[:MOST_NAMED])}"
+        f"{', ...' * (len(cells) > MOST_NAMED)})"
         for digest, cells in by_digest.items()
     ]
     dataset = next(iter(by_digest.values()))[0].point.cell.science["dataset"]
@@ -127,7 +127,7 @@ def _refuse_mixture(split: str, by_digest: Mapping[str, Sequence[TableCell]]) ->
 
 
 # For each finished cell, named by its field and its seed: hardware, torch and code that made it.
-Making = Mapping[tuple[str, int], Mapping[str, str]]
+Origins = Mapping[tuple[str, int], Mapping[str, str]]
 
 
 def list_differences(fields: Mapping[str, Sequence[TableCell]]) -> dict[str, str]:
@@ -156,7 +156,7 @@ def list_differences(fields: Mapping[str, Sequence[TableCell]]) -> dict[str, str
     return differences | _name_difference("code", mixed)
 
 
-def _name_difference(kind: str, cells: Making) -> dict[str, str]:
+def _name_difference(kind: str, cells: Origins) -> dict[str, str]:
     """Describe which cells have which value of `kind`, which is hardware, torch or code.
 
     An example: `{"torch differs": "2.12.0 in seed 0 of cnn; 2.13.0 in seed 1 of cnn, capsnet"}`.
@@ -169,7 +169,7 @@ def _name_difference(kind: str, cells: Making) -> dict[str, str]:
     return {f"{kind} differs": "; ".join(texts)}
 
 
-def _name_cells(kind: str, value: str, cells: Making) -> Iterator[str]:
+def _name_cells(kind: str, value: str, cells: Origins) -> Iterator[str]:
     """Yield the names of the fields whose cells have a value; name seeds if only some have it."""
     seeds: dict[str, list[int]] = {}
     for (field, seed), made_by in cells.items():

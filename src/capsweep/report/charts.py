@@ -31,7 +31,7 @@ TICKS = 6  # at most on an axis, so that their numbers do not touch
 ROW = 0.22  # inches of a row in the figure of a table
 MOST_ACROSS = 3  # panels side by side in the figure of a table
 DPI = 200
-SPREAD = 8.0  # a scale is logarithmic if the largest value is at least so many times the smallest
+SPREAD = 8.0  # ratio of the largest to the smallest value from which a scale is logarithmic
 OPTIONS: dict[Any, Any] = {
     "font.size": LETTERS,
     "axes.spines.top": False,
@@ -68,7 +68,7 @@ class Curve:
 
     name: str  # of the row, for the legend
     row: int  # index of the row among the rows that are drawn; it decides the style
-    epochs: tuple[int, ...]  # that all seeds have, counted from 1
+    epochs: tuple[int, ...]  # epochs that all seeds have, counted from 1
     mean: tuple[float, ...]  # over the seeds, for each epoch
     low: tuple[float, ...]  # smallest value of a seed, for each epoch
     high: tuple[float, ...]  # largest value of a seed, for each epoch

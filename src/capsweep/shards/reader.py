@@ -57,7 +57,7 @@ class ShardReader:
             read.
         digits: Reads the data set of single digits from which the examples are composed.
         origin: The hash of the declared files of that data set; see `hash_declared`.
-        targets: Whether a decoder needs an image of each digit alone. These images are not in the
+        targets: Whether a decoder needs a separate image of each digit. These images are not in the
             shards; they are composed from `digits`.
     """
 
@@ -145,7 +145,7 @@ class ShardReader:
         )
 
     def _is_declared(self, path: Path) -> bool:
-        """Return whether a manifest that was fetched earlier is that of the declared data set."""
+        """Return whether a manifest that was fetched earlier describes the declared data set."""
         try:
             return manifest.read_manifest(path.parent).content.fingerprint == self.fingerprint
         except DataError:
@@ -169,7 +169,7 @@ class StoredRanges:
         folder: Local folder of the shards.
         manifest: The data set.
         split: Name of the split.
-        source: Composes images of each digit alone, if a decoder needs them.
+        source: Composes separate images of the digits, if a decoder needs them.
 
     Raises:
         DataError: If the shards have no images or no labels.
@@ -219,7 +219,7 @@ class StoredRanges:
 
         Raises:
             IndexError: If the range leaves the split.
-            DataError: If a shard is missing or is not that of the manifest.
+            DataError: If a shard is missing or does not match the manifest.
         """
         count = max(map(len, arrays.values()), default=0)
         if start < 0 or start + count > len(self):
@@ -256,7 +256,7 @@ def open_shard_once(process: int, verifier: ShardVerifier, shard: Shard) -> h5py
         shard: The shard.
 
     Raises:
-        DataError: If the shard is missing or is not that of the manifest.
+        DataError: If the shard is missing or does not match the manifest.
     """
     return verifier.open_shard(shard)
 
@@ -287,7 +287,7 @@ def read_range(examples: StoredRanges, start: int, stop: int) -> dict[str, np.nd
 
     Raises:
         IndexError: If the range leaves the split.
-        DataError: If a shard is missing or is not that of the manifest.
+        DataError: If a shard is missing or does not match the manifest.
     """
     arrays = allocate_arrays(examples.fields, stop - start)
     examples.read_into(start, arrays)

@@ -1,4 +1,4 @@
-"""Checks that shards are those of their manifest.
+"""Checks that shards match their manifest.
 
 A shard is verified before it is read, once per node. The user's cache records each shard that was
 verified: its entry in the manifest, and the size and times of its file. While these are the same,
@@ -26,7 +26,7 @@ from capsweep.storage.checked import load_cached, save_cached
 from capsweep.storage.files import hash_file
 from capsweep.storage.stores import hide_query
 
-TICK = 2 * 10**9  # coarsest resolution of file times in ns, that of FAT
+TICK = 2 * 10**9  # ns; the coarsest resolution of file times, on FAT
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def check_size(folder: Path, shard: Shard) -> None:
 
 
 def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:
-    """Read a whole shard and check that it is that of the manifest.
+    """Read a whole shard and check that it matches the manifest.
 
     Args:
         folder: Local folder of the shards.
@@ -132,7 +132,7 @@ class ShardVerifier:
             shard: Its entry in the manifest.
 
         Raises:
-            DataError: If it is missing or is not that of the manifest.
+            DataError: If it is missing or does not match the manifest.
         """
         if self.origin is not None:
             official_files.fetch_file(self.origin, shard.name, partial(self._is_whole, shard))

@@ -1,6 +1,6 @@
 """Stored values that are checked when they are read: typed JSON, .npz files, and the user's cache.
 
-The cache has small values that take long to compute. Each depends on its key alone, so that none
+The cache has small values that take long to compute. Each depends only on its key, so that none
 is ever out of date. A damaged file counts as absent. If there is no home folder, or it cannot be
 written, values are computed each time.
 """

@@ -122,7 +122,7 @@ def check_node(required: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         text = ", ".join(f"{name} {versions.get(name)}, not {expected[name]}" for name in wrong)
         raise NodeError(f"{node} has {text}; install the driver's versions on this node")
     try:
-        ledger = places.on_node(config).ledger
+        ledger = places.resolve_on_node(config).ledger
         store, until = open_store(ledger), time.monotonic() + MARKER_SECONDS
         while store.read(required["marker"]) is None:
             if time.monotonic() > until:

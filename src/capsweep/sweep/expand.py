@@ -16,7 +16,7 @@ from typing import Any
 
 from capsweep.config import compose, places, validation
 from capsweep.config import overrides as grammar
-from capsweep.config.cell import Cell, get, remove_key, signature
+from capsweep.config.cell import Cell, get, hash_science, remove_key
 from capsweep.config.overrides import Override, render
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
@@ -125,7 +125,7 @@ def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
         field = tuple(map(point.coordinate, (*sweep.rows, *sweep.columns)))
         science = remove_key(remove_key(point.cell.science, "seed"), ACCURACY)
         known = cells.setdefault(field, science)
-        if known != science and signature(known) != signature(science):
+        if known != science and hash_science(known) != hash_science(science):
             raise ConfigError(
                 f"{sweep.path.name}: table: {point.title} and another setting share one field of "
                 "the table; add the key in which they differ to table.rows or table.columns"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capsweep.config.cell import signature
+from capsweep.config.cell import hash_science
 from capsweep.config.places import Places
 from capsweep.errors import UserError
 from capsweep.ledger import records, stored_files
@@ -52,7 +52,7 @@ class Added:
 
 def hash_place(point: Point) -> str:
     """Hash the science of a point without its seed; all seeds of a place have the same hash."""
-    return signature({**point.cell.science, "seed": None})
+    return hash_science({**point.cell.science, "seed": None})
 
 
 def open_seed_store(node: Places) -> Store:

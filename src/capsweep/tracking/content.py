@@ -89,7 +89,7 @@ def format_run_name(
 def list_run_tags(config: Mapping[str, Any], *further: str) -> tuple[str, ...]:
     """Return tags that find runs of several sweeps: data set, model and routing variant.
 
-    Runs whose data limit_batches cut have the tag `limited`. The tags in `further` come first.
+    A run with limit_batches has the tag `limited`. The tags in `further` come first.
     """
     routing = config["routing"]
     variant = [] if routing is None else [routing["name"]]

@@ -53,7 +53,7 @@ def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
     if settings is not None and settings.mode == "disabled":
         return "none", "W&B: off (wandb disabled); metrics are in the ledger"
     if logger["mode"] == "offline" or (settings and settings.mode in ("offline", "dryrun")):
-        reason = "as asked"
+        reason = "as configured"
     elif url is None or not has_login(url):
         if logger["mode"] == "online":
             cure = "run `wandb login`, or set mode=auto"
@@ -63,7 +63,7 @@ def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
         reason = f"{url} does not answer"
     else:
         return "online", f"W&B: online at {url}, project {logger['project']}"
-    folder = f"{places.folder_of(config['places']['storage'])}/wandb"
+    folder = f"{places.locate_folder(config['places']['storage'])}/wandb"
     cure = "upload later with make wandb-sync"
     return "offline", f"W&B: offline, {reason}; runs go to {folder}; {cure}"
 

@@ -41,9 +41,9 @@ from capsweep.storage.scratch import make_scratch_prefix
 from capsweep.tracking import content, mode
 
 RUN_HANDLER = "capsweep.tracking.wandb_run:handle_run"  # the function for a tracker's requests
-ORPHAN_SECONDS = 30.0  # that a run may take to close after its parent has died
+ORPHAN_SECONDS = 30.0  # for a run to close after its parent has died
 PIPE_BYTES = 2**20
-KILL_SECONDS = 0.5  # that a killed process has to end
+KILL_SECONDS = 0.5  # for a killed process to end
 MOST_RUNS = 100  # of one process, because W&B's client keeps 0.25 MB of memory for each run
 MOST_FAULTS = 2  # faults in a row, after which this process stops using W&B
 

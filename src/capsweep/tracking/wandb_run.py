@@ -135,7 +135,7 @@ def log_row(run: wandb.Run, row: Mapping[str, Any]) -> None:
     if row["step"] < run.starting_step:
         return
     is_point = POINT_LOSS in row
-    # The epoch of a row of a step is a fraction, which must not be on the axis of epochs.
+    # The row of a step has a fraction as its epoch, which must not get on the axis of epochs.
     values = {name: row[name] for name in ("step", POINT_LOSS)} if is_point else dict(row)
     # At the end of an epoch, its row is joined with the row of the last step.
     run.log(values, step=row["step"], commit=not is_point)

@@ -134,9 +134,9 @@ def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
     cell, config = job.cell, job.cell.config
     build.check_targets(config)
     if job.code is not None:
-        code_identity.check_same(config, job.code)
+        code_identity.check_same_code(config, job.code)
     is_driver = config["cluster"]["address"] is None
-    here = places.resolve(config["places"]) if is_driver else places.on_node(config)
+    here = places.resolve(config["places"]) if is_driver else places.resolve_on_node(config)
     ledger = Ledger(here.ledger)
     if job.is_calibration:
         measured = calibrate(cell, here)

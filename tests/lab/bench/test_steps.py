@@ -84,10 +84,10 @@ def test_bars_are_judged_at_the_smallest_size_and_memory_by_the_largest_network(
     report.judge(step.CORE_BARS)
     report.judge_worst(step.MEMORY, "x", step.MEMORY_BAR)
     bars = {bar.what: (bar.value, bar.verdict) for bar in report.numbers}
-    assert bars["step of capsnet, transformed over textbook"] == (5.0, "kept")
-    assert bars["step of capsnet, transformed over before"] == (1.9, "MISSED")
+    assert bars["capsnet, transformed over textbook"] == (5.0, "kept")
+    assert bars["capsnet, transformed over before"] == (1.9, "MISSED")
     assert bars["EM routing, T = 2, now images/s"] == (None, "")
-    assert bars["memory over before, the worst: step of capsnet, transformed"] == (1.4, "MISSED")
+    assert bars["memory over before, the worst: capsnet, transformed"] == (1.4, "MISSED")
 
 
 def measure_parity(monkeypatch: pytest.MonkeyPatch, impls: Iterable[str]) -> BenchReport:

@@ -11,7 +11,7 @@ from capsweep.lab import bench
 from capsweep.lab.bench import BenchReport, Measurement
 from capsweep.lab.commands.bench import BENCHES
 
-PAGE = "by hand\n<!-- bench sweep: begin -->\nold\n<!-- bench sweep: end -->\nmore\n"
+PAGE = "by hand\n<!-- sweep: begin -->\nold\n<!-- sweep: end -->\nmore\n"
 REPORT = BenchReport(
     [Measurement("plan", 2.0, "s", 30), Measurement("fast", math.inf, "x")],
     [
@@ -43,7 +43,7 @@ def test_numbers_are_printed_beside_their_bars_with_what_they_were_measured_by(
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["bench", "sweep"]) == 0
     printed = capsys.readouterr().out
-    for text in ("at most 30", "inf x", "1,234", ", code ", "cores, load ", ", torch 2."):
+    for text in ("≤30", "infx", "1,234", ", code ", "cores, load ", ", torch 2."):
         assert text in printed
 
 
@@ -55,14 +55,14 @@ def test_the_section_of_a_page_is_renewed_and_that_of_a_gpu_is_another(
     main(words)
     text = page.read_bytes().decode()
     assert "old" not in text
-    assert "\n- plan: 2 s (at most 30)\n" in text
+    assert "\n- plan: 2 s (≤30)\n" in text
     assert "| candidate | ms |\n| --- | --- |\n| a/b | 1,234 |" in text
     assert "fast" not in text  # it has no bar
     assert "network" not in text  # its table compares no candidates of one case
     monkeypatch.setattr(bench, "is_gpu", lambda: True)
     assert main(words) == 2
-    assert "<!-- bench sweep on a GPU: begin -->" in capsys.readouterr().err
-    page.write_text(PAGE + PAGE.replace("bench sweep", "bench sweep on a GPU"))
+    assert "<!-- sweep on a GPU: begin -->" in capsys.readouterr().err
+    page.write_text(PAGE + PAGE.replace("sweep", "sweep on a GPU"))
     assert main(words) == 0
     assert page.read_text().startswith(PAGE)
     assert "- plan: 2 s (" in page.read_text().removeprefix(PAGE)
@@ -78,7 +78,7 @@ def test_a_page_without_a_place_is_refused_before_measuring(
     monkeypatch.setattr("capsweep.lab.bench.sweep.measure_sweep", lambda _: pytest.fail("measured"))
     page.write_text(PAGE if words else "nothing")
     assert main(["bench", "sweep", *words, "--publish", str(page)]) == 2
-    name = "bench sweep-quick" if words else "bench sweep"
+    name = "sweep-quick" if words else "sweep"
     assert f"<!-- {name}: begin -->" in capsys.readouterr().err
 
 

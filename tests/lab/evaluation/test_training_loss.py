@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from capsweep.config import compose
-from capsweep.config.cell import signature
+from capsweep.config.cell import hash_science
 from capsweep.errors import DamageError, NotApplicableError, UserError
 from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.lab.evaluation.figures.training_loss import draw_training_loss, find_peers, read_loss
@@ -34,7 +34,7 @@ def keep(
 ) -> str:
     """A finished cell with a loss for each epoch of ten steps; losses None: not finished."""
     science = science or compose.cell(overrides).science
-    name = signature(science)
+    name = hash_science(science)
     folder = Path(ledger.disk) / folder_of(name)
     write_text(folder / "config.yaml", yaml.safe_dump(science, sort_keys=True))
     rows = [

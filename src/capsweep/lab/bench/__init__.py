@@ -24,7 +24,7 @@ from capsweep.training import provenance
 THREADS = 2  # the bars on a CPU are for two cores
 LONGEST = 120  # characters that are shown of an exception's message
 # Columns that are printed, but left out on a page.
-DETAILS = {"images/s", "peak MB", "extra MB", "error", "memory over before"}
+DETAILS = {"over bmm", "images/s", "peak MB", "extra MB", "error", "memory over before"}
 Row = Mapping[str, Any]  # values by column
 Bar = tuple[str, str, str, float]  # case, candidate, column, and least value there
 
@@ -57,9 +57,10 @@ class Measurement:
 
     def as_row(self) -> tuple[str, ...]:
         """Return the fields of this number in the table of bars."""
-        value = grid.MISSING if self.value is None else f"{_format(self.value)} {self.unit}"
-        side = "at least" if self.at_least else "at most"
-        return self.what, value, "" if self.bar is None else f"{side} {self.bar:,g}", self.verdict
+        unit = self.unit if self.unit == "x" else f" {self.unit}"
+        value = grid.MISSING if self.value is None else f"{_format(self.value)}{unit}"
+        side = "≥" if self.at_least else "≤"
+        return self.what, value, "" if self.bar is None else f"{side}{self.bar:,g}", self.verdict
 
     def as_line(self) -> str:
         """Return this number and its bar as an item of a list; a missed bar is marked."""

@@ -27,7 +27,7 @@ from capsweep.model.convolution import Convolution, set_weight_layout
 from capsweep.training import devices
 
 DIRECT, TRANSFORMED = "direct", "transformed"
-CASE = "the convolution alone, forward + backward"
+CASE = "forward + backward"
 BARS = ((CASE, TRANSFORMED, "over before", 2.8),)
 TOLERANCE = 1e-5
 
@@ -100,7 +100,7 @@ def measure_convolution(is_quick: bool = False) -> BenchReport:
     report.judge(BARS)
     direct, transformed = (report.find(CASE, way, "error") for way in (DIRECT, TRANSFORMED))
     if direct and transformed:
-        what = "largest error of the transformed convolution, relative to the direct one"
+        what = "largest error, transformed over direct"
         report.numbers.append(Measurement(what, transformed / direct, "x", 1))
     devices.keep_freed_memory()
     with devices.using_threads(bench.THREADS):

@@ -23,7 +23,7 @@ from capsweep.model.routing import Routed, dynamic
 from capsweep.model.votes import Votes
 
 Route = Callable[..., Routed]
-FORWARD, BOTH = "routing, forward", "routing, forward + backward"
+FORWARD, BOTH = "forward", "forward + backward"
 CORE_BARS = (
     (BOTH, "fast", "over textbook", 5.0),
     (FORWARD, "fast", "over textbook", 10.0),
@@ -169,6 +169,6 @@ def measure_routing(is_quick: bool = False) -> BenchReport:
     report.judge(GPU_BARS if bench.is_gpu() else CORE_BARS)
     fast, textbook = (report.find(BOTH, name, "extra MB") for name in ("fast", "textbook"))
     if fast and textbook and not bench.is_gpu():
-        what = f"{BOTH}: extra memory of fast, relative to textbook"
+        what = f"{BOTH}, extra memory of fast over textbook"
         report.numbers.append(Measurement(what, fast / textbook, "x", MEMORY_BAR))
     return report

@@ -35,14 +35,14 @@ NETWORKS = {  # by data set; all with a kernel of at least 4 behind their first 
     "smallnorb": ("baseline_smallnorb",),
 }
 NOW = "transformed"
-STEP, ROUTINGS = "step of capsnet", "step of capsnet_tiny by routing"
+STEP, ROUTINGS = "capsnet", "capsnet_tiny by routing"
 CORE_BARS = (
     (STEP, "bf16", "over textbook", 3.5),
     (STEP, NOW, "over textbook", 5.0),
     (STEP, NOW, "over before", 2.0),
-    ("step of baseline_mnist", NOW, "over direct", 1.5),
-    ("step of capsnet_small", NOW, "over direct", 1.3),
-    ("step of capsnet_tiny", NOW, "over direct", 1.3),
+    ("baseline_mnist", NOW, "over direct", 1.5),
+    ("capsnet_small", NOW, "over direct", 1.3),
+    ("capsnet_tiny", NOW, "over direct", 1.3),
     ("EM routing, T = 2", "now", "images/s", 60.0),
     ("EM routing, T = 3", "now", "images/s", 45.0),
 )
@@ -85,7 +85,7 @@ def list_core_groups(is_quick: bool) -> Iterator[Group]:
     for dataset, name in ((d, n) for d, names in NETWORKS.items() for n in names):
         if not is_quick:
             ways = list_ways(f"model={name}", f"dataset={dataset}")
-            yield f"step of {name}", images, ways, seconds / 6
+            yield name, images, ways, seconds / 6
     for number in (2, 3):
         network = *MATRIX_CAPSNET, f"routing.num_iters={number}"
         yield f"EM routing, T = {number}", max(1, images // 16), {"now": Way(network)}, seconds / 6

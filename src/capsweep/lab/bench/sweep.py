@@ -80,7 +80,7 @@ def measure_sweep(is_quick: bool = False) -> BenchReport:
         plan = partial(_run_capsweep, f"plan ablation SEEDS={seeds}", Path(folder))
         measured = [Measurement(f"plan ablation, {seeds:,} seeds", time_call(plan), "s", 10)]
     for executor in ("local", "ray") if importlib.util.find_spec("ray") else ("local",):
-        what = f"overhead of a cell of one step, {executor}"
+        what = f"overhead of a cell, {executor}"
         measured.append(Measurement(what, _measure_overhead(cells, executor), "s", 1.0))
     return BenchReport(measured)
 

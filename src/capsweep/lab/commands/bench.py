@@ -47,15 +47,15 @@ def run_bench(parsed: argparse.Namespace) -> int:
     page: Path | None = parsed.publish
     for name in names:
         if page is not None:
-            publish.renew_section(page, f"bench {name}{suffix}{where}", None)
+            publish.renew_section(page, f"{name}{suffix}{where}", None)
     console, line, is_kept = terminal.make_console(), bench.describe_conditions(), True
     for name in names:
         measure = pkgutil.resolve_name(f"capsweep.lab.bench.{BENCHES[name]}:measure_{name}")
         report: bench.BenchReport = measure(parsed.quick)
         if page is not None:
-            parts = [f"`capsweep bench {name}`, {line}.", *report.format_page()]
+            parts = [f"`bench {name}`, {line}.", *report.format_page()]
             section = "\n\n".join(parts) + "\n"
-            publish.renew_section(page, f"bench {name}{suffix}{where}", section)
+            publish.renew_section(page, f"{name}{suffix}{where}", section)
         for header, rows in report.make_tables():
             terminal.print_table(console, grid.grid_terminal(name, header, rows))
         terminal.print_paragraph(console, line)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from capsweep.config.cell import get, signature
+from capsweep.config.cell import get, hash_science
 from capsweep.errors import NotApplicableError, UserError
 from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.lab.evaluation.figures import BandedCurve, Drawing, Panel, draw_panels
@@ -112,7 +112,7 @@ def _sign_peer(science: Mapping[str, Any], base: Mapping[str, Any]) -> str:
     peer, iterations = {**science, "seed": base["seed"]}, get(base, "routing.num_iters")
     if iterations and get(science, "routing.num_iters"):
         peer["routing"] = {**science["routing"], "num_iters": iterations}
-    return signature(peer)
+    return hash_science(peer)
 
 
 def _read_curve(ledger: Ledger, cell: str) -> dict[int, float]:

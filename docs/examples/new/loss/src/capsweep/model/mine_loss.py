@@ -1,4 +1,4 @@
-"""The Huber loss of capsule lengths, a start: write here what your loss is, and its source.
+"""The Huber loss of capsule lengths as a starting point: describe your loss and its source here.
 
 Shape letters: B batch, N classes.
 """

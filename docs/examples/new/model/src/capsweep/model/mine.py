@@ -1,4 +1,4 @@
-"""A small CapsNet, a start: write here what your network is, and its source.
+"""A small CapsNet as a starting point: describe your network and its source here.
 
 Shape letters: B batch, I children, C H W image.
 """

@@ -1,4 +1,4 @@
-"""Tests of what is special about this variant; test_properties.py tests what all have in common."""
+"""Tests of the special properties of this variant; test_properties.py tests the common ones."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Routing by agreement, a start: write here what your variant does, and its source.
+"""Routing by agreement as a starting point: describe your variant and its source here.
 
     b_ij = 0
     for t = 0 .. T-1:
@@ -11,7 +11,7 @@ agreement is the cosine of vote and parent, not their scalar product, and its we
 the parent) is learned. The variant `dynamic` also has the bias of its authors' code: compare with
 `routing.bias=false`.
 
-An iteration costs 4 B I J D multiplications. Memory is that of the votes, B I J D.
+An iteration costs 4 B I J D multiplications. The votes take memory for B I J D numbers.
 
 Shape letters: B batch, I children, J parents, D parent pose, T iterations, M parent positions,
 L children of one position.

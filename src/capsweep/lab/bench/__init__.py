@@ -127,23 +127,23 @@ class BenchReport:
             what = f"{column}, the worst: {', '.join(map(str, names))}"
             self.numbers.append(Measurement(what, row[column], unit, bar, at_least))
 
-    def format_page(self) -> list[str]:
-        """Return the report as paragraphs in Markdown, for a page.
+    def format_page(self) -> str:
+        """Return the report as a list in Markdown, for a page.
 
-        The first paragraph lists the numbers that have a bar. A table follows for each case with
-        several candidates. The tables leave out the columns of DETAILS, and columns with the same
-        value in all rows.
+        The list has the numbers with a bar. For each case with several candidates it also has an
+        item for each column, with the numbers of all candidates. Columns of DETAILS, and columns
+        with the same value in all rows, are left out.
         """
-        rows: list[Row] = []
+        lines = [one.as_line() for one in self.numbers if one.bar is not None]
         for table in (list(neighbours) for _, neighbours in groupby(self.rows, key=list)):
             values = {name: {row[name] for row in table} for name in table[0]}
-            same = {name for name in values if len(values[name]) == 1}
-            if len(table) > 1 and "case" in same:
-                shown = values.keys() - DETAILS - same
-                rows += [{n: value for n, value in row.items() if n in shown} for row in table]
-        lines = [one.as_line() for one in self.numbers if one.bar is not None]
-        tables = BenchReport([], rows).make_tables()[1:]
-        return ["\n".join(lines), *(grid.pipe_table(*table) for table in tables)]
+            shown = [n for n in values if n not in DETAILS and len(values[n]) > 1]
+            if len(table) > 1 and len(values.get("case", ())) == 1:
+                names = [n for n in shown if not isinstance(table[0][n], float)]
+                for column in (n for n in shown if n not in names):
+                    cells = [" ".join(_format(row[n]) for n in (*names, column)) for row in table]
+                    lines.append(f"- {column}: {', '.join(cells)}")
+        return "\n".join(lines)
 
     def make_tables(self) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
         """Return header and rows of each table: first the table of bars, then those of timings."""

@@ -53,8 +53,7 @@ def run_bench(parsed: argparse.Namespace) -> int:
         measure = pkgutil.resolve_name(f"capsweep.lab.bench.{BENCHES[name]}:measure_{name}")
         report: bench.BenchReport = measure(parsed.quick)
         if page is not None:
-            parts = [f"`bench {name}`, {line}.", *report.format_page()]
-            section = "\n\n".join(parts) + "\n"
+            section = f"`bench {name}`, {line}.\n\n{report.format_page()}\n"
             publish.renew_section(page, f"{name}{suffix}{where}", section)
         for header, rows in report.make_tables():
             terminal.print_table(console, grid.grid_terminal(name, header, rows))

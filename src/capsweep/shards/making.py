@@ -147,7 +147,7 @@ def check_folder(plan: MakingPlan) -> None:
         new = ", ".join(line.strip(" ,") for line in wanted_lines if line not in stored_lines)
         raise DataError(
             f"STORAGE={folder}: it was begun for other data or other shards (this command has "
-            f"{new}; compare {wanted}); choose another folder, or repeat the first command's options"
+            f"{new}; compare {wanted}); choose another folder, or repeat the first options"
         )
 
 

@@ -182,7 +182,7 @@ def fit_types(plain: dict[str, Any], typed: Sequence[str], schema: Mapping[str, 
     values = flatten(plain)
     for key in sorted(values, key=lambda key: key not in typed):
         if key not in schema:
-            raise ConfigError(f"{key}: no such key; its section was copied from one with other keys")
+            raise ConfigError(f"{key}: no such key; its section is a copy of one with other keys")
         put(plain, key, _fit_type(key, values[key], schema[key]))
 
 

@@ -62,7 +62,7 @@ def test_another_system_is_refused(
         ("data make PAIRS=few", "PAIRS=few: must be a whole number >= 1"),
         ("data make affnist_like DATASET=multimnist", "data make takes one name"),
         ("plan ablation METRIC=x/y", "test/reconstruction\n"),
-        ("train ROUTING=3", "ROUTING is no word of train; its words are MODEL, DATASET, "),
+        ("train ROUTING=3", "ROUTING is no word of train; its words are MODEL, EPOCHS, "),
         ("sweep ablation EXECUTOR=local RETRY=x", "RETRY=x: must be failed; leave"),
         ("plan overlap SWEEP=ablation", "overlap and ablation: capsweep plan takes one name"),
         # /proc is read-only to root, too, who runs the tests in CI.

@@ -63,4 +63,4 @@ def test_a_figure_is_drawn_of_its_weights(
 
 def test_its_shards_are_whole(results: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["data", "verify", str(results / "data" / "multimnist")]) == 0
-    assert "whole (multimnist, 2 shards" in capfd.readouterr().out
+    assert "complete (multimnist, 2 shards" in capfd.readouterr().out

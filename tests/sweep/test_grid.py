@@ -105,7 +105,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (GRID, {"EXCLUDE": "epochs=9", "ROUTING": "1"}, "epochs=9': no cell of .* has these values"),
     (GRID, {"RECON": "maybe"}, "RECON=maybe: 'maybe' must be on, off or a number"),
     ("{epochs: [1, 2]}", {"RECON": "on"}, r"RECON: no chosen arm of small\.yaml has the axis"),
-    (GRID, {"ARMS": "cats"}, "ARMS=cats: small.yaml has no arm 'cats'; its arms are cnn"),
+    (GRID, {"ARMS": "cats"}, "ARMS=cats: no arm 'cats'; small.yaml has cnn, caps"),
     ('{dataset: "glob(x*)"}', {}, r"dataset=glob\(x\*\): glob\(\) is not supported"),
     ('{optim.optimizer.lr: "interval(0.0001, 0.01)"}', {}, "or set kind: search"),
     ("{routing.num_iter: [1]}", {}, r"arm caps: routing\.num_iter: no such key; did you mean"),

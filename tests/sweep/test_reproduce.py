@@ -60,7 +60,7 @@ def test_a_cell_without_a_result_is_not_compared(
 ) -> None:
     signature = store_cell(tmp_path, {"overrides": ["seed=3"]})
     assert cli.main(["ledger", "reproduce", signature, "--run", f"STORAGE={tmp_path}"]) == 2
-    assert "it has no result to compare with; the line above runs it" in capsys.readouterr().err
+    assert "has no result to compare with; type the command above" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

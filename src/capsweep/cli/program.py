@@ -238,11 +238,14 @@ def _add_command(commands: Any, handler: str, name: str, command: Command, group
     """Add a command, its options, and the words that its help lists."""
     text, options = command
     listed = words.describe_words(words.find_target([*group.split(), name]))
+    takes_keys = (("overrides", "*"), ("sweep", "*"))
+    if listed and any((option, kw.get("nargs")) in takes_keys for option, kw in options):
+        listed += "\n  key=value              any key of conf/"
     parser = commands.add_parser(
         name,
         help=text,
         description=text,
-        epilog=f"words:\n{listed}\n  key=value              any key of conf/" if listed else None,
+        epilog=f"words:\n{listed}" if listed else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     for option, settings in options:

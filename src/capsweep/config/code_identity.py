@@ -27,8 +27,8 @@ SHARDS = ("capsweep.shards.batches.", "capsweep.shards.reader.")
 TARGETS = ("capsweep.data.", *SHARDS, "capsweep.model.", "torch.nn.", "torch.optim.")
 
 # The hash covers ROOTS, a cell's `_target_`s (network, routing, loss, reader), their imports, and
-# the modules that `hash_numerics` adds for other keys. Code that starts, measures, stores or reports
-# a training is not covered, because it does not change the numbers.
+# the modules that `hash_numerics` adds for other keys. Code that starts, measures, stores or
+# reports a training is not covered, because it does not change the numbers.
 ROOTS = ("capsweep.training.build", "capsweep.training.callbacks")
 NUMERICS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "capsweep.training.")
 CHOSEN = frozenset({"capsweep.data.image_batches"})  # hashed only for cells that use it

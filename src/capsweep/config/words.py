@@ -35,10 +35,10 @@ ZIP=epochs,batch_size | SWEEPS | | axes that change together; several groups: 'a
 EXCLUDE='a=1 b=2' | SWEEPS | | leave out cells with all these values; several: 'a=1;b=2'
 METRIC=test/loss | SWEEPS | | the metric of the table
 MODEL=capsnet | RUNS | model | the network, for arms that route
-DATASET=mnist | RUNS shards | dataset | a file of conf/dataset; for shards a file of data_prep
 EPOCHS=5 | RUNS | epochs | epochs of each cell
 BATCH=64 | RUNS | batch_size | batch size of each cell
 RERUN=stale | RUNS | rerun | repeat cells that other code made; RERUN=always: all cells
+DATASET=mnist | RUNS shards | dataset | a file of conf/dataset; for shards a file of data_prep
 DATA_DIR=path | CELLS shards data | places.data | the folder of data sets (default: STORAGE/data)
 STORAGE=path | CELLS shards wandb-sync | places.storage | the folder of results (default: outputs)
 LEDGER=path | CELLS wandb-sync | places.ledger | also s3://bucket/x (default: STORAGE/ledger)

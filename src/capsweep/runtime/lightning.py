@@ -32,5 +32,5 @@ from pytorch_lightning.utilities.types import (
 )
 
 # About five thousand modules are loaded now. Without this line, the garbage collector would search
-# them after each cell of a worker, for a third of a second.
+# them after each cell of a worker, which takes a third of a second.
 gc.freeze()

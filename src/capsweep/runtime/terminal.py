@@ -1,7 +1,8 @@
-"""Output for a person: as wide as the terminal, or in unbroken lines if there is none (a log).
+"""Output for a person: as wide as the terminal, or in unbroken lines if it goes to a log.
 
-Causes, names and versions come from files and from other machines. Characters in them that a
-terminal would obey, or could not show, are printed as escapes, by print() and by rich.
+Printed texts can come from files and from other machines, such as causes of errors, names and
+versions. They may contain characters that control a terminal or that it cannot show. print() and
+rich print these characters as escapes.
 """
 
 import io
@@ -39,7 +40,7 @@ def escape_text(text: str, stream: Any = None) -> str:
 
 @contextmanager
 def escaped_streams() -> Iterator[None]:
-    """Make print() escape unsafe characters, in the block, on the standard output and error."""
+    """Make print() escape unsafe characters on the standard output and error, for the block."""
     with redirect_stdout(_escape_stream(sys.stdout)), redirect_stderr(_escape_stream(sys.stderr)):
         yield
 
@@ -49,7 +50,10 @@ def _escape_stream(stream: Any) -> Any:
 
 
 class _Escaped:
-    """A stream that escapes text. rich writes past it, to keep its own codes unchanged."""
+    """A stream that escapes the text that print() writes.
+
+    rich writes directly to the stream below, so that rich's own codes stay unchanged.
+    """
 
     def __init__(self, stream: IO[str]) -> None:
         self.rich_proxied_file = stream  # the name by which rich looks for it
@@ -79,7 +83,7 @@ class _Unbroken(io.FileIO):
 def outlive_readers() -> None:
     """Discard output whose reader has closed the pipe, instead of ending the program."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError):  # no stream, or one without a descriptor
+        with suppress(AttributeError, OSError):  # no stream, or a stream without a descriptor
             old = stream.rich_proxied_file  # pyright: ignore
             file = io.BufferedWriter(_Unbroken(old.fileno(), "w", closefd=False))
             new = io.TextIOWrapper(file, old.encoding, old.errors, line_buffering=True)
@@ -94,7 +98,7 @@ def make_console(stderr: bool = False) -> "Console":
     """
     console = _console_class()(stderr=stderr, markup=False, emoji=False, highlight=False)
     if not console.file.isatty():
-        console.is_interactive = False  # FORCE_COLOR asks for colours, not for live displays
+        console.is_interactive = False  # FORCE_COLOR is for colours only, not for live displays
     if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         console.width = WIDEST
     return console
@@ -107,11 +111,11 @@ def _console_class() -> "type[Console]":
     from rich.segment import Segment
 
     class Escaping(Console):
-        """A console that escapes text but not its own codes."""
+        """A console that escapes unsafe characters in text, and keeps rich's own codes."""
 
         @Console.file.getter
         def file(self) -> IO[str]:
-            """Return the stream itself, below any proxy that rich's live display puts before it."""
+            """Return the original stream, without the proxies that wrap it (ours, rich's)."""
             file = super().file
             while (below := getattr(file, "rich_proxied_file", None)) is not None:
                 file = below
@@ -119,7 +123,7 @@ def _console_class() -> "type[Console]":
 
         @property
         def encoding(self) -> str:
-            """The stream's encoding. rich chooses frames, bars and spinners that it can show."""
+            """The stream's encoding, by which rich chooses frames, bars and spinners."""
             return getattr(self.file, "encoding", None) or "utf-8"
 
         def on_broken_pipe(self) -> None:
@@ -146,7 +150,7 @@ def count_of(count: float, noun: str) -> str:
 
 
 def describe_seeds(seeds: Iterable[int]) -> str:
-    """Return seeds as text: `0 to 4` for at least three without a gap, else `0, 2, 3`."""
+    """Return seeds as text: three or more seeds without a gap as `0 to 4`, others as `0, 2, 3`."""
     every = sorted(seeds)
     is_range = len(every) > 2 and every == list(range(every[0], every[-1] + 1))
     return f"{every[0]} to {every[-1]}" if is_range else ", ".join(map(str, every))
@@ -163,7 +167,7 @@ def format_command(*words: str) -> str:
 
 
 def announce(step: str) -> None:
-    """Print at once which step begins, because the step may take seconds."""
+    """Print the name of a step that begins, and flush the output, because steps take seconds."""
     print(f"{step} ...", flush=True)
 
 
@@ -183,8 +187,8 @@ def print_paragraph(console: "Console", text: str) -> None:
 def print_table(console: "Console", table: "RenderableType") -> None:
     """Print a table that may be wider than the terminal.
 
-    It is folded between words as far as possible. Beyond that it runs over the edge, because a
-    number must never be cut.
+    Columns are folded between words as far as possible. If the table is still too wide, it runs
+    over the edge of the terminal, because a number must never be cut.
     """
     from rich.measure import Measurement
 

@@ -259,11 +259,7 @@ def _set_routings(sweep: Sweep, routings: Override, keep_present: bool) -> Sweep
 
 
 def _read_routing(text: str) -> tuple[list[Override], list[Override]]:
-    """Split the value of ROUTING into an axis over routings and one over numbers of iterations.
-
-    Raises:
-        ConfigError: A part is neither a number nor a routing, or is typed twice.
-    """
+    """Split the value of ROUTING into an axis over routings and one over numbers of iterations."""
     words = [word.strip() for word in text.split(",")]
     numbers = [int(word) for word in words if re.fullmatch("[0-9]{1,18}", word)]
     names = [word for word in words if not re.fullmatch("[0-9]{1,18}", word)]
@@ -299,21 +295,15 @@ def _keep_arms(sweep: Sweep, text: str) -> Sweep:
 def _check_arms(sweep: Sweep, where: str, names: set[str]) -> None:
     known = [arm.name for arm in sweep.arms]
     for name in sorted(names - {*known}):
-        raise ConfigError(
-            f"{where}: {sweep.path.name} has no arm {name!r}; its arms are {', '.join(known)}"
-        )
+        raise ConfigError(f"{where}: no arm {name!r}; {sweep.path.name} has {', '.join(known)}")
 
 
 def _set_baseline(sweep: Sweep, name: str) -> Sweep:
-    """Return the sweep with another baseline: the arm that others are compared with.
-
-    The baseline of the file stays in the table.
-    """
+    """Return the sweep with another baseline; the baseline of the file stays in the table."""
     _check_arms(sweep, f"BASELINE={name}", {name})
     if any(arm.matched for arm in sweep.arms) and name != sweep.baseline:
         raise ConfigError(
-            f"BASELINE={name}: {sweep.path.name} has arms that stop at the accuracy of "
-            f"{sweep.baseline}; leave BASELINE out"
+            f"BASELINE={name}: {sweep.path.name} has arms matched to {sweep.baseline}; leave it out"
         )
     return replace(sweep, baseline=name)
 
@@ -384,9 +374,7 @@ def _couple_axes(sweep: Sweep, text: str) -> Sweep:
     for arm in sweep.arms:
         if {axis.key for axis in arm.axes} >= {*keys}:
             if twice := {*keys} & {*itertools.chain(*arm.coupled)}:
-                raise ConfigError(
-                    f"ZIP={text}: {min(twice)} is coupled twice; write all of its axes in one list"
-                )
+                raise ConfigError(f"ZIP={text}: {min(twice)} is coupled twice; type it in one list")
             arm = replace(arm, coupled=(*arm.coupled, keys))
         arms.append(arm)
     if tuple(arms) == sweep.arms:

@@ -43,9 +43,7 @@ def parse_part(text: str) -> Part:
     """
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise ConfigError(
-            f"SHARD={text}: must be i/n, job i of n jobs with 1 <= i <= n, such as SHARD=1/8"
-        )
+        raise ConfigError(f"SHARD={text}: must be i/n with 1 <= i <= n; SHARD=1/8 is job 1 of 8")
     return int(match[1]), int(match[2])
 
 

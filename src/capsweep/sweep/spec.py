@@ -242,8 +242,7 @@ def _check_file(kind: Any, content: Any) -> Any:
             hint = suggest_name(str(fault["loc"][-1]), known) or f"have {', '.join(known)}"
             raise ConfigError(f"{key}: no such key; {hint}") from error
         if fault["type"] == "string_pattern_mismatch" and key == "search.metric":
-            why = "since a search must not use test examples"
-            raise ConfigError(f"{key}: must begin with val/, {why}") from error
+            raise ConfigError(f"{key}: must begin with val/ (never choose on test data)") from error
         raise ConfigError(describe_fault(error)) from error
 
 

@@ -54,7 +54,7 @@ def test_a_candidate_whose_steps_are_not_captured_is_refused(
 ) -> None:
     monkeypatch.setattr(bench, "is_gpu", lambda: True)
     monkeypatch.setattr(bench, "get_device", lambda: torch.device("cpu"))
-    with pytest.raises(RuntimeError, match="its steps are not captured: no GPU"):
+    with pytest.raises(RuntimeError, match="training steps are not captured: no GPU"):
         StepTraining(Way(TINY), 2)()
     StepTraining(Way(TINY, (EAGER,)), 2)()
 

@@ -22,11 +22,11 @@ from capsweep.report import grid
 from capsweep.training import provenance
 
 THREADS = 2  # the bars on a CPU are for two cores
-LONGEST = 120  # characters that are shown of an exception's message
+LONGEST = 120  # an exception's message is cut to this number of characters
 # Columns that are printed, but left out on a page.
 DETAILS = {"over bmm", "images/s", "peak MB", "extra MB", "error", "memory over before"}
 Row = Mapping[str, Any]  # values by column
-Bar = tuple[str, str, str, float]  # case, candidate, column, and least value there
+Bar = tuple[str, str, str, float]  # case, candidate, column, and the smallest allowed value
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Measurement:
         value: The number; None if it could not be measured.
         unit: Unit of the number, such as `s` or `x` (times).
         bar: The limit for the number; None if there is no limit.
-        at_least: Whether the number must be at least `bar`; otherwise at most.
+        at_least: Whether `bar` is a lower limit; otherwise it is an upper limit.
     """
 
     what: str
@@ -56,14 +56,14 @@ class Measurement:
         return "kept" if is_kept else "MISSED"
 
     def as_row(self) -> tuple[str, ...]:
-        """Return the fields of this number in the table of bars."""
+        """Return this number's row in the table of bars: name, value, bar and verdict."""
         unit = self.unit if self.unit == "x" else f" {self.unit}"
         value = grid.MISSING if self.value is None else f"{_format(self.value)}{unit}"
         side = "≥" if self.at_least else "≤"
         return self.what, value, "" if self.bar is None else f"{side}{self.bar:,g}", self.verdict
 
     def as_line(self) -> str:
-        """Return this number and its bar as an item of a list; a missed bar is marked."""
+        """Return this number and its bar as a Markdown list item; mark a missed bar as MISSED."""
         what, value, bar, verdict = self.as_row()
         return f"- {what}: {value} ({bar}{', MISSED' if verdict == 'MISSED' else ''})"
 
@@ -74,7 +74,8 @@ class BenchReport:
 
     Attributes:
         numbers: Measured numbers, each a row of the table of bars.
-        rows: Timings as {column: value}; neighbours with the same columns form one table.
+        rows: Timings, each as {column: value}. Consecutive rows with the same columns form one
+            table.
     """
 
     numbers: list[Measurement] = field(default_factory=list)
@@ -82,7 +83,7 @@ class BenchReport:
 
     @contextmanager
     def catching(self, candidate: str) -> Iterator[None]:
-        """Record an exception of the block as a missed bar, so that other candidates can go on.
+        """Record an exception in the block as a missed bar, so that other candidates still run.
 
         Args:
             candidate: Name of the candidate, for the report.
@@ -100,7 +101,7 @@ class BenchReport:
         return next(here, None)
 
     def judge(self, bars: Iterable[Bar]) -> None:
-        """Add one measured number for each bar, from the first row of its case and candidate."""
+        """Add a number for each bar, from the first row with the bar's case and candidate."""
         for case, name, column, bar in bars:
             unit = "x" if column.startswith("over ") else column
             value = self.find(case, name, column)
@@ -109,13 +110,16 @@ class BenchReport:
     def judge_worst(
         self, column: str, unit: str, bar: float | None, at_least: bool = False
     ) -> None:
-        """Add the worst number of a column, if it has any, with the names in its row.
+        """Add the worst number of a column with its bar; add nothing if the column has no numbers.
+
+        The new number is named by the column, and by the values before the first float of its row.
 
         Args:
             column: Name of the column in the rows.
             unit: Unit of the number.
             bar: The limit for the number; None if there is no limit.
-            at_least: Whether the number must be at least `bar`, so that the smallest is the worst.
+            at_least: Whether `bar` is a lower limit. Then the smallest number is the worst;
+                otherwise the largest number is.
         """
         having = [row for row in self.rows if row.get(column) is not None]
         for row in sorted(having, key=lambda row: row[column], reverse=not at_least)[:1]:
@@ -123,25 +127,26 @@ class BenchReport:
             what = f"{column}, the worst: {', '.join(map(str, names))}"
             self.numbers.append(Measurement(what, row[column], unit, bar, at_least))
 
-    def format_page(self) -> list[str]:
-        """Return the paragraphs in Markdown that a page shows of the report.
+    def format_page(self) -> str:
+        """Return the report as a list in Markdown, for a page.
 
-        They are a list of the numbers with a bar, and a table for each case with several
-        candidates. Columns of DETAILS, and those with the same value in all rows, are left out.
+        The list has the numbers with a bar. For each case with several candidates it also has an
+        item for each column, with the numbers of all candidates. Columns of DETAILS, and columns
+        with the same value in all rows, are left out.
         """
-        rows: list[Row] = []
+        lines = [one.as_line() for one in self.numbers if one.bar is not None]
         for table in (list(neighbours) for _, neighbours in groupby(self.rows, key=list)):
             values = {name: {row[name] for row in table} for name in table[0]}
-            same = {name for name in values if len(values[name]) == 1}
-            if len(table) > 1 and "case" in same:
-                shown = values.keys() - DETAILS - same
-                rows += [{n: value for n, value in row.items() if n in shown} for row in table]
-        lines = [one.as_line() for one in self.numbers if one.bar is not None]
-        tables = BenchReport([], rows).make_tables()[1:]
-        return ["\n".join(lines), *(grid.pipe_table(*table) for table in tables)]
+            shown = [n for n in values if n not in DETAILS and len(values[n]) > 1]
+            if len(table) > 1 and len(values.get("case", ())) == 1:
+                names = [n for n in shown if not isinstance(table[0][n], float)]
+                for column in (n for n in shown if n not in names):
+                    cells = [" ".join(_format(row[n]) for n in (*names, column)) for row in table]
+                    lines.append(f"- {column}: {', '.join(cells)}")
+        return "\n".join(lines)
 
     def make_tables(self) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
-        """Return header and rows of each table: the bars first, then the timings."""
+        """Return header and rows of each table: first the table of bars, then those of timings."""
         bars = [one.as_row() for one in self.numbers]
         tables: list[Any] = [(("what", "measured", "must", ""), bars)]
         for header, rows in groupby(self.rows, key=list):
@@ -150,7 +155,7 @@ class BenchReport:
 
 
 def _format(value: Any) -> str:
-    """Return a number with three significant digits, or rounded to an integer from 100 on."""
+    """Format a number with three significant digits; round numbers from 100 on to integers."""
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return grid.format_value(value)
@@ -167,16 +172,16 @@ def get_device() -> torch.device:
 
 
 def time_call(call: Callable[[], object]) -> float:
-    """Return the seconds that one call takes, including its work on the device."""
+    """Return the seconds that one call takes, including its work on a GPU."""
     started = timer()
     call()
     return timer() - started
 
 
 def describe_conditions() -> str:
-    """Return one line on date, code, hardware, load and version of torch.
+    """Return one line with the date, the code, the hardware, its load, and the version of torch.
 
-    Call it before a benchmark, because a benchmark itself raises the load.
+    Call this function before a benchmark, because the benchmark itself raises the load.
     """
     hardware, code = provenance.describe_hardware(), package_files.describe_code()
     package = f"{code_identity.hash_package()} outside a checkout"

@@ -1,10 +1,11 @@
 """A fair comparison of candidates: separate processes, equal results, and timing in turns.
 
-Each candidate has its own process. In a common process candidates would disturb each other: memory
-that it keeps after freeing makes later calls faster, and it has only one peak of memory. Before a
-candidate is timed, its results must agree with a reference. The error of a tensor is its largest
-difference from the reference, divided by the reference's largest absolute value. Candidates are
-timed alternately (A B A B), so that other load on the machine slows all of them alike.
+Each candidate has its own process, because candidates would disturb each other in a common process:
+memory that one candidate has freed can make the calls of the next candidate faster, and the process
+has a single memory peak for all candidates. Before a candidate is timed, its results must agree
+with a reference. The error of a tensor is its largest difference from the reference, divided by the
+reference's largest absolute value. Candidates are timed alternately (A B A B), so that other
+programs on the machine slow down all candidates equally.
 """
 
 import math
@@ -25,25 +26,27 @@ from capsweep.training import devices
 from capsweep.training.graphs import CHECKED
 
 Results = Mapping[str, Any]  # tensors, or arrays that came from another process
-Seconds = dict[str, list[float]]  # by candidate, for each round
+Seconds = dict[str, list[float]]  # by candidate, one number for each round
 BEFORE, MEMORY = "before", "memory over before"
-# Each of these has a column `over NAME`.
+# The column `over NAME` says how many times faster a candidate is than one of these.
 BASELINES = ("textbook", "bmm", "fast", BEFORE, "direct", "dynamic")
-PAUSE = 0.03  # seconds; OpenMP's threads spin for 10 ms after their work
-GPU_REPEATS = 10  # calls that are timed together, because one is too short
+PAUSE = 0.03  # seconds before a timed call; OpenMP's threads stay busy for 10 ms after their work
+GPU_REPEATS = 10  # calls that are timed together, because a single call is too short
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A computation to measure in its own process, to which this object is sent.
+    """A computation that is measured in its own process. This object is sent to that process.
 
     Attributes:
-        prepare: Function that is called in that process. It returns the callable that is timed. The
-            callable's method `compute_results` must give the results of the reference.
-        expected: Function that returns the results of the reference; it is called in this process.
+        prepare: Function that is called in the candidate's process. It returns the callable that is
+            timed. The callable has a method `compute_results`, which must return the results of the
+            reference.
+        expected: Function that returns the results of the reference. It is called in the parent
+            process.
         tolerance: Largest allowed error of the results.
-        keeps_memory: Whether the process keeps freed memory, as the process of a cell on a CPU
-            does.
+        keeps_memory: Whether the process keeps freed memory for later use on a CPU. The processes
+            of cells do so.
     """
 
     prepare: Callable[[], Any]
@@ -60,17 +63,17 @@ def compare(
     budget: float,
     threads: int = bench.THREADS,
 ) -> None:
-    """Measure candidates, and add a row for each that agrees with its reference, else a fault.
+    """Measure candidates; add a row for each that agrees with its reference, a fault for others.
 
-    In the rows, `peak MB` is the largest memory, resident in the process or reserved on a GPU, and
-    `extra MB` is its growth in calls after the warm-up.
+    In the rows, `peak MB` is the peak memory: the resident memory of the process, or on a GPU the
+    reserved memory. `extra MB` is the growth of this peak in the calls after the warm-up.
 
     Args:
         report: Report to which rows and faults are added.
         case: Name of the comparison, for the rows.
         images: Number of images in one call.
         candidates: Candidates by name.
-        budget: Shortest duration of the timed rounds, in seconds.
+        budget: Minimum duration of all timed rounds together, in seconds.
         threads: Number of threads of each process.
     """
     errors: dict[str, float] = {}
@@ -131,11 +134,11 @@ def _find_error(expected: Any, actual: Any) -> float:
     """Return the error of a tensor, as the module defines it.
 
     Raises:
-        ValueError: It has another shape than expected.
+        ValueError: The tensor has another shape than expected.
     """
     wanted, given = (torch.as_tensor(each).detach().double().cpu() for each in (expected, actual))
     if wanted.shape != given.shape:
-        raise ValueError(f"its shape is {list(given.shape)}, not {list(wanted.shape)}")
+        raise ValueError(f"a tensor has shape {list(given.shape)}, not {list(wanted.shape)}")
     difference = (wanted - given).abs().nan_to_num(math.inf).max().item()
     return difference / (wanted.abs().max().item() or 1.0)
 
@@ -147,11 +150,11 @@ def time_in_turns(
 
     Args:
         candidates: Functions by name; each returns the seconds that it measured.
-        budget: Shortest duration of all rounds, in seconds.
-        least: Smallest number of rounds.
+        budget: Minimum duration of all rounds together, in seconds.
+        least: Minimum number of rounds.
 
     Returns:
-        The seconds of each candidate, round by round. A first round is not counted.
+        The seconds of each candidate, round by round. An extra first round is not counted.
     """
     for call in candidates.values():
         call()
@@ -165,9 +168,9 @@ def time_in_turns(
 
 
 def median_ratio(seconds: Seconds, slow: str, fast: str) -> float:
-    """Return how many times longer `slow` takes than `fast`: the median of the ratios by round.
+    """Return how many times longer `slow` takes than `fast`, as the median of one ratio per round.
 
-    Ratios are taken within a round, because there both ran at almost the same moment.
+    Each ratio is of two calls in the same round, which ran at almost the same time.
     """
     return median(a / b for a, b in zip(seconds[slow], seconds[fast], strict=True))
 
@@ -186,7 +189,7 @@ def _prepare_candidate(candidate: Candidate, threads: int) -> Results:
 
 
 def _warm_up() -> None:
-    """Run first calls, which capture steps and allocate memory; then reset the peak of memory."""
+    """Call the candidate until steps are captured and memory is allocated; reset memory's peak."""
     for _ in range(1 + CHECKED):
         _prepared[0]()
     devices.start_memory_peak()

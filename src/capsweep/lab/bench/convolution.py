@@ -1,7 +1,9 @@
-"""Speed and errors of convolutions on a CPU, direct and transformed.
+"""Speed and errors of two convolution methods on a CPU: direct and transformed.
 
-The convolution of the paper's primary capsules is compared with float64. Many other sizes are
-timed, to check the rule by which `auto` chooses one of the two methods.
+`direct` is torch's convolution. `transformed` transforms tiles of the image, which needs fewer
+products for large kernels. For the convolution of the paper's primary capsules, both methods are
+compared with a reference in float64. For many other sizes, both methods are timed, to check the
+rule by which `auto` chooses a method.
 
 Shape letters: B batch, C channels, H W image.
 """
@@ -46,7 +48,8 @@ class ConvolutionProblem:
     The inputs are not negative, as after ReLU.
 
     Args:
-        method: `direct`, `transformed` or `auto`.
+        method: `direct` (torch's convolution), `transformed` (fewer products for large kernels), or
+            `auto` (the method that is expected to be faster).
         sizes: Channels, kernel, stride, pixels along a side, and images.
         dtype: Data type of all tensors.
     """
@@ -76,16 +79,17 @@ class ConvolutionProblem:
     compute_results = __call__
 
     def find_method(self) -> str:
-        """Return the method that all batches so far were computed with."""
+        """Return the method that computed all batches so far."""
         (method,) = self.convolution.methods
         return method
 
 
 def measure_convolution(is_quick: bool = False) -> BenchReport:
-    """Measure speeds and errors of both methods on a CPU.
+    """Measure speeds and errors of direct and transformed convolutions on a CPU.
 
-    On a GPU it measures nothing, because convolutions are only transformed on CPUs. The candidate
-    `before` gives freed memory back to the system, as cells once did.
+    On a GPU the report is empty, because only CPUs transform convolutions. The candidate `before`
+    is the direct method in a process that returns freed memory to the system, as the processes of
+    cells did in earlier versions.
     """
     report, ways = BenchReport(), ((BEFORE, DIRECT), (DIRECT, DIRECT), (TRANSFORMED, TRANSFORMED))
     if bench.is_gpu():
@@ -117,7 +121,7 @@ def compute_expected(sizes: Sizes) -> Results:
 
 
 def choose_method(sizes: Sizes) -> Row:
-    """Measure the times of both methods at one size; return them with the choice of `auto`."""
+    """Measure both methods at one size; return a row with their times and the choice of `auto`."""
     problems = {way: ConvolutionProblem(way, sizes) for way in (DIRECT, TRANSFORMED)}
     check_parity(problems[DIRECT](), problems[TRANSFORMED](), TOLERANCE)
     calls = {way: partial(bench.time_call, problem) for way, problem in problems.items()}

@@ -1,7 +1,8 @@
-"""The speed of data: how many examples a second are composed, written to shards and read again.
+"""The speed of data: how many examples per second are composed, written to shards and read back.
 
-Pixels are noise or embedded digits, in the size of MNIST; speed does not depend on them. Rates are
-medians of calls that take turns.
+Images have the size of MNIST. They show noise or the small digits of `dataset.source=digits`,
+because the speed does not depend on the pixels. Each rate comes from the median time of several
+calls; the calls to compare take turns.
 
 Shape letters: N examples, C H W image.
 """
@@ -32,9 +33,9 @@ from capsweep.storage.scratch import make_scratch_prefix
 from capsweep.training.devices import using_threads
 
 BATCHES = (128, 1000)
-CORE_BAR = 300_000  # examples a second, on one core
-Timed = tuple[str, Callable[[], object], int]  # name, call, and least examples a second
-DEVICE_BAR = 2_000_000  # examples a second, so that data takes 3 % of a step at 60,000 images/s
+CORE_BAR = 300_000  # examples per second, on one core
+Timed = tuple[str, Callable[[], object], int]  # name, function, and least examples per second
+DEVICE_BAR = 2_000_000  # examples per second: 3 % of the time of a step at 60,000 images/s
 
 
 def make_noise(count: int) -> LabelledImages:
@@ -46,7 +47,7 @@ def make_noise(count: int) -> LabelledImages:
 
 
 def measure_data(is_quick: bool = False) -> BenchReport:
-    """Measure how fast MultiMNIST is composed, on one core or on a GPU."""
+    """Measure how fast MultiMNIST is composed: on the GPU if there is one, else on one core."""
     examples, epochs = (2000, 1) if is_quick else (60_000, 5)
     where, bar = ("a GPU", DEVICE_BAR) if bench.is_gpu() else ("one core", CORE_BAR)
     digits = make_noise(examples).to(bench.get_device())
@@ -62,7 +63,7 @@ def measure_data(is_quick: bool = False) -> BenchReport:
 def compose_epoch(source: PairSource, examples: int, at_once: int) -> None:
     """Compose all images of an epoch from pairs of digits, with their labels and positions.
 
-    The random numbers of the epoch are drawn at once, as in training.
+    All random numbers of the epoch are drawn before the first image is composed, as in training.
 
     Args:
         source: Source of the pairs.
@@ -81,10 +82,10 @@ def measure_rates(
     """Time calls in turns, in this process with one thread.
 
     Args:
-        calls: Name, function and bar of each.
+        calls: Name, function and lowest allowed rate of each call.
         examples: Number of examples that one call handles.
-        budget: Shortest duration of all rounds, in seconds.
-        least: Smallest number of rounds.
+        budget: Minimum duration of all rounds together, in seconds.
+        least: Minimum number of rounds.
 
     Returns:
         A report of the examples per second of each call.
@@ -117,7 +118,7 @@ def measure_shards(is_quick: bool = False) -> BenchReport:
 
 
 def take_epoch(loader: ShardLoader) -> None:
-    """Read all batches of an epoch, and let the loader shuffle differently in the next one."""
+    """Read all batches of an epoch, and make the loader shuffle the next epoch differently."""
     for _ in loader:
         pass
     loader.sampler.set_epoch(loader.sampler.epoch + 1)

@@ -1,9 +1,11 @@
-"""Time and memory of one call of dynamic routing, for CapsNet's layer on MNIST, against baselines.
+"""Time and memory of one call of dynamic routing, compared with two baselines.
 
-`textbook` is procedure 1 of "Dynamic Routing Between Capsules" as printed and as in public PyTorch
-code: it keeps every intermediate result as a tensor. `bmm` computes the same with batched matrix
-products, and is the stronger baseline. Both use autograd, and neither is a routing variant of this
-project. Extra memory is the growth of the process during a call, not counting its inputs.
+The layer has the size of the routed layer of CapsNet on MNIST. The baseline `textbook` follows
+procedure 1 of "Dynamic Routing Between Capsules" line by line, as public PyTorch code does. It
+keeps every intermediate result as a tensor. The baseline `bmm` computes the same results with
+batched matrix products; it is the stronger baseline. Both baselines use autograd, and neither is a
+routing variant of this project. Extra memory is the growth of the process during a call; the inputs
+of the call do not count.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations.
 """
@@ -30,15 +32,15 @@ CORE_BARS = (
     (BOTH, "fast", "over bmm", 2.0),
 )
 GPU_BARS = ((BOTH, "fast", "over bmm", 1.0), (BOTH, "triton", "over fast", 1.0))
-MEMORY_BAR = 1 / 8  # of the extra memory of textbook
+MEMORY_BAR = 1 / 8  # largest extra memory of `fast`, as a fraction of that of `textbook`
 Sizes = tuple[int, int, int, int, int, int]  # B, I, J, P, D, T
-TOLERANCE = 1e-3  # for float32: the gradient of the weights is a sum over all images
+TOLERANCE = 1e-3  # for float32, because the gradient of the weights is a sum over all images
 
 
 def route_by_textbook(votes: Votes, num_iters: int, bias_JD: Tensor | None = None) -> Routed:
-    """Route by procedure 1, line by line.
+    """Route by procedure 1 of "Dynamic Routing Between Capsules", line by line.
 
-    As printed, logits are updated after the last iteration too.
+    The last iteration also updates the logits, as the paper prints it.
     """
     weight_1IJDP, pose_BI1P1 = votes.weight_IJDP[None], votes.pose_BIP[:, :, None, :, None]
     votes_BIJD = torch.matmul(weight_1IJDP, pose_BI1P1).squeeze(-1)
@@ -55,8 +57,8 @@ def route_by_textbook(votes: Votes, num_iters: int, bias_JD: Tensor | None = Non
 def route_by_bmm(votes: Votes, num_iters: int, bias_JD: Tensor | None = None) -> Routed:
     """Route by procedure 1 with batched matrix products.
 
-    Votes have a layout with which weighted sums and agreements are matrix products too. The first
-    couplings are constant, and there is no update after the last iteration.
+    Votes are stored as [B, J, I, D], so that weighted sums and agreements are matrix products. The
+    first couplings are constant, and logits are updated in every iteration except the last.
     """
     votes_BJID = votes.dense().transpose(1, 2).contiguous()
     batch, parents, children, _ = votes_BJID.shape
@@ -78,10 +80,10 @@ def _sum_and_squash(coupling_BJ1I: Tensor, votes_BJID: Tensor, bias_JD: Tensor |
 
 
 def replace_routing(network: nn.Module, route: Route) -> None:
-    """Make all dynamic routing layers of the network use a baseline.
+    """Make all dynamic routing layers of a network use a baseline.
 
-    A baseline ignores all options of routing. If a network uses some, its results differ from the
-    reference.
+    A baseline gets the votes, the number of iterations and the bias. It ignores all other options
+    of a routing layer. If a network sets such options, its results differ from the reference.
     """
     layers: list[Any] = [m for m in network.modules() if isinstance(m, dynamic.DynamicRouting)]
     for layer in layers:
@@ -98,9 +100,10 @@ class RoutingProblem:
     """Random votes, bias and output gradients, and a function that routes the votes.
 
     Args:
-        route: Function that routes.
-        sizes: B, I, J, P, D and T.
-        case: FORWARD, or BOTH for forward and backward.
+        route: Function that routes the votes.
+        sizes: Numbers of images, children and parents, sizes of a child pose and of a parent pose,
+            and the number of iterations.
+        case: FORWARD for the forward pass only, or BOTH for the forward and the backward pass.
         dtype: Data type of all tensors.
     """
 
@@ -125,7 +128,7 @@ class RoutingProblem:
         self.gradients = normal(batch, parents, parent_pose), normal(batch, parents)
 
     def __call__(self) -> object:
-        """Route once: forward and backward if the case is BOTH, else forward without autograd."""
+        """Route once, with a backward pass if the case is BOTH, else without autograd."""
         if self.case == BOTH:
             return self.compute_results()
         with torch.no_grad():
@@ -153,8 +156,8 @@ def compute_expected(sizes: Sizes, dtype: torch.dtype = torch.float32) -> Result
 def measure_routing(is_quick: bool = False) -> BenchReport:
     """Measure forward and backward passes of the baselines and of the fast implementations.
 
-    Triton's kernel is measured on a GPU only. The bars on a CPU are for two cores. A kernel that is
-    not faster than `fast` on a GPU should be removed.
+    The bars on a CPU are for two cores. The Triton kernel is only measured on a GPU. If it is not
+    faster than `fast` there, the project should remove the kernel.
     """
     report, sizes = BenchReport(), (2, *MNIST_LAYER[1:]) if is_quick else MNIST_LAYER
     without = {"reference"} if bench.is_gpu() else {"reference", "triton"}

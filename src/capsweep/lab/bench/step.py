@@ -1,8 +1,9 @@
-"""Speed of whole training steps, compared with public code and between routing variants.
+"""Speed of whole training steps, compared with public code. Routing variants are compared as well.
 
 The networks are the CapsNet of the paper, all networks with large convolutions, and matrix capsules
-with EM routing. On a GPU, steps are captured unless the name of a way says eager. Baselines have
-torch's default settings, with which convolutions may be rounded to TF32.
+with EM routing. On a GPU, steps are captured as CUDA graphs, unless the name of the candidate
+contains `eager`. Baselines use torch's default settings, with which a GPU rounds convolutions to
+TF32.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +28,7 @@ from capsweep.lab.bench.training import (
     list_variants,
 )
 
-NETWORKS = {  # by data set; all with a kernel of at least 4 behind their first layer
+NETWORKS = {  # by data set; each has a kernel of size 4 or more in a layer after the first
     "mnist": ("capsnet_small", "baseline_mnist", "cnn_matched", "cnn_small"),
     "multimnist": ("capsnet_tiny", "baseline_multimnist", "cnn_tiny"),
     "svhn": ("capsnet_svhn",),
@@ -52,14 +53,15 @@ GPU_BARS = (
     (STEP, "bf16", "over textbook", 4.0),
     ("EM routing, T = 3", "now", "images/s", 2_000.0),
 )
-MEMORY_BAR = 1.3  # of the peak memory of BEFORE
-SLOWEST_VARIANT = 0.5  # of dynamic routing's speed: a slower variant deserves a fast path
-# Case, images, ways, and the shortest time of its rounds in seconds.
+MEMORY_BAR = 1.3  # largest peak memory, relative to that of BEFORE
+# Lowest speed of a variant, relative to dynamic routing. A slower variant needs a fast path.
+SLOWEST_VARIANT = 0.5
+# Case, number of images, ways to train, and the minimum duration of all rounds in seconds.
 Group = tuple[str, int, Mapping[str, Way], float]
 
 
 def list_baselines() -> dict[str, Way]:
-    """Return the ways in which public code trains the CapsNet of the paper."""
+    """Return public code's two ways to train the CapsNet: with `textbook` and `bmm` routing."""
     routes = {"textbook": route_by_textbook, "bmm": route_by_bmm}
     return {name: Way(CAPSNET, REFERENCE, route, False) for name, route in routes.items()}
 
@@ -67,17 +69,19 @@ def list_baselines() -> dict[str, Way]:
 def list_ways(*network: str) -> dict[str, Way]:
     """Return three ways to train a network on a CPU.
 
-    BEFORE is how cells were trained before they kept freed memory and transformed convolutions; NOW
-    is how they are trained today; `direct` keeps freed memory, but transforms no convolution.
+    BEFORE returns freed memory to the system and uses direct convolutions, as cells did in earlier
+    versions. `direct` keeps freed memory and uses direct convolutions. NOW keeps freed memory and
+    transforms convolutions if that is expected to be faster, as cells do today.
     """
     direct = Way(network, (DIRECT,))
     return {BEFORE: replace(direct, keeps_memory=False), "direct": direct, NOW: Way(network)}
 
 
 def list_core_groups(is_quick: bool) -> Iterator[Group]:
-    """Yield the comparisons on a CPU.
+    """Yield the comparisons that run on a CPU.
 
-    The comparison of all routing variants uses one thread, as cells of a sweep do.
+    The last comparison has all routing variants. `measure_step` runs it with one thread, because a
+    cell of a sweep also has one thread.
     """
     images, seconds = (2, 0.0) if is_quick else (128, 60.0)
     ways = list_baselines() | list_ways(*CAPSNET) | {"bf16": Way(CAPSNET, (BF16,))}
@@ -95,7 +99,10 @@ def list_core_groups(is_quick: bool) -> Iterator[Group]:
 
 
 def list_groups(is_quick: bool) -> Iterator[Group]:
-    """Yield the comparisons on this machine; on a GPU, eager and captured at two batch sizes."""
+    """Yield the comparisons to run on this machine.
+
+    On a GPU, each network is trained with eager and with captured steps, at two batch sizes.
+    """
     if not bench.is_gpu():
         yield from list_core_groups(is_quick)
         return
@@ -112,7 +119,7 @@ def list_groups(is_quick: bool) -> Iterator[Group]:
 
 
 def measure_step(is_quick: bool = False) -> BenchReport:
-    """Measure the speed of each way to train that computes what the reference computes."""
+    """Measure the speed of each way to train whose results agree with the reference."""
     report = BenchReport()
     for case, images, ways, seconds in list_groups(is_quick):
         threads = 1 if case == ROUTINGS else bench.THREADS
@@ -120,7 +127,7 @@ def measure_step(is_quick: bool = False) -> BenchReport:
     if bench.is_gpu():
         report.judge(GPU_BARS)
         return report
-    # The bar of bfloat16 only applies to a CPU with instructions for its matrix products.
+    # The bar for bfloat16 only applies to a CPU with instructions for bfloat16 matrix products.
     has_amx = "amx_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
     report.judge(bar for bar in CORE_BARS if has_amx or bar[1] != "bf16")
     report.judge_worst("over dynamic", "x", SLOWEST_VARIANT, at_least=True)

@@ -1,12 +1,13 @@
-"""How long a person waits: for commands that train nothing, for a first cell, and for overhead.
+"""How long users wait: for commands that train nothing, for a first cell, and because of overhead.
 
 Each command runs as typed, in its own process. Commands that train nothing take turns with `python
--c "import torch"`, which is the unit of their bars. The fastest round counts, because other load
-can only slow a command. A first round is not counted; it fills the user's cache.
+-c "import torch"`, because some bars are multiples of the time of this import. A command's time is
+that of its fastest round, because other programs on the machine can only make a command slower. An
+extra first round, which fills the user's cache, is not counted.
 
-The overhead of a cell is (t - c / n) / k, where t is the wall time of a sweep of k cells on n
-slots, and c is the time that its cells were inside epochs. So it contains the start of the program,
-composition, claims, checkpoints, tests and Ray.
+The overhead of a cell is (t - c / n) / k. Here t is the wall time of a sweep of k cells on n slots,
+and c is the total time that the cells spent inside epochs. So the overhead contains the start of
+the program, composition, claims, checkpoints, tests and Ray.
 """
 
 import importlib.util
@@ -25,7 +26,7 @@ from capsweep.lab.bench.comparison import time_in_turns
 UNIT, TRAIN = "import torch", "import capsweep.training.fit"
 SHORT = "epochs=1 limit_batches=1 logger=csv"  # hardly any training
 HELPED = [f"{name} --help" for name in ("sweep", "plan", "report", "train", "eval", "ledger")]
-COMMANDS = {  # words: unit (s: seconds, x: times `import torch`), and the bar
+COMMANDS = {  # by command: the unit (s: seconds, x: times of `import torch`) and the bar
     "plan ablation": ("x", 1.6),
     f"sweep ablation {SHORT}": ("x", 2.0),
     f"report ablation {SHORT}": ("x", 1.0),
@@ -42,7 +43,7 @@ table: {rows: [arm], columns: [dataset], metric: test/error}
 
 
 def measure_start(is_quick: bool = False) -> BenchReport:
-    """Measure how long commands that train nothing take, and when a first cell trains."""
+    """Measure how long commands without training take, and how soon a sweep's first cell trains."""
     with tempfile.TemporaryDirectory() as folder:
         first = min(_time_first_cell(Path(folder, name)) for name in ("cold", "warm"))
         calls = {code: partial(_run_python, "-c", code) for code in (UNIT, TRAIN)}
@@ -74,7 +75,7 @@ def _time_first_cell(storage: Path) -> float:
 
 
 def measure_sweep(is_quick: bool = False) -> BenchReport:
-    """Measure the time of a plan, and the overhead of a cell with the local executor and Ray."""
+    """Measure the time of a plan, and the overhead of a cell: with the local executor, with Ray."""
     seeds, cells = (1, 1) if is_quick else (1000, 40)
     with tempfile.TemporaryDirectory() as folder:
         plan = partial(_run_capsweep, f"plan ablation SEEDS={seeds}", Path(folder))

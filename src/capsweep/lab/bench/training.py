@@ -1,11 +1,12 @@
-"""Ways to train a network on one batch, and whether they compute the same numbers.
+"""Ways to train a network on one batch, and a check that all ways compute the same numbers.
 
-Our way trains as a cell does, with its network and optimiser. Baselines train as public code does:
-with their own routing, torch's plain Adam and single precision.
+Our way trains as a cell does, with the cell's network and optimiser. Baselines train as public code
+does: with their own routing, torch's plain Adam and single precision.
 
-`bench parity` compares whole networks on this device with the reference in float64 on a CPU, with
-direct convolutions. In float64 the device must compute the same numbers. In float32 a feature near
-zero can be rounded to the other side of ReLU, where the gradient jumps, so errors are only bounded.
+`bench parity` compares whole networks on this device with a reference, which runs on a CPU in
+float64 with direct convolutions. In float64 the device must compute the same numbers. In float32
+larger errors are allowed, because a feature near zero can be rounded to the other side of ReLU,
+where the gradient jumps.
 """
 
 from dataclasses import dataclass
@@ -29,8 +30,8 @@ MATRIX_CAPSNET = ("model=matrix_capsnet", "routing=em", "dataset=smallnorb", "lo
 VARIANTS = ("experiment=overlap", "model.head=linear", "loss=binary_cross_entropy")
 DIRECT = "trainer.convolution=direct"
 REFERENCE = ("routing.impl=reference", DIRECT)
-CNN = ("model=cnn_small", "dataset=digits", "model.dropout=0")  # devices draw different masks
-# By precision: largest error of outputs and of gradients, relative to a tensor's largest value.
+CNN = ("model=cnn_small", "dataset=digits", "model.dropout=0")  # dropout masks differ by device
+# By precision: largest allowed errors of outputs and gradients, relative to the largest value.
 BARS = {"float64": (1e-6, 1e-5), "float32": (2e-5, 0.02), "bf16-mixed": (0.02, 0.3)}
 BF16, TF32 = "precision=bf16-mixed", "precision=tf32"
 
@@ -40,11 +41,11 @@ class Way:
     """A way to train a network.
 
     Attributes:
-        network: Settings (KEY=VALUE) that decide what is computed.
-        words: Settings that only decide how it is computed.
+        network: Settings (KEY=VALUE) that decide what is computed, such as the model.
+        words: Settings (KEY=VALUE) that decide how the network is computed, such as the precision.
         route: Routing function of a baseline; None: our routing.
-        keeps_memory: Whether the process keeps freed memory, as the process of a cell on a CPU
-            does.
+        keeps_memory: Whether the process keeps freed memory for later use on a CPU. The processes
+            of cells do so.
     """
 
     network: Words = CAPSNET
@@ -54,11 +55,11 @@ class Way:
 
     @property
     def tolerance(self) -> float:
-        """The largest error of a tensor that rounding can explain.
+        """The largest allowed error of a tensor, which rounding can cause.
 
         On a GPU, torch's default settings round the convolutions of baselines to TF32. In float32 a
-        feature near zero can be rounded to the other side of ReLU. `bench parity` checks float64,
-        which is stricter.
+        feature near zero can be rounded to the other side of ReLU. `bench parity` has a stricter
+        check, in float64.
         """
         if BF16 in self.words:
             return 0.3
@@ -99,14 +100,14 @@ class StepTraining:
         """Train one step.
 
         Raises:
-            RuntimeError: The step should have been captured, and was not.
+            RuntimeError: The step should have been captured as a CUDA graph, but was not.
         """
         if self.way.route is not None:
             self.graphs.step(self.batch)
             return
         self.graphs.train(self.batch)
         if bench.is_gpu() and self.task.graphs == "auto" and self.graphs.reason is not None:
-            raise RuntimeError(f"its steps are not captured: {self.graphs.reason}")
+            raise RuntimeError(f"training steps are not captured: {self.graphs.reason}")
 
     def compute_results(self) -> Results:
         """Compute scores, loss and gradients of one training step."""
@@ -120,7 +121,7 @@ class StepTraining:
         return {"scores": losses.scores_BN, "loss": losses.total, **gradients}
 
     def _draw_batch(self, images: int, dtype: torch.dtype) -> Batch:
-        """Draw random images, each with as many classes as an image of the data set."""
+        """Draw random images; each has as many labels as an image of the data set."""
         dataset = self.task.config["dataset"]
         noise = torch.Generator().manual_seed(0)
         shape, count = dataset["image_shape"], dataset.get("labels_per_image", 1)
@@ -133,8 +134,8 @@ class StepTraining:
 def list_variants() -> dict[str, Way]:
     """Return a way to train for each routing variant and for each normaliser of dynamic routing.
 
-    Variants are the files of conf/routing. They use the implementation that `routing.impl: auto`
-    chooses.
+    Each file of conf/routing is a variant. Variants use the implementation that `routing.impl:
+    auto` chooses.
     """
     folder = package_files.find_folder("conf") / "routing"
     choices: dict[str, Words] = {
@@ -152,16 +153,17 @@ def compute_expected(
     dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
 ) -> Results:
-    """Compute the results of a network's reference, which all ways to train it must give."""
+    """Compute the reference results of a network. All ways to train it must agree with them."""
     return StepTraining(Way(network, REFERENCE), images, dtype, device).compute_results()
 
 
 def list_compared(precision: str) -> dict[str, Way]:
-    """Return the ways to train that `bench parity` compares in a precision.
+    """Return the ways to train that `bench parity` compares with the reference in a precision.
 
-    They are the CapsNet with each implementation (Triton's on a GPU only), the matrix capsules, a
-    CNN, and every routing variant with the implementation that `auto` chooses. Random couplings are
-    drawn once, so that they are equal on every device. In bfloat16 only the CapsNet is compared.
+    The networks are the CapsNet with each routing implementation (Triton on a GPU only), the matrix
+    capsules, a CNN, and every routing variant with the implementation that `auto` chooses. The
+    variant `random` draws its couplings once, so that they are equal on every device. In bfloat16
+    only the CapsNet is compared.
     """
     impls = ("fast", "triton") if bench.is_gpu() else ("fast",)
     rounded = (BF16,) if precision == "bf16-mixed" else ()
@@ -175,7 +177,7 @@ def list_compared(precision: str) -> dict[str, Way]:
 
 
 def measure_parity(is_quick: bool = False) -> BenchReport:
-    """Measure the errors of each case in each precision, and judge the worst of them."""
+    """Measure the errors of each network in each precision; compare the worst with their bars."""
     report, images = BenchReport(), 2 if is_quick else 8
     for precision, bars in BARS.items():
         columns = [f"error of {kind} in {precision}" for kind in ("outputs", "gradients")]
@@ -191,11 +193,11 @@ def measure_parity(is_quick: bool = False) -> BenchReport:
 
 
 def compute_errors(way: Way, precision: str, images: int) -> tuple[float, float, str]:
-    """Compute the largest errors of one way to train.
+    """Compute the largest errors of one way to train, compared with float64 on a CPU.
 
     Returns:
-        The largest error of outputs, the largest error of gradients, and the parameter with the
-        latter.
+        The largest error of outputs, the largest error of gradients, and the name of the parameter
+        whose gradient has this largest error.
     """
     exact = compute_expected(way.network, images, torch.float64, torch.device("cpu"))
     dtype = torch.float64 if precision == "float64" else torch.float32

@@ -1,4 +1,4 @@
-"""The commands of the laboratory. A command is found by the file that declares it.
+"""The commands of the laboratory. The program finds them by searching this folder for modules.
 
 A module has `COMMANDS`, {name: (help text in one line, options)}, and a function `run_NAME(parsed)`
 for each command, or one function `run(parsed)` for all, which reads `parsed.command`. A package is
@@ -31,9 +31,9 @@ def make_list_type(
     """Return an argparse type for an option that is a list of distinct values, such as `0.1,0.2`.
 
     Args:
-        what: Describes the allowed values, for the error message.
-        read: Converts one word to a value, or raises ValueError.
-        is_right: Whether a value is allowed.
+        what: Description of the allowed values, for the error message.
+        read: Function that converts one word to a value, or raises ValueError.
+        is_right: Function that returns whether a value is allowed.
     """
 
     def parse_list(text: str) -> list[Any]:

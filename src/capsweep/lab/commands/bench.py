@@ -17,8 +17,8 @@ BENCHES = {  # the module of each benchmark, by name
 }
 OPTIONS = (
     option("names", f"some of {', '.join(BENCHES)}; default: all but {ON_REQUEST}", nargs="*"),
-    option("--quick", "use tiny sizes, to see that it runs", action="store_true"),
-    option("--publish", "replace their sections of this page", metavar="PAGE", type=Path),
+    option("--quick", "use tiny sizes, to test the benchmarks", action="store_true"),
+    option("--publish", "write results to sections of a page", metavar="PAGE", type=Path),
 )
 COMMANDS: dict[str, Command] = {
     "bench": ("measure speed, and print every number beside its bar", OPTIONS)
@@ -33,8 +33,8 @@ def run_bench(parsed: argparse.Namespace) -> int:
         nothing.
 
     Raises:
-        UserError: A name is unknown, or the page has no section for a benchmark. Nothing is run
-            then.
+        UserError: A name is unknown, or the page has no section for a benchmark. No benchmark has
+            run then.
     """
     from capsweep.lab import bench
     from capsweep.report import grid, publish
@@ -53,8 +53,7 @@ def run_bench(parsed: argparse.Namespace) -> int:
         measure = pkgutil.resolve_name(f"capsweep.lab.bench.{BENCHES[name]}:measure_{name}")
         report: bench.BenchReport = measure(parsed.quick)
         if page is not None:
-            parts = [f"`bench {name}`, {line}.", *report.format_page()]
-            section = "\n\n".join(parts) + "\n"
+            section = f"`bench {name}`, {line}.\n\n{report.format_page()}\n"
             publish.renew_section(page, f"{name}{suffix}{where}", section)
         for header, rows in report.make_tables():
             terminal.print_table(console, grid.grid_terminal(name, header, rows))

@@ -32,7 +32,7 @@ from capsweep.model.capsules import NetworkOutput
 from capsweep.runtime.terminal import count_of
 
 LENGTH_EPS = 1e-6  # lengths are clipped this far from 0 and 1, so that logits stay finite
-PGD_REACH = 2.5  # sum of PGD's steps, in eps: enough to cross the ball
+PGD_REACH = 2.5  # sum of PGD's steps, in units of eps; enough to cross the ball
 BATCH = 100  # examples attacked together; random starts are drawn for each batch
 EPS_SCALE = "input"  # written to files: eps is in units of the network's input
 UNIT_RANGE, PIXEL_RANGE, UNBOUNDED = "[0, 1]", "0 to 255 before standardisation", "none"
@@ -47,7 +47,8 @@ class Attack:
     Attributes:
         method: `fgsm`, `bim` or `pgd`.
         eps: Largest change of an input value.
-        targeted: Whether the attacker wants a certain wrong class; otherwise any wrong class.
+        targeted: Whether the attacker wants a certain wrong class. Otherwise any wrong class is a
+            success.
         steps: Number of gradient steps; 1 for FGSM.
         restarts: Number of starts; 1 for FGSM and BIM.
         seed: Seed of the random starts.
@@ -136,8 +137,8 @@ class AttackCount(NamedTuple):
     Attributes:
         successes: Number of successful tries.
         tries: Number of tries.
-        flat: Number of tries whose loss has no gradient at all at the image, so that no step has a
-            direction.
+        flat: Number of tries in which the gradient of the loss is 0 at the unchanged image. Then
+            steps have no direction.
     """
 
     successes: int
@@ -173,9 +174,9 @@ def _describe_attacks(contents: Sequence[Content]) -> list[str]:
         rate = "success rate of attacks with each of the other classes in turn, mean over all tries"
     bounds = ", ".join(dict.fromkeys(content["bounds"] for content in contents))
     notes = [
-        "clean: test accuracy of the unchanged images, checked against the predictions that each "
+        "clean: test accuracy on the unchanged images, checked against the predictions that each "
         f"cell stored. eps: {rate} if no value changes by more than eps; the attacker may leave an "
-        "image unchanged. A stronger attack could find more.",
+        "image unchanged. A stronger attack could succeed more often.",
         f"eps is in units of the network's input; bounds of changed values: {bounds}.",
     ]
     for method, of in {result["method"]: result for result in results}.items():
@@ -193,8 +194,9 @@ def attack_cell(cell: TrainedCell, options: Namespace) -> Iterator[tuple[str, Co
     """Attack a cell with each method.
 
     Yields:
-        Name and content of a file for `evals/`, for each method. The content has the counts of its
-        attacks, and the accuracy under attack, or the success rate of targeted attacks.
+        Name and content of a file for `evals/`, for each method. The content has the counts and the
+        accuracy under attack for each eps. For targeted attacks it has the success rate instead of
+        the accuracy.
 
     Raises:
         UserError: The images show several classes, or the network does not reproduce the stored
@@ -221,7 +223,7 @@ def attack_cell(cell: TrainedCell, options: Namespace) -> Iterator[tuple[str, Co
 
 
 def make_attack(method: str, eps: float, options: Namespace, seed: int) -> Attack:
-    """Return an attack with the steps and restarts that its method allows."""
+    """Return an attack. FGSM always has one step, and only PGD can have several restarts."""
     steps = 1 if method == "fgsm" else options.steps
     restarts = options.restarts if method == "pgd" else 1
     return Attack(method, eps, options.targeted, steps, restarts, seed)
@@ -277,10 +279,10 @@ def count_successes(
 
 
 def draw_start(model: ThreatModel, attack: Attack, first: int, restart: int) -> Tensor:
-    """Return the images [B, C, H, W] from which an attack starts: random ones for PGD.
+    """Return the images [B, C, H, W] from which an attack starts: for PGD random, else unchanged.
 
-    They depend only on seed, restart and first example. So an attack with more restarts has all
-    starts of an attack with fewer, and others.
+    The random numbers depend only on the seed, the restart and the first example. So an attack with
+    five restarts begins with the same starts as an attack with three.
     """
     if attack.method != "pgd":
         return model.images_BCHW

@@ -53,15 +53,15 @@ FIGURES: dict[str, Figure] = {
     "reconstructions": Figure("decoded", "draw test examples and their reconstructions", CHOSEN),
     "perturbations": Figure("perturbations", "draw what each dimension of a pose changes"),
     "segmentation": Figure("decoded", "draw overlapping digits one by one", CHOSEN),
-    "vote-distances": Figure("vote_distances", "draw how far votes are from their class", IMAGES),
+    "vote-distances": Figure("vote_distances", "draw distances of votes from classes", IMAGES),
     "routing-change": Figure("iterations", "draw how much each routing iteration changes", TRACED),
     "couplings": Figure("iterations", "draw the entropy of couplings by routing iteration", TRACED),
     "training-loss": Figure("training_loss", "draw the training loss by number of iterations"),
 }
 parse_figures = make_list_type(f"some of {', '.join(FIGURES)}", str, FIGURES.__contains__)
-ONLY = option("--only", "such as reconstructions,couplings; default: all", type=parse_figures)
+ONLY = option("--only", "figures, such as couplings,segmentation (all)", type=parse_figures)
 COMMANDS: dict[str, Command] = {
-    "figures": ("draw the figures that the rows of a sweep lack", (*SWEEP, ONLY, DEVICE)),
+    "figures": ("draw the missing figures of a sweep", (*SWEEP, ONLY, DEVICE)),
     **{name: (f.text, (SIGNATURE, *f.options, DEVICE)) for name, f in FIGURES.items()},
 }
 
@@ -98,10 +98,10 @@ def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Nam
 
 
 def _draw_missing(parsed: argparse.Namespace) -> None:
-    """Draw the figures that no cell of a row has, for the first finished seed of each row.
+    """Draw the missing figures of each row of a sweep, for the first finished seed of the row.
 
-    The page of the sweep shows them. If a fault ends the command, finished figures stay, and the
-    next call does not draw them again.
+    A figure is missing if no cell of the row has it. The page of the sweep shows the figures. If an
+    error ends the command, finished figures stay, and the next call draws only the others.
     """
     from capsweep.lab.evaluation.sweep_cells import load_cells
 
@@ -116,7 +116,7 @@ def _draw_missing(parsed: argparse.Namespace) -> None:
 
 
 def _list_missing(cells: "SweepCells", names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the signature and the name of each figure to draw."""
+    """Yield the signature of the cell and the name of each missing figure."""
     for group, finished in cells.evaluate_points(lambda point: point.cell.signature):
         files = [file for cell in group.finished.values() for file in cell.evaluations]
         for name in names:

@@ -1,4 +1,4 @@
-"""`capsweep eval NAME SWEEP` computes numbers from the cells of a sweep, and makes their table.
+"""`capsweep eval NAME SWEEP` computes numbers from the cells of a sweep, and makes a table of them.
 
 The numbers of each cell are stored in its `evals/`.
 """
@@ -16,23 +16,23 @@ parse_methods = make_list_type(f"some of {', '.join(METHODS)}", str, METHODS.__c
 parse_eps = make_list_type("above 0, such as 0.1,0.2", float, lambda eps: 0 < eps < float("inf"))
 FIRST_IMAGES = option(
     "--examples",
-    f"number of test images, from the first ({TRACED_EXAMPLES})",
+    f"number of test images to use ({TRACED_EXAMPLES})",
     type=whole_number(1),
     default=TRACED_EXAMPLES,
 )
 ATTACK = (
     option("--method", "some of fgsm (default), bim, pgd", type=parse_methods, default="fgsm"),
-    option("--eps", "largest changes of a value, as 0.1,0.2", type=parse_eps, default="0.1"),
+    option("--eps", "largest changes, such as 0.1,0.2 (0.1)", type=parse_eps, default="0.1"),
     option("--steps", "steps of bim and pgd (10)", type=whole_number(1), default=10),
     option("--restarts", "random restarts of pgd (5)", type=whole_number(1), default=5),
-    option("--targeted", "aim at each other class; default: at any", action="store_true"),
+    option("--targeted", "aim at each wrong class in turn; default: any", action="store_true"),
     option("--examples", "number of test examples; default: all", type=whole_number(1)),
 )
 COMMANDS: dict[str, Command] = {
     "attack": ("test networks on adversarial images", (*SWEEP, *ATTACK, DEVICE)),
     "ensemble": ("add the stored scores of each row's seeds", SWEEP),
     "multicrop": ("average the scores of 13 crops of each test image", (*SWEEP, DEVICE)),
-    "routing": ("measure couplings and their effect", (*SWEEP, FIRST_IMAGES, DEVICE)),
+    "routing": ("measure couplings and their effect on errors", (*SWEEP, FIRST_IMAGES, DEVICE)),
 }
 
 

@@ -33,7 +33,8 @@ def draw_perturbations(loader: CellLoader, name: str, options: Namespace) -> Ite
 def find_first(stored: Predictions) -> list[tuple[int, int]]:
     """Choose a test example for each class that the test examples show.
 
-    It is the first correctly classified example that shows the class, else the first one.
+    The choice is the first correctly classified example that shows the class. If all are wrong, it
+    is the first example that shows the class.
 
     Returns:
         Pairs of a class and the index of its example.
@@ -54,7 +55,7 @@ def tweak_poses(cell: TrainedCell, pairs: Sequence[tuple[int, int]]) -> Iterator
         tweaks            TWEAKS
         place             index of the test example
         label             class whose pose is decoded
-        prediction        class that is predicted for this label; `label` itself if that is right
+        prediction        class that is predicted for this label; equals `label` if correct
         length            length of the unchanged capsule
         image             input of the network [C, H, W]
         reconstructions   decoded images [D, T, C, H, W] with values in 0..1
@@ -116,10 +117,10 @@ def _draw_page(page: Mapping[str, Any], title: str, caption: str) -> bytes:
 
 
 def _describe_page(page: Mapping[str, Any]) -> str:
-    """Return the caption of a page, with every choice."""
+    """Return the caption of a page, which names every choice that was made."""
     return (
-        f"test example {page['place']}, classified as {page['prediction']}; drawn from the capsule "
-        f"of its class {page['label']} alone, of length {page['length']:.3g}; each row adds to one "
-        "dimension of that capsule's pose, from -0.25 to 0.25 by 0.05; its length changes with it; "
-        f"column 0 is the plain reconstruction; {charts.SCALED}"
+        f"test example {page['place']}, classified as {page['prediction']}; drawn only from the "
+        f"capsule of its class {page['label']}, of length {page['length']:.3g}; each row changes "
+        "one dimension of the capsule's pose by -0.25 to 0.25 in steps of 0.05, and so also the "
+        f"capsule's length; column 0 is the unchanged reconstruction; {charts.SCALED}"
     )

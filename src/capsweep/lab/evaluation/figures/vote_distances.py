@@ -4,7 +4,7 @@ This is figure 2 of "Matrix capsules with EM routing" (Hinton, Sabour, Frosst 20
 routing iteration t and class c is a histogram over the children i. It counts the squared distance
 (summed over coordinates) of vote V_ic from the mean mu_c after iteration t. The weight of a vote is
 the assignment R_ic from which the iteration computed mu_c. The paper does not say whether distances
-are squared, nor whether the activations of children count; the caption says what is drawn here.
+are squared, or whether the activations of children count. The caption says what is drawn here.
 
 Shape letters: B images, M parent positions, L children, J classes, T routing iterations, X = M L
 votes.
@@ -81,7 +81,7 @@ def count_distances(trace: Trace | None) -> dict[str, np.ndarray]:
 
 
 def _draw_figure(arrays: Mapping[str, np.ndarray], label: int, title: str, caption: str) -> bytes:
-    """Draw the histograms, a row for each routing iteration and a column for each class, as PNG."""
+    """Return a PNG of the histograms: a row for each iteration and a column for each class."""
     edges, weight = arrays["edges"], arrays["weight"]
     iterations, classes, _ = weight.shape
     figure = Figure(figsize=(INCHES * classes + 1, INCHES * iterations + 1.4), layout="constrained")
@@ -100,7 +100,7 @@ def _draw_figure(arrays: Mapping[str, np.ndarray], label: int, title: str, capti
 
 
 def _describe(arrays: Mapping[str, np.ndarray]) -> str:
-    """Return the caption, with every choice and what the panels do not show."""
+    """Return the caption, which names every choice and what the panels do not show."""
     weight, beyond = arrays["weight"], arrays["beyond"].sum()
     return (
         "squared distance of votes (coordinates added) to the class capsule's mean after the "

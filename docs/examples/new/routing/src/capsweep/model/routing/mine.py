@@ -8,8 +8,8 @@
 
 It differs from dynamic routing (Sabour, Frosst, Hinton 2017, procedure 1) in two things: the
 agreement is the cosine of vote and parent, not their scalar product, and its weight (the gain of
-the parent) is learned. The variant `dynamic` also has the bias of its authors' code: compare with
-`routing.bias=false`.
+the parent) is learned. The variant `dynamic` also has the bias of its authors' code. For a fair
+comparison, train `dynamic` with `routing.bias=false`.
 
 An iteration costs 4 B I J D multiplications. The votes take memory for B I J D numbers.
 

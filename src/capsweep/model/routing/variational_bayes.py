@@ -1,8 +1,8 @@
 """Variational Bayes routing with diagonal precisions (Ribeiro, Leontidis, Kollias 2020).
 
-Source: "Capsule Routing via Variational Bayes". The votes are a mixture of Gaussians, with a
-Dirichlet prior on the mixing proportions and a Gaussian-Wishart prior on each parent: alpha0 = 1,
-m0 = 0, nu0 = D + 1. kappa0 and psi0 are options, 1 in the paper.
+Source: "Capsule Routing via Variational Bayes". The votes are modelled as a mixture of Gaussians,
+with a Dirichlet prior on the mixing proportions (alpha0 = 1) and a Gaussian-Wishart prior on each
+parent (m0 = 0, nu0 = D + 1). kappa0 and psi0 are options; both are 1 in the paper.
 
     R_ij = 1 / (number of parents of child i)
     for t = 0 .. T-1:
@@ -66,7 +66,7 @@ def reference(
         num_iters: Number of iterations T, at least 1.
         scale_J: Scale of the activation of each parent type.
         shift_J: Shift of the activation of each parent type.
-        kappa: Prior kappa0. It acts like so many additional votes of 0 for each parent.
+        kappa: Prior kappa0. Each parent gets kappa0 additional votes with the value 0.
         psi: Prior psi0, added to the sum of squares in each dimension.
         with_trace: Whether to return a trace.
 

@@ -128,9 +128,9 @@ class RepeatedDirectory(CellDirectory):
         super().__init__(self.final_path.with_name(f".{signature}.again"))
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Finish the new cell, and move it to the place of the earlier cell.
+        """Finish the new cell, and put its folder in the place of the earlier folder.
 
-        If the process is killed between the two renames, `recover_cell` does the second one.
+        If the process is killed between the two renames, `recover_cell` does the second rename.
         """
         finished = super().finish(result)
         self.superseded_path.parent.mkdir(parents=True, exist_ok=True)
@@ -235,7 +235,10 @@ def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirecto
 
 
 def recover_cell(ledger: Ledger, signature: str) -> None:
-    """Move a finished repeated cell to its final folder if its process was killed before that."""
+    """Move a finished repeated cell to its final folder, if this was not done yet.
+
+    This is needed if the process was killed between the renames of `RepeatedDirectory.finish`.
+    """
     if ledger.disk is not None:
         cell = RepeatedDirectory(ledger.disk, signature)
         if not cell.final_path.exists() and (cell.path / RESULT).exists():

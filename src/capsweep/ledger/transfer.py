@@ -114,7 +114,7 @@ def _read_content(ledger: Ledger, path: str) -> bytes:
 
 
 def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
-    """Add cells of an export to a ledger, if the ledger does not have them.
+    """Import the cells of an export that are not in the ledger yet.
 
     A failed cell is added only if the ledger has nothing about the cell. The last file that is
     written for a cell is the file that says how the cell ended: result.json or error.txt. If one

@@ -91,8 +91,8 @@ def build_network(config: Mapping[str, Any], device: str = "cpu") -> nn.Module:
             the convolutions.
 
     Raises:
-        ConfigError: If sizes do not fit together, or a target has the wrong type. The message names
-            the key.
+        ConfigError: If sizes do not fit together, or if `model._target_` does not accept the
+            settings of its section. The message names the key.
     """
     routing = config["routing"]
     routed = {} if routing is None else {"routing": _without_name(routing)}

@@ -57,7 +57,7 @@ def train_and_test(
         record_row: Writes a row to metrics.jsonl or steps.jsonl.
 
     Returns:
-        The result. `run` adds the keys for code, date and tracking.
+        The content of result.json. `run` adds the keys for code, date and tracking.
 
     Raises:
         LeftEarlyError: If a hook or SIGTERM ended the run early.

@@ -58,7 +58,8 @@ class CapsuleTask(LightningModule):
         config: The configuration of the cell.
         graphs: `trainer.graphs`, "auto" or "off".
         parts: Evaluates batches in parts that fit into the memory of a training batch.
-        captured: Trains by captured steps if possible, else eagerly; None before training.
+        captured: Trains by captured steps (CUDA graphs) if possible, else eagerly; None before
+            training.
         metrics: The metrics of the splits "train", "val" and "test". Their sums are on the device.
         losses: The losses of the steps since the last point, on the device.
         steps: The number of steps of the whole training; 0 before training.
@@ -114,7 +115,7 @@ class CapsuleTask(LightningModule):
         return StepGraphs(step, self.metrics["train"], reason)
 
     def on_train_start(self) -> None:
-        """Note the number of training steps, and prepare captured steps."""
+        """Store the number of training steps, and prepare the captured steps."""
         assert self.trainer is not None
         self.steps = int(self.trainer.estimated_stepping_batches)
         self.captured = self.make_graphs(self.trainer.optimizers[0])
@@ -141,7 +142,7 @@ class CapsuleTask(LightningModule):
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Call Lightning's closure, which runs `training_step`.
 
-        This includes the step of the optimiser, which `training_step` takes.
+        Nothing else is needed, because `training_step` includes the step of the optimiser.
         """
         closure = kwargs.get("optimizer_closure", args[-1])
         closure()

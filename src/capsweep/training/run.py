@@ -200,7 +200,10 @@ def _train_cell(
 
 
 def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
-    """Return a cell's result in the ledger; None if a run is needed, see `rerun` in `run`."""
+    """Return the result of a cell from the ledger, or None if the cell must be run.
+
+    A cell must be run if it has no valid result, or if the key `rerun` requires a new result.
+    """
     rerun, result = cell.config["rerun"], ledger.read_result(cell.signature)
     if result is None or rerun == "always":
         return None

@@ -46,14 +46,14 @@ class Objective:
 
     The decoder gets the capsule of the true class, in training and in testing, as in section 4.1 of
     "Dynamic Routing Between Capsules" and in its authors' code. If an image shows several classes,
-    the decoder draws one picture for each class. For each picture, it gets only the capsule of that
-    class (section 6.2). The errors of the pictures are added.
+    the decoder draws one picture for each class (section 6.2). For each picture, the decoder gets
+    only the capsule of this class. The errors of the pictures are added.
 
     Attributes:
         classification: Computes the classification loss from scores and one-hot targets.
         reconstruction_weight: The weight of the reconstruction loss; 0: no reconstruction.
-        on_logits: Whether the classification loss gets the network's logits instead of its scores.
-            A network without logits gives its scores.
+        on_logits: Whether the classification loss gets the logits of the network, and not its
+            scores. If a network returns no logits, the loss gets the scores.
     """
 
     classification: Classification
@@ -178,7 +178,7 @@ class TrainingStep:
         return replace(self, network=network, optimizer=optimizer)
 
     def take_over(self, other: "TrainingStep") -> None:
-        """Copy parameters, buffers and optimiser state into this step from a copy of this step."""
+        """Copy the parameters, buffers and optimiser state of `other`, a copy of this step."""
         # A state_dict would not contain buffers that are not persistent.
         with torch.no_grad():
             for tensor, taken in zip(*map(_list_tensors, (self, other)), strict=True):

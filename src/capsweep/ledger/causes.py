@@ -28,7 +28,7 @@ class CauseKind(StrEnum):
     STORAGE = "storage"  # a disk or an object store failed
     NODE = "node"  # the node cannot run cells
     CODE = "code"  # an error of the code or of the configuration
-    UNKNOWN = "unknown"  # a type of exception without a kind
+    UNKNOWN = "unknown"  # any other type of exception
 
 
 NODE_MEMORY = "OutOfMemory: Ray ended the worker because its node ran out of memory"
@@ -43,7 +43,7 @@ TYPES = {
     CauseKind.OUT_OF_MEMORY: ("OutOfMemory", "OutOfMemoryError", "MemoryError"),
     CauseKind.STORAGE: ("StoreError", "OSError"),
     CauseKind.NOT_FINITE: ("NonFiniteLossError",),
-    # JSONDecodeError: a file that is being written, or is incomplete.
+    # JSONDecodeError: the file is incomplete, or another process is writing it now.
     CauseKind.DATA: ("DataError", "JSONDecodeError", "UnicodeError"),
     CauseKind.CODE: (
         *("UserError", "ConfigError", "AccuracyNotReachedError", "ArithmeticError"),
@@ -127,8 +127,8 @@ def find_differences(
     signature of the configuration uses the same rule.
 
     Returns:
-        The keys that differ, sorted, each with its value in `here` and its value in `there`. None:
-        the key does not exist.
+        The keys that differ, sorted, each with its value in `here` and its value in `there`. A
+        value is None if the key does not exist.
     """
     ours, theirs = flatten(here), flatten(there)
     keys = sorted(ours.keys() | theirs.keys())

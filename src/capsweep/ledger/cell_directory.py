@@ -142,14 +142,15 @@ class RepeatedDirectory(CellDirectory):
 class StagedDirectory(CellDirectory):
     """The local folder of a cell whose ledger is an object store.
 
-    Only complete files are copied to the store. Each run of a cell has a separate folder there, so
-    that the files of two runs do not mix. If two runs finish the cell, the first result is valid.
+    Only complete files are copied to the store. Each run of a cell has a separate folder in the
+    store, so that the files of two runs do not mix. If two runs finish the cell, the first result
+    is valid.
 
     Args:
         ledger: The ledger.
         signature: The signature of the cell.
         scratch: The folder for scratch on this node.
-        replaces: Whether the new result replaces an earlier one.
+        replaces: Whether the new result replaces an earlier result.
 
     Attributes:
         folder: The cell's folder in the store.
@@ -164,7 +165,7 @@ class StagedDirectory(CellDirectory):
         super().__init__(scratch / f"{make_scratch_prefix(signature)}{self.attempt}")
 
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
-        """Start the cell in the local folder, and fetch a checkpoint if the store has one."""
+        """Write the first files of the cell, and fetch the checkpoint if the store has one."""
         super().start(cell, provenance)
         self.store.remove(f"{self.folder}/{FAILURE}")
         self.store.remove(f"{self.folder}/{STOPPED}")

@@ -26,7 +26,7 @@ from capsweep.storage.files import read_plain_file, remove_path, write_text
 from capsweep.storage.scratch import identify_machine, read_start_time
 
 BEAT_SECONDS = 10.0
-LEASE_SECONDS = 60.0  # without a beat, until a lease ends; NFS may show a beat some seconds late
+LEASE_SECONDS = 60.0  # a lease ends after this time without a beat; NFS may show beats late
 SETTLED_SECONDS = 3600.0  # a file that was not changed for this time counts as abandoned
 NAME = re.compile(r"(?P<signature>[^.].*)\.(?P<generation>[0-9]{6,18})")  # see `claim_path`
 

@@ -28,9 +28,9 @@ class ListedCell:
     Attributes:
         signature: The signature of the cell.
         entry: The state of the cell.
-        leaves: The settings of the cell by dotted key: its science, `dataset.source`, `sweep` (the
-            name of the sweep that trained the cell, or "train" without a sweep) and `arm`. Empty:
-            not recorded.
+        leaves: The settings of the cell by dotted key: its science, `dataset.source`, `sweep`
+            (the name of the sweep that trained the cell; "train": no sweep) and `arm`. Empty: not
+            recorded.
         place: The place of the cell in the grid of the sweep, without the seed; None: not recorded.
         date: When the cell finished. For an unfinished cell: when it started. None: not recorded.
     """

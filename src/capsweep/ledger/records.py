@@ -175,9 +175,9 @@ class Point(Row):
 
 
 class Mark(Record):
-    """A mark of a finished cell that a W&B server has."""
+    """A mark that a W&B server has received all content of a finished cell."""
 
-    digest: str  # hash of the cell's content that the server has
+    digest: str  # hash of the content
     server: str  # URL of the W&B server
 
 
@@ -189,7 +189,7 @@ class Measurement(Record):
     seconds_per_step: Positive  # time of a training step
     evaluation_seconds_per_image: NonNegative  # time of testing an image
     startup_seconds: NonNegative  # time before the first step
-    peak_memory_bytes: Memory  # peak memory; on the GPU with all parts, such as CUDA's context
+    peak_memory_bytes: Memory  # peak memory; the number for the GPU includes CUDA's context
     utilisation: Fraction | None  # utilisation of the GPU; None: unknown
     device_memory_bytes: Count | None  # memory of the whole GPU; None: no GPU
     steps: AtLeastOne  # number of timed steps
@@ -212,7 +212,7 @@ class IterationResult(Record):
     """The test of a network with another number of routing iterations than in training."""
 
     iterations: Count  # number of routing iterations
-    # Fraction of images whose prediction changes, compared with the iterations of training.
+    # Fraction of images whose prediction changes with the number of iterations.
     changed: Fraction
     error: Fraction  # test error
 

@@ -17,8 +17,8 @@ Row = dict[str, Any]  # a line of metrics.jsonl (one epoch) or of steps.jsonl (s
 class StopFlag:
     """A flag that the first SIGTERM sets; a second SIGTERM ends the process.
 
-    Slurm, for example, sends SIGTERM before it takes a node back. Once set, the flag also holds for
-    all later cells of the process.
+    Slurm, for example, sends SIGTERM before it takes a node back. Once set, the flag stays set
+    for all later cells of the process.
     """
 
     def __init__(self) -> None:

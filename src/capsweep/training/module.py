@@ -149,7 +149,7 @@ class CapsuleTask(LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Seed torch with a function of the cell's seed and the epoch."""
-        # Earlier versions had a rank here. The 0 is kept, so that their runs can be repeated.
+        # Earlier versions had a rank in place of the 0. With the 0, their runs can be repeated.
         torch.manual_seed(seed_of(self.config["seed"], "epoch", self.current_epoch, 0))
         self.losses.clear()
 
@@ -186,7 +186,7 @@ class CapsuleTask(LightningModule):
         self._collect_metrics("val")
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Add one batch of test examples to the metrics, and keep its scores and labels."""
+        """Add one batch of test examples to the metrics, and keep scores and labels."""
         scores_BN = self._evaluate("test", batch)
         self.test_outputs.append((scores_BN, batch.labels))
 
@@ -215,7 +215,7 @@ class CapsuleTask(LightningModule):
         self.epoch_metrics |= measured
 
     def _evaluate(self, split: str, batch: Batch) -> Tensor:
-        """Evaluate a batch in parts that fit into memory, and return its scores [B, N]."""
+        """Evaluate a batch in parts that fit into memory, and return the scores [B, N]."""
         scores = []
         with autocast(self.config["precision"], self.device):
             for part, losses in self.parts.evaluate(batch, partial(self.objective, self.network)):
@@ -261,7 +261,7 @@ def fit_and_test(
 
     Args:
         task: The task.
-        splits: The splits of its data set, on the device.
+        splits: The splits of the data set, on the device.
         callbacks: Lightning callbacks.
         resume: The checkpoint from which training continues; None: training starts at epoch 0.
     """

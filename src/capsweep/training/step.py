@@ -149,7 +149,7 @@ class TrainingStep:
         return next(self.network.parameters()).device
 
     def __call__(self, batch: Batch, margin: float | Tensor | None = None) -> Losses:
-        """Train on a batch, and return the losses from before the change of the weights."""
+        """Train on a batch, and return the losses from before the update of the weights."""
         with autocast(self.precision, self.device):
             losses = self.objective(self.network, batch, margin)
         self.optimizer.zero_grad()
@@ -223,9 +223,9 @@ class SplitMetrics:
     The metrics are:
 
     - loss: the total loss.
-    - error: the fraction of images that are classified wrongly. An image is right if its L most
-      active classes are exactly the classes it shows, as in section 6.2 of "Dynamic Routing Between
-      Capsules".
+    - error: the fraction of images that are classified wrongly. An image is right if the L most
+      active classes are exactly the L classes in the image, as in section 6.2 of "Dynamic Routing
+      Between Capsules".
     - reconstruction: the reconstruction loss, without its weight.
     - at_least_one, only for images of several classes: the fraction of images with at least one of
       their classes among the L most active.
@@ -304,11 +304,11 @@ def is_detected(scores_BN: Tensor, labels_BL: Tensor) -> Tensor:
 
 
 def measure_overlap(drawn_BLCHW: Tensor, digit_BLCHW: Tensor) -> Tensor:
-    """Return the intersection over union of drawn and true pixels that are not zero, as [B, L].
+    """Compute the intersection over union [B, L] of the nonzero pixels of drawn and true digits.
 
-    Section 6.2 of "Dynamic Routing Between Capsules" assigns each pixel to a digit if the
-    digit's reconstruction is not zero there. A digit whose class is not among the L most active has
-    no reconstruction there, so the caller counts the overlap of such a digit as 0.
+    In section 6.2 of "Dynamic Routing Between Capsules", a pixel belongs to a digit if the digit's
+    reconstruction is not zero at this pixel. In the paper, a digit whose class is not among the L
+    most active has no reconstruction, so the caller counts the overlap of such a digit as 0.
 
     Args:
         drawn_BLCHW: The reconstructions.

@@ -38,7 +38,7 @@ class Operand:
         transform: Transform of a tile.
         size: Positions of a tile along an axis.
         step: Positions from one tile to the next, along an axis.
-        stride: Pixels per position along an axis. Each pixel of a position is a phase.
+        stride: Pixels per position along an axis, one for each phase.
         padding: Zeros left, right, above and below. A negative number cuts pixels off.
     """
 

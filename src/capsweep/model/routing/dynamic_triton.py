@@ -217,7 +217,7 @@ class Kernels:
         WITH_NONE: bool = False,
         BACKWARD: bool = False,
     ) -> Tensor:
-        """Compute the weighted sums of one iteration, and write its coefficients.
+        """Compute the weighted sums of one iteration, and write the coefficients of the votes.
 
         Args:
             prior_IJ: Logits before the first iteration. Only the forward pass reads them.

@@ -33,8 +33,8 @@ from the paper in these points:
 An iteration costs 4 B M L J D multiplications; the reference keeps about two tensors of the size of
 the votes per iteration.
 
-Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
-pose, T iterations.
+Shape letters: B batch, M parent positions, L children below a position, J parent types at a
+position, D parent pose, T iterations.
 """
 
 import math

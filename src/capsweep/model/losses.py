@@ -1,4 +1,4 @@
-"""Losses as pure functions: each adds the terms of an example and averages over the batch.
+"""Losses as pure functions: each sums the terms of an example and averages over the batch.
 
 Write a new loss in a new file. The results of all cells depend on the code in this file, so a
 change here makes all results stale.

@@ -56,7 +56,7 @@ def get_direction(s_RD):
 
 @jit
 def squash_rows(s_RD):
-    """Squash rows as `capsules.squash` does; return the results and their lengths [R, 1]."""
+    """Squash rows to lengths in [0, 1); return the results and their lengths [R, 1]."""
     length_R1 = get_length(s_RD)
     shrunk_R1 = 1 + length_R1 * length_R1
     factor_R1 = divide(length_R1, shrunk_R1)

@@ -62,7 +62,7 @@ class MeasuredProducts(VoteProducts):
 
     @staticmethod
     def read_constants(votes: LocalVotes, votes_BMJDL: Tensor) -> list[Tensor]:
-        """Return the lengths of the votes [B, M, J, L] and of their children [B, M, L]."""
+        """Return the lengths of the votes [B, M, J, L] and of the child poses [B, M, L]."""
         length_BMJL = _take_root(votes_BMJDL.square().sum(dim=3))
         return [length_BMJL, torch.linalg.vector_norm(votes.local_poses(), dim=3)]
 

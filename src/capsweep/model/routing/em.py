@@ -1,8 +1,8 @@
 """EM routing (Hinton, Sabour, Frosst 2018, "Matrix capsules with EM routing", procedure 1).
 
-Each parent is a Gaussian with a diagonal covariance, fitted to the votes for it. Each child divides
-itself among the parents above it by how well they explain its vote. The index h runs over the D
-numbers of a pose.
+Each parent is a Gaussian with a diagonal covariance, fitted to the votes for this parent. Each
+child divides itself among the parents above it by how well they explain its vote. The index h runs
+over the D numbers of a pose.
 
     R_ij = 1 / (number of parents of child i)
     for t = 0 .. T-1:

@@ -1,9 +1,9 @@
 """What routing does in each iteration: the entropy of couplings, and how much they change.
 
 `draw_couplings` shows how evenly children divide themselves. A child's couplings are its shares
-among its choices. Its choices are all its parents, of all types at all positions above it. With
-none-of-the-above it has one more choice, which is no parent. The shares divided by their sum are p.
-Their entropy is
+among its choices. A child's choices are all its parents, of all types at all positions above the
+child. With none-of-the-above, "no parent" is one more choice. Let p be the shares divided by their
+sum. The entropy is
 
     H = - sum p ln p        in nats; from 0 (all to one choice) to ln(number of choices)
 
@@ -207,7 +207,7 @@ def measure_trace(trace: Trace) -> tuple[str, Tensor]:
 
 
 def measure_shares(trace: Trace) -> Tensor:
-    """Compute the change of logits in each iteration, divided by the sum of changes so far [B, T].
+    """Compute the relative change of logits [B, T]: the change over the sum of changes so far.
 
     The change and the sum are mean absolute values over links. The ratio is 0 if the sum is 0.
     """
@@ -221,14 +221,14 @@ def _mean_sizes(changes: Sequence[Tensor]) -> Tensor:
 
 
 def _load_routed(loader: CellLoader, name: str, options: Namespace) -> RoutedCell:
-    """Load a cell to trace its routing as a figure's options say; check its stored predictions."""
+    """Load a cell for tracing with the options of a figure, and check its stored predictions."""
     routed = find_routed(loader.load(name), options.examples, options.iterations)
     routed.cell.verify(routed.examples)
     return routed
 
 
 def _name_files(figure: str, options: Namespace) -> str:
-    """Return the stem of a figure's file names. It names the options that are not the defaults."""
+    """Return the stem of a figure's file names, with all options that differ from the defaults."""
     iterations = "" if options.iterations is None else f"-iterations{options.iterations}"
     changed = options.examples != TRACED_EXAMPLES
     return f"{figure}{iterations}" + (f"-first{options.examples}" if changed else "")

@@ -1,4 +1,4 @@
-"""How far votes are from the class capsules that they vote for, by routing iteration.
+"""Distances of votes from the class capsules that they vote for, by routing iteration.
 
 This is figure 2 of "Matrix capsules with EM routing" (Hinton, Sabour, Frosst 2018). The panel of
 routing iteration t and class c is a histogram over the children i. It counts the squared distance
@@ -47,7 +47,7 @@ def draw_vote_distances(loader: CellLoader, name: str, options: Namespace) -> It
 
 
 def count_distances(trace: Trace | None) -> dict[str, np.ndarray]:
-    """Compute the histograms of the first image of a traced batch.
+    """Compute the histograms of vote distances for the first image of a traced batch.
 
     The arrays of the result:
 

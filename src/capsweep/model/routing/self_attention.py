@@ -20,8 +20,8 @@ is 1 / (L sqrt(D)), which replaces the sum of the votes by their mean.
 The cost is 2 B M L J D multiplications; the memory is the size of the votes. beta has L J
 parameters.
 
-Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
-pose.
+Shape letters: B batch, M parent positions, L children below a position, J parent types at a
+position, D parent pose.
 """
 
 import math

@@ -94,7 +94,7 @@ class ThreatModel:
         return replace(self, **{name: getattr(self, name)[index_B] for name in names})
 
     def clip_images(self, images_BCHW: Tensor, eps: float) -> Tensor:
-        """Clip images to the ball of radius `eps` around the unchanged ones, then to the bounds."""
+        """Clip images to the ball of radius `eps` around the unchanged images and to the bounds."""
         lowest = (self.images_BCHW - eps).maximum(self.low)
         return images_BCHW.clamp(lowest, (self.images_BCHW + eps).minimum(self.high))
 
@@ -322,8 +322,8 @@ def find_ascent(network: Network, model: ThreatModel, images_BCHW: Tensor) -> Te
 def find_logits(output: NetworkOutput) -> Tensor:
     """Return scores [B, N] that do not saturate.
 
-    If the network has logits, they are returned. For class capsules, the scores are capsule
-    lengths, and their logits are returned. For other networks, the scores are returned.
+    If the network has logits, these are returned. If it has class capsules, the logits of the
+    capsule lengths are returned. Otherwise the scores are returned.
     """
     if output.logits_BN is not None:
         return output.logits_BN.float()

@@ -1,4 +1,4 @@
-"""The job that makes MultiMNIST in shards from the pairs that `capsweep.data.pairs` composes."""
+"""The job that stores MultiMNIST in shards; `capsweep.data.pairs` composes the pairs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,8 +56,8 @@ def prepare_job(dataset: Mapping[str, Any], digits: Splits, pairs: int | None) -
     Args:
         dataset: The group `dataset` of the configuration.
         digits: The data set of single digits from which the pairs are made.
-        pairs: Pairs per digit of "train" and "test"; None takes `dataset.batches.pairs`. Digits
-            that are held out for validation have one pair each.
+        pairs: Pairs per digit of "train" and "test"; None takes `dataset.batches.pairs`. There is
+            one pair for each digit that is held out for validation.
     """
     origin = Origin(dataset["source"], hash_declared({"sha256": dataset["reader"]["sha256"]}))
     settings = {name: dataset["batches"][name] for name in ("seed", "margin", "shift")}

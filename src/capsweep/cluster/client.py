@@ -67,7 +67,7 @@ class SweepJob:
 
 
 class Jobs(JobSubmissionClient):
-    """A client for the jobs of one cluster, which submits, finds and stops them.
+    """A client that submits, finds and stops the jobs of one cluster.
 
     The methods raise UnreachableError if nothing answers at the address. They raise ConfigError
     with Ray's reason if the server refuses a request.
@@ -88,7 +88,7 @@ class Jobs(JobSubmissionClient):
         raise ConfigError(f"{self.address}: {_choose_line(r.text)}")
 
     def list_sweeps(self) -> list[SweepJob]:
-        """Return all jobs of the cluster that run sweeps, the newest last."""
+        """Return all jobs of the cluster that run or ran sweeps, the newest last."""
         jobs = [_read_job(d) for d in self.list_jobs() if JOB_ID.fullmatch(d.submission_id or "")]
         return sorted(jobs, key=lambda job: (job.details.start_time or 0, job.id))
 
@@ -97,7 +97,7 @@ class Jobs(JobSubmissionClient):
         return _read_job(self.get_job_info(job_id))
 
     def read_log(self, job_id: str) -> str:
-        """Return the output of the job so far; empty if it has no log, or its node is gone."""
+        """Return the output of a job so far; empty if the job has no log or its node is gone."""
         try:
             return self.get_job_logs(job_id)
         except UnreachableError:
@@ -106,7 +106,7 @@ class Jobs(JobSubmissionClient):
             return ""
 
     def find_python(self) -> str:
-        """Return the Python of Ray's workers on the head node, or `python` if it is unknown."""
+        """Return the path of the Python of Ray's workers on the head node; `python` if unknown."""
         nodes = self._do_request("GET", "/nodes?view=summary").json()["data"]["summary"]
         heads = [node.get("cmdline") or () for node in nodes if node["raylet"].get("isHeadNode")]
         starts = [word for words in heads for word in words if word.startswith(WORKER_COMMAND)]
@@ -116,9 +116,9 @@ class Jobs(JobSubmissionClient):
 def open_jobs(cluster: Mapping[str, Any]) -> Jobs:
     """Return a client for the jobs of a cluster.
 
-    The job server is at `cluster.address` if this is a URL, else at `cluster.jobs`. If neither is
-    set to a URL, the head of the cluster is asked for the URL; the address `auto` means
-    LOCAL_SERVER.
+    The URL of the job server is `cluster.address` if this is a URL, else `cluster.jobs`. If
+    `cluster.jobs` is not set, the URL is LOCAL_SERVER for the address `auto`. For other addresses,
+    the head of the cluster is asked for the URL.
 
     Raises:
         ConfigError: The cluster has no job server, or the URL has a password.
@@ -150,7 +150,7 @@ def _find_server(address: str) -> str:
         address: Address of the head, as host:port.
 
     Raises:
-        ConfigError: No head answers there, or its cluster has no job server.
+        ConfigError: No head answers at the address, or the cluster has no job server.
     """
     try:
         ray_start.check_listening(address)  # Ray itself would retry for many minutes
@@ -176,11 +176,11 @@ def _find_server(address: str) -> str:
 
 @contextmanager
 def _named_faults(address: str) -> Iterator[None]:
-    """Translate the errors of Ray's clients into ours, for the block."""
+    """Translate errors of Ray's clients inside the block into ConfigError or UnreachableError."""
     try:
         yield
     except ConfigError:
-        raise  # our own, with a message for the user
+        raise  # already an error of capsweep, with a message for the user
     except ray_start.exceptions.AuthenticationError as error:
         raise ConfigError(f"{address}: {ray_start.REFUSED_TOKEN}") from error
     except OSError as error:  # errors of sockets and of `requests` are OSErrors
@@ -194,7 +194,7 @@ def _named_faults(address: str) -> Iterator[None]:
 
 
 def _read_job(details: Any) -> SweepJob:
-    """Return a sweep's job from Ray's details of it."""
+    """Make a SweepJob from Ray's details of the job."""
     match = JOB_ID.fullmatch(details.submission_id)
     assert match is not None
     return SweepJob(match[0], match["name"], match["sweep"], int(match["number"]), details)

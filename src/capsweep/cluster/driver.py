@@ -27,7 +27,7 @@ CODE = "capsweep_code"  # key in a job's metadata, for the hash of its code
 PLACES = ("STORAGE", "DATA_DIR", "LEDGER")
 # Words that say where the driver runs. On the cluster `--here` replaces them.
 DRIVER = ("CLUSTER", "RAY_ADDRESS", "cluster", "cluster.address", "cluster.jobs", "cluster.submit")
-STOP_SECONDS = 60  # for a driver to end by itself; then Ray kills it
+STOP_SECONDS = 60  # time in which a driver must end by itself; then Ray kills the driver
 LOOK_SECONDS = 1.0  # between two checks of a job
 NOT_FOUND, NOT_RUNNABLE = 127, 126  # exit statuses of a shell that cannot run a program
 
@@ -53,14 +53,14 @@ def _quote_sweep(sweep: str) -> str:
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Handle SIGTERM like Ctrl-C, for the block: trials stop, and the sweep prints its progress.
+    """Handle SIGTERM inside the block like Ctrl-C: trials stop, and the sweep prints its progress.
 
     SIGINT is enabled first, because Ray's jobs inherit a blocked SIGINT, and a shell makes
     background jobs ignore SIGINT.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    # SIGTERM calls the handler that SIGINT has at that moment. While Ray Tune runs, it is Tune's.
+    # SIGTERM calls the handler that SIGINT has at that moment, such as the handler of Ray Tune.
     before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         yield
@@ -71,7 +71,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 def make_inner_command(
     sweep: str, words: Sequence[str], config: Mapping[str, Any], staged: bool = True
 ) -> list[str]:
-    """Return the words after `capsweep` with which a process on a cluster runs the same sweep.
+    """Return the command words with which a process on a cluster runs a typed sweep.
 
     Words that concern only this machine are left out. The name of the cluster and the absolute
     places of storage, data and ledger are added.
@@ -92,10 +92,10 @@ def make_inner_command(
 
 
 def use_node_places(words: Sequence[str], config: Mapping[str, Any]) -> list[str] | None:
-    """Replace the places in a driver's words by those that a compute node sees (`cluster.node`).
+    """Replace the places in a driver's words by the places on a compute node (`cluster.node`).
 
     Returns:
-        The words, or None if the node sees the same places.
+        The new words, or None if the compute node has the same places as the driver.
     """
     if not any(config["cluster"]["node"].values()):
         return None
@@ -111,7 +111,7 @@ def _format_places(*places_there: str) -> list[str]:
 
 
 def _drop_words(words: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the words without those that set one of these names or a key of `places`."""
+    """Drop words that set one of the names or a key of `places`, and return the other words."""
     named = [(word.partition("=")[0], word) for word in words]
     return [word for name, word in named if name not in names and not name.startswith("places")]
 
@@ -156,7 +156,7 @@ def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
         if staged.exists() and staged.read_bytes() != sweep.read_bytes():
             raise ConfigError(f"{sweep}: sweeps/ has another file of this name; rename one of them")
         shutil.copyfile(sweep, staged)
-        # Everyone who sees the dashboard can read `runtime_env`, so it holds no secrets or paths.
+        # Everyone who sees the dashboard can read this, so it has no secrets and no local paths.
         runtime_env = {
             "py_modules": [str(package), str(package.with_name(package_files.JOBS))],
             "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
@@ -187,7 +187,10 @@ def _hash_code(sweep: Path) -> str:
 
 
 def find_job(jobs: "Jobs", text: str) -> "SweepJob":
-    """Return the job with the id `text`, else the running or else the newest job of a sweep.
+    """Return the job that a user names by its id or by its sweep.
+
+    If `text` names a sweep, this is the running job of the sweep, or the newest job if none is
+    running.
 
     Args:
         jobs: Client of the cluster.
@@ -234,8 +237,8 @@ def follow_job(
     Args:
         jobs: Client of the cluster.
         job: The job to follow.
-        write: Writes the output of the job.
-        say: Prints a message about the connection.
+        write: Function that writes a part of the job's output.
+        say: Function that prints a message about the connection.
 
     Returns:
         The job, after its end.
@@ -258,10 +261,10 @@ def follow_job(
 
 
 def find_obstacle(job: "SweepJob") -> str | None:
-    """Return why a job failed without an exit status of the sweep, and what to do about it.
+    """Return why a failed job has no exit status of its sweep, and what the user can do.
 
     Returns:
-        A message; None if the job has not failed, or if its exit status is that of the sweep.
+        A message; None if the job has not failed, or if the sweep itself set the exit status.
     """
     details, status = job.details, job.details.driver_exit_code
     if details.status != "FAILED" or status not in (None, NOT_FOUND, NOT_RUNNABLE):

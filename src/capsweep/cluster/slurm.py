@@ -1,7 +1,7 @@
 """Sweeps on Slurm: a batch job with Ray on its nodes, or an array of jobs without Ray.
 
-The batch script is rendered from `conf/cluster/slurm.sh.j2`. Each inserted value is quoted as one
-word of the shell, whatever characters it has.
+The batch script is rendered from `conf/cluster/slurm.sh.j2`. Each inserted value is quoted, so that
+the shell reads it as one word even if it has special characters.
 """
 
 import os
@@ -93,13 +93,13 @@ def check_directive(value: Any, key: str) -> str:
 
 
 def submit_script(cluster: Mapping[str, Any], name: str, text: str, folder: Path) -> int:
-    """Write the script into `folder`, submit it with sbatch, and print how to follow and stop it.
+    """Write a script into `folder`, submit it with sbatch, and print how to follow or stop the job.
 
     Returns:
         The exit status, always 0.
 
     Raises:
-        ConfigError: There is no sbatch here, or it refuses the script.
+        ConfigError: This machine has no sbatch, or sbatch refuses the script.
     """
     if shutil.which("sbatch") is None:
         raise ConfigError("sbatch: no such program here; type this on a login node of the cluster")
@@ -129,7 +129,8 @@ def ensure_token(place: str) -> None:
     token.
 
     Raises:
-        ConfigError: The file is empty or cannot be written; the error names cluster.token.
+        ConfigError: The file is empty, or the file cannot be written; the error names the key
+            cluster.token.
     """
     path = Path(places.resolve_path(place))
     try:

@@ -31,7 +31,7 @@ from capsweep.storage.stores import join
 
 DRAWS = 8  # numbers of the random sequence that are reserved for one image
 FRACTION = 8  # bits after the binary point of a pixel coordinate
-AT_ONCE = 16  # images that are transformed together; more would not fit into the cache
+AT_ONCE = 16  # images that are transformed together, so few that they fit into the cache
 AFFNIST, AFFNIST_SIDE = "affNISTdata", 40  # struct in a file; side of an image in pixels
 AFFNIST_FILES = "test.mat or test_batches/1.mat ... 32.mat"
 AFFNIST_PUBLISHER = (
@@ -43,8 +43,8 @@ AFFNIST_PUBLISHER = (
 class AffineTest:
     """A source of test images that are random affine transformations of the test digits.
 
-    Each digit is scaled, sheared and rotated, then put at a random position where all its ink lies
-    on the canvas. This position may be a fraction of a pixel. The transformation of an image
+    Each digit is scaled, sheared and rotated, then put at a random position such that all its ink
+    is on the canvas. This position may be a fraction of a pixel. The transformation of an image
     depends only on `seed` and on the number of the image in the split.
 
     Args:
@@ -115,7 +115,7 @@ class AffineTest:
     def _make_shifts(
         self, images_NCHW: np.ndarray, matrix_NVU: np.ndarray, uniform_N2: np.ndarray
     ) -> np.ndarray:
-        """Compute shifts [N, V] of images from random numbers, with all ink on the canvas."""
+        """Compute shifts [N, V] from random numbers, such that all ink stays on the canvas."""
         height, width = images_NCHW.shape[2:]
         middle = (np.array([height, width]) - 1) / 2
         corners_NVK = matrix_NVU @ (_find_ink_corners(images_NCHW) - middle).transpose(0, 2, 1)

@@ -28,7 +28,7 @@ LAYOUT = (
     "and test_labels (whole numbers from 0 on, [N]), and val_images and val_labels if there are any"
 )
 SCALE = "write intensities 0..255 (if yours are 0..1: (255 * images).round().astype('uint8'))"
-MOST_CHANNELS = 4  # of a guess which axis has the channels: the axis has at most this size
+MOST_CHANNELS = 4  # largest size of an axis that is taken for the channels
 MOST_CLASSES = 10**6
 MOST_NAMED = 200  # characters of a list of array names in a message
 MOST_SEEN = 1000  # images of a split whose values are checked
@@ -106,9 +106,9 @@ class NpzReader(OfficialReader):
 def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> NpzContent:
     """Read and check the data set in an open .npz file.
 
-    The file has `train_images` and `test_images`, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C],
-    and `train_labels` and `test_labels`, whole numbers from 0 on, [N] or [N, 1]. `val_images` and
-    `val_labels` are optional.
+    The file has `train_images` and `test_images`, which are uint8 [N, H, W], [N, C, H, W] or
+    [N, H, W, C]. It also has `train_labels` and `test_labels`, which are whole numbers from 0 on,
+    [N] or [N, 1]. `val_images` and `val_labels` are optional.
 
     Args:
         path: Name of the file, for messages.
@@ -120,7 +120,8 @@ def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> NpzCo
         The splits, with images [N, C, H, W].
 
     Raises:
-        DataError: If an array is missing, or its type, shape or values cannot be images or labels.
+        DataError: If an array is missing, or if the type, the shape or the values of an array are
+            not possible for images or labels.
     """
     try:
         return _decode_archive(file, axes)

@@ -154,9 +154,9 @@ Presenter = Callable[[Any, Split], EvaluatedSplit]
 
 
 class EpochSampler:
-    """The number of the current epoch, in an object that Lightning treats as a sampler.
+    """An object that stores the number of the current epoch.
 
-    Lightning looks for a sampler in each loader and calls its `set_epoch`.
+    Lightning treats it as the sampler of a loader, and calls `set_epoch` before each epoch.
     """
 
     def __init__(self) -> None:
@@ -172,7 +172,7 @@ class EpochSampler:
 
 
 class BatchLoader(ABC):
-    """An iterable of batches, as Lightning needs it; the last batch may be smaller.
+    """An iterable of batches for Lightning; the last batch may be smaller.
 
     Args:
         count: Examples in an epoch.
@@ -209,9 +209,9 @@ class EvaluationLoader(BatchLoader):
 class EvaluationParts:
     """An evaluation of batches in parts that fit into memory.
 
-    The first part has twice the examples of a training step. It needs about as much memory as a
-    training step, since an evaluation keeps no activations for a backward pass. When memory runs
-    out, the size of parts is halved. The size of parts changes results only by rounding.
+    The first part has twice the examples of a training step. This part needs about as much memory
+    as a training step, since an evaluation keeps no activations for a backward pass. When memory
+    runs out, the size of parts is halved. The size of parts changes results only by rounding.
 
     Args:
         batch_size: Examples in a training step.
@@ -233,8 +233,8 @@ class EvaluationParts:
             compute: Evaluates one part.
 
         Raises:
-            Exception: Any error of `compute`. An error because of lack of memory is raised only if
-                the part has a single example.
+            Exception: Any error of `compute`. If memory runs out, the error is raised only if the
+                part has a single example.
         """
         start, count = 0, len(batch.labels)
         while start < count:
@@ -335,7 +335,7 @@ def locate_windows(windows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
     """Compute the memory offsets at which windows begin.
 
     Args:
-        windows: A view [N, C, rows, columns, H, W], as `shift_windows` builds.
+        windows: A view [N, C, rows, columns, H, W] from `shift_windows`.
         index: Numbers of images, int64 of any shape [...].
         offsets: Row and column of each window in the view, int64 [..., 2].
 
@@ -353,11 +353,11 @@ def copy_windows(windows: Tensor, address_B: Tensor) -> Tensor:
     of the time, since each window is read from one address.
 
     Args:
-        windows: A uint8 view [N, C, rows, columns, H, W], as `shift_windows` builds.
-        address_B: Memory offsets [B], as `locate_windows` computes.
+        windows: A uint8 view [N, C, rows, columns, H, W] from `shift_windows`.
+        address_B: Memory offsets [B] from `locate_windows`.
 
     Returns:
-        The uint8 windows [B, C, H, W]. Their rows need not be adjacent in memory.
+        The windows, uint8 [B, C, H, W]. This tensor may be non-contiguous.
     """
     count, channels, rows, columns, height, width = windows.shape
     image, plane, row, column, down, right = windows.stride()

@@ -92,7 +92,7 @@ class Cifar10Reader(OfficialReader):
 
 
 def _parse_archive(path: Path, data: bytes) -> dict[str, LabelledImages]:
-    """Parse all batches in the archive, and return them by their names without ending."""
+    """Parse all batches in the archive; the keys are the names of the batches without ending."""
     with report_undecodable(path), tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
         files = {Path(each.name).stem: archive.extractfile(each) for each in archive.getmembers()}
         contents = {name: file.read() for name, file in files.items() if file}

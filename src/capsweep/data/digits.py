@@ -136,7 +136,7 @@ def decode_idx(path: Path, data: bytes) -> Tensor:
 class SvhnReader(OfficialReader):
     """A reader of SVHN's cropped digits (Netzer et al. 2011), without the `extra` images.
 
-    It reads `train_32x32.mat` and `test_32x32.mat`, whose label 10 means the digit 0.
+    The files are `train_32x32.mat` and `test_32x32.mat`. In the files, label 10 means the digit 0.
     """
 
     name = "svhn"

@@ -79,14 +79,15 @@ class ShiftedImages(DeviceSplit):
 
     def _draw_windows(self, generator: torch.Generator) -> Tensor:
         """Draw a shifted window of each example, and return the windows' memory offsets [N]."""
-        # Offsets are drawn on the CPU, so that they are the same for every device.
+        # Offsets are drawn on the CPU, so that they are the same for every device. They are moved
+        # to the device once per epoch.
         offsets_N2 = torch.randint(2 * self.shift + 1, (len(self), 2), generator=generator)
         everyone_N = torch.arange(len(self), device=self.device)
         return locate_windows(self.windows, everyone_N, offsets_N2.to(self.device))
 
 
 class CroppedImages(DeviceSplit):
-    """Images that are cropped; in training at random positions and with random changes.
+    """Images that are cropped at random positions and randomly changed in training.
 
     Validation and test use the crop in the middle without changes.
 
@@ -101,7 +102,7 @@ class CroppedImages(DeviceSplit):
             from this range. It multiplies the difference of each intensity to the channel's mean.
         mean_over: Pixels over which this mean is computed: "image" (the whole image) or "crop"
             (only the crop).
-        standardise: Whether each image is at last scaled to mean 0 and standard deviation 1;
+        standardise: Whether each image is finally scaled to mean 0 and standard deviation 1;
             otherwise intensities 0..255 are scaled to 0..1.
 
     Raises:

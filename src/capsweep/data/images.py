@@ -66,7 +66,7 @@ class LabelledImages:
 
 
 def join_examples(parts: Sequence[LabelledImages]) -> LabelledImages:
-    """Join several sets of examples to one, in their order.
+    """Join several sets of examples into one set, in the given order.
 
     Args:
         parts: Sets of examples with images of equal shape.
@@ -245,8 +245,8 @@ def hold_out(
 def draw_stratified(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Draw examples at random; each class has the same proportion as in all examples.
 
-    A class of n examples, in random order, gets the ranks (r + 1/2) / n for r from 0 to n - 1. The
-    sample consists of the examples with the `count` lowest ranks of all classes.
+    The n examples of a class, in random order, get the ranks (r + 1/2) / n for r from 0 to n - 1.
+    The sample consists of the examples with the `count` lowest ranks of all classes.
 
     Args:
         labels_N: Classes [N].
@@ -293,8 +293,8 @@ def prepare_splits(
 ) -> PreparedSplits:
     """Read a data set, split it and move it to the training device.
 
-    The examples of a data set in shards stay on disk; only one test image of them is read here, to
-    check its shape.
+    If the data set is in shards, its examples stay on disk. Then only one test image is read here,
+    to check its shape.
 
     Args:
         reader: Reads and verifies the data set.
@@ -302,9 +302,9 @@ def prepare_splits(
         presenter: Builds the object that makes batches of a split.
         validation: How many training examples to hold out for validation.
         device: The training device.
-        declared: The numbers of examples of "train", "test" and, if the reader returns it,
-            "validation" that the data set must have; None allows any.
-        image_shape: C, H and W that the images of batches must have; None allows any.
+        declared: The expected numbers of examples of "train", "test" and, if the reader returns
+            this split, "validation". None allows any numbers.
+        image_shape: The expected C, H and W of the images in a batch. None allows any shape.
 
     Returns:
         The objects that make the batches of "train", "validation" and "test".

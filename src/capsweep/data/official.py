@@ -1,4 +1,4 @@
-"""Base class for readers of official files, and the cache of the images that they decode.
+"""Base class for readers of official files, and the cache of decoded images.
 
 Files are verified by their sha256 and decoded once per node. Decoded images are kept in
 `$XDG_CACHE_HOME/capsweep` or `~/.cache/capsweep`, since data folders are often shared or read-only.
@@ -82,7 +82,7 @@ def _save_decoded(path: Path, identity: str, images: Decoded) -> None:
 
 
 def _load_decoded(path: Path, identity: str) -> Decoded | None:
-    """Load the images of a cache file; return None if it is absent or cannot be used.
+    """Load the images of a cache file, or return None if there is no usable file.
 
     If the file exists but cannot be used, a line with the reason is printed.
     """
@@ -185,7 +185,7 @@ class OfficialReader(Reader):
         return contents
 
     def read_file(self, path: Path) -> bytes:
-        """Read the bytes of a file that are to be hashed and decoded.
+        """Read the bytes of a file, which are then hashed and decoded.
 
         A subclass may decompress the file here.
 

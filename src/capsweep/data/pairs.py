@@ -36,7 +36,7 @@ USED_DRAWS = 5  # used numbers: one for the second digit, four for rows and colu
 
 
 def draw_words(key: int, counter: Tensor) -> Tensor:
-    """Compute 64-bit words of a random sequence from their positions in it (SplitMix64).
+    """Compute the 64-bit words at some positions of a random sequence (SplitMix64).
 
     Args:
         key: Number of the sequence.
@@ -53,7 +53,9 @@ def draw_words(key: int, counter: Tensor) -> Tensor:
 
 
 def draw_bits(key: int, counter: Tensor) -> Tensor:
-    """Compute the highest BITS bits of the word at each position, for `choose_integers`.
+    """Compute BITS random bits at each position of a random sequence, for `choose_integers`.
+
+    These are the highest bits of the word that `draw_words` computes for the position.
 
     Args:
         key: Number of the sequence.
@@ -65,13 +67,13 @@ def draw_bits(key: int, counter: Tensor) -> Tensor:
 def choose_integers(bound: Tensor | int, draw: Tensor) -> Tensor:
     """Map random bits to integers in 0 .. bound - 1.
 
-    An integer is the whole part of bound * u, with u in [0, 1) of 40 random bits. So the
-    probability of each integer differs from 1 / bound by less than 1 / 2**40.
+    Each integer is the whole part of bound * u, where u is a random number in [0, 1) with 40 bits.
+    So the probability of each integer differs from 1 / bound by less than 1 / 2**40.
 
     Args:
         bound: The number of possible integers, below 2**23. A number holds for all draws; a tensor
             has a number for each draw.
-        draw: Random bits, as `draw_bits` computes them.
+        draw: Random bits from `draw_bits`.
 
     Returns:
         The integers, int64.
@@ -221,7 +223,7 @@ class PairSource:
         """Compose the images of pairs, and separate images of their digits.
 
         Args:
-            drawn: The random choices, as `draw_pairs` returns them.
+            drawn: The random choices from `draw_pairs`.
         """
         shape = drawn.address_BL.shape
         digits_BLCHW = copy_windows(self.windows, drawn.address_BL.flatten()).unflatten(0, shape)
@@ -233,7 +235,7 @@ class PairSource:
         A call for about 1,000 examples is fastest; more examples do not fit into the cache.
 
         Args:
-            drawn: The random choices, as `draw_pairs` returns them.
+            drawn: The random choices from `draw_pairs`.
 
         Returns:
             The composed images, uint8 [B, C, H, W].

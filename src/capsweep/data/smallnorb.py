@@ -35,9 +35,7 @@ INFOS = {split: f"{prefix}-info" for split, prefix in PREFIXES.items()}
 class SmallNorbReader(OfficialReader):
     """A reader of smallNORB's `dat` (images) and `cat` (classes) files.
 
-    The height and the width of the images are halved.
-
-    The files may be `.mat.gz` or `.mat`.
+    The height and the width of the images are halved. The files may be `.mat.gz` or `.mat`.
     """
 
     name = "smallnorb"

@@ -43,15 +43,15 @@ CURE = (
     "try again when the machine is less busy, set RAY_TMPDIR to a writable folder with a short "
     "path, or do without Ray (EXECUTOR=local)"
 )
-ANSWER_SECONDS = 10.0  # a host that exists answers within this time
-START_SECONDS = 180.0  # for Ray to start on a busy machine; Ray itself waits 30
+ANSWER_SECONDS = 10.0  # time in which a host that exists must accept a connection
+START_SECONDS = 180.0  # time in which Ray must start, for busy machines; Ray's own limit is 30 s
 VITAL = ("gcs_server", "raylet")  # processes without which Ray hangs
 PORT_WAIT, PRELOAD = "RAY_gcs_server_port_wait_time_s", "RAY_preload_python_modules"
 LOOK_SECONDS, LEAVE_SECONDS = 0.1, 15.0  # between two checks; to end the work after Ray has died
 
 
 class RayLostError(KeyboardInterrupt):
-    """An error for a Ray that this process started and that has died. It acts like Ctrl-C."""
+    """The Ray that this process started has died. This exception ends the work like Ctrl-C."""
 
 
 @contextmanager
@@ -62,20 +62,21 @@ def connected(
     package: Path | None = None,
     imports: Sequence[str] = (),
 ) -> Iterator[None]:
-    """Connect to the Ray cluster at `address`, or start Ray on this machine, for the block.
+    """Connect to a Ray cluster, or start Ray on this machine; shut Ray down after the block.
 
     Args:
-        address: Address of the cluster to join; None starts Ray on this machine.
-        cpus: Number of CPUs that Ray on this machine may use; None: all that it detects.
-        gpus: Number of GPUs that Ray on this machine may use; None: all that it detects.
+        address: Address of the cluster to join; None: start Ray on this machine.
+        cpus: Number of CPUs that Ray on this machine may use; None: all CPUs that Ray detects.
+        gpus: Number of GPUs that Ray on this machine may use; None: all GPUs that Ray detects.
         package: Folder of our package, which is sent to the cluster's workers, so that they need no
             installed capsweep.
-        imports: Modules that workers on this machine import while they wait for work; Ray starts
+        imports: Modules that workers on this machine import while they wait for work. Ray starts
             one worker for each core.
 
     Raises:
         ConfigError: No cluster can be joined at `address`, or Ray does not start on this machine.
-        RayLostError: Ray on this machine has died; a line on the standard error says so first.
+        RayLostError: Ray on this machine has died. Before, a message is printed to the standard
+            error.
     """
     before = signal.getsignal(signal.SIGTERM)
     # Ray on this machine listens on 127.0.0.1 only, which is Ray's default on macOS.
@@ -167,7 +168,7 @@ class _RayWatch:
         os._exit(130)  # as at Ctrl-C
 
     def _find_loss(self) -> bool:
-        """Return whether Ray has died. The first time, kill Ray's remaining processes."""
+        """Return whether Ray has died. When this is first noticed, kill the rest of Ray."""
         with self._lock:
             gone = [name for name, process in self._vital if process.poll() is not None]
             if gone and not self._is_lost and not self._is_leaving.is_set():
@@ -189,7 +190,7 @@ class _RayWatch:
 
 
 def _list_descendants() -> list[Any]:
-    """Return all processes below this one, including zombies that it has adopted."""
+    """Return all descendants of this process, including adopted zombies."""
     return psutil.Process().children(recursive=True)
 
 
@@ -228,7 +229,8 @@ def _start_or_join(
         if address is None:
             logs = f"{os.environ.get('RAY_TMPDIR', '/tmp')}/ray/session_latest/logs"
             raise ConfigError(f"Ray does not start ({text}); {CURE}; its logs: {logs}") from error
-        # If a token is refused, Ray raises other errors, which quote or chain one of these names.
+        # If a token is refused, Ray raises errors of other types. The names of authentication
+        # errors are in their text or in that of their cause.
         chain = "".join(traceback.format_exception(error))
         if "AuthenticationError" in chain or "InvalidAuthToken" in chain:
             raise ConfigError(f"RAY_ADDRESS={address}: {REFUSED_TOKEN}") from error

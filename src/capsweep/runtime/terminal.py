@@ -30,8 +30,7 @@ UNSAFE = re.compile(
 def escape_text(text: str, stream: Any = None) -> str:
     """Return the text with unsafe characters replaced by their escapes, as ascii() writes them.
 
-    Unsafe characters are those that a terminal would obey, and those that the stream's encoding
-    lacks.
+    Unsafe characters are those that control a terminal, and those that the stream's encoding lacks.
     """
     escaped = UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -40,7 +39,7 @@ def escape_text(text: str, stream: Any = None) -> str:
 
 @contextmanager
 def escaped_streams() -> Iterator[None]:
-    """Make print() escape unsafe characters on the standard output and error, for the block."""
+    """Make print() escape unsafe characters inside the block, on standard output and error."""
     with redirect_stdout(_escape_stream(sys.stdout)), redirect_stderr(_escape_stream(sys.stderr)):
         yield
 
@@ -93,8 +92,8 @@ def outlive_readers() -> None:
 def make_console(stderr: bool = False) -> "Console":
     """Return a rich console that prints text literally: no markup, no emoji names, no highlighting.
 
-    Without a terminal, output is plain text, and lines are neither wrapped nor cut unless COLUMNS
-    sets a width. rich itself obeys NO_COLOR.
+    If the output does not go to a terminal, it is plain text in lines of any length, unless COLUMNS
+    sets a width. rich itself handles NO_COLOR.
     """
     console = _console_class()(stderr=stderr, markup=False, emoji=False, highlight=False)
     if not console.file.isatty():
@@ -115,7 +114,7 @@ def _console_class() -> "type[Console]":
 
         @Console.file.getter
         def file(self) -> IO[str]:
-            """Return the original stream, without the proxies that wrap it (ours, rich's)."""
+            """Return the original stream, to which the proxies of capsweep and of rich write."""
             file = super().file
             while (below := getattr(file, "rich_proxied_file", None)) is not None:
                 file = below
@@ -135,7 +134,7 @@ def _console_class() -> "type[Console]":
             return super().render_str(escape_text(text, self.file), **how)
 
         def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
-            """Yield rich's segments, and escape text that did not come from a string."""
+            """Yield rich's segments with escaped texts. Not every text passes `render_str`."""
             for part in super().render(renderable, options):
                 yield (
                     part if part.control else Segment(escape_text(part.text, self.file), part.style)
@@ -159,7 +158,7 @@ def describe_seeds(seeds: Iterable[int]) -> str:
 def format_command(*words: str) -> str:
     """Return a command line of capsweep that can be pasted into a shell.
 
-    It begins with `capsweep` if that program is on the PATH, else with this Python and `-m
+    The command begins with `capsweep` if this program is on the PATH, else with `PYTHON -m
     capsweep`.
     """
     program = ["capsweep"] if shutil.which("capsweep") else [sys.executable, "-m", "capsweep"]
@@ -167,12 +166,12 @@ def format_command(*words: str) -> str:
 
 
 def announce(step: str) -> None:
-    """Print the name of a step that begins, and flush the output, because steps take seconds."""
+    """Print which step begins now, without delay, because the step may take seconds."""
     print(f"{step} ...", flush=True)
 
 
 def print_aside(text: str) -> None:
-    """Print a line to the standard error; a live progress bar stays below it."""
+    """Print a line to the standard error. A live progress bar stays below the line."""
     print(text, file=sys.stderr, flush=True)  # rich's own console would write through the bar
 
 
@@ -180,7 +179,7 @@ print_once = cache(print_aside)  # prints equal lines once per process
 
 
 def print_paragraph(console: "Console", text: str) -> None:
-    """Print sentences, wrapped between words on a terminal and on one line in a log."""
+    """Print sentences: wrapped between words on a terminal, on one line in a log."""
     console.print(text, soft_wrap=not console.is_terminal)
 
 

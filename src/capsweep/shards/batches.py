@@ -97,7 +97,7 @@ class PassOrder:
             position += taken
 
     def _list_stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of the split at positions start .. stop - 1 of the permuted blocks."""
+        """Yield the ranges of the split that are at positions start .. stop - 1 of a pass."""
         stops, ends = _permute_blocks(self.count, self.block, self.seed, number)
         place = int(torch.searchsorted(ends, start, right=True))
         while start < stop:
@@ -231,13 +231,13 @@ def to_batch(*pieces: Arrays) -> Batch:
 
 
 class StretchImages(EvaluatedSplit):
-    """Batches of a split in shards, whose images are shown as they are stored.
+    """A split in shards, which provides batches of the stored images without random changes.
 
     Args:
         examples: The split.
         split: Name of the split.
-        epoch_examples: Examples per training epoch. Each epoch begins where the epoch before it
-            ended in the passes over the split.
+        epoch_examples: Examples per training epoch. Each epoch continues after the last example of
+            the epoch before it.
         test_examples: How many test examples are used, from the first on.
         workers: Number of processes that read ahead in training. With 0, the training process
             reads.

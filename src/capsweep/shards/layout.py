@@ -7,7 +7,7 @@ A shard is an HDF5 file with one HDF5 data set for each field, in chunks of BLOC
     indices  uint32 [N, L], or [N]    numbers of the source images in their split
     shifts   int8   [N, L, 2]         pixels down, pixels right
 
-The attributes of the file say what it contains, so that it can be used without `index.json`.
+The attributes of the file identify its content, even if `index.json` is missing.
 
 Shape letters: B batch, N examples of a shard, L = 2 digits of an image, C H W image.
 """
@@ -48,7 +48,7 @@ DAMAGE_ERRORS = (
     *(MemoryError, OverflowError),  # if a damaged header declares huge sizes
 )
 BLOCK = 500  # examples in a chunk: about 0.6 MB of MultiMNIST
-AT_ONCE = 2 * BLOCK  # examples that are made together; more would not fit into the cache
+AT_ONCE = 2 * BLOCK  # examples that are made together, so few that they fit into the cache
 DEFAULT_EXAMPLES = 100_000  # examples in a shard, if the number of shards is not given
 MOST_BYTES = 2**29  # largest size of a shard, because it is made in memory
 
@@ -223,7 +223,7 @@ def find_disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Ite
 
 
 def _describe_data_set(file: h5py.File, name: str) -> str:
-    """Return a text of the dtype and shape of an HDF5 data set.
+    """Describe dtype and shape of an HDF5 data set.
 
     For links and for external or virtual data sets, the text says that the file has no array,
     because the hash of the file does not cover their bytes.
@@ -241,7 +241,7 @@ def make_pair_source(digits: Splits, split: Split, settings: Mapping[str, Any]) 
     Args:
         digits: The data set of single digits.
         split: Name of the split.
-        settings: The settings of the data set of pairs, as its manifest records them.
+        settings: The settings in the manifest of the data set of pairs.
 
     Raises:
         DataError: If a setting is missing or not a whole number from 0 on.

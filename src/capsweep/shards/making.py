@@ -66,7 +66,7 @@ class MakingResult:
 
 @dataclass(frozen=True)
 class MakingPlan:
-    """The shards of a data set that a folder is to hold."""
+    """A plan to make a data set: its shards, and the folder for them."""
 
     job: ShardJob  # makes the examples
     folder: Path  # where the shards are written

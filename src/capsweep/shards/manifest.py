@@ -122,7 +122,7 @@ def hash_declared(declared: Mapping[str, object]) -> str:
     """Combine all declared hashes of a data set into one sha256.
 
     Args:
-        declared: The declared hashes, JSON data.
+        declared: The declared hashes, which must be JSON data.
     """
     return hash_bytes(json.dumps(declared, sort_keys=True).encode())
 

@@ -34,7 +34,9 @@ MOST_OPEN = 64  # files that a process keeps open; HDF5 needs about 1 MB of memo
 
 
 def declare_data_set(content: DataSetContent) -> list[str]:
-    """Return the overrides that declare a data set, to type with `dataset=multimnist_shards`.
+    """Return the overrides that declare a data set.
+
+    A user types them after `dataset=multimnist_shards`.
 
     Args:
         content: The content of the data set.
@@ -106,7 +108,10 @@ class ShardReader:
         return Splits(**splits, parts={f"digits.{name}": sha for name, sha in composed.items()})
 
     def _read_digits(self, place: Path, whole: Manifest, folder: str) -> Splits | None:
-        """Read the digits from which a decoder's targets are composed; None without targets."""
+        """Read the digits from which the targets of a decoder are composed.
+
+        The result is None if no targets are needed.
+        """
         if not self.targets:
             return None
         content = whole.content
@@ -160,7 +165,7 @@ class ShardReader:
 
 
 class StoredRanges:
-    """A split in HDF5 shards, of which any range of examples can be read.
+    """A split in HDF5 shards; any range of its examples can be read.
 
     A shard is verified before its first use. Each process opens the files itself, also after a fork
     or after pickling.
@@ -191,7 +196,7 @@ class StoredRanges:
 
     @property
     def digest(self) -> str:
-        """The sha256 of the hashes of the shards, in order.
+        """One sha256, which is computed from the hashes of all shards in order.
 
         The hash of a shard is verified before the first use of the shard.
         """

@@ -36,7 +36,7 @@ def report_damage(path: Path) -> Iterator[None]:
     The message has the path of the shard and says how to repair it.
 
     Args:
-        path: The shard, for the message.
+        path: Path of the shard, for the message.
 
     Raises:
         DataError: If the block raises one of DAMAGE_ERRORS.
@@ -157,7 +157,7 @@ class ShardVerifier:
             save_cached("shards", state, True)
 
     def _describe_state(self, shard: Shard) -> str:
-        """Return a text of a shard's entry in the manifest and of the size and times of its file.
+        """Return a text with the manifest entry of a shard and the size and times of its file.
 
         The times include the ctime, because it changes even if a program sets the mtime back. The
         text is empty if there is no file, or if the file was changed less than TICK ago, because

@@ -97,7 +97,7 @@ def compute_once(kind: str, key: str, compute: Callable[[], Any]) -> Any:
     """Return the value of a key from the user's cache, or compute it and store it there.
 
     Args:
-        kind: Kind of the value, a folder of the cache.
+        kind: Kind of the value. Each kind has a folder in the cache.
         key: A text with everything on which the value depends.
         compute: Computes the value, which must be JSON data and not None.
     """
@@ -118,7 +118,7 @@ def load_cached(kind: str, key: str) -> Any:
 
 
 def save_cached(kind: str, key: str, value: Any) -> None:
-    """Store a value in the user's cache, and remove values of the same kind after a month."""
+    """Store a value in the user's cache, and remove month-old values of the same kind."""
     content = json.dumps(value).encode()
     stored = f"{_digest_of(kind, key, content)}\n".encode() + content
     with suppress(OSError, RuntimeError):

@@ -55,7 +55,7 @@ def write_json(path: Path, value: Any) -> None:
 def open_plain_file(path: Path) -> IO[bytes]:
     """Open a regular file for reading.
 
-    Folders and pipes are refused. To read a pipe could block for ever.
+    Pipes are refused, because reading a pipe could block for ever. Folders are refused too.
 
     Raises:
         IsADirectoryError: If the path is not a regular file.
@@ -107,8 +107,8 @@ def lock_file(path: Path) -> Iterator[None]:
 def user_cache_folder() -> Path:
     """Return the folder of the user's cache, as the XDG base directory specification defines it.
 
-    It is `$XDG_CACHE_HOME/capsweep`, or `~/.cache/capsweep` if that variable is unset, empty or
-    relative.
+    The folder is `$XDG_CACHE_HOME/capsweep`, or `~/.cache/capsweep` if the variable XDG_CACHE_HOME
+    is unset, empty or a relative path.
 
     Raises:
         RuntimeError: If there is no home folder.

@@ -1,11 +1,11 @@
 """Official files of data sets, which are found below the data folder and verified by their hashes.
 
 If the data folder is in an object store, each file is fetched once per node into the user's cache.
-There, a folder of the store becomes a folder `fetched/NAME-HASH`. HASH is the hash of its URL, and
-the file `.origin` in it has the URL. A file gets its name when it is complete. While one process
-fetches a file, other processes that need the file wait; if the first process dies, another process
-fetches the file. Fetched files are verified again when they are read, and may be deleted at any
-time.
+There, a folder of the store becomes a folder `fetched/NAME-HASH`. HASH is the hash of the folder's
+URL, and the file `.origin` contains this URL. A file gets its name when it is complete. While one
+process fetches a file, other processes that need the file wait. If the first process dies, another
+process fetches the file. Fetched files are verified again when they are read, and may be deleted at
+any time.
 """
 
 import itertools
@@ -41,7 +41,8 @@ def resolve_folders(data: str, folders: Sequence[str]) -> list[str]:
 
     Args:
         data: The data folder, a path or the URL of an object store.
-        folders: Names of folders below it. An absolute path or a URL is returned unchanged.
+        folders: Names of folders below the data folder. An absolute path or a URL is returned
+            unchanged.
 
     Raises:
         ConfigError: If the data folder is a URL, and a name leads out of it.
@@ -154,7 +155,7 @@ def list_sizes(place: str) -> dict[str, int]:
 
 @lru_cache(maxsize=16)
 def _open_bucket(place: str, process: int) -> Bucket:
-    """Open an object store once per process, since a client does not survive a fork."""
+    """Open an object store once per process, since a client cannot be used after a fork."""
     return Bucket(place, KEY)
 
 

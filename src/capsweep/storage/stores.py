@@ -51,7 +51,7 @@ def join(place: str, name: str) -> str:
 
 
 def hide_query(place: str) -> str:
-    """Return a path, or a URL without its query, for messages."""
+    """Return the form of a place for messages: a path, or a URL without its query."""
     return place.partition("?")[0] if is_url(place) else place
 
 
@@ -217,7 +217,7 @@ class Bucket:
 
         Args:
             folder: Name of the folder.
-            is_deep: Whether objects in its subfolders are listed too.
+            is_deep: Whether objects in subfolders are listed too.
         """
         infos = self._list_infos(folder, is_deep)
         for info in sorted(infos, key=lambda info: info.path):
@@ -323,8 +323,8 @@ def prove_writable(store: Store, probe: str = ".probe", word: str = "LEDGER") ->
     Args:
         store: The store.
         probe: Name of the file.
-        word: The option that sets the folder, such as LEDGER for `LEDGER=...`. The error message
-            about a folder names this option.
+        word: The option that sets the folder, such as LEDGER for `LEDGER=...`. If a folder cannot
+            be written, the error message names this option.
 
     Raises:
         UserError: If the store cannot be written.

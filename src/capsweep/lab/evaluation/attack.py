@@ -45,7 +45,8 @@ class Attack:
     """An attack method with its budget.
 
     Attributes:
-        method: `fgsm`, `bim` or `pgd`.
+        method: `fgsm` (one step), `bim` (several steps), or `pgd` (several steps from random
+            starts).
         eps: Largest change of an input value.
         targeted: Whether the attacker wants a certain wrong class. Otherwise any wrong class is a
             success.
@@ -69,11 +70,11 @@ class Attack:
 
 @dataclass(frozen=True)
 class ThreatModel:
-    """The rules of an attack: which images it changes, within which bounds, and what is a success.
+    """The rules of an attack: the images, the bounds of their changed values, and the aim.
 
     Attributes:
         images_BCHW: The unchanged images.
-        classes_B: True classes, or the wanted classes of a targeted attack.
+        classes_B: True classes of the images. In a targeted attack, the wanted classes.
         low: Lower bound of changed values, which broadcasts to the images.
         high: Upper bound of changed values, which broadcasts to the images.
         bounds: Both bounds in words.
@@ -88,12 +89,12 @@ class ThreatModel:
     targeted: bool = False
 
     def select_images(self, index_B: Tensor) -> "ThreatModel":
-        """Return the threat model of some of the examples."""
+        """Return the threat model of the examples with the given indices."""
         names = ("images_BCHW", "classes_B", "low", "high")
         return replace(self, **{name: getattr(self, name)[index_B] for name in names})
 
     def clip_images(self, images_BCHW: Tensor, eps: float) -> Tensor:
-        """Clip images to the ball of radius `eps` around the unchanged ones, then to the bounds."""
+        """Clip images to the ball of radius `eps` around the unchanged images and to the bounds."""
         lowest = (self.images_BCHW - eps).maximum(self.low)
         return images_BCHW.clamp(lowest, (self.images_BCHW + eps).minimum(self.high))
 
@@ -230,7 +231,7 @@ def make_attack(method: str, eps: float, options: Namespace, seed: int) -> Attac
 
 
 def _measure_attack(cell: TrainedCell, attack: Attack, examples: int) -> dict[str, Any]:
-    """Attack a cell batch by batch; return the attack's budget, its counts and its rate."""
+    """Attack a cell in batches; return the budget, counts and rate of the attack as plain data."""
     counts = [
         count_successes(cell, make_threat_model(cell, part), attack, part.start)
         for part in split_range(examples, BATCH)
@@ -306,8 +307,8 @@ def perturb_images(
 def find_ascent(network: Network, model: ThreatModel, images_BCHW: Tensor) -> Tensor:
     """Return the direction [B, C, H, W] in which the attacker changes the images.
 
-    It is the gradient of the loss of the true classes, or the negative gradient of the loss of the
-    wanted classes.
+    In an untargeted attack, this is the gradient of the loss of the true classes. In a targeted
+    attack, it is the negative gradient of the loss of the wanted classes.
     """
     images_BCHW = images_BCHW.detach().requires_grad_()
     with torch.enable_grad():
@@ -321,8 +322,8 @@ def find_ascent(network: Network, model: ThreatModel, images_BCHW: Tensor) -> Te
 def find_logits(output: NetworkOutput) -> Tensor:
     """Return scores [B, N] that do not saturate.
 
-    They are the network's own logits if it has any. For class capsules, they are the logits of the
-    lengths. Otherwise they are the scores.
+    If the network has logits, these are returned. If it has class capsules, the logits of the
+    capsule lengths are returned. Otherwise the scores are returned.
     """
     if output.logits_BN is not None:
         return output.logits_BN.float()

@@ -61,8 +61,8 @@ def publish_ensemble(cells: SweepCells, parsed: Namespace) -> None:
 def find_ensemble_errors(members: Mapping[str, Predictions]) -> np.ndarray:
     """Return which examples [M] an ensemble classifies wrongly, from stored scores.
 
-    The members' scores of an example are added, so that classes are ranked by their average score
-    (the capsule length, for class capsules). The function does not run the networks.
+    The members' scores of an example are added. So classes are ranked by their average score, which
+    is the average length of their capsules in capsule networks. The networks are not run.
 
     Args:
         members: Predictions of each cell, by signature.

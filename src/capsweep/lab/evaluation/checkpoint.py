@@ -40,9 +40,8 @@ class Retest(NamedTuple):
     Attributes:
         examples: Number of tested examples, counted from the first test example.
         wrong: Number of examples that the network classifies wrongly.
-        ties: Number of near ties that the network now classifies correctly and the stored
-            predictions do not, or the reverse. In a near tie, two classes have almost the same
-            score.
+        ties: Number of examples that are now right and were wrong in the stored predictions, or the
+            reverse. All are near ties: two classes have almost the same score.
     """
 
     examples: int
@@ -119,7 +118,7 @@ class TrainedCell:
         return Retest(count, int(find_wrong(scores_MN, labels).sum()), ties)
 
     def count_ties(self, predictions: Predictions, index: Any) -> int:
-        """Count test examples that are right in the new or in the stored predictions, not in both.
+        """Count test examples that are right in only one of two predictions: the new or the stored.
 
         All counted examples must be near ties. In a near tie, the stored scores of the lowest
         predicted class and of the highest class that is not predicted differ by at most TIE_GAP
@@ -174,8 +173,8 @@ class CellLoader:
                 configuration from the overrides with which the cell was run.
 
         Raises:
-            UserError: The cell is not finished, or its settings, weights or data do not fit the
-                present code or data; the error names the cell and the cure.
+            UserError: The cell is not finished, or the present code does not accept its settings or
+                weights, or the data has changed; the error names the cell and says what to do.
             DamageError: A file of the cell is missing.
         """
         if (result := self.ledger.read_result(name)) is None:
@@ -235,7 +234,7 @@ class CellLoader:
         return network.to(self.device).eval().requires_grad_(False)
 
     def _load_splits(self, config: Mapping[str, Any]) -> PreparedSplits:
-        """Return the data set of a configuration, and keep it for cells with the same data set."""
+        """Return the data set of a configuration; read it if the last cell had another data set."""
         dataset = config["dataset"]
         key = json.dumps(dataset, sort_keys=True)
         if self._splits is None or self._splits[0] != key:
@@ -260,7 +259,7 @@ def find_device(name: str) -> torch.device:
 
 
 def iterate_batches(split: EvaluatedSplit, count: int, at_once: int) -> Iterator[Batch]:
-    """Yield at most `count` examples of a split, from the first, in batches of `at_once`."""
+    """Yield batches of `at_once` examples: the first `count` of a split, or all if it has fewer."""
     return map(split.evaluation_batch, split_range(min(count, len(split)), at_once))
 
 

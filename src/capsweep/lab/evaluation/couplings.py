@@ -8,8 +8,8 @@
 
 A parse tree is the set of the largest couplings of all children in an image.
 
-A child's couplings are its shares among its choices. Its choices are all its parents, of all types
-at all positions above it. With none-of-the-above it has one more choice, which is no parent. Some
+A child's couplings are its shares among its choices. A child's choices are all its parents, of all
+types at all positions above the child. With none-of-the-above, "no parent" is one more choice. Some
 routings divide each child several times (`routing.norm`): among the types at each position, or
 among the positions for each type. Then a child has several distributions. A child with a single
 parent has no choice, and a child without parents has no shares.
@@ -37,7 +37,7 @@ from capsweep.lab.evaluation.traces import RoutedCell
 from capsweep.model.matrix_capsnet import MatrixCapsules
 from capsweep.model.routing import CouplingRule, ReceptiveFields
 
-DEAD = 0.01  # a parent is dead if its activation stays below this
+DEAD = 0.01  # a parent is dead if its activation is below this in all images
 ROUNDING = 1e-6  # smaller relative differences of couplings come from rounding in float32
 
 
@@ -118,7 +118,7 @@ class Children:
         return entropy_BG.clip(0, np.log(self.choices)), polarisation_BG.clip(0, 1)
 
     def mark_largest(self, coupling_BMLJ: Tensor) -> Tensor:
-        """Return whether each coupling [B, E] is the largest of its distribution, ties included."""
+        """Return whether each coupling [B, E] is a largest one of its distribution (ties count)."""
         coupling_BE = self._divide(coupling_BMLJ).flatten(1)
         return coupling_BE == self._combine(coupling_BE, "amax")[:, self.distributions[0]]
 
@@ -246,7 +246,7 @@ def measure_layers(routed: RoutedCell) -> dict[str, LayerMeasures]:
 
 @contextmanager
 def record_activations(layers: Mapping[str, Any]) -> Iterator[Mapping[str, Tensor]]:
-    """Record the latest activations [B, M J] of each layer, for the block.
+    """Record the latest activations [B, M J] of each layer inside the block.
 
     Forward hooks record the activations, because not all routing variants write them to the trace.
     """

@@ -1,9 +1,8 @@
 """What the routing of a trained cell does for its predictions: `capsweep eval routing`.
 
-The couplings are measured (see `couplings`). Then the test error of the cell as trained is compared
-with two kinds of test errors. In the first, the couplings of every layer are frozen to their mean
-over training images, so that they are the same for every test image. In the second, routing has
-other numbers of iterations than in training.
+The couplings are measured (see `couplings`), and the test error of the cell is computed in three
+ways: as trained; with frozen couplings; and with other numbers of iterations than in training.
+Frozen couplings are the mean over training images, so they are the same for every test image.
 
 Shape letters: B images, M parent positions, L children below one, J parent types.
 """
@@ -94,7 +93,7 @@ class FrozenRouting(nn.Module):
         self.coupling_MLJ = coupling_MLJ
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Form the parents from the votes with the fixed couplings; there is no trace."""
+        """Form the parents from the votes with the fixed couplings. A trace is never recorded."""
         pose_BMLP = votes.local_poses()
         coupling_MLJ = self.coupling_MLJ.to(pose_BMLP.device)
         return self.routing.form_parents(votes, coupling_MLJ.expand(len(pose_BMLP), -1, -1, -1))
@@ -155,7 +154,7 @@ def average_couplings(routed: RoutedCell, split: EvaluatedSplit) -> dict[str, Te
 
 @contextmanager
 def freeze_couplings(routed: RoutedCell, couplings: Mapping[str, Tensor]) -> Iterator[None]:
-    """Make the layers route with these couplings [M, L, J], for the block."""
+    """Make the layers route with fixed couplings [M, L, J] inside the block."""
     before = {name: layer.routing for name, layer in routed.layers.items()}
     try:
         for name, layer in routed.layers.items():

@@ -1,4 +1,4 @@
-"""The finished cells of a sweep, evaluated one after another into a table."""
+"""The evaluation of a sweep's finished cells, one after another, and the table of the results."""
 
 import argparse
 import json
@@ -93,7 +93,7 @@ class SweepCells:
         def evaluate_point(point: Point) -> list[Content]:
             name, contents = point.cell.signature, []
             if kept and (content := self._read_without_weights(name, *kept)):
-                print(f"{point.name}: no weights here; its stored {kept[0]} is used", flush=True)
+                print(f"{point.name}: no weights; the stored {kept[0]} is used", flush=True)
                 return [content]
             for file, content in evaluate(loader.load(name, point.cell.config)):
                 content |= {"device": str(loader.device), "code": code_identity.hash_package()}
@@ -106,7 +106,7 @@ class SweepCells:
         return self.evaluate_points(evaluate_point)
 
     def _read_without_weights(self, name: str, file: str, kind: type[Record]) -> Content | None:
-        """Return the stored evaluation of a cell without weights; None if it has weights."""
+        """Return a cell's stored evaluation; None if the cell has weights or no such file."""
         has_weights = transfer.WEIGHTS in self.ledger.list_files(name)
         stored = None if has_weights else self.ledger.read(name, f"{EVALUATIONS}/{file}")
         cure = "import the cell with its weights, and evaluate it again"
@@ -128,7 +128,7 @@ class SweepCells:
         Args:
             name: Name of the file, without extension.
             title: Title of the page.
-            header: Names of the columns behind the coordinates.
+            header: Names of the columns after the coordinates.
             lines: Group and texts of each row.
             notes: Paragraphs below the table.
         """
@@ -182,7 +182,7 @@ def load_cells(parsed: argparse.Namespace) -> SweepCells:
     """Return the cells of the sweep that a command's words choose.
 
     Raises:
-        UserError: METRIC was typed, although evaluations have their own metrics. Or the cells used
+        UserError: METRIC was typed (evaluations have their own metrics), or the cells used
             different data.
     """
     sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)

@@ -18,7 +18,7 @@ from capsweep.lab.evaluation.checkpoint import TrainedCell, iterate_batches
 from capsweep.ledger.ledger import Predictions
 from capsweep.runtime.terminal import count_of
 
-# Numbers in the traces of images that are routed together: POSE and 2 T for each vote.
+# Largest total of numbers in the traces of a batch. Each vote has POSE + 2 T numbers.
 NUMBERS_AT_ONCE = 2**25
 POSE = 16  # numbers in a vote
 
@@ -51,7 +51,7 @@ class RoutedCell:
     def trace_layers(self, split: EvaluatedSplit | None = None) -> Iterator[tuple[str, Trace]]:
         """Yield each layer's name and trace, batch after batch.
 
-        Afterwards the network still has `iterations` routing iterations.
+        The number of routing iterations in the network is set to `iterations`, also for later use.
 
         Args:
             split: Split whose first `examples` images are traced; None: the test split.
@@ -88,7 +88,7 @@ class RoutedCell:
             yield name, [iteration["coupling"] for iteration in trace]
 
     def predict_scores(self) -> Predictions:
-        """Return scores and labels of the traced test images, in batches as large as for traces."""
+        """Return scores and labels of the test images, computed in the same batches as traces."""
         return self.cell.predict_scores(self.examples, self.images_at_once)
 
     def describe_images(self) -> str:
@@ -108,7 +108,7 @@ def trace_images(cell: TrainedCell, images_BCHW: Tensor) -> Mapping[str, Trace |
 
 
 def find_routed(cell: TrainedCell, examples: int, iterations: int | None) -> RoutedCell:
-    """Find the routed layers of a cell, and return the cell with the settings of its tracing.
+    """Find the routed layers of a cell, and return the cell with these layers, ready to be traced.
 
     Args:
         cell: The trained cell.

@@ -30,7 +30,7 @@ class Drawing:
         stem: Name of both files, without extension.
         arrays: The numbers, by name; no Python objects.
         picture: Content of the PNG file.
-        caption: Text that names every choice that was made, and what the picture does not show.
+        caption: Text that says how the picture was made, and what it does not show.
     """
 
     stem: str

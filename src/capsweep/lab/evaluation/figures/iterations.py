@@ -1,11 +1,11 @@
 """What routing does in each iteration: the entropy of couplings, and how much they change.
 
 `draw_couplings` shows how evenly children divide themselves. A child's couplings are its shares
-among its choices. Its choices are all its parents, of all types at all positions above it. With
-none-of-the-above it has one more choice, which is no parent. The shares divided by their sum are p.
-Their entropy is
+among its choices. A child's choices are all its parents, of all types at all positions above the
+child. With none-of-the-above, "no parent" is one more choice. Let p be the shares divided by their
+sum. The entropy is
 
-    H = - sum p ln p        in nats; from 0 (all to one choice) to ln(number of choices)
+    H = - sum p ln p        in nats; from 0 (one choice has everything) to ln(number of choices)
 
 The control is ln(number of choices), the entropy of equal couplings before routing. Children at the
 border of a convolutional layer have fewer parents, and so a lower control. The ratio H / ln(number
@@ -18,7 +18,7 @@ counts like a child.
 the routing logits b_ij in each iteration. Procedure 1 adds the agreement u_hat_ij . v_j to b_ij in
 every iteration. So the change of iteration t is the mean of |u_hat_ij . v_j| over children and
 parents, with v of iteration t. Nothing uses the logits after the last iteration, but the figure
-shows its change too.
+also shows the change of this iteration.
 
 The paper's curve falls, almost in a straight line on a log scale. With the definition above the
 curve rises: v turns towards the votes that agree, and becomes longer, so the agreement of v with
@@ -207,7 +207,7 @@ def measure_trace(trace: Trace) -> tuple[str, Tensor]:
 
 
 def measure_shares(trace: Trace) -> Tensor:
-    """Compute the change of logits in each iteration, divided by the sum of changes so far [B, T].
+    """Compute the relative change of logits [B, T]: the change over the sum of changes so far.
 
     The change and the sum are mean absolute values over links. The ratio is 0 if the sum is 0.
     """
@@ -221,14 +221,14 @@ def _mean_sizes(changes: Sequence[Tensor]) -> Tensor:
 
 
 def _load_routed(loader: CellLoader, name: str, options: Namespace) -> RoutedCell:
-    """Load a cell to trace its routing as a figure's options say; check its stored predictions."""
+    """Load a cell for tracing with the options of a figure, and check its stored predictions."""
     routed = find_routed(loader.load(name), options.examples, options.iterations)
     routed.cell.verify(routed.examples)
     return routed
 
 
 def _name_files(figure: str, options: Namespace) -> str:
-    """Return the stem of a figure's file names. It names the options that are not the defaults."""
+    """Return the stem of a figure's file names, with all options that differ from the defaults."""
     iterations = "" if options.iterations is None else f"-iterations{options.iterations}"
     changed = options.examples != TRACED_EXAMPLES
     return f"{figure}{iterations}" + (f"-first{options.examples}" if changed else "")

@@ -33,7 +33,7 @@ CAPTION = (
 
 
 def draw_training_loss(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield one figure with a curve for each number of iterations, on a linear and on a log scale.
+    """Yield one figure with a curve for each number of iterations, on linear and log scales.
 
     For n iterations (0: without routing), the file has Tn.step [E], Tn.loss [S, E], Tn.seeds and
     Tn.cells.
@@ -82,8 +82,8 @@ def read_loss(ledger: Ledger, name: str) -> dict[int, dict[tuple[int, str], dict
 def find_peers(ledger: Ledger, name: str) -> dict[str, tuple[int, int]]:
     """Find a cell and its peers: the cells that differ from it only in iterations and seed.
 
-    Cells are compared by signature. So a cell with the neutral value of a key equals a cell without
-    the key.
+    Cells are compared by signature. A signature ignores a key that has its neutral value, so a peer
+    may lack this key.
 
     Returns:
         Iterations and seed of each cell by signature, sorted by iterations and seed. Iterations are

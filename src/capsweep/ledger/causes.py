@@ -19,7 +19,7 @@ Status = Literal["done", "stale", "failed", "stopped", "running", "missing"]
 
 
 class CauseKind(StrEnum):
-    """The kind of a failure; reports group failures by it."""
+    """The kind of a failure. Reports group failures by kind."""
 
     OUT_OF_MEMORY = "out of memory"  # of a GPU, a process or a node
     NOT_FINITE = "NaN"  # a loss or metric was not finite
@@ -28,7 +28,7 @@ class CauseKind(StrEnum):
     STORAGE = "storage"  # a disk or an object store failed
     NODE = "node"  # the node cannot run cells
     CODE = "code"  # an error of the code or of the configuration
-    UNKNOWN = "unknown"  # a type of exception without a kind
+    UNKNOWN = "unknown"  # any other type of exception
 
 
 NODE_MEMORY = "OutOfMemory: Ray ended the worker because its node ran out of memory"
@@ -43,7 +43,7 @@ TYPES = {
     CauseKind.OUT_OF_MEMORY: ("OutOfMemory", "OutOfMemoryError", "MemoryError"),
     CauseKind.STORAGE: ("StoreError", "OSError"),
     CauseKind.NOT_FINITE: ("NonFiniteLossError",),
-    # JSONDecodeError: a file that is being written, or is incomplete.
+    # JSONDecodeError: the file is incomplete, or another process is writing it now.
     CauseKind.DATA: ("DataError", "JSONDecodeError", "UnicodeError"),
     CauseKind.CODE: (
         *("UserError", "ConfigError", "AccuracyNotReachedError", "ArithmeticError"),
@@ -73,7 +73,7 @@ def describe_cause(error: BaseException) -> str:
 def _walk_chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an exception, then the exception that led to it, and so on back to the first exception.
 
-    The exception that led to another one is named after `raise ... from`, or was being handled.
+    The earlier exception is the `__cause__` or, if this is not suppressed, the `__context__`.
     """
     visited: set[int] = set()
     link: BaseException | None = error
@@ -106,7 +106,7 @@ def is_lost_worker(cause: str) -> bool:
 
 
 def classify_cause(cause: str) -> CauseKind:
-    """Return the kind of a failure, by the type at the beginning of its cause."""
+    """Return the kind of a failure, given its cause, which begins with an exception type."""
     name = cause.partition(":")[0]
     # KINDS has our types and torch's types. Python's types are classified by their base classes.
     known = getattr(builtins, name, None)
@@ -127,8 +127,8 @@ def find_differences(
     signature of the configuration uses the same rule.
 
     Returns:
-        The keys that differ, sorted, each with its value in `here` and its value in `there`. None:
-        the key does not exist.
+        The keys that differ, sorted, each with its value in `here` and its value in `there`. A
+        value is None if the key does not exist.
     """
     ours, theirs = flatten(here), flatten(there)
     keys = sorted(ours.keys() | theirs.keys())

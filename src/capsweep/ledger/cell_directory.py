@@ -128,9 +128,9 @@ class RepeatedDirectory(CellDirectory):
         super().__init__(self.final_path.with_name(f".{signature}.again"))
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Finish the new cell, and move it to the place of the earlier cell.
+        """Finish the new cell, and put its folder in the place of the earlier folder.
 
-        If the process is killed between the two renames, `recover_cell` does the second one.
+        If the process is killed between the two renames, `recover_cell` does the second rename.
         """
         finished = super().finish(result)
         self.superseded_path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,14 +142,15 @@ class RepeatedDirectory(CellDirectory):
 class StagedDirectory(CellDirectory):
     """The local folder of a cell whose ledger is an object store.
 
-    Only complete files are copied to the store. Each run of a cell has a separate folder there, so
-    that the files of two runs do not mix. If two runs finish the cell, the first result is valid.
+    Only complete files are copied to the store. Each run of a cell has a separate folder in the
+    store, so that the files of two runs do not mix. If two runs finish the cell, the first result
+    is valid.
 
     Args:
         ledger: The ledger.
         signature: The signature of the cell.
         scratch: The folder for scratch on this node.
-        replaces: Whether the new result replaces an earlier one.
+        replaces: Whether the new result replaces an earlier result.
 
     Attributes:
         folder: The cell's folder in the store.
@@ -164,7 +165,7 @@ class StagedDirectory(CellDirectory):
         super().__init__(scratch / f"{make_scratch_prefix(signature)}{self.attempt}")
 
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
-        """Start the cell in the local folder, and fetch a checkpoint if the store has one."""
+        """Write the first files of the cell, and fetch the checkpoint if the store has one."""
         super().start(cell, provenance)
         self.store.remove(f"{self.folder}/{FAILURE}")
         self.store.remove(f"{self.folder}/{STOPPED}")
@@ -235,7 +236,10 @@ def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirecto
 
 
 def recover_cell(ledger: Ledger, signature: str) -> None:
-    """Move a finished repeated cell to its final folder if its process was killed before that."""
+    """Move a finished repeated cell to its final folder, if this was not done yet.
+
+    This is needed if the process was killed between the renames of `RepeatedDirectory.finish`.
+    """
     if ledger.disk is not None:
         cell = RepeatedDirectory(ledger.disk, signature)
         if not cell.final_path.exists() and (cell.path / RESULT).exists():

@@ -2,9 +2,9 @@
 
 Leases need a POSIX file system. A process claims a cell by a hard link, which creates the file
 `claims/SIGNATURE.GENERATION` and fails if the file exists. If the owner has ended, another process
-takes the cell over: it creates the file of the next generation, which again only one process can
-do. Claims are never renamed, and clocks of different machines are never compared. Durations are
-measured with a monotonic clock, so a lease remains valid if somebody sets the system clock back.
+takes the cell over by creating the file of the next generation. Again, only one process can create
+this file. Claims are never renamed, and clocks of different machines are never compared. Durations
+are measured with a monotonic clock, so a lease remains valid if the system clock is set back.
 """
 
 import json
@@ -26,7 +26,7 @@ from capsweep.storage.files import read_plain_file, remove_path, write_text
 from capsweep.storage.scratch import identify_machine, read_start_time
 
 BEAT_SECONDS = 10.0
-LEASE_SECONDS = 60.0  # without a beat, until a lease ends; NFS may show a beat some seconds late
+LEASE_SECONDS = 60.0  # a lease ends after this time without a beat; NFS may show beats late
 SETTLED_SECONDS = 3600.0  # a file that was not changed for this time counts as abandoned
 NAME = re.compile(r"(?P<signature>[^.].*)\.(?P<generation>[0-9]{6,18})")  # see `claim_path`
 
@@ -42,7 +42,7 @@ class ClaimLostError(RuntimeError):
 class Owner(Record):
     """The process that owns a claim."""
 
-    host: str  # name of its host
+    host: str  # name of the host
     machine: str  # identity of the boot and of the namespace of process ids
     pid: Count  # process id
     started: str  # start time of the process, because process ids are reused

@@ -51,10 +51,10 @@ class Entry:
     """The state of a cell in the ledger."""
 
     status: Status  # "missing" if the ledger has nothing about the cell
-    result: dict[str, Any] | None = None  # of a cell that is done or stale
-    cause: str | None = None  # of a failed cell: why, in one line
-    owner: str | None = None  # of a running cell: its process
-    package: str | None = None  # of a failed cell: the hash of the code that failed; None: unknown
+    result: dict[str, Any] | None = None  # the result of a cell that is done or stale
+    cause: str | None = None  # why a failed cell failed, in one line
+    owner: str | None = None  # the process of a running cell
+    package: str | None = None  # hash of the code with which a cell failed; None: unknown
 
 
 class Ledger:

@@ -28,9 +28,9 @@ class ListedCell:
     Attributes:
         signature: The signature of the cell.
         entry: The state of the cell.
-        leaves: The settings of the cell by dotted key: its science, `dataset.source`, `sweep` (the
-            name of the sweep that trained the cell, or "train" without a sweep) and `arm`. Empty:
-            not recorded.
+        leaves: The settings of the cell by dotted key: its science, `dataset.source`, `sweep`
+            (the name of the sweep that trained the cell; "train": no sweep) and `arm`. Empty: not
+            recorded.
         place: The place of the cell in the grid of the sweep, without the seed; None: not recorded.
         date: When the cell finished. For an unfinished cell: when it started. None: not recorded.
     """
@@ -42,7 +42,7 @@ class ListedCell:
     date: datetime | None
 
     def value_of(self, key: str) -> Any:
-        """Return the value of a key; for a group such as `dataset`, its name; None if absent."""
+        """Return the value of a key, or the name of a group such as `dataset`; None if absent."""
         value = causes.value_of(self.leaves, key)
         return self.leaves.get(f"{key}.name") if value is None else value
 
@@ -134,7 +134,7 @@ def read_hardware(provenance: Mapping[str, Any]) -> str | None:
 
 
 def _as_text(value: Any) -> str:
-    """Return a value as text. Equal values such as 0 and 0.0, or 32 and "32", give equal texts."""
+    """Return a value as text, so that 0 and 0.0 become equal, and 32 and "32" become equal."""
     if value is None:
         return "null"
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
@@ -178,7 +178,7 @@ def group_failures(cells: Iterable[ListedCell]) -> list[list[ListedCell]]:
 
 
 def read_failure(ledger: Ledger, signature: str) -> str:
-    """Read error.txt of a failed cell; a damaged file is reported on stderr and read as ""."""
+    """Return the text of error.txt, or report a damaged file on stderr and return ""."""
     content = stored_files.read_if_sound(partial(ledger.read, signature, FAILURE)) or b""
     return content.decode(errors="replace").strip()
 

@@ -58,7 +58,7 @@ Metrics = Annotated[dict[str, float], AfterValidator(_check_metrics)]
 
 
 class Record(BaseModel):
-    """A JSON object of the ledger, with checked types. All numbers in it are finite."""
+    """A JSON object of the ledger, with checked types. All numbers are finite."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, frozen=True)
 
@@ -175,21 +175,21 @@ class Point(Row):
 
 
 class Mark(Record):
-    """A mark of a finished cell that a W&B server has."""
+    """A mark that a W&B server has received all content of a finished cell."""
 
-    digest: str  # hash of the cell's content that the server has
+    digest: str  # hash of the content
     server: str  # URL of the W&B server
 
 
 class Measurement(Record):
-    """The cost of cells of one shape on some hardware, as a calibration measured it."""
+    """The cost of cells of one shape on some hardware, measured by a calibration."""
 
     shape: str  # hash of the settings that decide the cost of a cell
     hardware: str  # name of the GPU or processor
     seconds_per_step: Positive  # time of a training step
     evaluation_seconds_per_image: NonNegative  # time of testing an image
     startup_seconds: NonNegative  # time before the first step
-    peak_memory_bytes: Memory  # for a GPU, all that the process takes, CUDA's context included
+    peak_memory_bytes: Memory  # peak memory; the number for the GPU includes CUDA's context
     utilisation: Fraction | None  # utilisation of the GPU; None: unknown
     device_memory_bytes: Count | None  # memory of the whole GPU; None: no GPU
     steps: AtLeastOne  # number of timed steps
@@ -212,7 +212,7 @@ class IterationResult(Record):
     """The test of a network with another number of routing iterations than in training."""
 
     iterations: Count  # number of routing iterations
-    # Fraction of images whose prediction changes, compared with the iterations of training.
+    # Fraction of images whose prediction changes with the number of iterations.
     changed: Fraction
     error: Fraction  # test error
 
@@ -220,7 +220,8 @@ class IterationResult(Record):
 class LayerMeasures(Record):
     """Measures of the couplings of one layer; `lab/evaluation/couplings.py` defines them.
 
-    None: the measure does not apply to the layer.
+    A child's choices are its parents and, with none-of-the-above, no parent. None: the measure does
+    not apply to the layer.
     """
 
     entropy: float | None  # entropy of a child's couplings; 1: equal couplings to all choices

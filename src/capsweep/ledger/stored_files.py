@@ -54,7 +54,7 @@ def print_damage(error: DamageError) -> None:
 
 
 def read_if_sound(read: Callable[[], Value]) -> Value | None:
-    """Return the value of `read()`; if it raises DamageError, print the error and return None."""
+    """Return the value of `read()`, or print its DamageError to stderr and return None."""
     try:
         return read()
     except DamageError as error:

@@ -47,7 +47,7 @@ Results: TypeAlias = "dict[str, dict[str, Any] | None]"
 
 
 def list_ended_cells(entries: Mapping[str, Entry]) -> list[str]:
-    """List the cells that can be exported: those with a result or with an undamaged failure."""
+    """List the cells that can be exported: cells with a result or with an undamaged failure."""
     return [
         signature
         for signature, entry in entries.items()
@@ -66,7 +66,7 @@ def export_cells(
     file: Path,
     choose: Callable[[str], bool] = lambda name: True,
 ) -> int:
-    """Write cells to a tar file with a manifest of hashes, and return its number of bytes.
+    """Write cells to a tar file with a manifest of hashes, and return the file's size in bytes.
 
     Args:
         ledger: The ledger.
@@ -108,13 +108,13 @@ def _read_content(ledger: Ledger, path: str) -> bytes:
         raise DataError(f"{path} was removed during the export; export again")
     where = join(ledger.store.root, f"{folder_of(signature)}/{name}")
     stored_files.check_content(name, content, where, signature, stored_files.REMOVE)
-    # Only the cause is exported. Traceback and folders are left out, because they tell about this
+    # Only the cause is exported. Traceback and folders are left out, because they belong to this
     # machine.
     return FOLDER.sub(rb"\1", content.partition(b"\n")[0]) if name == FAILURE else content
 
 
 def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
-    """Add cells of an export to a ledger, if the ledger does not have them.
+    """Import the cells of an export that are not in the ledger yet.
 
     A failed cell is added only if the ledger has nothing about the cell. The last file that is
     written for a cell is the file that says how the cell ended: result.json or error.txt. If one
@@ -206,7 +206,7 @@ def verify_export(file: Path) -> Results:
 
 
 def _write_archive(file: Path, names: Sequence[str], read: Callable[[str], bytes]) -> int:
-    """Write files to a tar file, and return its number of bytes.
+    """Write files to a tar file, and return the size of the tar file in bytes.
 
     Each file is read twice, so that only one file is in memory at a time.
 
@@ -251,8 +251,8 @@ def read_members(file: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the content of each file of an export, checked against the manifest.
 
     Raises:
-        DataError: If a hash is wrong, or at the end, if a file of the manifest is absent. The
-            message names the file.
+        DataError: If a hash is wrong, or if a file of the manifest is absent, which is known only
+            at the end. The message names the file.
     """
     members = _read_tar(file)
     hashes = _parse_manifest(file, *next(members, ("", b"")))
@@ -275,9 +275,9 @@ def _parse_manifest(file: Path, name: str, content: bytes) -> dict[str, str]:
 def _read_tar(file: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the content of each file of a tar file, one at a time.
 
-    The names of the files are not checked here. Archives with another compression than xz, and
-    sparse files, are refused, because their content may be much larger than the file. Links and
-    devices are refused too, because an export does not contain any.
+    The names of the files are not checked here. Sparse files, and archives that are not compressed
+    by xz but in another way, are refused, because their content may be much larger than the file.
+    Links and devices are refused too, because an export does not contain any.
 
     Raises:
         DataError: If the tar file is damaged, or contains more than regular files.

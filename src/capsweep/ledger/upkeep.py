@@ -17,7 +17,7 @@ from capsweep.storage import scratch
 from capsweep.storage.files import remove_path, user_cache_folder
 
 # Folders for scratch, and the pattern of the names in each of them. The folders are in the storage.
-# On nodes whose storage is an object store, they are in the user's cache.
+# On nodes whose storage is an object store, the folders are in the user's cache.
 SCRATCH = {"ray": r"sweep-", "scratch": r"[0-9a-f]{16}-"}
 TEMPORARY = r"capsweep-(bench|code|error|wandb)-"  # pattern for names in the temporary folder
 
@@ -95,7 +95,7 @@ def _measure(path: Path, why: str, root: Path | None = None) -> Iterator[Garbage
 
 
 def find_faults(ledger: Ledger, cell: str) -> Iterator[str]:
-    """Read all files of a cell, and yield a line for each damaged or absent one.
+    """Read all files of a cell, and yield a line for each damaged or absent file.
 
     A file that belongs to another cell counts as damaged. If several readers find the same fault,
     its line is yielded only once.

@@ -27,7 +27,7 @@ from capsweep.model.convolution import Convolution
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingFactory, make_routing
 from capsweep.model.votes import Votes
 
-FIRST_SD, SD = 0.05, 0.1  # of the authors' weights: first convolution, all later layers
+FIRST_SD, SD = 0.05, 0.1  # authors' standard deviations: first convolution, all later layers
 
 
 class CapsNet(nn.Module):
@@ -41,9 +41,9 @@ class CapsNet(nn.Module):
         conv: `channels`, `kernel` and `stride` of the first convolution. None: the primary capsules
             read the image.
         primary: `types`, `pose`, `kernel` and `stride` of the primary capsules. Two keys are
-            optional. `divided` (default false): whether the weighted sums of their convolution are
+            optional. `divided` (default false): whether the weighted sums of the convolution are
             divided by the number of types, as in the authors' code. `bias` (default true): whether
-            their convolution has a bias.
+            the convolution has a bias.
         class_pose: Numbers in the pose of a class capsule, D.
         vote_gain: Expected length of a class capsule's weighted sum of votes before training, for
             equal couplings and independent children of length 1. Only the weights "variance" use
@@ -51,7 +51,7 @@ class CapsNet(nn.Module):
         routing: Factory of the routing of the class capsules.
         decoder: Factory of the decoder, called with `num_classes`, `class_pose` and `image_shape`.
             None: no decoder.
-        padding: "valid" or "same", for both convolutions.
+        padding: Padding of both convolutions. "valid": none. "same": zeros, as in TensorFlow.
         initial: Arguments of `InitialWeights`, which draws the weights before training.
         head: "length": the activations of the class capsules are the scores. "linear": a
             `LinearHead` computes logits from the poses.

@@ -290,8 +290,8 @@ def list_fields(children: PositionGrid, kernel: int, stride: int) -> list[list[i
         stride: Stride along both axes.
 
     Returns:
-        A list for each of the M parent positions, row by row. It has the child positions at the K
-        kernel offsets.
+        M lists, one for each parent position, row by row. Each list has the child positions at the
+        K kernel offsets.
     """
     grid_HW = torch.arange(children.num_positions, device="cpu").view(children.height, -1)
     windows = grid_HW.unfold(0, kernel, stride).unfold(1, kernel, stride)

@@ -1,4 +1,4 @@
-"""Losses as pure functions: each adds the terms of an example and averages over the batch.
+"""Losses as pure functions: each sums the terms of an example and averages over the batch.
 
 Write a new loss in a new file. The results of all cells depend on the code in this file, so a
 change here makes all results stale.
@@ -52,7 +52,7 @@ def margin_loss(
 def spread_loss(
     act_BN: Tensor, target_BN: Tensor, *, margin: float | Tensor, reduction: str
 ) -> Tensor:
-    """Compute the spread loss: each class in the image must lead each absent class by a margin.
+    """Compute the spread loss: each class in the image must exceed each absent class by a margin.
 
     Source: Hinton, Sabour, Frosst 2018, "Matrix capsules with EM routing", equation 3.
 

@@ -56,7 +56,7 @@ def get_direction(s_RD):
 
 @jit
 def squash_rows(s_RD):
-    """Squash rows as `capsules.squash` does; return the results and their lengths [R, 1]."""
+    """Squash rows to lengths in [0, 1); return the results and their lengths [R, 1]."""
     length_R1 = get_length(s_RD)
     shrunk_R1 = 1 + length_R1 * length_R1
     factor_R1 = divide(length_R1, shrunk_R1)
@@ -126,7 +126,7 @@ def squash_sums_kernel(
     """Write the sums of routing, their squash, and the length of the squash.
 
     A sum is the bias plus its partial sums. With WITH_BEFORE, the kernel adds `before` to the
-    squash, but not to the length. The grid is (rows).
+    squash, but not to the length. The launch grid is (tiles of rows).
     """
     row_R1, number_1D, inside_RD, place_RD = locate_rows(num_rows, D, TILE_R, TILE_D)
     bias_RD = tl.load(bias_JD + row_R1 % J * D + number_1D, mask=inside_RD, other=0.0)
@@ -160,7 +160,8 @@ def differentiate_sums_kernel(
 ):
     """Write the gradients with respect to the sums and to their squash v.
 
-    The gradient with respect to v is `before` plus the sum of the partial sums. The grid is (rows).
+    The gradient with respect to v is `before` plus the sum of the partial sums. The launch grid is
+    (tiles of rows).
     """
     row_R1, _, inside_RD, place_RD = locate_rows(num_rows, D, TILE_R, TILE_D)
     by_v_RD = add_parts(
@@ -198,7 +199,7 @@ def squash_channels_kernel(
 ):
     """Write the squashed poses of primary capsules or, if BACKWARD, the gradient of the channels.
 
-    The grid is (rows).
+    The launch grid is (tiles of rows).
     """
     row_R1, number_1P, inside_RP, row_RP = locate_rows(num_rows, P, TILE_R, TILE_P)
     line_R1 = row_R1 // width
@@ -254,8 +255,8 @@ def differentiate_sums(
         part_XBJD: Partial sums of the gradient. None: 0.
         before_BJD: Further gradient with respect to the squash. None: 0.
         by_length_BJ: Further gradient, with respect to the length of the squash. None: 0.
-        *rest: The sums [B, J, D], which are read, and two tensors to write into: the gradients with
-            respect to the squash and to the sums.
+        *rest: The sums [B, J, D] to read, and two tensors to write into: the gradients with respect
+            to the squash and to the sums.
     """
     sums_BJD = rest[0]
     parts, numbers = 0 if part_XBJD is None else len(part_XBJD), sums_BJD.shape[2]

@@ -38,7 +38,7 @@ class Operand:
         transform: Transform of a tile.
         size: Positions of a tile along an axis.
         step: Positions from one tile to the next, along an axis.
-        stride: Pixels per position along an axis. Each pixel of a position is a phase.
+        stride: Pixels per position along an axis, one for each phase.
         padding: Zeros left, right, above and below. A negative number cuts pixels off.
     """
 
@@ -105,8 +105,8 @@ class Operand:
     def split(self, padded_BHWC: Tensor) -> Tensor:
         """Return a view of all tiles and their phases.
 
-        Its axes are: image, row and column of tiles, row and column in a tile, row of phases, and
-        the channels of all phases in that row.
+        The axes of the view are: image, row and column of tiles, row and column in a tile, row of
+        phases, and the channels of all phases in that row.
         """
         batch, height, width, channels = padded_BHWC.shape
         stride = self.stride
@@ -212,7 +212,7 @@ class BilinearForm:
                 y_rows[:, pair] += self.outputs.transpose_columns(y_FTO, pair)
                 if factors is not None:
                     factors.append((x_TFC, w_OFC))
-            del x_rows, w_rows  # free them before the next block allocates its own
+            del x_rows, w_rows  # freed before the next block allocates new ones
         self.outputs.add_transposed_rows(y_rows, y_BHWO, WHOLE)
 
     def add_gradients(
@@ -230,8 +230,9 @@ class BilinearForm:
             image_BHWC: Images.
             weight_OKKC: Weights.
             gradient_BHWO: Gradient with respect to the outputs.
-            by_image: Tensor to which the gradient with respect to the image is added, or None.
-            by_weight: Tensor to which the gradient with respect to the weights is added, or None.
+            by_image: Tensor for the gradient with respect to the image. None: it is not computed.
+            by_weight: Tensor for the gradient with respect to the weights. None: it is not
+                computed.
             factors: Factors in the order of `add_outputs`. None: the method computes them again.
         """
         g_rows = self.outputs.transform_rows(gradient_BHWO, WHOLE)
@@ -316,8 +317,7 @@ class TransformedConvolution(torch.autograd.Function):
     ) -> Tensor:
         """Compute the outputs [B, O, H, W], in the memory layout "channels last".
 
-        If `is_trained`, the factors are kept for the backward pass, if these are at most MOST_KEPT
-        numbers.
+        If `is_trained`, factors of at most MOST_KEPT numbers are kept for the backward pass.
         """
         image_BHWC, weight_OKKC = map(_put_channels_last, (image_BCHW, weight_OCKK))
         bias_BOHW = bias_O[:, None, None].expand(len(image_BHWC), -1, *form.places)

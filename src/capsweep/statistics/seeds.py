@@ -142,8 +142,8 @@ def paired_difference(
     Source: Student 1908.
 
     Args:
-        ours: Values by seed.
-        theirs: Values by seed.
+        ours: Values of the first row, by seed.
+        theirs: Values of the second row, by seed.
         most: Greatest possible absolute difference; the interval is clipped to it.
 
     Returns:
@@ -192,7 +192,7 @@ def smallest_p(n: int) -> float:
 
 
 def list_looks(first: int, last: int, step: int) -> tuple[int, ...]:
-    """List the numbers of seeds after which the results are looked at.
+    """List the numbers of seeds after which the results are tested (the looks).
 
     Args:
         first: Seeds of the first look.
@@ -211,7 +211,7 @@ def list_looks(first: int, last: int, step: int) -> tuple[int, ...]:
 def find_undecided_rows(
     rows: Mapping[Any, Mapping[int, float]], num_looks: int, level: float = LEVEL
 ) -> set[Any]:
-    """Find the rows whose order relative to a neighbouring row is not decided at this look.
+    """Find the rows whose order relative to a neighbouring row is not decided yet.
 
     Rows are ranked by their mean, and each row is tested against its neighbours. Two rows whose
     differences do not vary stay undecided. If these rows are equal, no number of seeds can decide

@@ -17,8 +17,8 @@ Row = dict[str, Any]  # a line of metrics.jsonl (one epoch) or of steps.jsonl (s
 class StopFlag:
     """A flag that the first SIGTERM sets; a second SIGTERM ends the process.
 
-    Slurm, for example, sends SIGTERM before it takes a node back. Once set, the flag also holds for
-    all later cells of the process.
+    Slurm, for example, sends SIGTERM before it takes a node back. Once set, the flag stays set
+    for all later cells of the process.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class StopFlag:
 
     @contextmanager
     def handling_sigterm(self) -> Iterator[None]:
-        """Handle SIGTERM inside the block, and restore the earlier handler after it."""
+        """Let SIGTERM set the flag inside the block, and then restore the earlier handler."""
         before = signal.getsignal(signal.SIGTERM)
         self.install_handler()
         try:
@@ -37,8 +37,8 @@ class StopFlag:
     def install_handler(self) -> None:
         """Let SIGTERM set the flag, in place of an earlier handler such as Lightning's.
 
-        If the flag is set already, the handler is not changed. In other threads than the main
-        thread, this method does nothing, because Python forbids to set handlers there.
+        If the flag is set already, the handler is not changed. Outside the main thread, this method
+        does nothing, because Python can set signal handlers only in the main thread.
         """
         if not self.is_set:
             _set_handler(self._on_sigterm)

@@ -91,8 +91,8 @@ def build_network(config: Mapping[str, Any], device: str = "cpu") -> nn.Module:
             the convolutions.
 
     Raises:
-        ConfigError: If sizes do not fit together, or a target has the wrong type. The message names
-            the key.
+        ConfigError: If sizes do not fit together, or if `model._target_` does not accept the
+            settings of its section. The message names the key.
     """
     routing = config["routing"]
     routed = {} if routing is None else {"routing": _without_name(routing)}
@@ -218,17 +218,17 @@ def build_optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.op
 
     def make_optimizer(network: nn.Module) -> torch.optim.Optimizer:
         optimizer = make(group_parameters(network, config["optim"]["decayed"]), **options)
-        optimizer.register_load_state_dict_post_hook(_lay_out_states)
+        optimizer.register_load_state_dict_post_hook(_match_memory_format)
         return optimizer
 
     return make_optimizer
 
 
-def _lay_out_states(optimizer: torch.optim.Optimizer) -> None:
+def _match_memory_format(optimizer: torch.optim.Optimizer) -> None:
     """Give the loaded state of an optimiser the memory format of its parameters.
 
     The state may come from a machine whose convolutions use another format. A fused optimiser needs
-    the same format for both, but does not check this.
+    the same format for parameters and state, but does not check this.
     """
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
@@ -243,9 +243,9 @@ def group_parameters(network: nn.Module, decayed: str) -> list[dict[str, Any]]:
     Args:
         network: The network.
         decayed: "all": weight decay acts on every parameter. "weights": weight decay acts on all
-            parameters except biases and parameters with one dimension, such as the parameters of
-            which a routing has one number per parent. The authors of "Matrix capsules with EM
-            routing" except these parameters too.
+            parameters except biases and parameters with one dimension. Some routings, for example,
+            have a parameter with one number per parent. The authors of "Matrix capsules with EM
+            routing" exclude these parameters from weight decay too.
     """
     if decayed == "all":
         return [{"params": list(network.parameters())}]

@@ -174,7 +174,7 @@ class EpochRecorder(Checkpoint):
             raise LeftEarlyError(f"ended after {count_of(done, 'epoch')}; its checkpoint is kept")
 
     def keep_checkpoint(self, trainer: Trainer) -> None:
-        """Write resume.ckpt atomically; if the ledger is an object store, copy the file to it."""
+        """Write resume.ckpt atomically, and copy it if the ledger is an object store."""
         trainer.save_checkpoint(self.directory.resume_checkpoint)
         self.directory.store_checkpoint()
         self.kept = time.monotonic()
@@ -185,7 +185,7 @@ def choose_interval(every_n_steps: int | str, batches: int, steps: int) -> int:
 
     Args:
         every_n_steps: The number of steps, or "auto". "auto" means 50 steps, or a tenth of an epoch
-            if an epoch has fewer than 500 steps, but at least a thousandth of the whole training.
+            if an epoch has fewer than 500 steps, but at least a thousandth of all training steps.
         batches: The number of batches of an epoch.
         steps: The number of steps of the whole training.
     """

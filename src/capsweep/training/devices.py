@@ -24,7 +24,7 @@ def choose_device(config: Mapping[str, Any]) -> torch.device:
 
 @contextmanager
 def using_threads(count: int) -> Iterator[None]:
-    """Set torch's number of processor threads inside the block, and restore it afterwards."""
+    """Set torch's number of processor threads inside the block, then restore the old number."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -57,7 +57,7 @@ def train_and_test(
         record_row: Writes a row to metrics.jsonl or steps.jsonl.
 
     Returns:
-        The result. `run` adds the keys for code, date and tracking.
+        The content of result.json. `run` adds the keys for code, date and tracking.
 
     Raises:
         LeftEarlyError: If a hook or SIGTERM ended the run early.
@@ -110,7 +110,7 @@ def _record_methods(directory: CellDirectory, task: CapsuleTask) -> None:
 def _summarise_run(
     cell: Cell, task: CapsuleTask, splits: PreparedSplits, recorder: EpochRecorder
 ) -> dict[str, Any]:
-    """Collect metrics, counts, speed and digests of a run; the caller adds its total time."""
+    """Collect metrics, counts, speed and digests of a run; the caller adds the total time."""
     epochs, steps = len(recorder.rows), recorder.rows[-1]["step"]
     images = min(len(splits["train"]) * epochs, steps * cell.config["batch_size"])
     return {

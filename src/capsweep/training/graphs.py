@@ -11,7 +11,7 @@ the margin grows during training.
 The first replays are compared with eager steps on copies of the network and its optimiser. If a
 replay differs from its eager step, training continues eagerly with the copies. Training also stays
 eager if each step changes a Python number, such as a counter in a module. So the results are right
-even on an untested GPU, or for a network whose Python code takes decisions in each step.
+even on an untested GPU, or for a network whose Python code makes decisions in each step.
 """
 
 import sys

@@ -58,7 +58,8 @@ class CapsuleTask(LightningModule):
         config: The configuration of the cell.
         graphs: `trainer.graphs`, "auto" or "off".
         parts: Evaluates batches in parts that fit into the memory of a training batch.
-        captured: Trains by captured steps if possible, else eagerly; None before training.
+        captured: Trains by captured steps (CUDA graphs) if possible, else eagerly; None before
+            training.
         metrics: The metrics of the splits "train", "val" and "test". Their sums are on the device.
         losses: The losses of the steps since the last point, on the device.
         steps: The number of steps of the whole training; 0 before training.
@@ -114,7 +115,7 @@ class CapsuleTask(LightningModule):
         return StepGraphs(step, self.metrics["train"], reason)
 
     def on_train_start(self) -> None:
-        """Note the number of training steps, and prepare captured steps."""
+        """Store the number of training steps, and prepare the captured steps."""
         assert self.trainer is not None
         self.steps = int(self.trainer.estimated_stepping_batches)
         self.captured = self.make_graphs(self.trainer.optimizers[0])
@@ -141,14 +142,14 @@ class CapsuleTask(LightningModule):
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Call Lightning's closure, which runs `training_step`.
 
-        This includes the step of the optimiser, which `training_step` takes.
+        Nothing else is needed, because `training_step` includes the step of the optimiser.
         """
         closure = kwargs.get("optimizer_closure", args[-1])
         closure()
 
     def on_train_epoch_start(self) -> None:
         """Seed torch with a function of the cell's seed and the epoch."""
-        # Earlier versions had a rank here. The 0 is kept, so that their runs can be repeated.
+        # Earlier versions had a rank in place of the 0. With the 0, their runs can be repeated.
         torch.manual_seed(seed_of(self.config["seed"], "epoch", self.current_epoch, 0))
         self.losses.clear()
 
@@ -185,7 +186,7 @@ class CapsuleTask(LightningModule):
         self._collect_metrics("val")
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Add one batch of test examples to the metrics, and keep its scores and labels."""
+        """Add one batch of test examples to the metrics, and keep scores and labels."""
         scores_BN = self._evaluate("test", batch)
         self.test_outputs.append((scores_BN, batch.labels))
 
@@ -214,7 +215,7 @@ class CapsuleTask(LightningModule):
         self.epoch_metrics |= measured
 
     def _evaluate(self, split: str, batch: Batch) -> Tensor:
-        """Evaluate a batch in parts that fit into memory, and return its scores [B, N]."""
+        """Evaluate a batch in parts that fit into memory, and return the scores [B, N]."""
         scores = []
         with autocast(self.config["precision"], self.device):
             for part, losses in self.parts.evaluate(batch, partial(self.objective, self.network)):
@@ -260,7 +261,7 @@ def fit_and_test(
 
     Args:
         task: The task.
-        splits: The splits of its data set, on the device.
+        splits: The splits of the data set, on the device.
         callbacks: Lightning callbacks.
         resume: The checkpoint from which training continues; None: training starts at epoch 0.
     """

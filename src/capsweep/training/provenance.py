@@ -30,7 +30,7 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
 
     Args:
         cell: The cell.
-        labels: The labels of its W&B run.
+        labels: The labels of the cell's W&B run.
     """
     from capsweep.training import build, devices  # these import torch
 
@@ -96,7 +96,7 @@ def list_gpus() -> list[str]:
 
 @cache
 def describe_hardware() -> dict[str, Any]:
-    """Describe this machine: processor, cores, memory, GPUs, and vector instructions for torch."""
+    """Describe this machine: processor, cores, memory, GPUs and vector instructions."""
     import torch
 
     return {

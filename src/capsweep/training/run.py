@@ -34,7 +34,7 @@ class Job:
 
     Attributes:
         cell: The cell.
-        labels: The labels of its W&B run.
+        labels: The labels of the cell's W&B run.
         cpu: The number of processor cores that the scheduler reserves for the job.
         gpu: The number of GPUs that the scheduler reserves for the job. A number below 1 is a share
             of one GPU.
@@ -79,8 +79,8 @@ class Outcome:
         cause: The cause of a failure, in one line.
         elsewhere: A message that names the other process that runs the cell.
         stopped: Whether a search ended the cell early.
-        paused: Why the job ended without result and failure. The cell can continue later from its
-            checkpoint.
+        paused: Why the job ended without a result and without a failure. The cell can continue
+            later from its checkpoint.
         ends_sweep: Whether the reason in `paused` ends the whole sweep: no other job may start.
     """
 
@@ -111,7 +111,7 @@ def run_job(job: Job, hooks: RunHooks) -> Outcome:
 
 
 def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
-    """Run a job's cell, or return its result from the ledger if it is finished.
+    """Run the cell of a job; if the cell is finished, return the result from the ledger.
 
     The key `rerun` decides whether a finished cell is run again: "never", "stale" (if other code
     computed the result) or "always". If an earlier run of the same code was interrupted, training
@@ -200,7 +200,10 @@ def _train_cell(
 
 
 def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
-    """Return a cell's result in the ledger; None if a run is needed, see `rerun` in `run`."""
+    """Return the result of a cell from the ledger, or None if the cell must be run.
+
+    A cell must be run if it has no valid result, or if the key `rerun` requires a new result.
+    """
     rerun, result = cell.config["rerun"], ledger.read_result(cell.signature)
     if result is None or rerun == "always":
         return None
@@ -210,7 +213,7 @@ def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
 
 @contextmanager
 def _recording_failures(directory: CellDirectory, hooks: RunHooks) -> Iterator[None]:
-    """Write an exception of the block to error.txt, and raise it again."""
+    """Write a failure of the block to error.txt, and raise the exception again."""
     try:
         yield
     except SystemExit as error:  # Lightning raises SystemExit after Ctrl-C

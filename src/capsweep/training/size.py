@@ -127,7 +127,7 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         network = build.build_network(config)
         for layer in find_layers(network):
-            layer.impl = "reference"  # the FLOPs of the reference count for all
+            layer.impl = "reference"  # its FLOPs count for all implementations
         names = {module: name for name, module in network.named_modules()}
 
         def enter_module(module: Any, *_: Any) -> None:
@@ -154,7 +154,7 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
 
 
 def _cache_key(config: Mapping[str, Any]) -> str:
-    """Build a cache key from all settings and code on which the size of a network depends."""
+    """Build a cache key from all settings and code on which `measure_layers` depends."""
     libraries = ("torch", "torchvision", "pytorch-lightning")  # a `_target_` may be in a library
     code = [code_identity.hash_package(), *map(importlib.metadata.version, libraries)]
     targets = sorted(str(target) for _, target in code_identity.find_targets(config))
@@ -168,8 +168,9 @@ def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
     """Measure the time and memory of a cell in a few training steps.
 
     The cell's network is trained on the cell's data: WARM_UP steps for warm-up, and then `steps`
-    timed steps. On a GPU, further steps are timed until they took BUSY seconds. No file is written.
-    At the end, the random state and the number of threads are restored, and memory is freed.
+    timed steps. On a GPU, further steps are timed until all timed steps took BUSY seconds. No file
+    is written. At the end, the random state and the number of threads are restored, and memory is
+    freed.
 
     Args:
         cell: The cell.

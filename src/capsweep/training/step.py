@@ -46,14 +46,14 @@ class Objective:
 
     The decoder gets the capsule of the true class, in training and in testing, as in section 4.1 of
     "Dynamic Routing Between Capsules" and in its authors' code. If an image shows several classes,
-    the decoder draws one picture for each class. For each picture, it gets only the capsule of that
-    class (section 6.2). The errors of the pictures are added.
+    the decoder draws one picture for each class (section 6.2). For each picture, the decoder gets
+    only the capsule of this class. The errors of the pictures are added.
 
     Attributes:
         classification: Computes the classification loss from scores and one-hot targets.
         reconstruction_weight: The weight of the reconstruction loss; 0: no reconstruction.
-        on_logits: Whether the classification loss gets the network's logits instead of its scores.
-            A network without logits gives its scores.
+        on_logits: Whether the classification loss gets the logits of the network, and not its
+            scores. If a network returns no logits, the loss gets the scores.
     """
 
     classification: Classification
@@ -149,7 +149,7 @@ class TrainingStep:
         return next(self.network.parameters()).device
 
     def __call__(self, batch: Batch, margin: float | Tensor | None = None) -> Losses:
-        """Train on a batch, and return the losses from before the change of the weights."""
+        """Train on a batch, and return the losses from before the update of the weights."""
         with autocast(self.precision, self.device):
             losses = self.objective(self.network, batch, margin)
         self.optimizer.zero_grad()
@@ -178,7 +178,7 @@ class TrainingStep:
         return replace(self, network=network, optimizer=optimizer)
 
     def take_over(self, other: "TrainingStep") -> None:
-        """Copy parameters, buffers and optimiser state into this step from a copy of this step."""
+        """Copy the parameters, buffers and optimiser state of `other`, a copy of this step."""
         # A state_dict would not contain buffers that are not persistent.
         with torch.no_grad():
             for tensor, taken in zip(*map(_list_tensors, (self, other)), strict=True):
@@ -223,9 +223,9 @@ class SplitMetrics:
     The metrics are:
 
     - loss: the total loss.
-    - error: the fraction of images that are classified wrongly. An image is right if its L most
-      active classes are exactly the classes it shows, as in section 6.2 of "Dynamic Routing Between
-      Capsules".
+    - error: the fraction of images that are classified wrongly. An image is right if the L most
+      active classes are exactly the L classes in the image, as in section 6.2 of "Dynamic Routing
+      Between Capsules".
     - reconstruction: the reconstruction loss, without its weight.
     - at_least_one, only for images of several classes: the fraction of images with at least one of
       their classes among the L most active.
@@ -304,11 +304,11 @@ def is_detected(scores_BN: Tensor, labels_BL: Tensor) -> Tensor:
 
 
 def measure_overlap(drawn_BLCHW: Tensor, digit_BLCHW: Tensor) -> Tensor:
-    """Return the intersection over union of drawn and true pixels that are not zero, as [B, L].
+    """Compute the intersection over union [B, L] of the nonzero pixels of drawn and true digits.
 
-    Section 6.2 of "Dynamic Routing Between Capsules" assigns each pixel to a digit if the
-    digit's reconstruction is not zero there. A digit whose class is not among the L most active has
-    no reconstruction there, so the caller counts the overlap of such a digit as 0.
+    In section 6.2 of "Dynamic Routing Between Capsules", a pixel belongs to a digit if the digit's
+    reconstruction is not zero at this pixel. In the paper, a digit whose class is not among the L
+    most active has no reconstruction, so the caller counts the overlap of such a digit as 0.
 
     Args:
         drawn_BLCHW: The reconstructions.

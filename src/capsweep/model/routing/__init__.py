@@ -203,7 +203,8 @@ class RoutingLayer(nn.Module):
 
         Args:
             votes: Votes of the children.
-            coupling_BMLJ: Couplings that replace those of the variant, in every iteration.
+            coupling_BMLJ: Couplings that the variant uses in every iteration, instead of computing
+                them.
         """
         given = replace(votes, given_BMLJ=coupling_BMLJ)
         return self.impls["reference"](given, **self.get_arguments())
@@ -311,7 +312,7 @@ def coupling_softmax(
     """
     if fields is None or norm == "types":
         return softmax_over_parents(logit_BMLJ, none_of_the_above, dim=3)
-    # The largest logit of a child is subtracted before the exponential; it has no gradient.
+    # The largest logit of a child, without gradient, is subtracted before the exponential.
     largest_BMLE = logit_BMLJ.detach()
     if norm != "positions":
         largest_BMLE = largest_BMLE.amax(dim=3, keepdim=True)

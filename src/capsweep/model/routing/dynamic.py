@@ -39,7 +39,7 @@ Forming the votes costs B I J P D multiplications, and each iteration 2 B I J D.
 size of the votes, B I J D numbers.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations; M parent
-positions, L children below one, J parent types there.
+positions, L children below a position, J parent types at a position.
 """
 
 from collections.abc import Callable, Mapping

@@ -53,8 +53,8 @@ def transpose_weights_kernel(
 ):
     """Write the weights in the axis order [I, P, J, D] that the other kernels read.
 
-    Also writes these weights times the couplings of the first iteration, which all images share.
-    The grid is (children, columns).
+    The kernel also writes these weights times the couplings of the first iteration, which all
+    images share. The launch grid is (children, tiles of columns).
     """
     child = tl.program_id(0).to(tl.int64)
     pose_P = tl.program_id(1) * TILE_P + tl.arange(0, TILE_P)
@@ -97,7 +97,8 @@ def iterate_kernel(
     The sums are sum_i coefficient_ij u_hat_ij. The kernel also writes the coefficients, which
     follow from the products a_ij = u_hat_ij . parent_j. In the forward pass they are the couplings
     softmax_j (prior + a). In the backward pass they are the gradient with respect to the logits,
-    c_ij (a_ij - sum_k c_ik a_ik), for the given couplings c. The grid is (images, parts).
+    c_ij (a_ij - sum_k c_ik a_ik), for the given couplings c. The launch grid is (tiles of images,
+    parts of the children).
     """
     image_B = tl.program_id(0).to(tl.int64) * TILE_B + tl.arange(0, TILE_B)
     parent_J, inside_JD, place_JD = locate_parents(J, D, TILE_J, TILE_D)
@@ -169,7 +170,8 @@ def differentiate_kernel(
 
     A program sums the gradient of the weights over some images. The gradient of the votes is `sum_t
     coupling_ij by_sums_j + by_logit_ij pose_sum_j`. In the first iteration all images share the
-    couplings, and there are no logits. The grid is (children, parts, columns).
+    couplings, and there are no logits. The launch grid is (children, parts of the images, tiles of
+    columns).
     """
     child = tl.program_id(0).to(tl.int64)
     pose_P = tl.program_id(2) * TILE_P + tl.arange(0, TILE_P)

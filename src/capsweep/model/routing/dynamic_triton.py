@@ -34,16 +34,16 @@ from capsweep.model.routing.dynamic_kernels import (
 from capsweep.model.squash_kernels import FUSED, differentiate_sums, power_of_two, squash_sums
 from capsweep.model.votes import Votes
 
-cdiv: Any = triton.cdiv  # Any: its declared type includes constants of kernels
+cdiv: Any = triton.cdiv  # Any, because its declared type includes constants of kernels
 # Measured on an H200 for the network of the paper, where a program is one warp. 16 images at a time
 # do not fit into its registers, but are faster, because weights are read a quarter as often.
 PROGRAMS = 1024  # approximate number of programs to launch
-REGISTERS, COLUMN_REGISTERS = 255, 168  # most per thread of iterate_, differentiate_kernel
+REGISTERS, COLUMN_REGISTERS = 255, 168  # most per thread: iterate_kernel, differentiate_kernel
 TILE_BYTES = 16384  # bytes per warp, for each of votes, parents and sums
 WEIGHT_BYTES = 8192  # bytes per warp of `differentiate_kernel`, for each of weights and gradient
 MOST_WEIGHT_BYTES = 32768  # most bytes per program of `differentiate_kernel`
 MOST_WARPS = 16
-LONGEST_UNROLLED = 16  # most pose numbers to unroll; a loop moves tiles between layouts
+LONGEST_UNROLLED = 16  # longest pose with an unrolled loop; other loops move tiles between layouts
 SHORTEST_PART = 16  # fewest images of a partial sum
 
 
@@ -217,7 +217,7 @@ class Kernels:
         WITH_NONE: bool = False,
         BACKWARD: bool = False,
     ) -> Tensor:
-        """Compute the weighted sums of one iteration, and write its coefficients.
+        """Compute the weighted sums of one iteration, and write the coefficients of the votes.
 
         Args:
             prior_IJ: Logits before the first iteration. Only the forward pass reads them.

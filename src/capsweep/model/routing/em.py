@@ -1,8 +1,8 @@
 """EM routing (Hinton, Sabour, Frosst 2018, "Matrix capsules with EM routing", procedure 1).
 
-Each parent is a Gaussian with a diagonal covariance, fitted to the votes for it. Each child divides
-itself among the parents above it by how well they explain its vote. The index h runs over the D
-numbers of a pose.
+Each parent is a Gaussian with a diagonal covariance, fitted to the votes for this parent. Each
+child divides itself among the parents above it by how well they explain its vote. The index h runs
+over the D numbers of a pose.
 
     R_ij = 1 / (number of parents of child i)
     for t = 0 .. T-1:
@@ -21,8 +21,8 @@ iterations. lambda grows with the routing iterations, not with training.
 Each iteration costs 4 B M L J D multiplications, in addition to the cost of forming the votes. The
 reference keeps about two tensors of the size of the votes per iteration for the backward pass.
 
-Shape letters: B batch, M parent positions, L children below one, J parent types, D parent pose, T
-iterations.
+Shape letters: B batch, M parent positions, L children below a position, J parent types, D parent
+pose, T iterations.
 """
 
 from collections.abc import Mapping
@@ -215,5 +215,5 @@ class EMRouting(RoutingLayer):
         self.beta_a_unit, self.coupling_rule = beta_a_unit, CouplingRule(procedure.norm)
 
     def get_arguments(self) -> dict[str, Any]:
-        """Return the arguments of the implementations, with beta_a instead of its parameter."""
+        """Return the arguments of the implementations, with beta_a computed from the parameter."""
         return {**super().get_arguments(), "beta_a_J": self.beta_a_unit * self.beta_a_J}

@@ -18,12 +18,12 @@ In the paper the input is a logit of each child, and the algorithm takes its sig
 is the probability a_i. Prices start at 0, so all parents start with the activation 0.5, whatever
 their votes are.
 
-Where a child is below several positions, it divides itself at each position separately. An
-iteration costs 4 B M L J D multiplications; the reference keeps about two tensors of the size of
-the votes per iteration. Prices are 2 L J parameters.
+A child below several positions divides itself at each position separately. An iteration costs 4 B M
+L J D multiplications; the reference keeps about two tensors of the size of the votes per iteration.
+Prices are 2 L J parameters.
 
-Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
-pose, T iterations.
+Shape letters: B batch, M parent positions, L children below a position, J parent types at a
+position, D parent pose, T iterations.
 """
 
 from functools import partial

@@ -14,14 +14,14 @@ the length carries no information. A linear head computes the class scores from 
 parents of a layer share the gain and the shift of LayerNorm, D numbers each. If D is 1, there is no
 LayerNorm.
 
-Where a child is below several positions, it divides itself at each position separately. Layers are
-routed one after the other, which the paper calls sequential routing. The authors' primary capsules
-are normalised too; ours are squashed.
+A child below several positions divides itself at each position separately. Layers are routed one
+after the other, which the paper calls sequential routing. The authors' primary capsules are
+normalised too; ours are squashed.
 
 An iteration costs 2 B M L J D multiplications; the memory is the size of the votes.
 
-Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
-pose, T iterations.
+Shape letters: B batch, M parent positions, L children below a position, J parent types at a
+position, D parent pose, T iterations.
 """
 
 import math

@@ -20,8 +20,8 @@ sum of all votes.
 An iteration costs 2 B M L J D multiplications; the memory is the size of the votes. Nothing
 is learned.
 
-Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
-pose, T iterations.
+Shape letters: B batch, M parent positions, L children below a position, J parent types at a
+position, D parent pose, T iterations.
 """
 
 from torch import Tensor, ones_like

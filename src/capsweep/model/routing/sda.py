@@ -21,8 +21,8 @@ images. Here the mean is over all votes of an image.
 If a child is below several positions, J is the number of parents at one position. An iteration
 costs 2 B M L J D multiplications; the reference needs twice the memory of the votes per iteration.
 
-Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
-pose, T iterations.
+Shape letters: B batch, M parent positions, L children below a position, J parent types at a
+position, D parent pose, T iterations.
 """
 
 import math
@@ -62,7 +62,7 @@ class MeasuredProducts(VoteProducts):
 
     @staticmethod
     def read_constants(votes: LocalVotes, votes_BMJDL: Tensor) -> list[Tensor]:
-        """Return the lengths of the votes [B, M, J, L] and of their children [B, M, L]."""
+        """Return the lengths of the votes [B, M, J, L] and of the child poses [B, M, L]."""
         length_BMJL = _take_root(votes_BMJDL.square().sum(dim=3))
         return [length_BMJL, torch.linalg.vector_norm(votes.local_poses(), dim=3)]
 

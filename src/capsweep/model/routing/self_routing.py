@@ -10,14 +10,14 @@ There are no iterations, and the couplings do not depend on the votes. The layer
 experts. It can distinguish a pose from its negative; routing by agreement cannot. The activations
 at one position sum to 1, and their logarithms are logits for cross-entropy.
 
-Where a child is below several positions, it divides itself at each position separately. If no child
-is active, all parents are equally active and their poses are 0.
+A child below several positions divides itself at each position separately. If no child is active,
+all parents are equally active and their poses are 0.
 
-Gates cost B M L J P multiplications, the sum B M L J D; the memory is the size of the votes. Gates
-have L J (P + 1) parameters.
+The gates cost B M L J P multiplications, and the sum of the votes B M L J D. The memory is the size
+of the votes. Gates have L J (P + 1) parameters.
 
-Shape letters: B batch, M parent positions, L children below one, J parent types there, P child
-pose, D parent pose.
+Shape letters: B batch, M parent positions, L children below a position, J parent types at a
+position, P child pose, D parent pose.
 """
 
 import torch

@@ -7,8 +7,8 @@ fast implementation of a variant: it calls the reference with `VoteProducts`. In
 the gradient of U is a sum of outer products over all iterations, which is one matrix product too.
 `apply_to_votes` leaves the small tensors to autograd.
 
-Gaussians are computed from moments of the votes. Let U = V - c for any constant c. Then Q = [U,
-U^2], which all iterations share, takes the place of U:
+Gaussians are computed from moments of the votes. With U = V - c for any constant c, all iterations
+share Q = [U, U^2], which takes the place of U:
 
     with shares s:        n = sum_l s_l;  [m1, m2] = sum_l s_l Q_l;  d = m1 - (1 - n) c
                           mu = c + d;   var = m2 - 2 d m1 + n d^2 + floor
@@ -147,7 +147,7 @@ class VoteProducts(FormedVotes):
         return sum_EX.unflatten(0, self.parents)
 
     def compare_votes(self, pose_BMJD: Tensor) -> Tensor:
-        """Compute the scalar products p . U_l [B, M, J, L] with poses of X numbers."""
+        """Compute the scalar products p . U_l [B, M, J, L] of votes with poses p of X numbers."""
         pose_EX = pose_BMJD.flatten(0, 2)
         product_EL = torch.bmm(pose_EX[:, None], self.factor_EXL)[:, 0]
         self._record(product_EL, pose_EX, product_EL)

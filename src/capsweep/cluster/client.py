@@ -118,7 +118,7 @@ def open_jobs(cluster: Mapping[str, Any]) -> Jobs:
 
     The URL of the job server is `cluster.address` if this is a URL, else `cluster.jobs`. If
     `cluster.jobs` is not set, the URL is LOCAL_SERVER for the address `auto`. For other addresses,
-    the head of the cluster tells the URL.
+    the head of the cluster is asked for the URL.
 
     Raises:
         ConfigError: The cluster has no job server, or the URL has a password.

@@ -43,8 +43,7 @@ class Votes:
         weight_IJDP: Vote weights W_ij.
         activation_BI: Activations of the children, for the variants that read them. None: not
             known.
-        given_BMLJ: Given couplings, used instead of computed ones. None: the variant computes the
-            couplings.
+        given_BMLJ: Couplings given by the caller. None: the variant computes the couplings.
     """
 
     CAPSULES: ClassVar = "vector capsules"  # name of these capsules in messages
@@ -129,8 +128,7 @@ class ConvolutionalVotes:
         child_MK: The child position at kernel offset k of parent position m.
         offset_KD: Numbers to add to the votes from each kernel offset (coordinate addition), or
             None.
-        given_BMLJ: Given couplings, used instead of computed ones. None: the variant computes the
-            couplings.
+        given_BMLJ: Couplings given by the caller. None: the variant computes the couplings.
     """
 
     CAPSULES: ClassVar = "matrix capsules"  # name of these capsules in messages

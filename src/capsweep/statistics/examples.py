@@ -14,7 +14,8 @@ def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
     With labels [M], an example is wrong if its class does not have the highest of the N scores.
     With labels [M, K], for K classes in one image, an example is wrong if the classes with the K
-    highest scores are not exactly its K labels. Of equal scores the first counts as higher.
+    highest scores are not exactly its K labels. If two scores are equal, the first counts as
+    higher.
 
     Args:
         scores_MN: Scores of the classes.
@@ -132,7 +133,7 @@ def bootstrap_interval(
 def predict_classes(scores_MN: np.ndarray, classes: int) -> np.ndarray:
     """Return the classes of the highest scores of each example, [M, classes].
 
-    Of equal scores the first counts as higher.
+    If two scores are equal, the first counts as higher.
     """
     return np.argsort(-scores_MN, axis=1, kind="stable")[:, :classes]
 

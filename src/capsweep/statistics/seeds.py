@@ -142,8 +142,8 @@ def paired_difference(
     Source: Student 1908.
 
     Args:
-        ours: Values by seed.
-        theirs: Values by seed.
+        ours: Values of the first row, by seed.
+        theirs: Values of the second row, by seed.
         most: Greatest possible absolute difference; the interval is clipped to it.
 
     Returns:

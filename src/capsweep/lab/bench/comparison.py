@@ -107,7 +107,7 @@ def compare(
 
 
 def check_parity(expected: Results, results: Results, tolerance: float) -> float:
-    """Return the largest error of the results.
+    """Check that results agree with the expected results, and return the largest error.
 
     Raises:
         ValueError: The error is above the tolerance.
@@ -121,7 +121,8 @@ def check_parity(expected: Results, results: Results, tolerance: float) -> float
 def find_largest_error(expected: Results, results: Results) -> tuple[str, float]:
     """Return the name of the tensor with the largest error, and that error.
 
-    The error is infinite if a value is not finite.
+    The error of a tensor is its largest difference from the expected tensor, divided by the largest
+    expected value. It is infinite if a value is not finite.
 
     Raises:
         KeyError: A tensor is missing in the results.

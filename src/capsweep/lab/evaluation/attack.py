@@ -94,7 +94,7 @@ class ThreatModel:
         return replace(self, **{name: getattr(self, name)[index_B] for name in names})
 
     def clip_images(self, images_BCHW: Tensor, eps: float) -> Tensor:
-        """Clip images to the ball of radius `eps` around the unchanged ones, then to the bounds."""
+        """Clip images to the ball of radius `eps` around the unchanged images and to the bounds."""
         lowest = (self.images_BCHW - eps).maximum(self.low)
         return images_BCHW.clamp(lowest, (self.images_BCHW + eps).minimum(self.high))
 
@@ -283,7 +283,7 @@ def draw_start(model: ThreatModel, attack: Attack, first: int, restart: int) -> 
     """Return the images [B, C, H, W] from which an attack starts: for PGD random, else unchanged.
 
     The random numbers depend only on the seed, the restart and the first example. So an attack with
-    five restarts begins with the same starts as an attack with three.
+    more restarts also uses all starts of an attack with fewer restarts.
     """
     if attack.method != "pgd":
         return model.images_BCHW
@@ -322,8 +322,8 @@ def find_ascent(network: Network, model: ThreatModel, images_BCHW: Tensor) -> Te
 def find_logits(output: NetworkOutput) -> Tensor:
     """Return scores [B, N] that do not saturate.
 
-    If the network has logits, they are returned. For class capsules, the scores are capsule
-    lengths, and their logits are returned. For other networks, the scores are returned.
+    If the network has logits, these are returned. If it has class capsules, the logits of the
+    capsule lengths are returned. Otherwise the scores are returned.
     """
     if output.logits_BN is not None:
         return output.logits_BN.float()

@@ -93,7 +93,7 @@ class SweepCells:
         def evaluate_point(point: Point) -> list[Content]:
             name, contents = point.cell.signature, []
             if kept and (content := self._read_without_weights(name, *kept)):
-                print(f"{point.name}: no weights here; its stored {kept[0]} is used", flush=True)
+                print(f"{point.name}: no weights; the stored {kept[0]} is used", flush=True)
                 return [content]
             for file, content in evaluate(loader.load(name, point.cell.config)):
                 content |= {"device": str(loader.device), "code": code_identity.hash_package()}

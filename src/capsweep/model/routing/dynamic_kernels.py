@@ -53,8 +53,8 @@ def transpose_weights_kernel(
 ):
     """Write the weights in the axis order [I, P, J, D] that the other kernels read.
 
-    Also writes these weights times the couplings of the first iteration, which all images share.
-    The launch grid is (children, tiles of columns).
+    The kernel also writes these weights times the couplings of the first iteration, which all
+    images share. The launch grid is (children, tiles of columns).
     """
     child = tl.program_id(0).to(tl.int64)
     pose_P = tl.program_id(1) * TILE_P + tl.arange(0, TILE_P)

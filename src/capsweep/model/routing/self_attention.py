@@ -7,11 +7,11 @@ Source: "Efficient-CapsNet: capsule network with self-attention routing".
     s_j  = sum_i c_ij u_hat_ij
     v_j  = (1 - exp(-|s_j|)) s_j / |s_j|
 
-It has a single pass. Each vote attends to the sum of all votes for the same parent, including the
-vote itself. The learned beta_ij are added after the softmax, so the couplings of a child have no
-fixed sum. Apart from scale and beta, the algorithm is dynamic routing with two iterations and two
-changes: the parent of the first iteration is the plain sum of the votes, and the squash at the end
-is a different function.
+The algorithm has a single pass. Each vote attends to the sum of all votes for the same parent,
+including the vote itself. The learned beta_ij are added after the softmax, so the couplings of a
+child have no fixed sum. Apart from scale and beta, the algorithm is dynamic routing with two
+iterations and two changes: the parent of the first iteration is the plain sum of the votes, and the
+squash at the end is a different function.
 
 The option `scale` sets the factor of the logits. "pose" is 1 / sqrt(D), as in the authors' code.
 The logits then grow with the number of children; the authors' network has 16 children. "children"

@@ -25,10 +25,11 @@ normalisation without parameters. BN removes every constant of a parent, so the 
 no effect, and it makes the result of an image depend on the other images of its batch. We depart
 from the paper in these points:
 
-- Each parent type has a learned scale and shift, at first 1 and 0, in place of BN. - H is divided
-by D, which gives the entropy per dimension. - Poses are not batch-normalised. - Where a child is
-below several positions, the first assignment is equal among all its parents; in
-  the paper it is 1 / J at each position.
+- Each parent type has a learned scale and shift, at first 1 and 0, in place of BN.
+- H is divided by D, which gives the entropy per dimension.
+- Poses are not batch-normalised.
+- The first assignment of a child is equal among its parents at all positions. In the paper the
+  first assignment is 1 / J at each position.
 
 An iteration costs 4 B M L J D multiplications; the reference keeps about two tensors of the size of
 the votes per iteration.

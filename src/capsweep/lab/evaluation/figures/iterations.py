@@ -5,7 +5,7 @@ among its choices. A child's choices are all its parents, of all types at all po
 child. With none-of-the-above, "no parent" is one more choice. Let p be the shares divided by their
 sum. The entropy is
 
-    H = - sum p ln p        in nats; from 0 (all to one choice) to ln(number of choices)
+    H = - sum p ln p        in nats; from 0 (one choice has everything) to ln(number of choices)
 
 The control is ln(number of choices), the entropy of equal couplings before routing. Children at the
 border of a convolutional layer have fewer parents, and so a lower control. The ratio H / ln(number
@@ -18,7 +18,7 @@ counts like a child.
 the routing logits b_ij in each iteration. Procedure 1 adds the agreement u_hat_ij . v_j to b_ij in
 every iteration. So the change of iteration t is the mean of |u_hat_ij . v_j| over children and
 parents, with v of iteration t. Nothing uses the logits after the last iteration, but the figure
-shows its change too.
+also shows the change of this iteration.
 
 The paper's curve falls, almost in a straight line on a log scale. With the definition above the
 curve rises: v turns towards the votes that agree, and becomes longer, so the agreement of v with

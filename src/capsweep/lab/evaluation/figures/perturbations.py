@@ -22,7 +22,7 @@ SIDE = 84  # pixels of each image; small, because there are many
 
 
 def draw_perturbations(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield a page for each class that the test examples show."""
+    """Yield a page for each class in the test: what each dimension of the class pose changes."""
     cell = loader.load(name)
     for page in tweak_poses(cell, find_first(cell.stored)):
         caption = _describe_page(page)
@@ -118,7 +118,7 @@ def _draw_page(page: Mapping[str, Any], title: str, caption: str) -> bytes:
 
 
 def _describe_page(page: Mapping[str, Any]) -> str:
-    """Return the caption of a page, which names every choice that was made."""
+    """Return the caption of a page, which says how the page was made."""
     return (
         f"test example {page['place']}, classified as {page['prediction']}; drawn only from the "
         f"capsule of its class {page['label']}, of length {page['length']:.3g}; each row changes "

@@ -82,8 +82,8 @@ def read_loss(ledger: Ledger, name: str) -> dict[int, dict[tuple[int, str], dict
 def find_peers(ledger: Ledger, name: str) -> dict[str, tuple[int, int]]:
     """Find a cell and its peers: the cells that differ from it only in iterations and seed.
 
-    Cells are compared by signature, which ignores keys with their neutral value. So a peer may lack
-    a key.
+    Cells are compared by signature. A signature ignores a key that has its neutral value, so a peer
+    may lack this key.
 
     Returns:
         Iterations and seed of each cell by signature, sorted by iterations and seed. Iterations are

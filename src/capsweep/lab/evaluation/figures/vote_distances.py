@@ -32,7 +32,7 @@ INCHES = 1.7  # side of a panel
 
 
 def draw_vote_distances(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield a figure for each chosen test image."""
+    """Yield a figure of vote distances for each chosen test image."""
     cell = loader.load(name)
     last, place = len(cell.test) - 1, max(options.examples)
     if place > last:
@@ -100,7 +100,7 @@ def _draw_figure(arrays: Mapping[str, np.ndarray], label: int, title: str, capti
 
 
 def _describe(arrays: Mapping[str, np.ndarray]) -> str:
-    """Return the caption, which names every choice and what the panels do not show."""
+    """Return the caption, which says how the figure was made and what the panels do not show."""
     weight, beyond = arrays["weight"], arrays["beyond"].sum()
     return (
         "squared distance of votes (coordinates added) to the class capsule's mean after the "

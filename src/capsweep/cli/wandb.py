@@ -87,4 +87,4 @@ def _result_lines(server: str, result: SyncResult) -> Iterator[str]:
         yield f"{count_of(len(result.live), 'cell')} still running; they send their rows themselves"
     if result.faults:
         failed = count_of(len(result.faults), "cell")
-        yield f"{failed} not uploaded; type the same command again; nothing is sent twice"
+        yield f"{failed} not uploaded; type the same command again to continue"

@@ -172,7 +172,8 @@ def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
 def runs_other_code(job: "SweepJob", sweep: Path) -> bool:
     """Return whether the code, configuration or sweep file of a job differs from those here.
 
-    The result is False for a job without a hash of its code, because its code came with an image.
+    The result is False for a job without a hash of its code. The code of this job came with a
+    container image.
     """
     return (job.details.metadata or {}).get(CODE) not in (None, _hash_code(sweep))
 

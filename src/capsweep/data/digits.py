@@ -195,8 +195,8 @@ class ComputedReader(Reader):
         """
         if (computed := hash_bytes(content)) != self.sha256:
             raise DataError(
-                f"dataset.reader.sha256 is {self.sha256}, but the images of {type(self).__name__} "
-                f"have {computed}; install the pinned versions (make setup), or correct the hash"
+                f"dataset.reader.sha256 is {self.sha256}, but {type(self).__name__} computes "
+                f"{computed}; install the pinned versions (make setup), or correct the hash"
             )
 
 

@@ -223,7 +223,7 @@ def find_disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Ite
 
 
 def _describe_data_set(file: h5py.File, name: str) -> str:
-    """Describe dtype and shape of an HDF5 data set.
+    """Describe dtype and shape of an HDF5 data set in a text.
 
     For links and for external or virtual data sets, the text says that the file has no array,
     because the hash of the file does not cover their bytes.

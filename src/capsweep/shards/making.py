@@ -2,8 +2,8 @@
 
 The content of a shard depends only on its job and its part. A file gets the name of the shard only
 when it is complete. So an intact shard is kept, and a damaged shard is made again. Besides shards
-and `index.json`, the folder of a data set has only the folder STATE. It contains a lock and a
-description of the data set.
+and `index.json`, the folder of a data set has only the folder STATE, which contains a
+lock and a description of the data set.
 """
 
 import errno
@@ -146,8 +146,8 @@ def check_folder(plan: MakingPlan) -> None:
     if stored_lines != wanted_lines:
         new = ", ".join(line.strip(" ,") for line in wanted_lines if line not in stored_lines)
         raise DataError(
-            f"STORAGE={folder}: it was begun for other data or other shards (this command has "
-            f"{new}; compare {wanted}); choose another folder, or repeat the first options"
+            f"STORAGE={folder}: it was begun for other data or other shards (changed: {new}; see "
+            f"{wanted}); choose another folder, or repeat the options of the first command"
         )
 
 

@@ -283,7 +283,7 @@ def draw_start(model: ThreatModel, attack: Attack, first: int, restart: int) -> 
     """Return the images [B, C, H, W] from which an attack starts: for PGD random, else unchanged.
 
     The random numbers depend only on the seed, the restart and the first example. So an attack with
-    five restarts begins with the same starts as an attack with three.
+    more restarts also uses all starts of an attack with fewer restarts.
     """
     if attack.method != "pgd":
         return model.images_BCHW

@@ -103,7 +103,7 @@ def summarise(name: str, values_XT: np.ndarray) -> dict[str, np.ndarray]:
 def make_curve(
     name: str, arrays: Mapping[str, np.ndarray], label: str, control: float | None = None
 ) -> BandedCurve:
-    """Make a curve of means by iteration, with a band from the lowest of LEVELS to the highest.
+    """Make a curve of means by iteration, with a band from the 5 % to the 95 % quantile.
 
     Args:
         name: Name under which `summarise` stored the numbers in `arrays`.

@@ -162,8 +162,8 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
 def _remove_unfinished(ledger: Ledger, signature: str) -> None:
     """Remove the files of an unfinished run of a cell.
 
-    On a disk, the whole folder of the cell is removed. In an object store, the folders of attempts
-    stay.
+    On a disk, the whole folder of the cell is removed. In an object store, only error.txt,
+    stopped.json and resume.ckpt are removed.
     """
     names = (FAILURE, STOPPED, "resume.ckpt")
     parts = [""] if ledger.disk is not None else [f"/{name}" for name in names]

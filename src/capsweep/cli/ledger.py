@@ -23,7 +23,7 @@ from capsweep.storage.stores import join
 
 
 def find_storage(parsed: argparse.Namespace) -> str:
-    """Return the storage of results: STORAGE as typed, else as in the environment, else outputs."""
+    """Return STORAGE: the typed value, else that of the environment, else the folder `outputs`."""
     return parsed.storage or os.environ.get("STORAGE", "outputs")
 
 

@@ -84,7 +84,7 @@ def list_routings(checkout: Path, sweep: str) -> list[str]:
 
 
 def describe_file(path: Path | None, axes: str | None) -> dict[str, str]:
-    """Print the content of a data set's file, and return what replaces words of the examples.
+    """Print the content of a data set's file, and return replacements for words in the examples.
 
     Args:
         path: The .npz file; None if --file was not typed.

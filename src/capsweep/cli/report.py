@@ -28,7 +28,7 @@ class SweepReport:
     table: ResultTable  # the table as numbers
     formatted: FormattedTable  # the table as text
     ledger: Ledger  # the cells from which the table was made
-    places: Places  # its files are written below `storage`
+    places: Places  # the report's files are written below `places.storage`
 
     @property
     def is_empty(self) -> bool:

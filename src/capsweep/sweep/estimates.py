@@ -44,7 +44,7 @@ class Estimates:
 
     Args:
         hardware: The name of the hardware that runs the cells. None if the cells run on other
-            machines. Then the hardware of the result that was added last counts as theirs.
+            machines. Then the hardware of the result that was added last is taken instead.
     """
 
     def __init__(self, hardware: str | None) -> None:

@@ -111,7 +111,7 @@ def plan_seeds(
     Args:
         sweep: The sweep.
         points: Its points, with the seeds added so far.
-        ledger: Where the results of finished cells are read.
+        ledger: The ledger with the results of finished cells.
         added: The seeds added so far.
         look: The number of seeds that undecided rows are to have.
 
@@ -145,7 +145,7 @@ def find_undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks:
     Args:
         sweep: The sweep.
         points: Its points, with the seeds added so far.
-        ledger: Where the results of finished cells are read.
+        ledger: The ledger with the results of finished cells.
         looks: The planned number of looks in total.
     """
     columns: dict[tuple[Any, ...], dict[str, dict[int, float]]] = {}

@@ -22,7 +22,7 @@ LOG_SECONDS = 60.0  # without a terminal: seconds between lines about the sweep
 def weigh_cells(cells: Sequence[Cell], costs: Estimates) -> dict[str, float]:
     """Return the length of each cell, by signature: in seconds, or in epochs if none is estimated.
 
-    If only some cells have an estimate, an epoch of the others has the mean length of theirs.
+    If only some cells have an estimate, the mean length of their epochs is used for the others.
     """
     seconds = {cell.signature: costs.seconds(cell) for cell in cells}
     epochs = {cell.signature: cell.config["epochs"] for cell in cells}

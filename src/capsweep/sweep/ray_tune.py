@@ -197,11 +197,11 @@ def make_resources(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
 
 
 class QueueTrials(tune.Callback, tune.Stopper, Searcher):
-    """A queue of jobs as the search algorithm, callback and stopper of a Tune run.
+    """The connection of a job queue with a Tune run: its search algorithm, callback and stopper.
 
     Args:
         queue: The jobs.
-        nodes: The nodes that run them.
+        nodes: The nodes that run the jobs.
 
     Attributes:
         jobs: The job of each trial that has not ended, by Tune's trial id.

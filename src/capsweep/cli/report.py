@@ -1,4 +1,7 @@
-"""`capsweep report`: print the table of a sweep, and write it to files. Each sweep ends with it."""
+"""`capsweep report`: print the table of a sweep, and write it to files.
+
+The command `capsweep sweep` does the same at its end.
+"""
 
 import argparse
 from collections.abc import Sequence

@@ -43,7 +43,7 @@ def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
     known = [point for point in points if not point.waits]
     if len(known) < len(points):
         waiting = count_of(len(points) - len(known), "cell")
-        terminal.print_aside(f"{waiting} wait for the baseline; repeat the command after it")
+        terminal.print_aside(f"{waiting} wait for the baseline; repeat this command after it")
     keys = [key for key in (*sweep.rows, *sweep.columns) if key != "arm"]
     differing = [k for k in keys if len({p.coordinate(k) for p in points} - {None}) > 1]
     groups = {k for k in differing if any(isinstance(get(c, k), Mapping) for c in configs)}

@@ -50,8 +50,8 @@ def parse_part(text: str) -> Part:
 def select_part(cells: Sequence[PlannedCell], part: Part) -> tuple[PlannedCell, ...]:
     """Return the cells that one job of an array runs.
 
-    The jobs take the cells in turn, from the longest to the shortest. Finished cells are dealt out
-    like all others, so that all jobs of the array find the same parts at any time.
+    The jobs take the cells in turn, from the longest to the shortest. Finished cells are
+    included, so that every job of the array finds the same parts at any time.
     """
     index, count = part
     order = sorted(range(len(cells)), key=lambda i: (-_count_flops(cells[i]), i))
@@ -204,7 +204,7 @@ def add_seeds(
         )
     added = replace(added, looks=planned)
     end = run(sweep, added.add_points(points), options, console)
-    if end.status == FINISHED:  # saved even if this look decides all rows, because it counts
+    if end.status == FINISHED:  # saved even if this look decides all rows: it was a test
         more_seeds.save(node, sweep, added)
     for look in planned[1:]:
         more = more_seeds.plan_seeds(sweep, added.add_points(points), ledger, added, look)

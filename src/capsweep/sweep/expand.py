@@ -27,13 +27,13 @@ MOST_CELLS = 20_000
 ACCURACY = "stop_accuracy"
 ACCURACY_DIGITS = 9  # far finer than one example of any data set
 MATCHED_METRIC = "val/error"
-# The stop_accuracy of a cell that waits for the baseline, in a plan. No cell runs with this value.
+# In a plan, the stop_accuracy of a cell that waits for the baseline. No cell runs with this value.
 WAITING = Override(ACCURACY, (1.0,))
 
 
 @dataclass(frozen=True)
 class Point:
-    """A place of the grid with one seed, and the cell of both."""
+    """A place of the grid with one seed, and the cell with these settings."""
 
     arm: str  # the name of its arm
     title: str  # the place without the seed, such as `capsnet · epochs=1`
@@ -240,7 +240,7 @@ def set_accuracies(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
 def check_rerun(sweep: Sweep, points: Sequence[Point]) -> None:
     """Raise ConfigError if RERUN is set for a sweep with matched arms.
 
-    RERUN would repeat cells of the baseline, and other arms are matched to their accuracies.
+    RERUN would repeat cells of the baseline, to whose accuracies other cells are matched.
     """
     rerun = points[0].cell.config["rerun"]
     if rerun != "never" and any(is_waiting(arm) for arm in sweep.arms):

@@ -66,7 +66,7 @@ def open_seed_store(node: Places) -> Store:
 
 
 def load(node: Places, sweep: Sweep) -> Added:
-    """Read the seeds that were added to a sweep so far, and its looks; empty without a file.
+    """Read the added seeds and the looks of a sweep; both are empty if there is no file yet.
 
     Raises:
         UserError: The file is damaged.

@@ -155,8 +155,8 @@ def describe_plan(sweep: Sweep, plan: Plan) -> str:
 def list_rows(plan: Plan, costs: Estimates) -> list[list[str]]:
     """Return the rows of the table of a plan, with the fields that COLUMNS names.
 
-    Each place of the grid has one row, whatever its number of seeds. MFLOPs are those of a forward
-    pass of one image; s/cell is the estimate for one cell.
+    Each place of the grid has one row for all its seeds. MFLOPs are those of a forward pass of one
+    image; s/cell is the estimate for one cell.
     """
     rows = []
     places: dict[str, list[tuple[PlannedCell, Point]]] = {}

@@ -1,7 +1,8 @@
 """The queue of a sweep: it decides which job starts next, and whether an ended job is retried.
 
 The queue also applies the time limits, waits for cells that other processes run, and has the GPU
-memory of a cell measured before cells share a GPU. It is the same for every executor.
+memory of a cell measured before cells share a GPU. It works in the same way for every
+executor.
 """
 
 import math
@@ -25,7 +26,7 @@ from capsweep.training import Row, RunHooks, StopFlag
 from capsweep.training.run import Job, Outcome, run_job
 
 LOOK_SECONDS = 2.0  # between two reads of cells that other processes run
-MOST_FRUITLESS = 3  # a cell fails after so many lost workers without a newer checkpoint
+MOST_FRUITLESS = 3  # lost workers in a row without a newer checkpoint make a cell fail
 
 
 @dataclass
@@ -79,7 +80,7 @@ class JobQueue:
             a part of them.
 
     Attributes:
-        ENDED: The statuses in the ledger with which a cell that ran elsewhere has ended.
+        ENDED: The statuses in the ledger of cells that have ended.
         capacity: What the executor can run at once.
         sharing: The share of a GPU that cells of each shape take.
         failed: The causes of failed cells, by signature.

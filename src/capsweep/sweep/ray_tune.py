@@ -50,7 +50,7 @@ logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the queue says why t
 class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE = {}, set()
 os.environ.setdefault("PL_DISABLE_FORK", "1")  # one of Tune's variables that is still needed
 
-LONGEST = 200  # a cause has at most so many characters of Ray's error text
+LONGEST = 200  # most characters of Ray's error text that a cause contains
 # Parts of Ray's error text that a cause leaves out: colours, a title, ids of an actor.
 DETAILS = re.compile(
     r"(?m)\x1b\[[0-9;]*m|^Failure # .*|^\t\w+: .*|^The actor \w{16,} is unavail.*?: "

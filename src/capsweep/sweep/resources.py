@@ -85,7 +85,7 @@ def choose_share(measurement: Measurement) -> float:
     """Compute the share of a GPU that each cell of a measured shape takes.
 
     The share is 1/k for k cells on one GPU, rounded down to Ray's resolution, so that k cells fit
-    and no cell is split over two GPUs. It is 1 if the measurement lacks the memory.
+    and no cell is split over two GPUs. It is 1 if the memory is unknown.
     """
     peak, total = measurement.peak_memory_bytes.get("gpu"), measurement.device_memory_bytes
     if not peak or total is None:
@@ -138,7 +138,7 @@ class GpuSharing:
         self._shares[job.cell.shape] = share
 
     def enlarge_share(self, job: Job, capacity: Capacity) -> Job | None:
-        """Give more resources to a job that ran out of memory; return None if there are no more.
+        """Return a job that ran out of memory with more resources; None if there are no more.
 
         The share of a GPU is at least doubled, and later cells of the shape get the larger share
         too. A job without a GPU gets twice the CPUs, but only the first time.

@@ -114,7 +114,7 @@ class Arm:
     fixed: tuple[Override, ...]  # overrides of all its cells, those of `base` first
     axes: tuple[Override, ...] = ()  # each a key and its values; together they span the grid
     intervals: tuple[Interval, ...] = ()  # ranges from which a search draws
-    coupled: tuple[tuple[str, ...], ...] = ()  # groups of axes whose values are paired, by key
+    coupled: tuple[tuple[str, ...], ...] = ()  # keys of each group of axes with paired values
     matched: bool = False  # whether training stops at the baseline's accuracy (`sweep/expand.py`)
 
     @property
